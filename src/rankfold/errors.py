@@ -1,0 +1,112 @@
+"""The errors users see, and the checks at the door that raise them.
+
+Every check runs before any work and says what came, what was expected and what to do.
+Read next: `numerics/scaled.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class ShapeError(ValueError):
+    """Sizes that do not fit together."""
+
+
+class DomainError(ValueError):
+    """Values outside the domain: negative weights, NaN, lengths of zero, impossible sequences."""
+
+
+class UnsupportedError(ValueError):
+    """A combination that has no meaning or no implementation; the text names one that has."""
+
+
+class DataError(ValueError):
+    """A file that breaks a rule; the text names file, line and token."""
+
+
+def expect(x: Tensor, axes: str, *, name: str, hint: str = "", **sizes: int) -> None:
+    """Raise unless `x` is a floating tensor with these axes; `sizes` fixes some of them by letter.
+
+    `expect(log_obs, "b t z", name="log_obs", z=64)` accepts any "b" and "t" above zero.
+    """
+    if not isinstance(x, Tensor):
+        raise ShapeError(
+            f'{name} must be a torch.Tensor "{axes}", but is a {type(x).__name__}.\n'
+            "  Wrap it: torch.as_tensor(...)."
+        )
+    if x.dtype not in (torch.float32, torch.float64):
+        raise UnsupportedError(
+            f"{name} has dtype {x.dtype}; float32 and float64 are supported.\n"
+            f'  Convert it with .float(); lower precision inside products is an argument: precision="bf16".'
+        )
+    letters = axes.split()
+    wrong = x.ndim != len(letters) or any(
+        size == 0 or sizes.get(letter, size) != size
+        for letter, size in zip(letters, x.shape, strict=False)
+    )
+    if wrong:
+        known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
+        raise ShapeError(
+            f'{name} has shape {tuple(x.shape)}, but "{axes}" was expected'
+            f"{' with ' + known if known else ''}, every axis at least 1."
+            + (f"\n  {hint}" if hint else "")
+        )
+
+
+def same_kind(reference: Tensor, reference_name: str, others: dict[str, Tensor]) -> None:
+    """Raise unless all tensors share the reference's dtype and device."""
+    for name, x in others.items():
+        if x.dtype != reference.dtype:
+            raise UnsupportedError(
+                f"{name} is {x.dtype}, but {reference_name} is {reference.dtype}.\n"
+                f"  Mixed dtypes are not guessed at: convert one of them, e.g. {name}.to({reference.dtype})."
+            )
+        if x.device != reference.device:
+            raise UnsupportedError(
+                f"{name} is on {x.device}, but {reference_name} is on {reference.device}.\n"
+                f"  Move one of them, e.g. {name}.to({str(reference.device)!r})."
+            )
+
+
+def may_look(x: Tensor) -> bool:
+    """Whether values of `x` may be read by the host now: not while a CUDA graph is being captured."""
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def expect_weights(x: Tensor, *, name: str) -> None:
+    """Raise unless every entry is finite and at least zero."""
+    if not may_look(x):
+        return
+    low, high = torch.aminmax(x.detach())
+    if low >= 0 and high < float("inf"):
+        return
+    bad = ~((x.detach() >= 0) & (x.detach() < float("inf")))
+    raise DomainError(
+        f"{name}{_first(bad)} is {x.detach()[bad][0].item()}, but weights are finite and at least 0.\n"
+        f"  Logarithms of weights go through from_log(...)."
+    )
+
+
+def expect_logs(x: Tensor, *, name: str, inside: Tensor | None = None) -> None:
+    """Raise on NaN or +inf (where `inside`, if given, is true); -inf is the log of zero and welcome."""
+    if not may_look(x):
+        return
+    # One pass over x: the maximum of a row is NaN or +inf exactly if the row holds one.
+    top = x.detach().amax(-1)
+    bad_rows = ~(top < float("inf"))
+    if inside is not None:
+        bad_rows &= inside
+    if not bad_rows.any():
+        return
+    bad = bad_rows.unsqueeze(-1) & ~(x.detach() < float("inf"))
+    raise DomainError(
+        f"{name}{_first(bad)} is {x.detach()[bad][0].item()}, but a log-weight is finite or -inf.\n"
+        "  A missing observation is a row of zeros; an impossible one is -inf."
+    )
+
+
+def _first(bad: Tensor) -> str:
+    """The index of the first true entry, as it is written in Python."""
+    return str(bad.nonzero()[0].tolist()).replace(" ", "")

@@ -1,0 +1,1 @@
+"""Arithmetic that keeps exact zeros and any range: scaled vectors, logarithms, matmul precision."""

@@ -1,0 +1,10 @@
+"""Non-negative matrices that are never written out: dense, low rank, banded, sums, scaled rows."""
+
+from rankfold.operators.banded import Banded
+from rankfold.operators.dense import Dense
+from rankfold.operators.low_rank import LowRank
+from rankfold.operators.protocol import MaxOperator, Operator
+from rankfold.operators.row_scaled import RowScaled
+from rankfold.operators.sum import Sum
+
+__all__ = ["Banded", "Dense", "LowRank", "MaxOperator", "Operator", "RowScaled", "Sum"]

@@ -1,0 +1,83 @@
+"""The dense matrix: the operator every other one is compared with.
+
+Read next: `operators/low_rank.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from torch import Tensor
+
+from rankfold.errors import expect, expect_logs, expect_weights
+from rankfold.kernels.log_matmul import log_matmul
+from rankfold.kernels.max_matmul import max_matmul
+from rankfold.operators.factor import Factor
+
+
+class Dense:
+    """A[z, y] = weight[z, y].   push and pull: z y multiply-adds a vector."""
+
+    def __init__(self, weight: Tensor) -> None:  # "z y"
+        expect(weight, "z y", name="weight")
+        expect_weights(weight, name="weight")
+        self._weight = Factor(weight, is_log=False)
+
+    @classmethod
+    def from_log(cls, log_weight: Tensor) -> Dense:  # "z y"
+        """A[z, y] = exp(log_weight[z, y]), also where that is smaller or larger than the dtype can hold."""
+        expect(log_weight, "z y", name="log_weight")
+        expect_logs(log_weight, name="log_weight")
+        return cls._of(Factor(log_weight, is_log=True))
+
+    @classmethod
+    def _of(cls, weight: Factor) -> Self:
+        self = cls.__new__(cls)
+        self._weight = weight
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        num_sources, num_targets = self._weight.value.shape
+        return num_sources, num_targets
+
+    @property
+    def log_scale(self) -> Tensor | float:
+        return self._weight.log_scale
+
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return (self._weight.is_log,)
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return (self._weight.value,)
+
+    def with_factors(self, *factors: Tensor) -> Self:
+        (weight,) = factors
+        return self._of(self._weight.like(weight))
+
+    def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return x @ self._weight.linear
+
+    def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return x @ self._weight.linear.mT
+
+    def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
+        out = log_matmul(log_x.reshape(-1, self.shape[0]), self._weight.log)
+        return out.reshape(*log_x.shape[:-1], self.shape[1])
+
+    def pull_log(self, log_x: Tensor) -> Tensor:  # "... y" -> "... z"
+        out = log_matmul(log_x.reshape(-1, self.shape[1]), self._weight.log.mT)
+        return out.reshape(*log_x.shape[:-1], self.shape[0])
+
+    def push_max(self, log_x: Tensor) -> tuple[Tensor, Tensor]:  # "b z" -> best "b y", argmax "b y"
+        return max_matmul(log_x, self._weight.log)
+
+    def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self._weight.linear[index]
+
+    def log_rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self._weight.log[index]
+
+    def to_dense(self) -> Tensor:  # "z y"
+        return self._weight.weights()

@@ -1,0 +1,45 @@
+"""A non-negative tensor, held as weights or as their logarithms.
+
+Logarithms may span more than the dtype can hold once exponentiated: their largest is kept apart as
+`log_scale`, so that products see weights of at most 1. Read next: `operators/dense.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankfold.numerics.scaled import largest
+
+
+class Factor:
+    """weights = linear * exp(log_scale);  log = log weights;  value = the tensor it was made of."""
+
+    def __init__(self, value: Tensor, *, is_log: bool) -> None:
+        self.value = value
+        self.is_log = is_log
+        self.log_scale: Tensor | float = 0.0  # "" float64, a constant to autograd
+        self.linear = value
+        if is_log:
+            top = largest(value.reshape(-1)).squeeze(-1)
+            self.log_scale = top.double()
+            self.linear = torch.exp(value - top)
+        self._log: Tensor | None = value if is_log else None
+
+    @property
+    def log(self) -> Tensor:
+        """The logarithm of the weights, kept after its first use unless autograd is watching."""
+        if self._log is not None:
+            return self._log
+        log = torch.log(self.value)
+        if not self.value.requires_grad:
+            self._log = log
+        return log
+
+    def like(self, value: Tensor) -> Factor:
+        """Another tensor held the same way."""
+        return Factor(value, is_log=self.is_log)
+
+    def weights(self) -> Tensor:
+        """The weights themselves, scale included."""
+        return torch.exp(self.value) if self.is_log else self.value

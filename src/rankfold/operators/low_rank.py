@@ -1,0 +1,111 @@
+"""The low-rank matrix: two thin factors and a rank between them.
+
+Read next: `operators/by_rows.py` for what a sum over ranks cannot give cheaply, best predecessors.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from torch import Tensor
+
+from rankfold.errors import expect, expect_logs, expect_weights, same_kind
+from rankfold.kernels.log_matmul import log_matmul
+from rankfold.operators.by_rows import ByRows
+from rankfold.operators.factor import Factor
+from rankfold.operators.fit import Fit, factorise
+
+
+class LowRank(ByRows):
+    """A[z, y] = sum_r left[z, r] right[y, r].   push and pull: (z + y) r multiply-adds a vector.
+
+    The papers' U V^T. Any rank, above the number of states too. A maximum does not pass through the sum
+    over ranks: `push_max` visits U V^T in blocks of rows, z y r + b z y operations, never stored.
+    """
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:  # "z r", "y r"
+        _expect_pair(left, right, "")
+        expect_weights(left, name="left")
+        expect_weights(right, name="right")
+        self._left, self._right = Factor(left, is_log=False), Factor(right, is_log=False)
+
+    @classmethod
+    def from_log(cls, log_left: Tensor, log_right: Tensor) -> LowRank:  # "z r", "y r"
+        """The same from the logarithms of both factors, of any range."""
+        _expect_pair(log_left, log_right, "log_")
+        expect_logs(log_left, name="log_left")
+        expect_logs(log_right, name="log_right")
+        return cls._of(Factor(log_left, is_log=True), Factor(log_right, is_log=True))
+
+    @classmethod
+    def fit(cls, dense: Tensor, rank: int, *, seed: int = 0, num_steps: int = 2000) -> Fit[LowRank]:
+        """The non-negative factorisation of a matrix, an approximation, with the error it leaves.
+
+        Returns `Fit(operator, relative_error, largest_error, num_steps)`. See `operators/fit.py`.
+        """
+        left, right, report = factorise(dense, rank, seed=seed, num_steps=num_steps)
+        return Fit(cls(left, right), *report)
+
+    @classmethod
+    def _of(cls, left: Factor, right: Factor) -> Self:
+        self = cls.__new__(cls)
+        self._left, self._right = left, right
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._left.value.shape[0], self._right.value.shape[0]
+
+    @property
+    def rank(self) -> int:
+        return self._left.value.shape[1]
+
+    @property
+    def log_scale(self) -> Tensor | float:
+        return self._left.log_scale + self._right.log_scale
+
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return self._left.is_log, self._right.is_log
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return self._left.value, self._right.value
+
+    def with_factors(self, *factors: Tensor) -> Self:
+        left, right = factors
+        return self._of(self._left.like(left), self._right.like(right))
+
+    def log_pair(self) -> tuple[Tensor, Tensor]:  # "z r", "y r"
+        """The logarithms of both factors, for questions about states and ranks jointly."""
+        return self._left.log, self._right.log
+
+    def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return (x @ self._left.linear) @ self._right.linear.mT
+
+    def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return (x @ self._right.linear) @ self._left.linear.mT
+
+    def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return _through(log_x, self._left.log, self._right.log)
+
+    def pull_log(self, log_x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return _through(log_x, self._right.log, self._left.log)
+
+    def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self._left.linear[index] @ self._right.linear.mT
+
+    def log_rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        if not self._left.is_log:
+            return super().log_rows(index)
+        return log_matmul(self._left.log[index], self._right.log.mT)
+
+
+def _through(log_x: Tensor, log_in: Tensor, log_out: Tensor) -> Tensor:
+    inner = log_matmul(log_x.reshape(-1, log_x.shape[-1]), log_in)
+    return log_matmul(inner, log_out.mT).reshape(*log_x.shape[:-1], log_out.shape[0])
+
+
+def _expect_pair(left: Tensor, right: Tensor, prefix: str) -> None:
+    expect(left, "z r", name=f"{prefix}left")
+    expect(right, "y r", name=f"{prefix}right", r=left.shape[1], hint=f"{prefix}left has shape {tuple(left.shape)}.")
+    same_kind(left, f"{prefix}left", {f"{prefix}right": right})

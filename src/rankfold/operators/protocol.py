@@ -1,0 +1,44 @@
+"""What a recursion asks of a transition: a non-negative matrix A[z, y] known by its products.
+
+Rows are where we come from, columns where we go. There is no base class; `by_rows.ByRows` is an
+optional helper that derives the second half of the list from the first. Read next: `operators/dense.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, Self, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class Operator(Protocol):
+    """A non-negative matrix A = exp(log_scale) * B, where B is what `push` and `pull` multiply by.
+
+    `log_scale` is 0 for operators made from linear weights. Methods are differentiable in `factors()`.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    def push(self, x: Tensor) -> Tensor: ...  # "... z" -> "... y"   x B   (forward)
+    def pull(self, x: Tensor) -> Tensor: ...  # "... y" -> "... z"   B x   (backward, row sums)
+    def rows(self, index: Tensor) -> Tensor: ...  # "k" -> "k y"     rows of B
+    def factors(self) -> tuple[Tensor, ...]: ...  # the tensors it is made of
+    def with_factors(self, *factors: Tensor) -> Self: ...  # the same structure of other tensors, unchecked
+
+    # What follows has a default in ByRows.
+    @property
+    def log_scale(self) -> Tensor | float: ...  # "" float64, a constant to autograd
+    @property
+    def log_factors(self) -> tuple[bool, ...]: ...  # which of factors() are logarithms
+    def log_rows(self, index: Tensor) -> Tensor: ...  # "k" -> "k y"   log rows of A, any range
+    def push_log(self, log_x: Tensor) -> Tensor: ...  # log(x A), any range
+    def pull_log(self, log_x: Tensor) -> Tensor: ...  # log(A x), any range
+    def to_dense(self) -> Tensor: ...  # "z y"   A itself (tests, analysis)
+
+
+@runtime_checkable
+class MaxOperator(Operator, Protocol):
+    """An operator that knows its best predecessors."""
+
+    def push_max(self, log_x: Tensor) -> tuple[Tensor, Tensor]: ...  # "b z" -> best "b y", argmax "b y"

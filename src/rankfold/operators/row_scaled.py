@@ -1,0 +1,87 @@
+"""An operator whose rows are scaled: how an unnormalised matrix becomes a distribution over targets.
+
+Read next: `operators/sum.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from torch import Tensor
+
+from rankfold.errors import expect, expect_logs, expect_weights, same_kind
+from rankfold.operators.by_rows import ByRows
+from rankfold.operators.factor import Factor
+from rankfold.operators.protocol import MaxOperator, Operator
+
+
+class RowScaled(ByRows):
+    """A[z, y] = scale[z] operator[z, y].   push and pull: the operator's, plus z products."""
+
+    def __init__(self, operator: Operator, scale: Tensor) -> None:  # "z"
+        _expect_scale(operator, scale, "scale")
+        expect_weights(scale, name="scale")
+        self._set(operator, Factor(scale, is_log=False))
+
+    @classmethod
+    def from_log(cls, operator: Operator, log_scale: Tensor) -> RowScaled:  # "z"
+        """The same from the logarithm of the scale, of any range."""
+        _expect_scale(operator, log_scale, "log_scale")
+        expect_logs(log_scale, name="log_scale")
+        return cls._of(operator, Factor(log_scale, is_log=True))
+
+    @classmethod
+    def _of(cls, operator: Operator, scale: Factor) -> Self:
+        self = cls.__new__(cls)
+        self._set(operator, scale)
+        return self
+
+    def _set(self, operator: Operator, scale: Factor) -> None:
+        self.operator, self._scale = operator, scale
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.operator.shape
+
+    @property
+    def log_scale(self) -> Tensor | float:
+        return self._scale.log_scale + self.operator.log_scale
+
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return (self._scale.is_log, *self.operator.log_factors)
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return (self._scale.value, *self.operator.factors())
+
+    def with_factors(self, *factors: Tensor) -> Self:
+        scale, *rest = factors
+        return self._of(self.operator.with_factors(*rest), self._scale.like(scale))
+
+    def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return self.operator.push(x * self._scale.linear)
+
+    def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return self.operator.pull(x) * self._scale.linear
+
+    def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return self.operator.push_log(log_x + self._scale.log)
+
+    def pull_log(self, log_x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return self.operator.pull_log(log_x) + self._scale.log
+
+    def push_max(self, log_x: Tensor) -> tuple[Tensor, Tensor]:  # "b z" -> best "b y", argmax "b y"
+        if isinstance(self.operator, MaxOperator):
+            return self.operator.push_max(log_x + self._scale.log)
+        return super().push_max(log_x)
+
+    def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self.operator.rows(index) * self._scale.linear[index, None]
+
+    def log_rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self.operator.log_rows(index) + self._scale.log[index, None]
+
+
+def _expect_scale(operator: Operator, scale: Tensor, name: str) -> None:
+    expect(scale, "z", name=name, z=operator.shape[0], hint=f"The operator maps {operator.shape}.")
+    same_kind(operator.factors()[0], "the operator", {name: scale})

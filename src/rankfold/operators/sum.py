@@ -1,0 +1,92 @@
+"""The sum of operators: a band plus a low-rank matrix, for one.
+
+Read next: `recursions/chain.py`, which needs nothing more than this protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import ShapeError, same_kind
+from rankfold.numerics.log_space import log_sum
+from rankfold.operators.by_rows import ByRows
+from rankfold.operators.protocol import Operator
+
+
+class Sum(ByRows):
+    """A[z, y] = sum_i terms[i][z, y].   push and pull: the cost of all terms."""
+
+    def __init__(self, terms: Sequence[Operator]) -> None:
+        terms = tuple(terms)
+        if not terms or any(term.shape != terms[0].shape for term in terms):
+            shapes = ", ".join(f"{type(term).__name__} {term.shape}" for term in terms) or "nothing"
+            raise ShapeError(f"a Sum needs at least one term and equal shapes, but got {shapes}.")
+        first = terms[0].factors()[0]
+        same_kind(first, "the first term", {f"term {i}": f for i, t in enumerate(terms) for f in t.factors()})
+        self._set(terms)
+
+    def _set(self, terms: tuple[Operator, ...]) -> None:
+        self.terms = terms
+        scales = [torch.as_tensor(term.log_scale, dtype=torch.float64) for term in terms]
+        self._log_scale: Tensor | float = 0.0
+        self._shares: list[Tensor | None] = [None] * len(terms)
+        if any(isinstance(term.log_scale, Tensor) for term in terms):
+            like = terms[0].factors()[0]
+            stacked = torch.stack([scale.to(like.device) for scale in scales])
+            self._log_scale = stacked.amax()
+            self._shares = list(torch.exp(stacked - stacked.amax()).to(like.dtype))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.terms[0].shape
+
+    @property
+    def log_scale(self) -> Tensor | float:
+        return self._log_scale
+
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return tuple(flag for term in self.terms for flag in term.log_factors)
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return tuple(factor for term in self.terms for factor in term.factors())
+
+    def with_factors(self, *factors: Tensor) -> Self:
+        rest, terms = list(factors), []
+        for term in self.terms:
+            count = len(term.factors())
+            terms.append(term.with_factors(*rest[:count]))
+            rest = rest[count:]
+        other = self.__class__.__new__(self.__class__)
+        other._set(tuple(terms))
+        return other
+
+    def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return self._total([term.push(x) for term in self.terms])
+
+    def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return self._total([term.pull(x) for term in self.terms])
+
+    def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return log_sum(torch.stack([term.push_log(log_x) for term in self.terms], -1))
+
+    def pull_log(self, log_x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return log_sum(torch.stack([term.pull_log(log_x) for term in self.terms], -1))
+
+    def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self._total([term.rows(index) for term in self.terms])
+
+    def log_rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return log_sum(torch.stack([term.log_rows(index) for term in self.terms], -1))
+
+    def _total(self, parts: list[Tensor]) -> Tensor:
+        total: Tensor | None = None
+        for part, share in zip(parts, self._shares, strict=True):
+            scaled = part if share is None else part * share
+            total = scaled if total is None else total + scaled
+        assert total is not None
+        return total

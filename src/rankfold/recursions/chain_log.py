@@ -1,0 +1,87 @@
+"""Forward-backward in log arithmetic, float64: any range, one exponential for every term of a product.
+
+The last resort of `chain.log_z` and what `arithmetic="log"` asks for. Read next: `kernels/log_matmul`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankfold.numerics.log_space import log_sum
+from rankfold.recursions.potentials import Chain
+
+
+def forward(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "b"
+    """log p(x_1..t, z_t) and log Z; differentiable, but for weights that are exactly zero."""
+    log_obs = observations(c)
+    message = c.log_initial + log_obs[0]
+    messages = [message]
+    for t in range(1, len(log_obs)):
+        message = c.transition.push_log(message) + log_obs[t]
+        messages.append(message)
+    filtered = torch.stack(messages)
+    return filtered, log_sum(c.last(filtered) + c.log_final)
+
+
+def future(c: Chain) -> Tensor:  # "t b z"
+    """log p(x_t+1..T | z_t), log_final included; 0 beyond the length."""
+    log_obs = observations(c)
+    message = c.log_final
+    messages = [message]
+    for t in reversed(range(len(log_obs) - 1)):
+        message = c.transition.pull_log(message + log_obs[t + 1])
+        message = torch.where((c.lengths <= t + 1)[:, None], c.log_final, message)
+        messages.append(message)
+    return torch.stack(messages[::-1])
+
+
+def observations(c: Chain) -> Tensor:  # "t b z"
+    """log_obs, 0 beyond the length."""
+    return torch.where(c.inside().unsqueeze(-1), c.log_obs, 0.0).transpose(0, 1)
+
+
+def gradients(c: Chain, filtered: Tensor, log_z: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """d (weight . log Z) / d (log_initial, log_obs, log_final, *factors); 0 for impossible sequences."""
+    possible = log_z > float("-inf")
+    log_total = torch.where(possible, log_z, 0.0)
+    after = future(c)
+    here = torch.where(c.inside().mT & possible, weight, 0.0)  # "t b"
+    posterior = torch.exp(filtered + after - log_total[:, None])
+    sides = balanced(filtered[:-1], (observations(c) + after)[1:], log_total - c.transition.log_scale, posterior[:-1])
+    posterior = posterior * here.unsqueeze(-1)
+    linear = factor_gradients(c, sides[0], sides[1] * here[1:].unsqueeze(-1), log=False)
+    # In logs no range is too wide, but a linear weight of exactly zero has no logarithm to differentiate:
+    # those entries come out as 0 / 0 and are taken from the linear product, where they are ordinary.
+    logs = factor_gradients(c, filtered[:-1], posterior[1:], log=True)
+    factors = (torch.where(a.isfinite(), a, b) for a, b in zip(logs, linear, strict=True))
+    return (posterior[0], posterior.transpose(0, 1), c.last(posterior), *factors)
+
+
+def balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
+    """Linear sides of every transition: source[z] B[z, y] target[y] is its expected use.
+
+    The split of log Z between them centres the sources that have posterior mass, so that those up to
+    1400 nats apart stay in range; what leaves it upwards becomes the largest number, not infinity.
+    """
+    top = torch.finfo(log_source.dtype).max
+    used = posterior > 0
+    high = torch.where(used, log_source, float("-inf")).amax(-1, keepdim=True)
+    low = torch.where(used, log_source, float("inf")).amin(-1, keepdim=True)
+    centre = torch.where(used.any(-1, keepdim=True), (low + high) / 2, 0.0).detach()
+    rest = log_z[:, None].detach() - centre
+    return torch.exp(log_source - centre).clamp(max=top), torch.exp(log_target - rest).clamp(max=top)
+
+
+def factor_gradients(c: Chain, source: Tensor, target: Tensor, *, log: bool) -> tuple[Tensor, ...]:
+    """The transition's share of a gradient: one product over all positions, differentiated to its factors.
+
+    With `log`, `source` is a log-message and `target` the gradient of its pushed logarithm.
+    """
+    factors = [factor.detach().requires_grad_() for factor in c.transition.factors()]
+    if not source.numel():
+        return tuple(torch.zeros_like(factor) for factor in factors)
+    with torch.enable_grad():
+        transition = c.transition.with_factors(*factors)
+        pushed = transition.push_log(source) if log else transition.push(source)
+    return torch.autograd.grad(pushed, factors, target, materialize_grads=True)

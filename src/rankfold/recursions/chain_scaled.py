@@ -1,0 +1,118 @@
+"""Forward-backward on scaled vectors: matrix products in linear space, and a proof that nothing was lost.
+
+Each step is one product with the transition, one with the emissions and one rescale. Whatever underflow
+could have taken is bounded afterwards, by sequence; the caller repeats doubtful ones in wider arithmetic.
+Read next: `operators/low_rank.py` for the product, `recursions/chain_log.py` for the wider arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import may_look
+from rankfold.numerics.scaled import largest
+from rankfold.recursions.potentials import Chain
+
+
+class Forward(NamedTuple):
+    """What the forward pass leaves: time first, so that a step is contiguous."""
+
+    filtered: Tensor  # "t b z"   mantissa of p(x_1..t, z_t), largest entry 1
+    emission: Tensor  # "t b z"   exp(log_obs) over its largest entry; 1 beyond the length
+    norm: Tensor  # "t b"         what each step was divided by
+    log_step: Tensor  # "t b"     float64: the scale of each step's emissions and transition
+    log_scale: Tensor  # "t b"    float64: p(x_1..t, z_t) = filtered exp(log_scale)
+    final: Tensor  # "b z"        exp(log_final) over its largest entry
+    log_z: Tensor  # "b"          float64
+
+
+def forward(c: Chain) -> Forward:
+    """The filtered messages and log Z. Beyond a length the messages are finite and mean nothing."""
+    emission, log_shift = _emission(c)
+    first = largest(c.log_initial)
+    x = torch.exp(c.log_initial - first)
+    tiny = torch.finfo(x.dtype).tiny
+    filtered, norm = torch.empty_like(emission), emission.new_empty(emission.shape[:2])
+    for t in range(len(emission)):
+        if t:
+            x = c.transition.push(filtered[t - 1]).to(emission.dtype)
+        y = x * emission[t]
+        top = y.amax(-1, keepdim=True)
+        norm[t] = top[:, 0]
+        # A vector of zeros stays one: tiny only keeps 0 / 0 away. Its log_scale is -inf.
+        torch.div(y, top.clamp(min=tiny), out=filtered[t])
+    log_shift[1:] += c.transition.log_scale
+    log_scale = (norm.double().log() + log_shift).cumsum(0) + first[:, 0]
+    top = largest(c.log_final)
+    final = torch.exp(c.log_final - top)
+    total = (c.last(filtered).double() * final).sum(-1)
+    log_z = total.log() + c.last(log_scale) + top[:, 0]
+    return Forward(filtered, emission, norm, log_shift, log_scale, final, log_z)
+
+
+def _emission(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "t b" float64
+    log_obs = c.log_obs.transpose(0, 1)
+    top = largest(log_obs)
+    if not c.ragged:
+        return torch.exp(log_obs - top).contiguous(), top[..., 0].double()
+    outside = ~c.inside().mT.unsqueeze(-1)
+    top = top.masked_fill(outside, 0.0)
+    return torch.exp(log_obs - top).masked_fill(outside, 1.0).contiguous(), top[..., 0].double()
+
+
+class Backward(NamedTuple):
+    """Posteriors, and the two sides of every transition's expected use."""
+
+    posterior: Tensor  # "t b z"   p(z_t | x), 0 beyond the length
+    source: Tensor  # "n z"        n = (t - 1) b
+    target: Tensor  # "n y"        E[use of z -> y at n] = source[z] A[z, y] target[y]
+    trusted: Tensor  # "b"         whether the posteriors of every position account for all of Z
+
+
+def backward(c: Chain, f: Forward, weight: Tensor, tolerance: float) -> Backward:  # weight "b"
+    """State posteriors and transition sides, each sequence weighted by `weight`.
+
+    Messages only ever lose mass, so posteriors that sum to 1 at every position have lost none.
+    """
+    num_positions, _, num_states = f.filtered.shape
+    posterior, target = torch.empty_like(f.filtered), torch.empty_like(f.filtered)
+    mass, norm = f.norm.new_empty(f.norm.shape), torch.ones_like(f.norm)
+    tiny = torch.finfo(mass.dtype).tiny
+    future = f.final
+    for t in reversed(range(num_positions)):
+        if t < num_positions - 1:
+            x = c.transition.pull(target[t + 1]).to(target.dtype)
+            top = x.amax(-1, keepdim=True)
+            norm[t] = top[:, 0]
+            future = x / top.clamp(min=tiny)
+            if c.ragged:
+                future = torch.where((c.lengths == t + 1)[:, None], f.final, future)
+        torch.mul(f.filtered[t], future, out=posterior[t])
+        mass[t] = posterior[t].sum(-1)
+        torch.mul(f.emission[t], future, out=target[t])
+    inside = c.inside().mT
+    last = inside & ~torch.cat([inside[1:], torch.zeros_like(inside[:1])])
+    trusted = _accounted(c, f, mass, norm, last, tolerance)
+    sound = inside & trusted
+    share = weight.to(mass.dtype) / torch.where(sound, mass, 1.0)
+    posterior *= torch.where(sound, share, 0.0).unsqueeze(-1)
+    target *= torch.where(sound & ~last, share / norm, 0.0).roll(1, 0).unsqueeze(-1)
+    if may_look(trusted) and not trusted.all():  # nothing of them, whatever their messages hold
+        for x in (f.filtered, posterior, target):
+            x[:, ~trusted] = 0.0
+    source = f.filtered[:-1].reshape(-1, num_states)
+    return Backward(posterior, source, target[1:].reshape(-1, num_states), trusted)
+
+
+def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, tolerance: float) -> Tensor:  # "b"
+    """Whether filtered times future gives log Z at every position, within range and tolerance."""
+    inside = c.inside().mT
+    step = torch.where(inside & ~last, norm.double().log(), 0.0)
+    step[:-1] += torch.where(inside, f.log_step, 0.0)[1:]
+    log_future = step.flip(0).cumsum(0).flip(0) + largest(c.log_final)[:, 0].double()
+    gap = (f.log_scale + mass.double().log() + log_future - f.log_z).abs()
+    small = torch.finfo(mass.dtype).tiny ** 0.75  # below it a message over norm times mass may overflow
+    return torch.where(inside, (gap <= tolerance) & (norm * mass > small), True).all(0)

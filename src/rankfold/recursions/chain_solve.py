@@ -1,0 +1,158 @@
+"""log Z and its gradient, in the narrowest arithmetic that loses nothing.
+
+A ladder of three rungs: scaled vectors in the caller's dtype, scaled vectors in float64, logarithms in
+float64. Each sequence stays on the first rung that proves sound for it, forward and backward, and does
+not disturb its neighbours. Read next: `recursions/chain_scaled.py`, the first rung.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import may_look
+from rankfold.numerics.precision import Precision, matmul_precision, round_off
+from rankfold.numerics.scaled import Scaled
+from rankfold.recursions import chain_log, chain_plain, chain_scaled
+from rankfold.recursions.potentials import Chain
+from rankfold.recursions.underflow import far_from_underflow, lossless
+
+Arithmetic = Literal["scaled", "log"]
+Trace = Literal["log_z", "filtered", "future"]
+
+
+def solve(c: Chain, arithmetic: Arithmetic, precision: Precision) -> Solution:
+    """Run the forward pass; what is kept for the gradient is O(b t z)."""
+    return LogSolution(c.double()) if arithmetic == "log" else ScaledSolution(c, precision)
+
+
+class LogSolution:
+    """The last rung: logarithms in float64, exact at any range."""
+
+    def __init__(self, c: Chain) -> None:
+        self.chain = c
+        self.filtered, self.log_z = chain_log.forward(c)
+
+    def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
+        """d (weight . log_z) / d (log_initial, log_obs, log_final, *factors)."""
+        return list(chain_log.gradients(self.chain, self.filtered, self.log_z, weight))
+
+    def retrace(self, c: Chain, what: Trace) -> tuple[Tensor, ...]:
+        """The same computation as ordinary autograd operations, for second derivatives and messages."""
+        if what == "future":
+            return Scaled.from_log(chain_log.future(c))
+        filtered, log_z = chain_log.forward(c)
+        return (log_z,) if what == "log_z" else Scaled.from_log(filtered)
+
+    def log_message(self, what: Trace) -> Tensor:  # "t b z"
+        """The logarithm of a message, float64, any range."""
+        return self.filtered if what == "filtered" else chain_log.future(self.chain)
+
+    def dead_end(self, sequence: int) -> int:
+        """The first position at which no state is left; the length, if only log_final forbids the end."""
+        alive = (self.filtered[:, sequence] > float("-inf")).any(-1)
+        length = int(self.chain.lengths[sequence])
+        gone = (~alive[:length]).nonzero()
+        return int(gone[0]) if len(gone) else length
+
+
+class ScaledSolution:
+    """The first rungs: linear products on scaled vectors; `wider` holds the sequences that need more."""
+
+    def __init__(self, c: Chain, precision: Precision) -> None:
+        self.chain, self.precision = c, precision
+        self.wider: list[tuple[Tensor, Solution]] = []
+        self.settled = False
+        with self._products():
+            self.run = chain_scaled.forward(c)
+            self.log_z = self.run.log_z
+            if may_look(self.log_z):
+                self._widen((~lossless(c, self.run)).nonzero()[:, 0])
+            else:  # inside a captured graph nothing can be repeated
+                self.log_z = torch.where(far_from_underflow(c, self.run), self.log_z, float("nan"))
+
+    def _products(self) -> AbstractContextManager[None]:
+        return matmul_precision(self.precision, self.chain.log_obs.device)
+
+    def _widen(self, index: Tensor) -> None:
+        if not len(index):
+            return
+        part = self.chain.take(index)
+        double = part.log_obs.dtype == torch.float64
+        wider: Solution = LogSolution(part) if double else ScaledSolution(part.double(), self.precision)
+        self.wider.append((index, wider))
+        self.log_z[index] = wider.log_z
+        self.run.filtered[:, index] = 0.0
+
+    def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
+        """d (weight . log_z) / d (log_initial, log_obs, log_final, *factors); empty factors if not asked."""
+        c, num_positions = self.chain, self.run.norm.shape[0]
+        tolerance = 16 * round_off(c.log_obs.dtype, self.precision) * (num_positions + 8)
+        with self._products():
+            back = chain_scaled.backward(c, self.run, weight, tolerance)
+            grads = [back.posterior[0], back.posterior.transpose(0, 1), c.last(back.posterior)]
+            if of_transition:
+                grads += chain_log.factor_gradients(c, back.source, back.target, log=False)
+        if not self.settled and may_look(back.trusted):
+            known = torch.zeros_like(back.trusted)
+            for index, _ in self.wider:
+                known[index] = True
+            self._widen((~back.trusted & ~known).nonzero()[:, 0])
+            self.settled = True
+        for index, wider in self.wider:
+            parts = wider.gradients(weight[index], of_transition=of_transition)
+            for grad, part in zip(grads[:3], parts[:3], strict=True):
+                grad[index] = part.to(grad.dtype)
+            for grad, part in zip(grads[3:], parts[3:], strict=of_transition):
+                grad += part.to(grad.dtype)
+        return grads
+
+    def retrace(self, c: Chain, what: Trace) -> tuple[Tensor, ...]:
+        """The same computation, each sequence on its own rung, as ordinary autograd operations."""
+        self._settle()
+        here = torch.ones_like(c.lengths, dtype=torch.bool)
+        for index, _ in self.wider:
+            here[index] = False
+        rest = here.nonzero()[:, 0]
+        indices = [rest]
+        parts = [self._plain(c.take(rest) if self.wider else c, what)] if len(rest) else []
+        for index, wider in self.wider:
+            indices.append(index)
+            parts.append(wider.retrace(c.take(index).double(), what))
+        order = torch.cat(indices).argsort()
+        axis = 0 if what == "log_z" else 1
+        kinds = [torch.float64 if what == "log_z" else c.log_obs.dtype, torch.float64]
+        return tuple(
+            torch.cat([x.to(kind) for x in same], axis).index_select(axis, order)
+            for kind, same in zip(kinds, zip(*parts, strict=True), strict=False)
+        )
+
+    def _plain(self, c: Chain, what: Trace) -> tuple[Tensor, ...]:
+        with self._products():
+            if what == "log_z":
+                return (chain_plain.log_z(c),)
+            return chain_plain.forward(c) if what == "filtered" else chain_plain.future(c)
+
+    def log_message(self, what: Trace) -> Tensor:  # "t b z"
+        """The logarithm of a message, float64, any range."""
+        with torch.no_grad():
+            self._settle()
+            if what == "filtered":
+                out = Scaled(self.run.filtered, self.run.log_scale).log()
+            else:
+                out = Scaled(*self._plain(self.chain, what)).log()
+            for index, wider in self.wider:
+                out[:, index] = wider.log_message(what)
+        return out
+
+    def _settle(self) -> None:
+        """Run the backward pass once, so that every sequence is on the rung it needs in both directions."""
+        if not self.settled:
+            with torch.no_grad():
+                self.gradients(torch.ones_like(self.log_z), of_transition=False)
+
+
+Solution = LogSolution | ScaledSolution

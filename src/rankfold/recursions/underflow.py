@@ -1,0 +1,88 @@
+"""A bound on what underflow took from a scaled forward pass, sequence by sequence.
+
+Linear arithmetic loses entries far below the largest of their vector. That is harmless unless the rest
+of the sequence lifts a lost entry above those that were kept; here that is excluded, or found out.
+Units: `tiny`, the smallest normal number; everything below it counts as lost. Rounding is not bounded.
+Read next: `recursions/chain.py`, which repeats what fails in wider arithmetic.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankfold.recursions.chain_scaled import Forward
+from rankfold.recursions.potentials import Chain
+
+# Entries of one temporary: 2**22 float32 is 16 MiB.
+BLOCK = 2**22
+
+
+def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
+    """Whether log_z is free of underflow, to the dtype's round-off.
+
+    First every predicted entry is compared with the most that could be missing from it: no message is
+    needed for that, and chains in which all states reach all others pass. Sequences that fail get the
+    exact bound, which costs a second forward pass over them.
+    """
+    sound = far_from_underflow(c, f)
+    doubtful = (~sound).nonzero()[:, 0]
+    if len(doubtful):
+        sound[doubtful] = _noise_is_small(c.take(doubtful), _take(f, doubtful))
+    return sound
+
+
+def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
+    """Whether every entry that matters exceeds what may be missing from it by 1 / round-off."""
+    column = _column_sums(c)
+    info = torch.finfo(column.dtype)
+    per_entry = _per_entry(f, column)  # "t b"
+    num_positions, num_sequences, num_states = f.filtered.shape
+    sound = torch.ones_like(c.lengths, dtype=torch.bool)
+    inside = c.inside().mT
+    height = max(1, BLOCK // (num_sequences * num_states))
+    for start in range(0, num_positions, height):
+        at = slice(start, start + height)
+        before = slice(max(start - 1, 0), min(start + height, num_positions) - 1)
+        missing = per_entry[before].unsqueeze(-1) * column + num_states
+        if start == 0:
+            missing = torch.cat([(c.log_initial > float("-inf")).to(missing.dtype).unsqueeze(0), missing])
+        missing = missing * f.emission[at] * (info.tiny / info.eps)
+        clear = (missing <= f.filtered[at] * f.norm[at].unsqueeze(-1)).all(-1)
+        sound &= torch.where(inside[at], clear, True).all(0)
+    at_end = (c.last(per_entry) + 1) * (num_states * info.tiny / info.eps)
+    return sound & (at_end <= (c.last(f.filtered) * f.final).sum(-1))
+
+
+def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
+    """The bound itself: what may be missing travels through the same steps as the message."""
+    column = _column_sums(c)
+    info = torch.finfo(column.dtype)
+    per_entry = _per_entry(f, column)
+    num_states = column.shape[1]
+    noise = (c.log_initial > float("-inf")).to(column.dtype)
+    at_end = torch.zeros_like(noise)
+    for t in range(len(f.filtered)):
+        if t:
+            noise = c.transition.push(noise) + num_states
+        # An observation of weight zero leaves nothing behind, so nothing can be missing there.
+        possible = c.log_obs[:, t] > float("-inf")
+        noise = noise * f.emission[t] / f.norm[t].unsqueeze(-1) + per_entry[t].unsqueeze(-1)
+        noise = torch.where(possible, noise, 0.0)
+        at_end = torch.where((c.lengths == t + 1)[:, None], noise, at_end)
+    missing = ((at_end * f.final).sum(-1) + num_states) * info.tiny
+    return missing <= info.eps * (c.last(f.filtered) * f.final).sum(-1)
+
+
+def _per_entry(f: Forward, column: Tensor) -> Tensor:  # "t b"
+    """What one step may lose in any entry by itself: in the emissions, in their product, in the rescale."""
+    return (1 + column.amax()) / f.norm + 1
+
+
+def _column_sums(c: Chain) -> Tensor:  # "1 y"
+    return c.transition.push(torch.ones_like(c.log_initial[:1])).to(c.log_obs.dtype)
+
+
+def _take(f: Forward, index: Tensor) -> Forward:
+    by_time = [x[:, index] for x in (f.filtered, f.emission, f.norm, f.log_step, f.log_scale)]
+    return Forward(*by_time, f.final[index], f.log_z[index])
