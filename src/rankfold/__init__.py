@@ -1,9 +1,45 @@
 """Structured latent-variable models with very large state spaces, and exact inference."""
 
+from rankfold.decoding.entropy import entropy
+from rankfold.decoding.online import Filtered, FilterState, filter, predict, step
+from rankfold.decoding.posterior import ExpectedCounts, expected_counts, state_posterior
+from rankfold.decoding.sample import sample
+from rankfold.decoding.viterbi import BestPath, JointPath, joint_map, viterbi
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.numerics.scaled import Scaled
-from rankfold.operators import Banded, Dense, LowRank, Operator, RowScaled, Sum
+from rankfold.operators import Banded, Dense, LowRank, MaxOperator, Operator, RowScaled, Sum
 from rankfold.recursions import chain
 from rankfold.recursions.potentials import ChainPotentials
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Banded",
+    "BestPath",
+    "ChainPotentials",
+    "DataError",
+    "Dense",
+    "DomainError",
+    "ExpectedCounts",
+    "FilterState",
+    "Filtered",
+    "JointPath",
+    "LowRank",
+    "MaxOperator",
+    "Operator",
+    "RowScaled",
+    "Scaled",
+    "ShapeError",
+    "Sum",
+    "UnsupportedError",
+    "chain",
+    "entropy",
+    "expected_counts",
+    "filter",
+    "joint_map",
+    "predict",
+    "sample",
+    "state_posterior",
+    "step",
+    "viterbi",
+]

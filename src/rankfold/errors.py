@@ -33,8 +33,7 @@ def expect(x: Tensor, axes: str, *, name: str, hint: str = "", **sizes: int) -> 
     """
     if not isinstance(x, Tensor):
         raise ShapeError(
-            f'{name} must be a torch.Tensor "{axes}", but is a {type(x).__name__}.\n'
-            "  Wrap it: torch.as_tensor(...)."
+            f'{name} must be a torch.Tensor "{axes}", but is a {type(x).__name__}.\n  Wrap it: torch.as_tensor(...).'
         )
     if x.dtype not in (torch.float32, torch.float64):
         raise UnsupportedError(
@@ -43,15 +42,13 @@ def expect(x: Tensor, axes: str, *, name: str, hint: str = "", **sizes: int) -> 
         )
     letters = axes.split()
     wrong = x.ndim != len(letters) or any(
-        size == 0 or sizes.get(letter, size) != size
-        for letter, size in zip(letters, x.shape, strict=False)
+        size == 0 or sizes.get(letter, size) != size for letter, size in zip(letters, x.shape, strict=False)
     )
     if wrong:
         known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
         raise ShapeError(
             f'{name} has shape {tuple(x.shape)}, but "{axes}" was expected'
-            f"{' with ' + known if known else ''}, every axis at least 1."
-            + (f"\n  {hint}" if hint else "")
+            f"{' with ' + known if known else ''}, every axis at least 1." + (f"\n  {hint}" if hint else "")
         )
 
 

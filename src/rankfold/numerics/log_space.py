@@ -17,6 +17,11 @@ def log_sum(log_x: Tensor) -> Tensor:  # "... k" -> "..."
     top = largest(log_x)
     total = torch.exp(log_x - top).sum(-1)
     nothing = total == 0
-    return (
-        torch.where(nothing, float("-inf"), torch.log(torch.where(nothing, 1.0, total))) + top[..., 0]
-    )
+    return torch.where(nothing, float("-inf"), torch.log(torch.where(nothing, 1.0, total))) + top[..., 0]
+
+
+def x_log_x(log_x: Tensor) -> Tensor:
+    """x log x from log x; 0 where x is 0, with gradient 0 there."""
+    nothing = log_x == float("-inf")
+    finite = torch.where(nothing, 0.0, log_x)
+    return torch.where(nothing, 0.0, torch.exp(finite) * finite)

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from rankfold.errors import ShapeError, expect, expect_logs, expect_weights
 from rankfold.kernels.log_matmul import log_matmul
+from rankfold.numerics.log_space import x_log_x
 from rankfold.operators.factor import Factor
 
 # Fewest rows of a block: below it a batched product is all overhead, above it a narrow band is all zeros.
@@ -104,6 +105,10 @@ class Banded:
         value, cell = (sources.unfold(-1, self.width, 1) + by_target).max(-1)
         index = torch.arange(self.shape[0], device=log_x.device) + self._offset_back + cell
         return value, index.clamp(0, self.shape[0] - 1)  # a state nobody reaches: any index, value -inf
+
+    def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        by_target = _transposed(x_log_x(self._weight.log - self.log_scale), self.offset, 0.0)
+        return _windowed(x, _blocks(by_target, 0.0), self._offset_back, self.width, 0.0)
 
     def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
         return self._spread(self._weight.linear, index, 0.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.kernels.max_matmul import max_matmul
-from rankfold.numerics.log_space import log_sum
+from rankfold.numerics.log_space import log_sum, x_log_x
 
 # Entries of one block of rows: 2**22 float32 is 16 MiB.
 BLOCK = 2**22
@@ -60,6 +60,13 @@ class ByRows:
             best = torch.where(better, value, best)
             where = torch.where(better, row + index[0], where)
         return best, where
+
+    def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        flat = x.reshape(-1, self.shape[0])
+        total = flat.new_zeros(flat.shape[0], self.shape[1])
+        for index in row_blocks(self, flat):
+            total = total + flat[:, index] @ x_log_x(self.log_rows(index) - self.log_scale)
+        return total.reshape(*x.shape[:-1], self.shape[1])
 
     def to_dense(self) -> Tensor:  # "z y"
         index = torch.arange(self.shape[0], device=self.factors()[0].device)

@@ -12,6 +12,7 @@ from torch import Tensor
 from rankfold.errors import expect, expect_logs, expect_weights
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.kernels.max_matmul import max_matmul
+from rankfold.numerics.log_space import x_log_x
 from rankfold.operators.factor import Factor
 
 
@@ -72,6 +73,9 @@ class Dense:
 
     def push_max(self, log_x: Tensor) -> tuple[Tensor, Tensor]:  # "b z" -> best "b y", argmax "b y"
         return max_matmul(log_x, self._weight.log)
+
+    def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return x @ x_log_x(self._weight.log - self.log_scale)
 
     def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
         return self._weight.linear[index]

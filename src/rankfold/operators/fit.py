@@ -39,7 +39,8 @@ def factorise(
     target = dense.detach().double()
     generator = torch.Generator().manual_seed(seed)
     left, right = (
-        torch.rand(size, rank, generator=generator, dtype=torch.float64).to(target.device) + 0.5 for size in target.shape
+        torch.rand(size, rank, generator=generator, dtype=torch.float64).to(target.device) + 0.5
+        for size in target.shape
     )
     left, right = left / rank, right / right.sum(0)
     previous, step = float("inf"), 0

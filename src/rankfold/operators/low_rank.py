@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
 from rankfold.kernels.log_matmul import log_matmul
+from rankfold.numerics.log_space import x_log_x
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.factor import Factor
 from rankfold.operators.fit import Fit, factorise
@@ -78,6 +79,12 @@ class LowRank(ByRows):
     def log_pair(self) -> tuple[Tensor, Tensor]:  # "z r", "y r"
         """The logarithms of both factors, for questions about states and ranks jointly."""
         return self._left.log, self._right.log
+
+    def push_joint_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        """x C, where C[z, y] = sum_r B[z, r, y] log B[z, r, y] and B = left right is taken rank by rank."""
+        left, right = self._left, self._right
+        by_left = (x @ x_log_x(left.log - left.log_scale)) @ right.linear.mT
+        return by_left + (x @ left.linear) @ x_log_x(right.log - right.log_scale).mT
 
     def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
         return (x @ self._left.linear) @ self._right.linear.mT

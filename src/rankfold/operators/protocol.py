@@ -34,6 +34,7 @@ class Operator(Protocol):
     def log_rows(self, index: Tensor) -> Tensor: ...  # "k" -> "k y"   log rows of A, any range
     def push_log(self, log_x: Tensor) -> Tensor: ...  # log(x A), any range
     def pull_log(self, log_x: Tensor) -> Tensor: ...  # log(A x), any range
+    def push_log_weighted(self, x: Tensor) -> Tensor: ...  # "... z" -> "... y"   x (B * log B), for entropy
     def to_dense(self) -> Tensor: ...  # "z y"   A itself (tests, analysis)
 
 

@@ -10,6 +10,7 @@ from typing import Self
 from torch import Tensor
 
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
+from rankfold.numerics.log_space import x_log_x
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.factor import Factor
 from rankfold.operators.protocol import MaxOperator, Operator
@@ -74,6 +75,10 @@ class RowScaled(ByRows):
         if isinstance(self.operator, MaxOperator):
             return self.operator.push_max(log_x + self._scale.log)
         return super().push_max(log_x)
+
+    def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        own = x_log_x(self._scale.log - self._scale.log_scale)
+        return self.operator.push_log_weighted(x * self._scale.linear) + self.operator.push(x * own)
 
     def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
         return self.operator.rows(index) * self._scale.linear[index, None]

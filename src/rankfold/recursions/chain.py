@@ -17,7 +17,7 @@ from rankfold.numerics.scaled import Scaled
 from rankfold.recursions.chain_solve import Arithmetic, LogSolution, Solution, solve
 from rankfold.recursions.potentials import Chain, ChainPotentials, checked
 
-__all__ = ["ChainPotentials", "Messages", "carry", "log_z", "messages"]
+__all__ = ["Advanced", "ChainPotentials", "Messages", "advance", "carry", "log_z", "messages"]
 
 
 class Messages(NamedTuple):
@@ -92,8 +92,21 @@ def carry(p: ChainPotentials) -> Tensor:  # "b z"
     Then log Z of the two stretches add up to that of the whole. Detached: gradients stop at the border,
     which is truncated back-propagation. Impossible sequences carry -inf.
     """
+    return advance(p).log_next
+
+
+class Advanced(NamedTuple):
+    """Where a sequence stands after its last position."""
+
+    log_filtered: Tensor  # "b z"   log p(z_T | x_1..T)
+    log_next: Tensor  # "b z"       log p(z_T+1 | x_1..T)
+    log_z: Tensor  # "b"            log p(x_1..T), float64
+
+
+def advance(p: ChainPotentials) -> Advanced:
+    """The filtered and the predicted state distribution after the last position, detached."""
     if p.log_final is not None:
-        raise UnsupportedError("carry() is for a sequence that goes on, but log_final ends it.\n  Leave log_final out.")
+        raise UnsupportedError("a sequence that goes on has no end yet, but log_final ends it.\n  Leave log_final out.")
     c = checked(p).detach()
     with torch.no_grad():
         solution = solve(c, "scaled", "float32")
@@ -104,7 +117,7 @@ def carry(p: ChainPotentials) -> Tensor:  # "b z"
         ahead = transition.push(state.mantissa).log() + (state.log_scale + transition.log_scale)[:, None]
         if not (ahead > float("-inf")).all():  # zero, or merely too small for linear arithmetic
             ahead = transition.push_log(last)
-    return ahead.to(p.log_obs.dtype)
+    return Advanced(last.to(p.log_obs.dtype), ahead.to(p.log_obs.dtype), solution.log_z)
 
 
 class _LogZ(torch.autograd.Function):

@@ -95,7 +95,9 @@ def checked(p: ChainPotentials) -> Chain:
         ends["log_final"] = p.log_final
     for name, end in ends.items():
         by_sequence = isinstance(end, Tensor) and end.ndim == 2
-        expect(end, "b z" if by_sequence else "z", name=name, z=num_states, **({"b": num_sequences} if by_sequence else {}))
+        expect(
+            end, "b z" if by_sequence else "z", name=name, z=num_states, **({"b": num_sequences} if by_sequence else {})
+        )
     factors = {f"transition factor {i}": factor for i, factor in enumerate(p.transition.factors())}
     same_kind(p.log_obs, "log_obs", {**ends, **factors})
     lengths, ragged = _lengths(p.lengths, num_sequences, num_positions, p.log_obs)

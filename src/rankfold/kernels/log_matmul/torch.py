@@ -53,9 +53,7 @@ class _LogMatmul(torch.autograd.Function):
         finite = torch.where(out > float("-inf"), out, 0.0)
         grad_x, grad_w = torch.zeros_like(log_x), torch.zeros_like(log_w)
         for rows, targets in blocks(*_sizes(log_x, log_w)):
-            share = torch.exp(
-                _block(log_x, log_w, (rows, targets)) - finite[..., rows, targets].unsqueeze(-1)
-            )
+            share = torch.exp(_block(log_x, log_w, (rows, targets)) - finite[..., rows, targets].unsqueeze(-1))
             flow = share * grad[..., rows, targets].unsqueeze(-1)  # "... n y z"
             grad_x = _add(grad_x, flow.sum(-2), (..., rows, slice(None)))
             grad_w = _add(grad_w, flow.sum(-3).mT, (..., slice(None), targets))

@@ -1,0 +1,33 @@
+# Every target sets up .venv by itself; when nothing changed, setting up takes no time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FILES := pyproject.toml constraints.txt
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.plots
+	$(BIN)/rankfold demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m "not gpu and not slow"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.%: $(FILES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rankfold needs Python 3.11 or newer")'
+	# torch first and alone: an open range elsewhere would fetch another build.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	touch $@

@@ -1,0 +1,1 @@
+"""Questions asked of potentials: posteriors, best paths, samples, entropies, predictions."""

@@ -1,0 +1,87 @@
+"""The entropy of the path posterior.
+
+H = log Z - E[log weight of a path], and E splits into states and transitions. For a low-rank matrix
+E[log A] has no low-rank form: it is summed by blocks, or states and ranks are taken jointly.
+Read next: `operators/by_rows.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import UnsupportedError
+from rankfold.numerics.times_log import times_log
+from rankfold.operators import LowRank
+from rankfold.recursions.chain import log_z, messages
+from rankfold.recursions.potentials import Chain, ChainPotentials, checked
+
+Of = Literal["states", "joint"]
+
+
+def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float64
+    """The entropy, in nats, of the state path given the sequence.
+
+        H(z_1..z_T | x) = log Z - E[log initial + log obs + log A + log final]
+
+    `of="states"`: any operator; b t z y operations, for low rank plus z y r, in blocks, never stored.
+    `of="joint"`: of states and ranks together, for a low-rank transition, at low-rank cost; at least as
+    large as that of the states. Computed in float64. Differentiable (a weight of exactly zero gets no
+    gradient: the true one is infinite). 0 for impossible sequences, which have no path to be unsure of.
+    """
+    if of not in get_args(Of):
+        raise UnsupportedError(f'of={of!r} is unknown; use "states" or "joint".')
+    c = checked(p).double()
+    if of == "joint" and not isinstance(c.transition, LowRank):
+        raise UnsupportedError(
+            f'of="joint" asks for ranks, but a {type(c.transition).__name__} has none.\n  Use of="states".'
+        )
+    q = ChainPotentials(c.log_initial, c.transition, c.log_obs, c.log_final, c.lengths)
+    total = log_z(q)
+    possible = total > float("-inf")
+    past, future = messages(q)
+    inside = c.inside() & possible[:, None]
+    joint = past.mantissa * future.mantissa
+    mass = torch.where(inside, joint.sum(-1), 1.0)
+    _expect_range(c, total, mass, past.log_scale + future.log_scale, inside)
+    posterior = joint / mass.unsqueeze(-1) * inside.unsqueeze(-1)
+    log_end = torch.where((torch.arange(c.log_obs.shape[1], device=total.device) == c.lengths[:, None] - 1)[..., None],
+                          c.log_final[:, None], 0.0)  # fmt: skip
+    expected = _weighted(posterior, c.log_obs) + _weighted(posterior, log_end)
+    expected = expected + _weighted(posterior[:, :1], c.log_initial[:, None])
+    if c.log_obs.shape[1] > 1:
+        ahead = times_log(future, torch.where(inside.unsqueeze(-1), c.log_obs, 0.0)).mantissa[:, 1:]
+        expected = expected + _transitions(c, past.mantissa[:, :-1], ahead, inside[:, 1:], of)
+    return torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0)
+
+
+def _transitions(c: Chain, source: Tensor, target: Tensor, moves: Tensor, of: Of) -> Tensor:  # "b"
+    """E[log A] summed over positions, the log of the weight of (z, r, y) if `of` is joint."""
+    transition = c.transition
+    use = torch.where(moves, (transition.push(source) * target).sum(-1), 1.0)
+    weighted = (
+        transition.push_joint_log_weighted(source)
+        if of == "joint" and isinstance(transition, LowRank)
+        else transition.push_log_weighted(source)
+    )
+    log_a = (weighted * target).sum(-1) / use + transition.log_scale
+    return torch.where(moves, log_a, 0.0).sum(-1)
+
+
+def _weighted(posterior: Tensor, log_weight: Tensor) -> Tensor:  # "b t z" twice -> "b"
+    """E[log weight]; a weight of zero has no mass and does not count."""
+    counted = torch.where(posterior > 0, log_weight, 0.0)
+    return (posterior * counted).sum((-2, -1))
+
+
+def _expect_range(c: Chain, total: Tensor, mass: Tensor, log_scale: Tensor, inside: Tensor) -> None:
+    """Raise if float64 mantissas cannot hold the posterior of a sequence (over 700 nats within one message)."""
+    gap = torch.where(inside, mass.log() + log_scale - total[:, None], 0.0).detach().abs()
+    lost = ~(gap <= 1e-6).all(-1)  # far above rounding, far below any loss that would matter
+    if lost.any():
+        raise UnsupportedError(
+            f"sequence {int(lost.nonzero()[0])} has a posterior spread over more than float64 can hold in one message.\n"
+            "  Its log_z, posterior and best path are exact all the same; its entropy is not available."
+        )

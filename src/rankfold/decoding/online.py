@@ -1,0 +1,83 @@
+"""Filtering as observations come in, with the state carried along, and predictions of the next one.
+
+Read next: `recursions/chain.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import expect, same_kind
+from rankfold.numerics.scaled import Scaled
+from rankfold.operators import Dense, Operator
+from rankfold.recursions.chain import advance
+from rankfold.recursions.chain_solve import solve
+from rankfold.recursions.potentials import ChainPotentials, checked
+
+
+class Filtered(NamedTuple):
+    """What was known at every position, of its past and present alone."""
+
+    log_filtered: Tensor  # "b t z"   log p(z_t | x_1..t); -inf beyond the length
+    log_z: Tensor  # "b t"            log p(x_1..t), float64; constant beyond the length
+
+
+class FilterState(NamedTuple):
+    """What a stream has to remember between observations."""
+
+    log_filtered: Tensor | None  # "b z"   log p(z_t | x_1..t); None before the first observation
+    log_next: Tensor  # "b z"              log p(z_t+1 | x_1..t): the next stretch's log_initial
+    log_z: Tensor  # "b"                   log p(x_1..t), float64
+
+    @classmethod
+    def start(cls, log_initial: Tensor) -> FilterState:  # "b z"
+        """The state before any observation."""
+        expect(log_initial, "b z", name="log_initial", hint="One row for each stream.")
+        return cls(None, log_initial, torch.zeros(len(log_initial), dtype=torch.float64, device=log_initial.device))
+
+
+def step(state: FilterState, transition: Operator, log_obs: Tensor) -> FilterState:  # "b z"
+    """The state after one more observation: O(b z r) for a low-rank transition, whatever came before."""
+    expect(log_obs, "b z", name="log_obs", b=len(state.log_next), z=transition.shape[0])
+    ahead = advance(ChainPotentials(state.log_next, transition, log_obs[:, None]))
+    return FilterState(ahead.log_filtered, ahead.log_next, state.log_z + ahead.log_z)
+
+
+def filter(p: ChainPotentials) -> Filtered:
+    """The distribution of every state given the observations up to its own position.
+
+    log_final is not used: it belongs to the end. Not the posterior given the whole sequence: see
+    `state_posterior`. Cost: one forward pass.
+    """
+    c = checked(p._replace(log_final=None)).detach()
+    with torch.no_grad():
+        log_filtered = solve(c, "scaled", "float32").log_message("filtered").transpose(0, 1)  # "b t z"
+        log_so_far = torch.logsumexp(log_filtered, -1)
+        shown = log_filtered - torch.where(log_so_far > float("-inf"), log_so_far, 0.0).unsqueeze(-1)
+        inside = c.inside()
+        last = log_so_far.gather(1, c.lengths[:, None] - 1)
+        return Filtered(
+            torch.where(inside.unsqueeze(-1), shown, float("-inf")).to(p.log_obs.dtype),
+            torch.where(inside, log_so_far, last),
+        )
+
+
+def predict(log_next: Tensor, log_emission: Tensor) -> Tensor:  # "b z", "z v" -> "b v"
+    """The log-probability of every word as the next observation.
+
+        log p(x_t+1 = v | x_1..t) = log sum_z p(z_t+1 = z | x_1..t) emission[z, v]
+
+    `log_next` comes from `step(...)` or `chain.carry(p)`. Cost: b z v; exact at any range.
+    """
+    expect(log_next, "b z", name="log_next")
+    expect(log_emission, "z v", name="log_emission", z=log_next.shape[1])
+    same_kind(log_next, "log_next", {"log_emission": log_emission})
+    emission = Dense.from_log(log_emission)
+    state = Scaled.from_log(log_next)
+    log_word = emission.push(state.mantissa).log() + (state.log_scale + emission.log_scale).to(log_next.dtype)[:, None]
+    if bool((log_word > float("-inf")).all()):
+        return log_word
+    return emission.push_log(log_next)  # zero, or merely too small for linear arithmetic
