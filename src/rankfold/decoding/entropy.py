@@ -47,8 +47,8 @@ def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float6
     mass = torch.where(inside, joint.sum(-1), 1.0)
     _expect_range(c, total, mass, past.log_scale + future.log_scale, inside)
     posterior = joint / mass.unsqueeze(-1) * inside.unsqueeze(-1)
-    log_end = torch.where((torch.arange(c.log_obs.shape[1], device=total.device) == c.lengths[:, None] - 1)[..., None],
-                          c.log_final[:, None], 0.0)  # fmt: skip
+    at_end = torch.arange(c.log_obs.shape[1], device=total.device) == c.lengths[:, None] - 1
+    log_end = torch.where(at_end.unsqueeze(-1), c.log_final[:, None], 0.0)
     expected = _weighted(posterior, c.log_obs) + _weighted(posterior, log_end)
     expected = expected + _weighted(posterior[:, :1], c.log_initial[:, None])
     if c.log_obs.shape[1] > 1:
@@ -82,6 +82,6 @@ def _expect_range(c: Chain, total: Tensor, mass: Tensor, log_scale: Tensor, insi
     lost = ~(gap <= 1e-6).all(-1)  # far above rounding, far below any loss that would matter
     if lost.any():
         raise UnsupportedError(
-            f"sequence {int(lost.nonzero()[0])} has a posterior spread over more than float64 can hold in one message.\n"
+            f"sequence {int(lost.nonzero()[0])} has a posterior that float64 cannot hold in one message.\n"
             "  Its log_z, posterior and best path are exact all the same; its entropy is not available."
         )

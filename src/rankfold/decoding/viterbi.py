@@ -102,7 +102,7 @@ def joint_map(p: ChainPotentials) -> JointPath:
 
 def plan(c: Chain) -> str:
     """Which algorithm finds the best path of this chain, and how many operations it takes."""
-    num_sequences, num_positions, num_states = c.log_obs.shape
+    num_sequences, num_positions, _ = c.log_obs.shape
     name, once, each = _cost(c.transition)
     steps = num_positions - 1
     shared = f"{steps * once:,} multiply-adds shared by the batch + " if once else ""

@@ -80,4 +80,5 @@ def row_blocks(operator: ByRows, like: Tensor) -> list[Tensor]:
     """The row numbers of an operator, cut so that the rows of one block have at most BLOCK entries."""
     num_rows, num_columns = operator.shape
     height = max(1, min(num_rows, BLOCK // num_columns))
-    return list(torch.arange(num_rows, device=like.device).split(height))
+    every = torch.arange(num_rows, device=like.device)
+    return [every[start : start + height] for start in range(0, num_rows, height)]

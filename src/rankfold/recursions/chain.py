@@ -128,7 +128,8 @@ class _LogZ(torch.autograd.Function):
         ctx.chain = c = c.with_tensors(*(x.detach() for x in tensors))
         ctx.solution = solve(c, arithmetic, precision)
         ctx.save_for_backward(*tensors)
-        return ctx.solution.log_z.clone()
+        log_z: Tensor = ctx.solution.log_z
+        return log_z.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

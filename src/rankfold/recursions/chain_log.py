@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.numerics.log_space import log_sum
+from rankfold.recursions.factors import factor_gradients
 from rankfold.recursions.potentials import Chain
 
 
@@ -71,17 +72,3 @@ def balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor, posterior: T
     centre = torch.where(used.any(-1, keepdim=True), (low + high) / 2, 0.0).detach()
     rest = log_z[:, None].detach() - centre
     return torch.exp(log_source - centre).clamp(max=top), torch.exp(log_target - rest).clamp(max=top)
-
-
-def factor_gradients(c: Chain, source: Tensor, target: Tensor, *, log: bool) -> tuple[Tensor, ...]:
-    """The transition's share of a gradient: one product over all positions, differentiated to its factors.
-
-    With `log`, `source` is a log-message and `target` the gradient of its pushed logarithm.
-    """
-    factors = [factor.detach().requires_grad_() for factor in c.transition.factors()]
-    if not source.numel():
-        return tuple(torch.zeros_like(factor) for factor in factors)
-    with torch.enable_grad():
-        transition = c.transition.with_factors(*factors)
-        pushed = transition.push_log(source) if log else transition.push(source)
-    return torch.autograd.grad(pushed, factors, target, materialize_grads=True)

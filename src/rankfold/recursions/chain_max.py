@@ -20,7 +20,7 @@ PushMax = Callable[[Tensor], tuple[Tensor, tuple[Tensor, ...]]]
 def best_path(c: Chain, push_max: PushMax, follow: Callable[..., tuple[Tensor, ...]]) -> tuple[list[Tensor], Tensor]:
     """The states (and whatever else the steps chose) of the best path, and its log-probability.
 
-        max_{z_1..z_T}  log initial[z_1] + log obs_1[z_1] + sum_{t>1} (log A[z_{t-1}, z_t] + log obs_t[z_t]) + log final[z_T]
+        max_{z_1..z_T}  log initial[z_1] + sum_t log obs_t[z_t] + sum_{t>1} log A[z_{t-1}, z_t] + log final[z_T]
 
     `follow(pointers, state)` gives (previous state, other choices of the step...). Returns tensors "b t" for
     states and "b t-1" for the other choices; -1 beyond the length and for sequences without any path.

@@ -17,6 +17,7 @@ from rankfold.errors import may_look
 from rankfold.numerics.precision import Precision, matmul_precision, round_off
 from rankfold.numerics.scaled import Scaled
 from rankfold.recursions import chain_log, chain_plain, chain_scaled
+from rankfold.recursions.factors import factor_gradients
 from rankfold.recursions.potentials import Chain
 from rankfold.recursions.underflow import far_from_underflow, lossless
 
@@ -95,7 +96,7 @@ class ScaledSolution:
             back = chain_scaled.backward(c, self.run, weight, tolerance)
             grads = [back.posterior[0], back.posterior.transpose(0, 1), c.last(back.posterior)]
             if of_transition:
-                grads += chain_log.factor_gradients(c, back.source, back.target, log=False)
+                grads += factor_gradients(c, back.source, back.target, log=False)
         if not self.settled and may_look(back.trusted):
             known = torch.zeros_like(back.trusted)
             for index, _ in self.wider:

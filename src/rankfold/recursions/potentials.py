@@ -94,10 +94,10 @@ def checked(p: ChainPotentials) -> Chain:
     if p.log_final is not None:
         ends["log_final"] = p.log_final
     for name, end in ends.items():
-        by_sequence = isinstance(end, Tensor) and end.ndim == 2
-        expect(
-            end, "b z" if by_sequence else "z", name=name, z=num_states, **({"b": num_sequences} if by_sequence else {})
-        )
+        if isinstance(end, Tensor) and end.ndim == 2:
+            expect(end, "b z", name=name, b=num_sequences, z=num_states)
+        else:
+            expect(end, "z", name=name, z=num_states)
     factors = {f"transition factor {i}": factor for i, factor in enumerate(p.transition.factors())}
     same_kind(p.log_obs, "log_obs", {**ends, **factors})
     lengths, ragged = _lengths(p.lengths, num_sequences, num_positions, p.log_obs)

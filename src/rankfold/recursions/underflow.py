@@ -84,5 +84,12 @@ def _column_sums(c: Chain) -> Tensor:  # "1 y"
 
 
 def _take(f: Forward, index: Tensor) -> Forward:
-    by_time = [x[:, index] for x in (f.filtered, f.emission, f.norm, f.log_step, f.log_scale)]
-    return Forward(*by_time, f.final[index], f.log_z[index])
+    return Forward(
+        f.filtered[:, index],
+        f.emission[:, index],
+        f.norm[:, index],
+        f.log_step[:, index],
+        f.log_scale[:, index],
+        f.final[index],
+        f.log_z[index],
+    )

@@ -1,0 +1,37 @@
+"""The command line: one file a command, each a plain function Python can call too.
+
+Results go to standard output, progress to standard error. Exit 2 for the user's mistake, 1 for ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from rankfold import __version__
+from rankfold.cli import demo, doctor
+from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
+
+COMMANDS = (doctor, demo)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="rankfold", description="Structured latent-variable models with very large state spaces, exactly."
+    )
+    parser.add_argument("--version", action="version", version=f"rankfold {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_to(commands)
+    chosen = parser.parse_args(arguments)
+    try:
+        status: int = chosen.run(chosen)
+    except (DataError, DomainError, ShapeError, UnsupportedError, OSError) as error:
+        print(f"rankfold: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("rankfold: interrupted", file=sys.stderr)
+        return 130
+    return status

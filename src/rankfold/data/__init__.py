@@ -1,0 +1,1 @@
+"""Where sequences come from."""

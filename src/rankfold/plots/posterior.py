@@ -1,0 +1,64 @@
+"""The posterior of one sequence as a picture: states down, positions across.
+
+Read next: `decoding/posterior.py`, which computes what is shown.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from rankfold.errors import UnsupportedError
+
+
+def plot_posterior(
+    posterior: Tensor, path: Tensor, file: Path, *, truth: Tensor | None = None, title: str = "", num_shown: int = 32
+) -> Path:
+    """Save a heat map of p(z_t | x) for one sequence, with the best path (and the true one) drawn over it.
+
+    posterior "t z", path "t", truth "t". Only the `num_shown` states with the most mass get a row; the caption
+    says how much of the posterior they hold.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UnsupportedError("a picture needs matplotlib.\n  Install it: pip install 'rankfold[plots]'.") from error
+    num_positions = posterior.shape[0]
+    used = posterior.sum(0)
+    shown = used.topk(min(num_shown, len(used))).indices
+    row = {int(state): i for i, state in enumerate(shown)}
+    share = float(used[shown].sum() / used.sum())
+
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    image = axes.imshow(posterior[:, shown].T.numpy(), aspect="auto", cmap="Blues", vmin=0, vmax=1, origin="upper")
+    for states, marker, colour, label in (
+        (truth, "o", "tab:orange", "true state"),
+        (path, "x", "black", "best path (Viterbi)"),
+    ):
+        if states is None:
+            continue
+        points = [(t, row[int(state)]) for t, state in enumerate(states) if int(state) in row]
+        face = "none" if marker == "o" else colour
+        axes.scatter(
+            [t for t, _ in points],
+            [i for _, i in points],
+            s=42 if marker == "o" else 18,
+            marker=marker,
+            facecolors=face,
+            edgecolors=None if marker == "x" else colour,
+            linewidths=1.2,
+            label=f"{label} ({len(points)} of {num_positions} in view)",
+        )
+    axes.set_yticks(range(len(shown)), [str(int(state)) for state in shown], fontsize=7)
+    axes.set_xlabel("position")
+    axes.set_ylabel(f"the {len(shown)} most used of {len(used):,} states")
+    axes.set_title(f"{title}\nthese states hold {share:.1%} of the posterior", fontsize=11)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=9)
+    figure.colorbar(image, ax=axes, label="p(state | sequence)", pad=0.01)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=130)
+    return file

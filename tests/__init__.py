@@ -1,0 +1,1 @@
+"""Tests of rankfold; the expected values come from `tests/oracles`, which knows nothing of it."""

@@ -1,0 +1,40 @@
+"""Settings of the whole suite, and the fixtures that more than one folder uses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+# The same examples on every run: a failure seen once can be seen again.
+hypothesis.settings.register_profile("suite", deadline=None, max_examples=25, derandomize=True)
+hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A seeded generator; nothing here draws from the global one."""
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory holds NaN (integers: a large negative number), so that an entry nobody wrote is seen."""
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, _poisoned(getattr(owner, name)))
+
+
+def _poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
+        fresh = make(*args, **kwargs)
+        with torch.no_grad():
+            if fresh.dtype.is_floating_point or fresh.dtype.is_complex:
+                fresh.fill_(float("nan"))
+            elif fresh.dtype != torch.bool:
+                fresh.fill_(torch.iinfo(fresh.dtype).min)
+        return fresh
+
+    return poisoned

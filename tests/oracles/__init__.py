@@ -1,0 +1,1 @@
+"""Expected values by enumeration, in plain Python."""
