@@ -45,21 +45,18 @@ def factorise(
     left, right = left / rank, right / right.sum(0)
     previous, step = float("inf"), 0
     for step in range(1, num_steps + 1):
-        ratio = _ratio(target, left @ right.mT)
-        left = left * (ratio @ right)  # columns of `right` sum to 1
-        ratio = _ratio(target, left @ right.mT)
-        right = right * (ratio.mT @ left)
+        right = right * (_ratio(target, left @ right.mT).mT @ left)
         right = right / torch.where(right.sum(0) > 0, right.sum(0), 1.0)
-        left = left * (_ratio(target, left @ right.mT) @ right)
+        left = left * (_ratio(target, left @ right.mT) @ right)  # last, so that rows keep their sums
         if step % 50 == 0:
             divergence = torch.xlogy(target, _ratio(target, left @ right.mT)).sum().item()
-            if previous - divergence <= 1e-12 * max(1.0, abs(previous)):  # settled to float64 noise
+            if previous < float("inf") and previous - divergence <= 1e-6 * divergence:  # settled
                 break
             previous = divergence
-    error = target - left @ right.mT
+    left, right = left.to(dense.dtype), right.to(dense.dtype)
+    error = target - left.double() @ right.double().mT
     scale = target.norm().item()
-    report = (error.norm().item() / scale if scale else 0.0, error.abs().max().item(), step)
-    return left.to(dense.dtype), right.to(dense.dtype), report
+    return left, right, (error.norm().item() / scale if scale else 0.0, error.abs().max().item(), step)
 
 
 def _ratio(target: Tensor, model: Tensor) -> Tensor:

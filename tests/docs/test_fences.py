@@ -1,0 +1,100 @@
+"""Every code fence of the README and the docs runs, and prints what the page says it prints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+class Fence(NamedTuple):
+    language: str
+    text: str
+    line: int
+
+
+def fences(page: Path) -> list[Fence]:
+    """The fences of a page, in order."""
+    found, language, start, lines = [], None, 0, []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        mark = re.match(r"```(\S*)\s*$", line)
+        if language is None and mark:
+            language, start, lines = mark[1], number, []
+        elif language is not None and line == "```":
+            found.append(Fence(language, "\n".join(lines), start))
+            language = None
+        elif language is not None:
+            lines.append(line)
+    assert language is None, f"{page.name}:{start}: a fence that never ends"
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_fences_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python fences of a page run one after the other in one namespace; a `text` fence is the output before it."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": page.stem}
+    printed = None
+    for fence in fences(page):
+        where = f"{page.name}:{fence.line}"
+        if fence.language == "python":
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                exec(compile(fence.text, where, "exec"), namespace)
+            printed = output.getvalue()
+        elif fence.language == "sh":
+            printed = "".join(run(line, where) for line in fence.text.splitlines())
+        elif fence.language == "text":
+            assert printed is not None, f"{where}: output of nothing"
+            assert printed.strip() == fence.text.strip(), where
+        else:
+            pytest.fail(f"{where}: a fence of {fence.language or 'no language'}; use python, sh or text")
+
+
+def run(line: str, where: str) -> str:
+    """Run a `rankfold` line; a `make` line must name a target (continuous integration runs those of the README)."""
+    program, *arguments = shlex.split(line)
+    if program == "make":
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(arguments) <= set(targets), f"{where}: {line} names no target"
+        return ""
+    if program in ("git", "cd"):
+        return ""
+    assert program == "rankfold", f"{where}: {line} is not a command this test knows how to run"
+    done = subprocess.run([sys.executable, "-m", "rankfold", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{where}: {line}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_readme_runs_its_tests_in_continuous_integration() -> None:
+    commands = [
+        line for fence in fences(ROOT / "README.md") if fence.language == "sh" for line in fence.text.splitlines()
+    ]
+    assert {"make demo", "make test"} <= set(commands)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{page.name}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_a_fence_that_fails_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
+    with pytest.raises(AssertionError, match=r"page\.md"):
+        test_fences_run(page, tmp_path, monkeypatch)
