@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
@@ -28,6 +29,8 @@ def plot_posterior(
     num_positions = posterior.shape[0]
     used = posterior.sum(0)
     shown = used.topk(min(num_shown, len(used))).indices
+    when = (posterior[:, shown] * torch.arange(num_positions)[:, None]).sum(0) / used[shown]
+    shown = shown[when.argsort()]  # by expected position, so that the path runs down the picture
     row = {int(state): i for i, state in enumerate(shown)}
     share = float(used[shown].sum() / used.sum())
 

@@ -1,0 +1,138 @@
+"""The command line, as a new user would meet it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import rankfold
+from rankfold.cli import COMMANDS, demo, doctor, exactness, main, measure
+
+
+def test_doctor_reports_versions_devices_and_exactness(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--seconds", "0.2"]) == 0
+    out = capsys.readouterr().out
+    assert f"rankfold {rankfold.__version__}" in out
+    assert torch.__version__.split("+")[0] in out
+    assert re.search(r"cpu +[\d,]+ random chains, largest difference .* in float64, .* in float32: pass", out)
+
+
+def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--seconds", "0.2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["exact"] is True
+    assert report["exactness"][0]["device"] == "cpu"
+    assert report["exactness"][0]["num_chains"] >= 1
+    assert set(report["packages"]) >= {"torch", "numpy", "triton"}
+
+
+@pytest.mark.parametrize(
+    "broken", [lambda p, *_: rankfold.chain.log_z(p) + 1e-3, lambda p, *_: rankfold.chain.log_z(p) * float("nan")]
+)
+def test_doctor_fails_where_the_library_is_wrong(
+    broken: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exactness, "log_z", broken)
+    assert main(["doctor", "--seconds", "0.1"]) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_demo_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--states", "64", "--rank", "8", "--out", str(tmp_path / "new")]) == 0
+    captured = capsys.readouterr()
+    assert "equal" in captured.out
+    assert "faster in low rank" in captured.out
+    assert "..." in captured.err  # progress is not a result
+    picture = tmp_path / "new" / "posterior.png"
+    assert str(picture) in captured.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 10_000
+
+
+def test_demo_as_json_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "peak_bytes", lambda *_: None)
+    first, second = (demo.demo(32, 4, seed=5, out=tmp_path) for _ in range(2))
+    assert first["log_likelihood"] == second["log_likelihood"]
+    assert json.loads(json.dumps(first))["agree"] is True
+    assert first["time_ratio"] > 0
+    assert "not measurable" in demo._text(first)
+
+
+def test_demo_says_when_the_two_forms_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "peak_bytes", lambda *_: None)
+    honest = demo.log_z
+    monkeypatch.setattr(demo, "log_z", lambda p: honest(p) + 0.1 * len(p.transition.factors()))
+    assert main(["demo", "--states", "8", "--rank", "2", "--out", str(tmp_path)]) == 1
+    assert "NOT EQUAL" in capsys.readouterr().out
+
+
+def test_a_users_mistake_exits_2_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--states", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "num_states is 0, but must be at least 1" in error
+    assert "Traceback" not in error
+
+
+def test_an_output_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").write_text("")
+    assert main(["demo", "--states", "8", "--rank", "2", "--out", str(tmp_path / "taken")]) == 2
+    assert "taken" in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == ""
+
+
+def test_unknown_commands_and_arguments_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["dance"], ["doctor", "--fast"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 2
+    assert "usage: rankfold" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_help_ends_with_an_example(command: object, capsys: pytest.CaptureFixture[str]) -> None:
+    name = command.__name__.rpartition(".")[2]
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    assert f"example:\n  rankfold {name}" in capsys.readouterr().out
+
+
+def test_python_m_rankfold_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "rankfold", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"rankfold {rankfold.__version__}"
+
+
+def test_the_library_needs_no_plotting(tmp_path: Path) -> None:
+    """Importing everything the library does leaves matplotlib alone."""
+    code = "import sys, rankfold, rankfold.cli; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_matplotlib_the_picture_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(rankfold.UnsupportedError, match=r"rankfold\[plots\]"):
+        demo.draw_posterior(4, 2, 0, tmp_path)
+
+
+def _allocate(num_bytes: int) -> object:
+    return lambda: torch.ones(num_bytes // 4, dtype=torch.float32).sum()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is measured on Linux")
+def test_peak_memory_is_that_of_the_call() -> None:
+    small, large = (measure.peak_bytes(_allocate, 2**20 * size) for size in (1, 200))
+    assert small is not None
+    assert large is not None
+    assert 180 * 2**20 < large - small < 260 * 2**20
+
+
+def test_doctor_can_be_called_from_python() -> None:
+    assert doctor.doctor(seconds=0.1)["exact"] is True
