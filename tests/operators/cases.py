@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from rankfold.operators import Banded, Dense, LowRank, Operator, RowScaled, Sum
+from rankfold.operators.by_rows import ByRows
 
 
 class Case(NamedTuple):
@@ -15,6 +16,32 @@ class Case(NamedTuple):
     name: str
     build: Callable[[int, Generator, torch.dtype], Operator]
     positive: bool = True  # whether every factor is above zero (for logs: finite)
+
+
+class Outer(ByRows):
+    """A[z, y] = weight[z] weight[y]: an operator of a user's own, that inherits all it can."""
+
+    def __init__(self, weight: Tensor) -> None:  # "z"
+        self._weight = weight
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self._weight), len(self._weight)
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return (self._weight,)
+
+    def with_factors(self, *factors: Tensor) -> "Outer":
+        return Outer(*factors)
+
+    def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return (x * self._weight).sum(-1, keepdim=True) * self._weight
+
+    def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return self.push(x)
+
+    def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self._weight[index, None] * self._weight
 
 
 def weights(*shape: int, g: Generator, dtype: torch.dtype, zeros: float = 0.0) -> Tensor:
@@ -119,4 +146,6 @@ CASES = [
     Case("row_scaled", _row_scaled),
     Case("row_scaled_log_banded", _row_scaled_log),
     Case("row_scaled_empty_rows", _row_scaled_empty, positive=False),
+    Case("from_rows_alone", lambda z, g, dtype: Outer(weights(z, g=g, dtype=dtype))),
+    Case("from_rows_alone_zeros", lambda z, g, dtype: Outer(weights(z, g=g, dtype=dtype, zeros=0.4)), positive=False),
 ]

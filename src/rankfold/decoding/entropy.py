@@ -53,13 +53,14 @@ def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float6
     expected = expected + _weighted(posterior[:, :1], c.log_initial[:, None])
     if c.log_obs.shape[1] > 1:
         ahead = times_log(future, torch.where(inside.unsqueeze(-1), c.log_obs, 0.0)).mantissa[:, 1:]
-        expected = expected + _transitions(c, past.mantissa[:, :-1], ahead, inside[:, 1:], of)
+        expected = expected + _transitions(c, past.mantissa[:, :-1], ahead, posterior, inside[:, 1:], of)
     return torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0)
 
 
-def _transitions(c: Chain, source: Tensor, target: Tensor, moves: Tensor, of: Of) -> Tensor:  # "b"
+def _transitions(c: Chain, source: Tensor, target: Tensor, posterior: Tensor, moves: Tensor, of: Of) -> Tensor:  # "b"
     """E[log A] summed over positions, the log of the weight of (z, r, y) if `of` is joint."""
     transition = c.transition
+    source, target = (_in_view(side, used) for side, used in ((source, posterior[:, :-1]), (target, posterior[:, 1:])))
     use = torch.where(moves, (transition.push(source) * target).sum(-1), 1.0)
     weighted = (
         transition.push_joint_log_weighted(source)
@@ -68,6 +69,15 @@ def _transitions(c: Chain, source: Tensor, target: Tensor, moves: Tensor, of: Of
     )
     log_a = (weighted * target).sum(-1) / use + transition.log_scale
     return torch.where(moves, log_a, 0.0).sum(-1)
+
+
+def _in_view(side: Tensor, posterior: Tensor) -> Tensor:  # "b t z" twice
+    """One side of the moves, scaled so that the largest entry with posterior mass is 1.
+
+    Entries without any may be hundreds of nats above; they are cut at 1e120, for they lead nowhere.
+    """
+    top = torch.where(posterior > 0, side, 0.0).detach().amax(-1, keepdim=True)
+    return (side / torch.where(top > 0, top, 1.0)).clamp(max=1e120)
 
 
 def _weighted(posterior: Tensor, log_weight: Tensor) -> Tensor:  # "b t z" twice -> "b"

@@ -14,7 +14,7 @@ from rankfold.errors import expect, same_kind
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators import Dense, Operator
 from rankfold.recursions.chain import advance
-from rankfold.recursions.chain_solve import solve
+from rankfold.recursions.chain_filter import log_filtered, smallest_sum
 from rankfold.recursions.potentials import ChainPotentials, checked
 
 
@@ -52,11 +52,11 @@ def filter(p: ChainPotentials) -> Filtered:
     log_final is not used: it belongs to the end. Not the posterior given the whole sequence: see
     `state_posterior`. Cost: one forward pass.
     """
-    c = checked(p._replace(log_final=None)).detach()
+    c = checked(p).detach()
     with torch.no_grad():
-        log_filtered = solve(c, "scaled", "float32").log_message("filtered").transpose(0, 1)  # "b t z"
-        log_so_far = torch.logsumexp(log_filtered, -1)
-        shown = log_filtered - torch.where(log_so_far > float("-inf"), log_so_far, 0.0).unsqueeze(-1)
+        log_joint = log_filtered(c)[0].transpose(0, 1)  # "b t z"
+        log_so_far = torch.logsumexp(log_joint, -1)
+        shown = log_joint - torch.where(log_so_far > float("-inf"), log_so_far, 0.0).unsqueeze(-1)
         inside = c.inside()
         last = log_so_far.gather(1, c.lengths[:, None] - 1)
         return Filtered(
@@ -75,9 +75,10 @@ def predict(log_next: Tensor, log_emission: Tensor) -> Tensor:  # "b z", "z v" -
     expect(log_next, "b z", name="log_next")
     expect(log_emission, "z v", name="log_emission", z=log_next.shape[1])
     same_kind(log_next, "log_next", {"log_emission": log_emission})
-    emission = Dense.from_log(log_emission)
-    state = Scaled.from_log(log_next)
-    log_word = emission.push(state.mantissa).log() + (state.log_scale + emission.log_scale).to(log_next.dtype)[:, None]
-    if bool((log_word > float("-inf")).all()):
-        return log_word
-    return emission.push_log(log_next)  # zero, or merely too small for linear arithmetic
+    emission, state = Dense.from_log(log_emission), Scaled.from_log(log_next)
+    weight = emission.push(state.mantissa)
+    log_word = weight.log() + (state.log_scale[:, None] + emission.log_scale)
+    small = (weight < smallest_sum(state.mantissa)).any(0).nonzero()[:, 0]
+    if len(small):  # words that linear arithmetic loses digits of, or all
+        log_word[:, small] = Dense.from_log(log_emission[:, small]).push_log(log_next).double()
+    return log_word.to(log_next.dtype)

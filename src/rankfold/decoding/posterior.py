@@ -55,6 +55,7 @@ def expected_counts(p: ChainPotentials) -> ExpectedCounts:
             grad if is_log else torch.where(factor == 0, 0.0, factor * grad)
             for factor, grad, is_log in zip(inputs[2:], grads, transition.log_factors, strict=True)
         )
+        counts = counts if tracked else tuple(count.detach() for count in counts)
     return ExpectedCounts(initial if initial.ndim == 1 else initial.sum(0), counts, states)
 
 

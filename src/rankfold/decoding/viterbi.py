@@ -57,10 +57,10 @@ def viterbi(p: ChainPotentials) -> BestPath:
 
     def push(score: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         best, where = transition.push_max(score)
-        return best, (where,)
+        return best, (where.int(),)  # half the memory of the back-pointers
 
     def follow(came: tuple[Tensor, ...], state: Tensor) -> tuple[Tensor, ...]:
-        return (came[0].gather(1, state[:, None])[:, 0],)
+        return (came[0].gather(1, state[:, None])[:, 0].long(),)
 
     with torch.no_grad():
         (path,), log_prob = best_path(c, push, follow)
@@ -88,11 +88,11 @@ def joint_map(p: ChainPotentials) -> JointPath:
     def push(score: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         by_rank, source = max_matmul(score, log_left)
         best, rank = max_matmul(by_rank, log_right.mT)
-        return best, (source, rank)
+        return best, (source.int(), rank.int())
 
     def follow(came: tuple[Tensor, ...], state: Tensor) -> tuple[Tensor, ...]:
-        rank = came[1].gather(1, state[:, None])
-        return came[0].gather(1, rank)[:, 0], rank[:, 0]
+        rank = came[1].gather(1, state[:, None]).long()
+        return came[0].gather(1, rank)[:, 0].long(), rank[:, 0]
 
     with torch.no_grad():
         (states, *ranks), log_prob = best_path(c, push, follow)

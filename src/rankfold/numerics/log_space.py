@@ -1,7 +1,7 @@
-"""Sums in log space whose gradient is right when every term is zero.
+"""Logarithms and sums in log space that stay finite in the backward pass where there is no weight.
 
-`torch.logsumexp` returns -inf there with NaN gradients; here the gradient is 0, its value for every
-term that has no weight. Read next: `kernels/log_matmul`.
+`torch.logsumexp` of terms that are all -inf has NaN gradients; here the gradient is 0, its value for
+every term that has no weight. Read next: `kernels/log_matmul`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ def log_sum(log_x: Tensor) -> Tensor:  # "... k" -> "..."
     return torch.where(nothing, float("-inf"), torch.log(torch.where(nothing, 1.0, total))) + top[..., 0]
 
 
-def x_log_x(log_x: Tensor) -> Tensor:
-    """x log x from log x; 0 where x is 0, with gradient 0 there."""
-    nothing = log_x == float("-inf")
-    finite = torch.where(nothing, 0.0, log_x)
-    return torch.where(nothing, 0.0, torch.exp(finite) * finite)
+def log_weights(x: Tensor) -> Tensor:
+    """log x for weights; -inf where x is 0, with gradient 0 there (the true one is infinite)."""
+    return torch.where(x > 0, torch.log(torch.where(x > 0, x, 1.0)), float("-inf"))
+
+
+def x_log_x(x: Tensor) -> Tensor:
+    """x log x; 0 where x is 0, with gradient 0 there (the true one is infinite)."""
+    return x * torch.log(torch.where(x > 0, x, 1.0))

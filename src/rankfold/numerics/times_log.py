@@ -7,6 +7,7 @@ Read next: `recursions/chain_plain.py`, which uses it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ def times_log(x: Scaled, log_w: Tensor) -> Scaled:  # Scaled "... z", "... z" ->
     gradient of x is exp(log_w - m), not 0; where log_w = -inf both are 0. Twice differentiable.
     """
     with torch.no_grad():
-        best = (x.mantissa.log() + log_w).argmax(-1, keepdim=True)
+        # In float64: among logs of thousands of nats, float32 would not find the largest.
+        best = (x.mantissa.double().log() + log_w.double()).argmax(-1, keepdim=True)
         scale, log_shift = x.mantissa.gather(-1, best), log_w.expand_as(x.mantissa).gather(-1, best)
         empty = (scale == 0) | (log_shift == float("-inf"))
         scale, log_shift = scale.masked_fill(empty, 1.0), log_shift.masked_fill(empty, 0.0)
@@ -51,6 +53,8 @@ class _TimesLog(torch.autograd.Function):
         (grad_y,) = grads
         log_w, scale, log_shift, y = ctx.saved_tensors
         # In tensors that autograd knows (inputs and the output), so that a second derivative follows.
-        grad_x = grad_y * torch.exp(log_w - log_shift) / scale
+        # A weight too large for the dtype becomes the largest number: 0 times it is 0, as it must be.
+        top = math.log(torch.finfo(log_w.dtype).max) - 1  # its exponential must not round to infinity
+        grad_x = grad_y * torch.exp((log_w - log_shift).clamp(max=top)) / scale
         grad_log_w = grad_y * y
         return grad_x, grad_log_w.sum_to_size(log_w.shape), None, None

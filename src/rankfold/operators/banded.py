@@ -107,7 +107,7 @@ class Banded:
         return value, index.clamp(0, self.shape[0] - 1)  # a state nobody reaches: any index, value -inf
 
     def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
-        by_target = _transposed(x_log_x(self._weight.log - self.log_scale), self.offset, 0.0)
+        by_target = _transposed(x_log_x(self._weight.linear), self.offset, 0.0)
         return _windowed(x, _blocks(by_target, 0.0), self._offset_back, self.width, 0.0)
 
     def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"

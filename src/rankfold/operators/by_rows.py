@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.kernels.max_matmul import max_matmul
-from rankfold.numerics.log_space import log_sum, x_log_x
+from rankfold.numerics.log_space import log_sum, log_weights, x_log_x
 
 # Entries of one block of rows: 2**22 float32 is 16 MiB.
 BLOCK = 2**22
@@ -38,7 +38,7 @@ class ByRows:
         return (False,) * len(self.factors())
 
     def log_rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
-        return torch.log(self.rows(index)) + self.log_scale
+        return log_weights(self.rows(index)) + self.log_scale
 
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         flat = log_x.reshape(-1, self.shape[0])
@@ -65,7 +65,7 @@ class ByRows:
         flat = x.reshape(-1, self.shape[0])
         total = flat.new_zeros(flat.shape[0], self.shape[1])
         for index in row_blocks(self, flat):
-            total = total + flat[:, index] @ x_log_x(self.log_rows(index) - self.log_scale)
+            total = total + flat[:, index] @ x_log_x(self.rows(index))
         return total.reshape(*x.shape[:-1], self.shape[1])
 
     def to_dense(self) -> Tensor:  # "z y"

@@ -75,7 +75,7 @@ class Dense:
         return max_matmul(log_x, self._weight.log)
 
     def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
-        return x @ x_log_x(self._weight.log - self.log_scale)
+        return x @ x_log_x(self._weight.linear)
 
     def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
         return self._weight.linear[index]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.scaled import largest
 
 
@@ -31,7 +32,7 @@ class Factor:
         """The logarithm of the weights, kept after its first use unless autograd is watching."""
         if self._log is not None:
             return self._log
-        log = torch.log(self.value)
+        log = log_weights(self.value)
         if not self.value.requires_grad:
             self._log = log
         return log

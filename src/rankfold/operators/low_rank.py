@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
 from rankfold.kernels.log_matmul import log_matmul
-from rankfold.numerics.log_space import x_log_x
+from rankfold.numerics.log_space import log_weights, x_log_x
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.factor import Factor
 from rankfold.operators.fit import Fit, factorise
@@ -83,8 +83,8 @@ class LowRank(ByRows):
     def push_joint_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
         """x C, where C[z, y] = sum_r B[z, r, y] log B[z, r, y] and B = left right is taken rank by rank."""
         left, right = self._left, self._right
-        by_left = (x @ x_log_x(left.log - left.log_scale)) @ right.linear.mT
-        return by_left + (x @ left.linear) @ x_log_x(right.log - right.log_scale).mT
+        by_left = (x @ x_log_x(left.linear)) @ right.linear.mT
+        return by_left + (x @ left.linear) @ x_log_x(right.linear).mT
 
     def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
         return (x @ self._left.linear) @ self._right.linear.mT
@@ -102,14 +102,24 @@ class LowRank(ByRows):
         return self._left.linear[index] @ self._right.linear.mT
 
     def log_rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
-        if not self._left.is_log:
-            return super().log_rows(index)
-        return log_matmul(self._left.log[index], self._right.log.mT)
+        if self._left.is_log:
+            return log_matmul(self._left.log[index], self._right.log.mT)
+        # float64 and rows scaled to 1: a product of two small weights may be smaller than their dtype holds.
+        (left, log_left), (right, log_right) = _unit_rows(self._left.value[index]), _unit_rows(self._right.value)
+        return (log_weights(left @ right.mT) + log_left + log_right.mT).to(self._left.value.dtype)
 
 
 def _through(log_x: Tensor, log_in: Tensor, log_out: Tensor) -> Tensor:
     inner = log_matmul(log_x.reshape(-1, log_x.shape[-1]), log_in)
     return log_matmul(inner, log_out.mT).reshape(*log_x.shape[:-1], log_out.shape[0])
+
+
+def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:  # "z r" -> "z r", "z 1", float64
+    """Rows divided by their largest entry, and the log of what they were divided by."""
+    x = x.double()
+    top = x.detach().amax(1, keepdim=True)
+    top = top.masked_fill(top == 0, 1.0)
+    return x / top, top.log()
 
 
 def _expect_pair(left: Tensor, right: Tensor, prefix: str) -> None:

@@ -10,6 +10,8 @@ from typing import Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
+from rankfold.errors import UnsupportedError
+
 
 @runtime_checkable
 class Operator(Protocol):
@@ -43,3 +45,12 @@ class MaxOperator(Operator, Protocol):
     """An operator that knows its best predecessors."""
 
     def push_max(self, log_x: Tensor) -> tuple[Tensor, Tensor]: ...  # "b z" -> best "b y", argmax "b y"
+
+
+def expect_operator(x: object, *, name: str) -> None:
+    """Raise unless `x` is an operator; a plain matrix is not one."""
+    if not isinstance(x, Operator):
+        raise UnsupportedError(
+            f"{name} must be an operator, but is a {type(x).__name__}.\n"
+            "  Wrap a matrix: rankfold.Dense(weight), or rankfold.Dense.from_log(log_weight)."
+        )

@@ -13,7 +13,7 @@ from rankfold.errors import expect, expect_logs, expect_weights, same_kind
 from rankfold.numerics.log_space import x_log_x
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.factor import Factor
-from rankfold.operators.protocol import MaxOperator, Operator
+from rankfold.operators.protocol import MaxOperator, Operator, expect_operator
 
 
 class RowScaled(ByRows):
@@ -77,7 +77,7 @@ class RowScaled(ByRows):
         return super().push_max(log_x)
 
     def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
-        own = x_log_x(self._scale.log - self._scale.log_scale)
+        own = x_log_x(self._scale.linear)
         return self.operator.push_log_weighted(x * self._scale.linear) + self.operator.push(x * own)
 
     def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
@@ -88,5 +88,6 @@ class RowScaled(ByRows):
 
 
 def _expect_scale(operator: Operator, scale: Tensor, name: str) -> None:
+    expect_operator(operator, name="operator")
     expect(scale, "z", name=name, z=operator.shape[0], hint=f"The operator maps {operator.shape}.")
     same_kind(operator.factors()[0], "the operator", {name: scale})

@@ -14,7 +14,7 @@ from torch import Tensor
 from rankfold.errors import ShapeError, same_kind
 from rankfold.numerics.log_space import log_sum
 from rankfold.operators.by_rows import ByRows
-from rankfold.operators.protocol import Operator
+from rankfold.operators.protocol import Operator, expect_operator
 
 
 class Sum(ByRows):
@@ -22,6 +22,8 @@ class Sum(ByRows):
 
     def __init__(self, terms: Sequence[Operator]) -> None:
         terms = tuple(terms)
+        for i, term in enumerate(terms):
+            expect_operator(term, name=f"term {i}")
         if not terms or any(term.shape != terms[0].shape for term in terms):
             shapes = ", ".join(f"{type(term).__name__} {term.shape}" for term in terms) or "nothing"
             raise ShapeError(f"a Sum needs at least one term and equal shapes, but got {shapes}.")

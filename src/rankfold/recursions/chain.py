@@ -14,6 +14,7 @@ from torch import Tensor
 from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.numerics.scaled import Scaled
+from rankfold.recursions.chain_filter import log_filtered, log_push
 from rankfold.recursions.chain_solve import Arithmetic, LogSolution, Solution, solve
 from rankfold.recursions.potentials import Chain, ChainPotentials, checked
 
@@ -105,19 +106,14 @@ class Advanced(NamedTuple):
 
 def advance(p: ChainPotentials) -> Advanced:
     """The filtered and the predicted state distribution after the last position, detached."""
+    c = checked(p).detach()
     if p.log_final is not None:
         raise UnsupportedError("a sequence that goes on has no end yet, but log_final ends it.\n  Leave log_final out.")
-    c = checked(p).detach()
     with torch.no_grad():
-        solution = solve(c, "scaled", "float32")
-        last = c.last(solution.log_message("filtered"))  # "b z" float64
-        last = last - torch.where(solution.log_z > float("-inf"), solution.log_z, 0.0)[:, None]
-        state = Scaled.from_log(last)
-        transition = c.double().transition
-        ahead = transition.push(state.mantissa).log() + (state.log_scale + transition.log_scale)[:, None]
-        if not (ahead > float("-inf")).all():  # zero, or merely too small for linear arithmetic
-            ahead = transition.push_log(last)
-    return Advanced(last.to(p.log_obs.dtype), ahead.to(p.log_obs.dtype), solution.log_z)
+        filtered, log_z = log_filtered(c)
+        last = c.last(filtered) - torch.where(log_z > float("-inf"), log_z, 0.0)[:, None]
+        ahead = log_push(c.double().transition, last)
+    return Advanced(last.to(p.log_obs.dtype), ahead.to(p.log_obs.dtype), log_z)
 
 
 class _LogZ(torch.autograd.Function):

@@ -47,25 +47,30 @@ def gradients(c: Chain, filtered: Tensor, log_z: Tensor, weight: Tensor) -> tupl
     possible = log_z > float("-inf")
     log_total = torch.where(possible, log_z, 0.0)
     after = future(c)
-    here = torch.where(c.inside().mT & possible, weight, 0.0)  # "t b"
-    posterior = torch.exp(filtered + after - log_total[:, None])
+    inside = c.inside().mT & possible
+    here = torch.where(inside, weight, 0.0)  # "t b"
+    posterior = torch.exp(torch.where(inside.unsqueeze(-1), filtered + after - log_total[:, None], float("-inf")))
     sides = balanced(filtered[:-1], (observations(c) + after)[1:], log_total - c.transition.log_scale, posterior[:-1])
     posterior = posterior * here.unsqueeze(-1)
     linear = factor_gradients(c, sides[0], sides[1] * here[1:].unsqueeze(-1), log=False)
     # In logs no range is too wide, but a linear weight of exactly zero has no logarithm to differentiate:
-    # those entries come out as 0 / 0 and are taken from the linear product, where they are ordinary.
+    # there the gradient comes from the linear product, where it is an ordinary number.
     logs = factor_gradients(c, filtered[:-1], posterior[1:], log=True)
-    factors = (torch.where(a.isfinite(), a, b) for a, b in zip(logs, linear, strict=True))
+    op = c.transition
+    factors = (
+        log if is_log else torch.where(factor == 0, line, log)
+        for factor, is_log, log, line in zip(op.factors(), op.log_factors, logs, linear, strict=True)
+    )
     return (posterior[0], posterior.transpose(0, 1), c.last(posterior), *factors)
 
 
 def balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
     """Linear sides of every transition: source[z] B[z, y] target[y] is its expected use.
 
-    The split of log Z between them centres the sources that have posterior mass, so that those up to
-    1400 nats apart stay in range; what leaves it upwards becomes the largest number, not infinity.
+    The split of log Z between them centres the sources that have posterior mass. Entries more than 283
+    nats above the centre are cut there, so that the products of both sides with A stay finite.
     """
-    top = torch.finfo(log_source.dtype).max
+    top = torch.finfo(log_source.dtype).max ** 0.4
     used = posterior > 0
     high = torch.where(used, log_source, float("-inf")).amax(-1, keepdim=True)
     low = torch.where(used, log_source, float("inf")).amin(-1, keepdim=True)

@@ -27,7 +27,7 @@ def best_path(c: Chain, push_max: PushMax, follow: Callable[..., tuple[Tensor, .
     """
     log_obs, lengths = c.log_obs, c.lengths
     num_positions = log_obs.shape[1]
-    score = (c.log_initial + log_obs[:, 0]).double()
+    score = c.log_initial.double() + log_obs[:, 0]
     pointers = []
     for t in range(1, num_positions):
         moved, came = push_max(score)

@@ -19,7 +19,7 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     z_1 ~ initial obs_1 future_1        z_t+1 ~ A[z_t, :] obs_t+1 future_t+1
     """
     solution = solve(c, "scaled", "float32")
-    log_ahead = observations(c).double() + solution.log_message("future")  # "t b z"
+    log_ahead = observations(c).double() + solution.log_future()  # "t b z"
     num_positions, num_sequences, num_states = log_ahead.shape
     state = _pick((c.log_initial + log_ahead[0]).expand(num_samples, -1, -1), generator)
     path = [state]

@@ -115,4 +115,5 @@ def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, t
     log_future = step.flip(0).cumsum(0).flip(0) + largest(c.log_final)[:, 0].double()
     gap = (f.log_scale + mass.double().log() + log_future - f.log_z).abs()
     small = torch.finfo(mass.dtype).tiny ** 0.75  # below it a message over norm times mass may overflow
-    return torch.where(inside, (gap <= tolerance) & (norm * mass > small), True).all(0)
+    in_range = torch.where(last, mass, norm * mass) > small
+    return torch.where(inside, (gap <= tolerance) & in_range, True).all(0)

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rankfold.errors import may_look
+from rankfold.errors import UnsupportedError, may_look
 from rankfold.numerics.precision import Precision, matmul_precision, round_off
 from rankfold.numerics.scaled import Scaled
 from rankfold.recursions import chain_log, chain_plain, chain_scaled
@@ -27,14 +27,14 @@ Trace = Literal["log_z", "filtered", "future"]
 
 def solve(c: Chain, arithmetic: Arithmetic, precision: Precision) -> Solution:
     """Run the forward pass; what is kept for the gradient is O(b t z)."""
-    return LogSolution(c.double()) if arithmetic == "log" else ScaledSolution(c, precision)
+    return LogSolution(c.double(), asked=True) if arithmetic == "log" else ScaledSolution(c, precision)
 
 
 class LogSolution:
-    """The last rung: logarithms in float64, exact at any range."""
+    """The last rung: logarithms in float64, exact at any range. `asked`: by the caller, not by need."""
 
-    def __init__(self, c: Chain) -> None:
-        self.chain = c
+    def __init__(self, c: Chain, *, asked: bool = False) -> None:
+        self.chain, self.asked = c, asked
         self.filtered, self.log_z = chain_log.forward(c)
 
     def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
@@ -43,14 +43,30 @@ class LogSolution:
 
     def retrace(self, c: Chain, what: Trace) -> tuple[Tensor, ...]:
         """The same computation as ordinary autograd operations, for second derivatives and messages."""
+        c = c.double()
+        if self.asked:  # where the range allows it, on the rung whose derivatives exist at zeros too
+            return ScaledSolution(self.chain, "float32").retrace(c, what)
+        self._expect_derivatives(c)
         if what == "future":
             return Scaled.from_log(chain_log.future(c))
         filtered, log_z = chain_log.forward(c)
         return (log_z,) if what == "log_z" else Scaled.from_log(filtered)
 
-    def log_message(self, what: Trace) -> Tensor:  # "t b z"
-        """The logarithm of a message, float64, any range."""
-        return self.filtered if what == "filtered" else chain_log.future(self.chain)
+    def _expect_derivatives(self, c: Chain) -> None:
+        """Raise if a derivative would be taken at a linear weight of zero, which logarithms cannot do."""
+        zeros = any(
+            factor.requires_grad and not is_log and bool((factor == 0).any())
+            for factor, is_log in zip(c.transition.factors(), c.transition.log_factors, strict=True)
+        )
+        if zeros and torch.is_grad_enabled() and bool((self.log_z > float("-inf")).any()):
+            raise UnsupportedError(
+                "a posterior or message of a sequence whose range exceeds float64 was to be differentiated in\n"
+                "  transition weights some of which are exactly zero. Build the transition with from_log(...)."
+            )
+
+    def log_future(self) -> Tensor:  # "t b z"
+        """The logarithm of the future messages, float64."""
+        return chain_log.future(self.chain)
 
     def dead_end(self, sequence: int) -> int:
         """The first position at which no state is left; the length, if only log_final forbids the end."""
@@ -137,16 +153,13 @@ class ScaledSolution:
                 return (chain_plain.log_z(c),)
             return chain_plain.forward(c) if what == "filtered" else chain_plain.future(c)
 
-    def log_message(self, what: Trace) -> Tensor:  # "t b z"
-        """The logarithm of a message, float64, any range."""
+    def log_future(self) -> Tensor:  # "t b z"
+        """The logarithm of the future messages, float64; -inf where they are too small to matter."""
         with torch.no_grad():
             self._settle()
-            if what == "filtered":
-                out = Scaled(self.run.filtered, self.run.log_scale).log()
-            else:
-                out = Scaled(*self._plain(self.chain, what)).log()
+            out = Scaled(*self._plain(self.chain, "future")).log()
             for index, wider in self.wider:
-                out[:, index] = wider.log_message(what)
+                out[:, index] = wider.log_future()
         return out
 
     def _settle(self) -> None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, expect_logs, may_look, same_kind
-from rankfold.operators.protocol import Operator
+from rankfold.errors import DomainError, ShapeError, expect, expect_logs, may_look, same_kind
+from rankfold.operators.protocol import Operator, expect_operator
 
 
 class ChainPotentials(NamedTuple):
@@ -79,7 +79,8 @@ def checked(p: ChainPotentials) -> Chain:
     """The potentials, completed; raises on any shape, dtype, device or value that does not fit."""
     if not isinstance(p, ChainPotentials):
         raise ShapeError(f"expected ChainPotentials, but got a {type(p).__name__}.")
-    num_states, num_targets = _states(p.transition)
+    expect_operator(p.transition, name="transition")
+    num_states, num_targets = p.transition.shape
     if num_states != num_targets:
         raise ShapeError(f"a chain needs a square transition, but this one maps {num_states} -> {num_targets}.")
     expect(
@@ -114,15 +115,6 @@ def checked(p: ChainPotentials) -> Chain:
         expect_logs(end, name=name)
     expect_logs(p.log_obs, name="log_obs", inside=chain.inside() if ragged else None)
     return chain
-
-
-def _states(transition: object) -> tuple[int, int]:
-    if not isinstance(transition, Operator):
-        raise UnsupportedError(
-            f"transition must be an operator, but is a {type(transition).__name__}.\n"
-            "  Wrap a matrix: rankfold.Dense(weight), or rankfold.Dense.from_log(log_weight)."
-        )
-    return transition.shape
 
 
 def _lengths(lengths: Tensor | None, num_sequences: int, num_positions: int, like: Tensor) -> tuple[Tensor, bool]:

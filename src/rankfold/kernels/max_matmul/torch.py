@@ -8,6 +8,7 @@ from torch import Tensor
 from rankfold.kernels.blocks import blocks
 
 
+@torch.no_grad()
 def max_matmul(log_x: Tensor, log_w: Tensor) -> tuple[Tensor, Tensor]:  # "n z", "z y" -> "n y" twice
     """The best term of each sum and its index: max and argmax over z of log_x[n, z] + log_w[z, y].
 

@@ -1,0 +1,68 @@
+"""Filtered messages as logarithms, exact at any range: what streams carry from one stretch to the next.
+
+A message that is only passed on may drop what no later observation can bring back; here the later
+observations are unknown, so nothing may be dropped. Read next: `recursions/chain_log.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankfold.numerics.scaled import Scaled
+from rankfold.operators.protocol import Operator
+from rankfold.recursions import chain_log, chain_scaled
+from rankfold.recursions.potentials import Chain
+
+
+def log_filtered(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "b"   float64
+    """log p(x_1..t, z_t) and log Z: scaled in float64, and in logarithms where an entry would be lost."""
+    c = c.double()
+    run = chain_scaled.forward(c)
+    out, log_z = Scaled(run.filtered, run.log_scale).log(), run.log_z
+    lost = _lost(c, run).nonzero()[:, 0]
+    if len(lost):
+        out[:, lost], log_z[lost] = chain_log.forward(c.take(lost))
+    return out, log_z
+
+
+def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"   float64
+    """log(x A), with linear products where they lose nothing."""
+    x = Scaled.from_log(log_x)
+    pushed = transition.push(x.mantissa)
+    reached = transition.push((log_x > float("-inf")).to(pushed.dtype)) > 0
+    if _wide(transition) or bool((reached & (pushed < smallest_sum(x.mantissa))).any()):
+        return transition.push_log(log_x)
+    return pushed.log() + (x.log_scale + transition.log_scale)[:, None]
+
+
+def _lost(c: Chain, f: chain_scaled.Forward) -> Tensor:  # "b"
+    """Whether some state that can be reached has an entry without all its digits."""
+    if _wide(c.transition):
+        return torch.ones_like(c.lengths, dtype=torch.bool)
+    least = smallest_sum(f.filtered)
+    reached = (c.log_initial > float("-inf")).to(least.dtype)
+    lost = torch.zeros_like(c.lengths, dtype=torch.bool)
+    for t in range(len(f.filtered)):
+        if t:
+            reached = c.transition.push(reached)
+        here = (reached > 0) & (c.log_obs[:, t] > float("-inf"))
+        small = (f.filtered[t] * f.norm[t].clamp(max=1.0).unsqueeze(-1) < least) | (f.emission[t] < least)
+        lost |= (here & small).any(-1) & (t < c.lengths)
+        reached = here.to(least.dtype)
+    return lost
+
+
+def smallest_sum(x: Tensor) -> Tensor:  # "... z" -> ""
+    """The smallest sum over z that has all its digits although terms below the smallest normal number are lost."""
+    info = torch.finfo(x.dtype)
+    return x.new_tensor(info.tiny * x.shape[-1] / info.eps)
+
+
+def _wide(transition: Operator) -> bool:
+    """Whether log-factors span more than float64 can hold, so that even a zero weight says nothing."""
+    for factor, is_log in zip(transition.factors(), transition.log_factors, strict=True):
+        finite = factor[factor > float("-inf")]
+        if is_log and len(finite) and float(finite.max() - finite.min()) > 300:
+            return True
+    return False
