@@ -68,7 +68,8 @@ def test_blocks_of_rows_change_nothing(case: Case, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(blocks, "BLOCK", size)
         path, log_prob = viterbi(p)
         assert torch.equal(path, whole.path)
-        assert torch.equal(log_prob, whole.log_prob)
+        # Products of another shape may sum in another order.
+        torch.testing.assert_close(log_prob, whole.log_prob, rtol=1e-14, atol=1e-14)
 
 
 TIED: dict[str, Operator] = {
