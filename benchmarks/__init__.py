@@ -1,0 +1,1 @@
+"""Speed and memory of rankfold against other libraries and against itself: `python -m benchmarks`."""
