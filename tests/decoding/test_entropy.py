@@ -120,3 +120,25 @@ def test_a_move_far_below_the_best_on_both_sides(of: str) -> None:
     left = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     p = ChainPotentials(torch.zeros(2, dtype=torch.float64), LowRank(left, left), log_obs)
     assert float(entropy(p, of=of)) == pytest.approx(0.0, rel=0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("far", [300.0, 800.0])
+def test_a_state_out_of_reach_far_above(far: float) -> None:
+    """Nobody gets to state 1, whatever its observation would weigh."""
+    log_obs = torch.tensor([[[0.0, 0.0], [0.0, far]]], dtype=torch.float64)
+    weight = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    p = ChainPotentials(torch.zeros(2, dtype=torch.float64), Dense(weight), log_obs)
+    assert float(entropy(p)) == pytest.approx(math.log(2), rel=1e-9)
+
+
+@pytest.mark.parametrize("far", [300.0, 800.0])
+def test_the_only_move_weighs_far_less_than_others_would(far: float) -> None:
+    """Within float64's range the entropy of one path is 0; beyond, it is refused and not guessed."""
+    log_weight = torch.tensor([[0.0, -far], [-INF, -INF]], dtype=torch.float64)
+    log_obs = torch.tensor([[[0.0, 0.0], [-INF, 0.0]]], dtype=torch.float64)
+    p = ChainPotentials(torch.zeros(2, dtype=torch.float64), Dense.from_log(log_weight), log_obs)
+    if far > 708:
+        with pytest.raises(UnsupportedError, match="float64 cannot hold"):
+            entropy(p)
+    else:
+        assert float(entropy(p)) == pytest.approx(0.0, rel=0.0, abs=1e-9)

@@ -103,6 +103,25 @@ def test_a_state_far_below_may_still_win(dtype: torch.dtype, lead: tuple[float, 
     torch.testing.assert_close(state.log_z, log_z(p), **close)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", [-350.0, -800.0])
+def test_log_weights_far_apart_are_carried(far: float, dtype: torch.dtype) -> None:
+    """State 1 is reached only through a weight that linear arithmetic does not hold, and then it is all there is."""
+    log_weight = torch.tensor([[0.0, far], [-INF, 0.0]], dtype=dtype)
+    log_obs = torch.tensor([[[0.0, -INF], [0.0, 0.0], [-INF, 0.0]]], dtype=dtype)
+    p = ChainPotentials(torch.zeros(2, dtype=dtype), Dense.from_log(log_weight), log_obs)
+    expected = torch.tensor([0.0, far], dtype=dtype)
+    first = p._replace(log_obs=log_obs[:, :1])
+    torch.testing.assert_close(carry(first)[0], expected, rtol=0.0, atol=1e-4)
+    torch.testing.assert_close(filter_(p).log_filtered[0, 1], expected, rtol=0.0, atol=1e-4)
+    # Both moves, 0 -> 1 at once or after a stay, end in state 1.
+    assert float(filter_(p).log_z[0, 2]) == pytest.approx(far + math.log(2), rel=0.0, abs=1e-4)
+    state = FilterState.start(p.log_initial[None])
+    for t in range(3):
+        state = step(state, p.transition, log_obs[:, t])
+    assert float(state.log_z) == pytest.approx(far + math.log(2), rel=0.0, abs=1e-4)
+
+
 def test_impossible_streams_stay_impossible() -> None:
     p = potentials(BY_NAME["dense"], 3, [3, 3], seed=102, zeros=False)
     log_obs = p.log_obs.clone()

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankfold import Banded, ChainPotentials, Dense, DomainError, LowRank, Operator, Sum
+from rankfold import Banded, ChainPotentials, Dense, DomainError, LowRank, Operator, Sum, UnsupportedError
 from rankfold.recursions import chain_scaled, underflow
 from rankfold.recursions.chain import log_z, messages
 from rankfold.recursions.potentials import Chain, checked
@@ -180,6 +180,33 @@ def test_a_gradient_that_will_be_differentiated_keeps_its_digits(arithmetic: str
     expected = in_log_space(at.potentials, weight.double().log()).posterior
     (found,) = torch.autograd.grad(log_z(at.potentials, arithmetic).sum(), at.tensors[1], create_graph=True)
     torch.testing.assert_close(found.detach().double(), expected, rtol=0.0, atol=1e-6)
+
+
+def lost_both_ways(transition: Operator) -> ChainPotentials:
+    """Two states that never meet, 800 nats apart and back: a sequence that needs logarithms."""
+    log_obs = torch.tensor([[[0.0, x] for x in (-800.0, 1600.0, -790.0)]], dtype=torch.float64)
+    return ChainPotentials(torch.zeros(2, dtype=torch.float64), transition, log_obs)
+
+
+@pytest.mark.parametrize("name", ["dense", "low rank", "sum"])
+def test_second_derivatives_at_zero_weights_are_refused_where_only_logarithms_will_do(name: str) -> None:
+    at = leaves(lost_both_ways(identities(torch.float64)[name]))
+    total = log_z(at.potentials).sum()
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(total, at.tensors[:2], retain_graph=True))
+    with pytest.raises(UnsupportedError, match=r"exactly zero(.|\n)*from_log"):
+        torch.autograd.grad(total, at.tensors, create_graph=True)
+
+
+@pytest.mark.parametrize("name", identities(torch.float64))
+def test_second_derivatives_where_only_logarithms_will_do(name: str) -> None:
+    """d posterior / d log_obs of two lone paths is p (1 - p) at every pair of positions."""
+    p = lost_both_ways(identities(torch.float64)[name])
+    log_obs = p.log_obs.clone().requires_grad_()
+    (first,) = torch.autograd.grad(log_z(p._replace(log_obs=log_obs)).sum(), log_obs, create_graph=True)
+    (second,) = torch.autograd.grad(first[0, 1, 0], log_obs)
+    share = torch.softmax(torch.tensor([0.0, 10.0], dtype=torch.float64), -1)
+    expected = torch.stack([share[0] * share[1], -share[0] * share[1]]).expand(1, 3, 2)
+    torch.testing.assert_close(second, expected, rtol=1e-8, atol=1e-12)
 
 
 FAR_LOGS = {

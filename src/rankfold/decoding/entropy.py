@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
-from rankfold.numerics.times_log import times_log
 from rankfold.operators import LowRank
 from rankfold.recursions.chain import log_z, messages
 from rankfold.recursions.potentials import Chain, ChainPotentials, checked
@@ -45,15 +44,15 @@ def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float6
     inside = c.inside() & possible[:, None]
     joint = past.mantissa * future.mantissa
     mass = torch.where(inside, joint.sum(-1), 1.0)
-    _expect_range(c, total, mass, past.log_scale + future.log_scale, inside)
+    _expect_range(total, mass, past.log_scale + future.log_scale, inside)
     posterior = joint / mass.unsqueeze(-1) * inside.unsqueeze(-1)
     at_end = torch.arange(c.log_obs.shape[1], device=total.device) == c.lengths[:, None] - 1
     log_end = torch.where(at_end.unsqueeze(-1), c.log_final[:, None], 0.0)
     expected = _weighted(posterior, c.log_obs) + _weighted(posterior, log_end)
     expected = expected + _weighted(posterior[:, :1], c.log_initial[:, None])
     if c.log_obs.shape[1] > 1:
-        ahead = times_log(future, torch.where(inside.unsqueeze(-1), c.log_obs, 0.0)).mantissa[:, 1:]
-        expected = expected + _transitions(c, past.mantissa[:, :-1], ahead, posterior, inside[:, 1:], of)
+        ahead = future.mantissa * _emission(c.log_obs, posterior)
+        expected = expected + _transitions(c, past.mantissa[:, :-1], ahead[:, 1:], posterior, inside[:, 1:], of)
     return torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0)
 
 
@@ -62,6 +61,7 @@ def _transitions(c: Chain, source: Tensor, target: Tensor, posterior: Tensor, mo
     transition = c.transition
     source, target = (_in_view(side, used) for side, used in ((source, posterior[:, :-1]), (target, posterior[:, 1:])))
     use = torch.where(moves, (transition.push(source) * target).sum(-1), 1.0)
+    _expect_all((use > 0).all(-1))
     weighted = (
         transition.push_joint_log_weighted(source)
         if of == "joint" and isinstance(transition, LowRank)
@@ -86,12 +86,22 @@ def _weighted(posterior: Tensor, log_weight: Tensor) -> Tensor:  # "b t z" twice
     return (posterior * counted).sum((-2, -1))
 
 
-def _expect_range(c: Chain, total: Tensor, mass: Tensor, log_scale: Tensor, inside: Tensor) -> None:
-    """Raise if float64 mantissas cannot hold the posterior of a sequence (over 700 nats within one message)."""
+def _emission(log_obs: Tensor, posterior: Tensor) -> Tensor:  # "b t z" twice
+    """exp(log_obs) over its largest entry among states with posterior mass; those without any are cut at e^280."""
+    top = torch.where(posterior > 0, log_obs, float("-inf")).detach().amax(-1, keepdim=True)
+    shift = torch.where(top > float("-inf"), top, 0.0)
+    return torch.exp(torch.where(top > float("-inf"), log_obs - shift, 0.0).clamp(max=280.0))
+
+
+def _expect_range(total: Tensor, mass: Tensor, log_scale: Tensor, inside: Tensor) -> None:
+    """Raise if the messages of a sequence, in float64, do not account for its log Z."""
     gap = torch.where(inside, mass.log() + log_scale - total[:, None], 0.0).detach().abs()
-    lost = ~(gap <= 1e-6).all(-1)  # far above rounding, far below any loss that would matter
-    if lost.any():
+    _expect_all((gap <= 1e-6).all(-1))  # far above rounding, far below any loss that would matter
+
+
+def _expect_all(sound: Tensor) -> None:  # "b"
+    if not sound.all():
         raise UnsupportedError(
-            f"sequence {int(lost.nonzero()[0])} has a posterior that float64 cannot hold in one message.\n"
+            f"sequence {int((~sound).nonzero()[0])} has a posterior that float64 cannot hold in one message.\n"
             "  Its log_z, posterior and best path are exact all the same; its entropy is not available."
         )
