@@ -8,13 +8,9 @@ from torch import Tensor
 
 from rankfold import ChainPotentials, LowRank
 from tests.oracles import chain as oracle
-from tests.recursions.build import BY_NAME, as_lists, doubled
+from tests.recursions.build import as_lists
 
 LOW_RANK = ("low_rank_1", "low_rank_2", "low_rank_2_zeros", "low_rank_above_states", "low_rank_log")
-
-
-def low_rank_case(name: str) -> Any:
-    return BY_NAME[name]
 
 
 def ranks_as_lists(p: ChainPotentials, i: int) -> dict[str, Any]:
@@ -44,7 +40,3 @@ def words_to_potentials(
     for i, row in enumerate(words):
         log_obs[i, : len(row)] = log_emission.T[row]
     return ChainPotentials(log_initial, transition, log_obs, lengths=torch.tensor(lengths))
-
-
-def dense_of(p: ChainPotentials) -> Tensor:  # "z y"
-    return doubled(p).transition.to_dense()

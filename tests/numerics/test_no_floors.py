@@ -15,7 +15,7 @@ FORBIDDEN = re.compile(
     r"\b1(\.0)?e-0?9\b|\+\s*\d+(\.\d*)?e-\d+"  # floors
     r"|-\s*1(\.0)?e\+?0?([4-9]|[1-9]\d)\b|finfo\([^)]*\)\.min"  # minus infinity, nearly
     r"|nan_to_num|clamp_min|clip\(|\beps\s*=\s*[\d.]"
-    r"|clamp\(min(?!=tiny\))",  # a denominator may be kept from 0 / 0 by the smallest normal number
+    r"|clamp\(min(?!=(info\.)?tiny\b)",  # the smallest normal number may keep a denominator from 0
     re.IGNORECASE,
 )
 
@@ -48,6 +48,7 @@ def test_there_are_sources() -> None:
         "x = x + 1e-9",
         "x = x.clamp(min=0.0)",
         "x = x.clamp(min=1e-6)",
+        "x = x.clamp(min=tiny_floor)",
         "x = x.clamp_min(1)",
         "x = torch.where(x == 0, -1e9, x)",
         "x = torch.nan_to_num(x)",

@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from rankfold import ChainPotentials, Dense, Operator
+from rankfold.recursions.chain import log_z
 from tests.operators.cases import CASES, Case
 
 NAN, INF = float("nan"), float("inf")
@@ -151,6 +152,12 @@ def hidden_markov(z: int, v: int, seed: int, transition: Operator | None = None)
     weight = torch.randn(z, z, generator=g, dtype=torch.float64).softmax(-1)
     log_emission = torch.randn(z, v, generator=g, dtype=torch.float64).log_softmax(-1)
     return log_initial, Dense(weight) if transition is None else transition, log_emission
+
+
+def posterior(p: ChainPotentials, arithmetic: str = "scaled") -> Tensor:
+    """d log Z / d log_obs, as one backward pass gives it."""
+    log_obs = p.log_obs.detach().requires_grad_()
+    return torch.autograd.grad(log_z(p._replace(log_obs=log_obs), arithmetic).sum(), log_obs)[0]
 
 
 class LogSpace(NamedTuple):

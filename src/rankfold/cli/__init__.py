@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from rankfold import __version__
-from rankfold.cli import demo, doctor
+from rankfold.cli import data, demo, doctor
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 
-COMMANDS = (doctor, demo)
+COMMANDS = (doctor, demo, data)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -65,6 +65,7 @@ def demo(
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """The comparison as plain data; writes `posterior.png` into `out`."""
+    out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is found out before the work
     kinds: tuple[Kind, Kind] = ("dense", "low_rank")
     values: dict[str, torch.Tensor] = {}
     seconds: dict[str, float] = {}

@@ -101,4 +101,5 @@ def _difference(p: ChainPotentials, expected: tuple[float, list[list[float]], fl
     results = [(log_z(p, "scaled").item(), total), (log_z(p, "log").item(), total), (viterbi(p).log_prob.item(), best)]
     for found, row in zip(state_posterior(p)[0].tolist(), posterior, strict=True):
         results += list(zip(found, row, strict=True))
-    return max((0.0 if found == true else abs(found - true)) for found, true in results)
+    errors = [0.0 if found == true else abs(found - true) for found, true in results]
+    return math.nan if any(map(math.isnan, errors)) else max(errors)

@@ -10,9 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold.errors import expect, same_kind
+from rankfold.errors import expect, expect_logs, same_kind
+from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators import Dense, Operator
+from rankfold.operators.protocol import expect_operator
 from rankfold.recursions.chain import advance
 from rankfold.recursions.chain_filter import log_filtered, smallest_sum
 from rankfold.recursions.potentials import ChainPotentials, checked
@@ -41,6 +43,7 @@ class FilterState(NamedTuple):
 
 def step(state: FilterState, transition: Operator, log_obs: Tensor) -> FilterState:  # "b z"
     """The state after one more observation: O(b z r) for a low-rank transition, whatever came before."""
+    expect_operator(transition, name="transition")
     expect(log_obs, "b z", name="log_obs", b=len(state.log_next), z=transition.shape[0])
     ahead = advance(ChainPotentials(state.log_next, transition, log_obs[:, None]))
     return FilterState(ahead.log_filtered, ahead.log_next, state.log_z + ahead.log_z)
@@ -50,7 +53,7 @@ def filter(p: ChainPotentials) -> Filtered:
     """The distribution of every state given the observations up to its own position.
 
     log_final is not used: it belongs to the end. Not the posterior given the whole sequence: see
-    `state_posterior`. Cost: one forward pass.
+    `state_posterior`. Cost: two forward passes in float64, the second to see that nothing was lost.
     """
     c = checked(p).detach()
     with torch.no_grad():
@@ -75,9 +78,10 @@ def predict(log_next: Tensor, log_emission: Tensor) -> Tensor:  # "b z", "z v" -
     expect(log_next, "b z", name="log_next")
     expect(log_emission, "z v", name="log_emission", z=log_next.shape[1])
     same_kind(log_next, "log_next", {"log_emission": log_emission})
+    expect_logs(log_next, name="log_next")
     emission, state = Dense.from_log(log_emission), Scaled.from_log(log_next)
     weight = emission.push(state.mantissa)
-    log_word = weight.log() + (state.log_scale[:, None] + emission.log_scale)
+    log_word = log_weights(weight) + (state.log_scale[:, None] + emission.log_scale)
     small = (weight < smallest_sum(state.mantissa)).any(0).nonzero()[:, 0]
     if len(small):  # words that linear arithmetic loses digits of, or all
         log_word[:, small] = Dense.from_log(log_emission[:, small]).push_log(log_next).double()

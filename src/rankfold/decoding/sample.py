@@ -18,8 +18,8 @@ def sample(
     Cost: one backward pass and, for each position and sample, one row of the transition: z r for low rank.
     -1 beyond a length and throughout an impossible sequence. With `num_samples` a leading axis "n".
     """
-    if num_samples is not None and num_samples < 1:
-        raise DomainError(f"num_samples is {num_samples}, but must be at least 1.")
+    if num_samples is not None and (not isinstance(num_samples, int) or num_samples < 1):
+        raise DomainError(f"num_samples is {num_samples}, but must be a whole number of at least 1.")
     c = checked(p).detach()
     with torch.no_grad():
         paths = draw(c, num_samples or 1, generator)

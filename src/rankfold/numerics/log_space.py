@@ -21,10 +21,10 @@ def log_sum(log_x: Tensor) -> Tensor:  # "... k" -> "..."
 
 
 def log_weights(x: Tensor) -> Tensor:
-    """log x for weights; -inf where x is 0, with gradient 0 there (the true one is infinite)."""
-    return torch.where(x > 0, torch.log(torch.where(x > 0, x, 1.0)), float("-inf"))
+    """log x for weights; -inf where x is 0, with gradient 0 there (the true one is infinite); NaN stays NaN."""
+    return torch.where(x == 0, float("-inf"), torch.log(torch.where(x == 0, 1.0, x)))
 
 
 def x_log_x(x: Tensor) -> Tensor:
     """x log x; 0 where x is 0, with gradient 0 there (the true one is infinite)."""
-    return x * torch.log(torch.where(x > 0, x, 1.0))
+    return x * torch.log(torch.where(x == 0, 1.0, x))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.errors import ShapeError, expect, expect_logs, expect_weights
+from rankfold.kernels.blocks import BLOCK
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import x_log_x
 from rankfold.operators.factor import Factor
@@ -102,9 +103,17 @@ class Banded:
         """Best predecessors: b z k additions, ties to the smallest index."""
         by_target = _transposed(self._weight.log, self.offset, float("-inf"))  # "y k"
         sources = _shifted(log_x, self._offset_back, self.shape[0] + self.width - 1, float("-inf"))
-        value, cell = (sources.unfold(-1, self.width, 1) + by_target).max(-1)
+        height = max(1, BLOCK // (self.shape[0] * self.width))
+        best = [(x.unfold(-1, self.width, 1) + by_target).max(-1) for x in sources.split(height)]  # type: ignore[no-untyped-call]
+        value, cell = (torch.cat(parts) for parts in zip(*best, strict=True))
         index = torch.arange(self.shape[0], device=log_x.device) + self._offset_back + cell
         return value, index.clamp(0, self.shape[0] - 1)  # a state nobody reaches: any index, value -inf
+
+    def push_loss(self) -> float:
+        return 2.0 * self.shape[0]  # of a weight and of its product, for every source
+
+    def pull_loss(self) -> float:
+        return 2.0 * self.shape[1]
 
     def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
         by_target = _transposed(x_log_x(self._weight.linear), self.offset, 0.0)

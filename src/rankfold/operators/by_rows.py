@@ -6,17 +6,17 @@ may override any of them with something faster. Read next: `operators/low_rank.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from rankfold.kernels.blocks import BLOCK
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.kernels.max_matmul import max_matmul
 from rankfold.numerics.log_space import log_sum, log_weights, x_log_x
-
-# Entries of one block of rows: 2**22 float32 is 16 MiB.
-BLOCK = 2**22
 
 
 class ByRows:
@@ -42,8 +42,12 @@ class ByRows:
 
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         flat = log_x.reshape(-1, self.shape[0])
-        parts = [log_matmul(flat[:, index], self._log_block(index, flat)) for index in row_blocks(self, flat)]
-        return log_sum(torch.stack(parts, -1)).reshape(*log_x.shape[:-1], self.shape[1])
+        total: Tensor | None = None
+        for index in row_blocks(self, flat):
+            part = log_matmul(flat[:, index], self._log_block(index, flat))
+            total = part if total is None else log_sum(torch.stack([total, part], -1))
+        assert total is not None
+        return total.reshape(*log_x.shape[:-1], self.shape[1])
 
     def pull_log(self, log_x: Tensor) -> Tensor:  # "... y" -> "... z"
         flat = log_x.reshape(-1, self.shape[1])
@@ -61,12 +65,21 @@ class ByRows:
             where = torch.where(better, row + index[0], where)
         return best, where
 
+    def push_loss(self) -> Tensor | float:  # "y"
+        return 2.0 * self.shape[0]  # of a weight and of its product, for every source
+
+    def pull_loss(self) -> Tensor | float:  # "z"
+        return 2.0 * self.shape[1]
+
     def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
         flat = x.reshape(-1, self.shape[0])
         total = flat.new_zeros(flat.shape[0], self.shape[1])
         for index in row_blocks(self, flat):
-            total = total + flat[:, index] @ x_log_x(self.rows(index))
+            total = total + _recomputed(self._log_weighted_block, flat, index)
         return total.reshape(*x.shape[:-1], self.shape[1])
+
+    def _log_weighted_block(self, x: Tensor, index: Tensor) -> Tensor:
+        return x[:, index] @ x_log_x(self.rows(index))
 
     def to_dense(self) -> Tensor:  # "z y"
         index = torch.arange(self.shape[0], device=self.factors()[0].device)
@@ -74,6 +87,14 @@ class ByRows:
 
     def _log_block(self, index: Tensor, like: Tensor) -> Tensor:
         return self.log_rows(index).to(like.dtype)
+
+
+def _recomputed(block: Callable[[Tensor, Tensor], Tensor], x: Tensor, index: Tensor) -> Tensor:
+    """A block's result; where autograd is watching it is computed again in the backward pass, not kept."""
+    if not torch.is_grad_enabled():
+        return block(x, index)
+    result: Tensor = checkpoint(block, x, index, use_reentrant=False)
+    return result
 
 
 def row_blocks(operator: ByRows, like: Tensor) -> list[Tensor]:

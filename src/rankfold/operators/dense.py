@@ -74,6 +74,12 @@ class Dense:
     def push_max(self, log_x: Tensor) -> tuple[Tensor, Tensor]:  # "b z" -> best "b y", argmax "b y"
         return max_matmul(log_x, self._weight.log)
 
+    def push_loss(self) -> float:
+        return 2.0 * self.shape[0]  # of a weight and of its product, for every source
+
+    def pull_loss(self) -> float:
+        return 2.0 * self.shape[1]
+
     def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
         return x @ x_log_x(self._weight.linear)
 

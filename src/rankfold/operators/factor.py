@@ -25,17 +25,17 @@ class Factor:
             top = largest(value.reshape(-1)).squeeze(-1)
             self.log_scale = top.double()
             self.linear = torch.exp(value - top)
-        self._log: Tensor | None = value if is_log else None
+        self._logs: dict[bool, Tensor] = {}
 
     @property
     def log(self) -> Tensor:
-        """The logarithm of the weights, kept after its first use unless autograd is watching."""
-        if self._log is not None:
-            return self._log
-        log = log_weights(self.value)
-        if not self.value.requires_grad:
-            self._log = log
-        return log
+        """The logarithm of the weights, computed once (and once more where autograd watches)."""
+        if self.is_log:
+            return self.value
+        watched = torch.is_grad_enabled() and self.value.requires_grad
+        if watched not in self._logs:
+            self._logs[watched] = log_weights(self.value)
+        return self._logs[watched]
 
     def like(self, value: Tensor) -> Factor:
         """Another tensor held the same way."""

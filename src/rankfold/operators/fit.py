@@ -34,8 +34,8 @@ def factorise(
     """
     expect(dense, "z y", name="dense")
     expect_weights(dense, name="dense")
-    if rank < 1:
-        raise DomainError(f"rank is {rank}, but must be at least 1.")
+    if not isinstance(rank, int) or rank < 1:
+        raise DomainError(f"rank is {rank}, but must be a whole number of at least 1.")
     target = dense.detach().double()
     generator = torch.Generator().manual_seed(seed)
     left, right = (

@@ -24,6 +24,8 @@ class LowRank(ByRows):
     over ranks: `push_max` visits U V^T in blocks of rows, z y r + b z y operations, never stored.
     """
 
+    _unit_right: tuple[Tensor, Tensor] | None = None  # kept by log_rows, which is asked at every step of a sample
+
     def __init__(self, left: Tensor, right: Tensor) -> None:  # "z r", "y r"
         _expect_pair(left, right, "")
         expect_weights(left, name="left")
@@ -92,6 +94,12 @@ class LowRank(ByRows):
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
         return (x @ self._right.linear) @ self._left.linear.mT
 
+    def push_loss(self) -> Tensor:  # "y"
+        return _loss(self._left.linear, self._right.linear)
+
+    def pull_loss(self) -> Tensor:  # "z"
+        return _loss(self._right.linear, self._left.linear)
+
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         return _through(log_x, self._left.log, self._right.log)
 
@@ -105,13 +113,21 @@ class LowRank(ByRows):
         if self._left.is_log:
             return log_matmul(self._left.log[index], self._right.log.mT)
         # float64 and rows scaled to 1: a product of two small weights may be smaller than their dtype holds.
-        (left, log_left), (right, log_right) = _unit_rows(self._left.value[index]), _unit_rows(self._right.value)
+        left, log_left = _unit_rows(self._left.value[index])
+        right, log_right = self._unit_right or _unit_rows(self._right.value)
+        if not self._right.value.requires_grad:
+            self._unit_right = right, log_right
         return (log_weights(left @ right.mT) + log_left + log_right.mT).to(self._left.value.dtype)
 
 
 def _through(log_x: Tensor, log_in: Tensor, log_out: Tensor) -> Tensor:
     inner = log_matmul(log_x.reshape(-1, log_x.shape[-1]), log_in)
     return log_matmul(inner, log_out.mT).reshape(*log_x.shape[:-1], log_out.shape[0])
+
+
+def _loss(first: Tensor, second: Tensor) -> Tensor:  # "z r", "y r" -> "y"
+    """What underflow takes before the second product is multiplied by its weights; after it; from the weights."""
+    return 2.0 * first.shape[0] * second.sum(1) + second.shape[1] + first.sum()
 
 
 def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:  # "z r" -> "z r", "z 1", float64

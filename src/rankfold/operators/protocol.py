@@ -36,6 +36,8 @@ class Operator(Protocol):
     def log_rows(self, index: Tensor) -> Tensor: ...  # "k" -> "k y"   log rows of A, any range
     def push_log(self, log_x: Tensor) -> Tensor: ...  # log(x A), any range
     def pull_log(self, log_x: Tensor) -> Tensor: ...  # log(A x), any range
+    def push_loss(self) -> Tensor | float: ...  # "y"   what underflow may take from push of x <= 1, in smallest normals
+    def pull_loss(self) -> Tensor | float: ...  # "z"   the same for pull
     def push_log_weighted(self, x: Tensor) -> Tensor: ...  # "... z" -> "... y"   x (B * log B), for entropy
     def to_dense(self) -> Tensor: ...  # "z y"   A itself (tests, analysis)
 
@@ -49,7 +51,7 @@ class MaxOperator(Operator, Protocol):
 
 def expect_operator(x: object, *, name: str) -> None:
     """Raise unless `x` is an operator; a plain matrix is not one."""
-    if not isinstance(x, Operator):
+    if isinstance(x, type) or not isinstance(x, Operator):
         raise UnsupportedError(
             f"{name} must be an operator, but is a {type(x).__name__}.\n"
             "  Wrap a matrix: rankfold.Dense(weight), or rankfold.Dense.from_log(log_weight)."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
@@ -75,6 +76,13 @@ class RowScaled(ByRows):
         if isinstance(self.operator, MaxOperator):
             return self.operator.push_max(log_x + self._scale.log)
         return super().push_max(log_x)
+
+    def push_loss(self) -> Tensor | float:  # "y"
+        return 2 * self.operator.push(torch.ones_like(self._scale.linear)) + self.operator.push_loss()
+
+    def pull_loss(self) -> Tensor | float:  # "z"
+        row = self.operator.pull(self._scale.linear.new_ones(self.shape[1]))
+        return self._scale.linear * self.operator.pull_loss() + row + 1
 
     def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
         own = x_log_x(self._scale.linear)

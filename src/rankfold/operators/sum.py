@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from rankfold.errors import ShapeError, same_kind
+from rankfold.errors import ShapeError, UnsupportedError, same_kind
 from rankfold.numerics.log_space import log_sum
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.protocol import Operator, expect_operator
@@ -21,6 +21,8 @@ class Sum(ByRows):
     """A[z, y] = sum_i terms[i][z, y].   push and pull: the cost of all terms."""
 
     def __init__(self, terms: Sequence[Operator]) -> None:
+        if isinstance(terms, Operator):
+            raise UnsupportedError("a Sum takes a list of operators, but got one operator.\n  Write Sum([a, b]).")
         terms = tuple(terms)
         for i, term in enumerate(terms):
             expect_operator(term, name=f"term {i}")
@@ -33,14 +35,14 @@ class Sum(ByRows):
 
     def _set(self, terms: tuple[Operator, ...]) -> None:
         self.terms = terms
-        scales = [torch.as_tensor(term.log_scale, dtype=torch.float64) for term in terms]
         self._log_scale: Tensor | float = 0.0
         self._shares: list[Tensor | None] = [None] * len(terms)
         if any(isinstance(term.log_scale, Tensor) for term in terms):
             like = terms[0].factors()[0]
-            stacked = torch.stack([scale.to(like.device) for scale in scales])
-            self._log_scale = stacked.amax()
-            self._shares = list(torch.exp(stacked - stacked.amax()).to(like.dtype))
+            none = torch.zeros((), dtype=torch.float64, device=like.device)
+            scales = torch.stack([none + term.log_scale for term in terms])
+            self._log_scale = scales.amax()
+            self._shares = list(torch.exp(scales - scales.amax()).to(like.dtype))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -73,6 +75,14 @@ class Sum(ByRows):
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
         return self._total([term.pull(x) for term in self.terms])
 
+    def push_loss(self) -> Tensor | float:  # "y"
+        ones = self.factors()[0].new_ones(self.shape[0])
+        return self._loss([(term.push_loss(), term.push(ones)) for term in self.terms])
+
+    def pull_loss(self) -> Tensor | float:  # "z"
+        ones = self.factors()[0].new_ones(self.shape[1])
+        return self._loss([(term.pull_loss(), term.pull(ones)) for term in self.terms])
+
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         return log_sum(torch.stack([term.push_log(log_x) for term in self.terms], -1))
 
@@ -84,6 +94,13 @@ class Sum(ByRows):
 
     def log_rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
         return log_sum(torch.stack([term.log_rows(index) for term in self.terms], -1))
+
+    def _loss(self, parts: list[tuple[Tensor | float, Tensor]]) -> Tensor | float:
+        """The terms' own losses; of a share and of its product too, where terms are scaled."""
+        total: Tensor | float = 0.0
+        for (own, column), share in zip(parts, self._shares, strict=True):
+            total = total + (own if share is None else own * share + column + 1)
+        return total
 
     def _total(self, parts: list[Tensor]) -> Tensor:
         total: Tensor | None = None

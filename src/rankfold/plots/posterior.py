@@ -26,6 +26,7 @@ def plot_posterior(
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UnsupportedError("a picture needs matplotlib.\n  Install it: pip install 'rankfold[plots]'.") from error
+    posterior = posterior.detach().cpu()
     num_positions = posterior.shape[0]
     used = posterior.sum(0)
     shown = used.topk(min(num_shown, len(used))).indices

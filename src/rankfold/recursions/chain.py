@@ -134,6 +134,8 @@ class _LogZ(torch.autograd.Function):
         if torch.is_grad_enabled():
             # The gradient will be differentiated: give autograd ordinary operations to follow. Messages
             # stored in ctx would lose the second derivative without a word.
+            # Views, because inputs may be made of one another: only the last step to each is asked for.
+            tensors = tuple(x.view_as(x) for x in tensors)
             (out,) = ctx.solution.retrace(ctx.chain.with_tensors(*tensors), "log_z")
             asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
             found = iter(torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True))

@@ -30,22 +30,21 @@ def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"  
     """log(x A), with linear products where they lose nothing."""
     x = Scaled.from_log(log_x)
     pushed = transition.push(x.mantissa)
-    reached = transition.push((log_x > float("-inf")).to(pushed.dtype)) > 0
-    if _wide(transition) or bool((reached & (pushed < smallest_sum(x.mantissa))).any()):
+    reached = _pattern(transition).push((log_x > float("-inf")).to(pushed.dtype)) > 0
+    if bool((reached & (pushed < smallest_sum(x.mantissa))).any()):
         return transition.push_log(log_x)
     return pushed.log() + (x.log_scale + transition.log_scale)[:, None]
 
 
 def _lost(c: Chain, f: chain_scaled.Forward) -> Tensor:  # "b"
     """Whether some state that can be reached has an entry without all its digits."""
-    if _wide(c.transition):
-        return torch.ones_like(c.lengths, dtype=torch.bool)
+    pattern = _pattern(c.transition)
     least = smallest_sum(f.filtered)
     reached = (c.log_initial > float("-inf")).to(least.dtype)
     lost = torch.zeros_like(c.lengths, dtype=torch.bool)
     for t in range(len(f.filtered)):
         if t:
-            reached = c.transition.push(reached)
+            reached = pattern.push(reached)
         here = (reached > 0) & (c.log_obs[:, t] > float("-inf"))
         small = (f.filtered[t] * f.norm[t].clamp(max=1.0).unsqueeze(-1) < least) | (f.emission[t] < least)
         lost |= (here & small).any(-1) & (t < c.lengths)
@@ -59,10 +58,10 @@ def smallest_sum(x: Tensor) -> Tensor:  # "... z" -> ""
     return x.new_tensor(info.tiny * x.shape[-1] / info.eps)
 
 
-def _wide(transition: Operator) -> bool:
-    """Whether log-factors span more than float64 can hold, so that even a zero weight says nothing."""
-    for factor, is_log in zip(transition.factors(), transition.log_factors, strict=True):
-        finite = factor[factor > float("-inf")]
-        if is_log and len(finite) and float(finite.max() - finite.min()) > 300:
-            return True
-    return False
+def _pattern(transition: Operator) -> Operator:
+    """The operator whose weights are 1 wherever this one has any weight: who reaches whom, at any range."""
+    factors = (
+        torch.where(factor > float("-inf"), 0.0, factor) if is_log else (factor > 0).to(factor.dtype)
+        for factor, is_log in zip(transition.factors(), transition.log_factors, strict=True)
+    )
+    return transition.with_factors(*factors)

@@ -42,7 +42,7 @@ def observations(c: Chain) -> Tensor:  # "t b z"
     return torch.where(c.inside().unsqueeze(-1), c.log_obs, 0.0).transpose(0, 1)
 
 
-def gradients(c: Chain, filtered: Tensor, log_z: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+def gradients(c: Chain, filtered: Tensor, log_z: Tensor, weight: Tensor, *, of_transition: bool) -> tuple[Tensor, ...]:
     """d (weight . log Z) / d (log_initial, log_obs, log_final, *factors); 0 for impossible sequences."""
     possible = log_z > float("-inf")
     log_total = torch.where(possible, log_z, 0.0)
@@ -50,18 +50,23 @@ def gradients(c: Chain, filtered: Tensor, log_z: Tensor, weight: Tensor) -> tupl
     inside = c.inside().mT & possible
     here = torch.where(inside, weight, 0.0)  # "t b"
     posterior = torch.exp(torch.where(inside.unsqueeze(-1), filtered + after - log_total[:, None], float("-inf")))
-    sides = balanced(filtered[:-1], (observations(c) + after)[1:], log_total - c.transition.log_scale, posterior[:-1])
-    posterior = posterior * here.unsqueeze(-1)
-    linear = factor_gradients(c, sides[0], sides[1] * here[1:].unsqueeze(-1), log=False)
-    # In logs no range is too wide, but a linear weight of exactly zero has no logarithm to differentiate:
-    # there the gradient comes from the linear product, where it is an ordinary number.
-    logs = factor_gradients(c, filtered[:-1], posterior[1:], log=True)
+    weighted = posterior * here.unsqueeze(-1)
+    ends = (weighted[0].clone(), weighted.transpose(0, 1), c.last(weighted))
+    if not of_transition:
+        return ends
     op = c.transition
-    factors = (
-        log if is_log else torch.where(factor == 0, line, log)
-        for factor, is_log, log, line in zip(op.factors(), op.log_factors, logs, linear, strict=True)
-    )
-    return (posterior[0], posterior.transpose(0, 1), c.last(posterior), *factors)
+    grads = factor_gradients(c, filtered[:-1], weighted[1:], log=True)
+    zeros = [not is_log and bool((f == 0).any()) for f, is_log in zip(op.factors(), op.log_factors, strict=True)]
+    if any(zeros):
+        # In logs no range is too wide, but a linear weight of exactly zero has no logarithm to differentiate:
+        # there the gradient comes from the linear product, where it is an ordinary number.
+        sides = balanced(filtered[:-1], (observations(c) + after)[1:], log_total - op.log_scale, posterior[:-1])
+        linear = factor_gradients(c, sides[0], sides[1] * here[1:].unsqueeze(-1), log=False)
+        grads = tuple(
+            torch.where(factor == 0, line, log) if zero else log
+            for factor, zero, log, line in zip(op.factors(), zeros, grads, linear, strict=True)
+        )
+    return (*ends, *grads)
 
 
 def balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:

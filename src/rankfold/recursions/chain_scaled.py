@@ -98,8 +98,10 @@ def backward(c: Chain, f: Forward, weight: Tensor, tolerance: float) -> Backward
     trusted = _accounted(c, f, mass, norm, last, tolerance)
     sound = inside & trusted
     share = weight.to(mass.dtype) / torch.where(sound, mass, 1.0)
-    posterior *= torch.where(sound, share, 0.0).unsqueeze(-1)
-    target *= torch.where(sound & ~last, share / norm, 0.0).roll(1, 0).unsqueeze(-1)
+    # Sequences not trusted are computed elsewhere; inside a captured graph, where they cannot be, they are NaN.
+    doubtful = torch.where(inside & ~trusted, 0.0 if may_look(trusted) else float("nan"), 0.0).to(mass.dtype)
+    posterior *= torch.where(sound, share, doubtful).unsqueeze(-1)
+    target *= torch.where(sound & ~last, share / norm, doubtful).roll(1, 0).unsqueeze(-1)
     if may_look(trusted) and not trusted.all():  # nothing of them, whatever their messages hold
         for x in (f.filtered, posterior, target):
             x[:, ~trusted] = 0.0
@@ -114,6 +116,17 @@ def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, t
     step[:-1] += torch.where(inside, f.log_step, 0.0)[1:]
     log_future = step.flip(0).cumsum(0).flip(0) + largest(c.log_final)[:, 0].double()
     gap = (f.log_scale + mass.double().log() + log_future - f.log_z).abs()
-    small = torch.finfo(mass.dtype).tiny ** 0.75  # below it a message over norm times mass may overflow
-    in_range = torch.where(last, mass, norm * mass) > small
+    in_range = torch.where(last, mass, norm * mass) > _least_mass(c)
     return torch.where(inside, (gap <= tolerance) & in_range, True).all(0)
+
+
+def _least_mass(c: Chain) -> Tensor:  # ""
+    """The mass of a message at and above which underflow in one step of it cannot be seen.
+
+    A step loses the entries of its source below the smallest normal number, and what the product loses:
+    that is below the round-off of the mass. The power keeps a message over norm times mass from overflow.
+    """
+    one = torch.ones_like(c.log_final[:1])
+    lost = (2 * c.transition.pull(one).to(one.dtype) + c.transition.pull_loss()).sum()
+    info = torch.finfo(one.dtype)
+    return (lost * (info.tiny / info.eps)).clamp(min=info.tiny**0.75)

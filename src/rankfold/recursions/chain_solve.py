@@ -39,7 +39,7 @@ class LogSolution:
 
     def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
         """d (weight . log_z) / d (log_initial, log_obs, log_final, *factors)."""
-        return list(chain_log.gradients(self.chain, self.filtered, self.log_z, weight))
+        return list(chain_log.gradients(self.chain, self.filtered, self.log_z, weight, of_transition=of_transition))
 
     def retrace(self, c: Chain, what: Trace) -> tuple[Tensor, ...]:
         """The same computation as ordinary autograd operations, for second derivatives and messages."""
@@ -90,6 +90,7 @@ class ScaledSolution:
                 self._widen((~lossless(c, self.run)).nonzero()[:, 0])
             else:  # inside a captured graph nothing can be repeated
                 self.log_z = torch.where(far_from_underflow(c, self.run), self.log_z, float("nan"))
+                self.run = self.run._replace(log_z=self.log_z)
 
     def _products(self) -> AbstractContextManager[None]:
         return matmul_precision(self.precision, self.chain.log_obs.device)
@@ -110,7 +111,7 @@ class ScaledSolution:
         tolerance = 16 * round_off(c.log_obs.dtype, self.precision) * (num_positions + 8)
         with self._products():
             back = chain_scaled.backward(c, self.run, weight, tolerance)
-            grads = [back.posterior[0], back.posterior.transpose(0, 1), c.last(back.posterior)]
+            grads = [back.posterior[0].clone(), back.posterior.transpose(0, 1), c.last(back.posterior)]
             if of_transition:
                 grads += factor_gradients(c, back.source, back.target, log=False)
         if not self.settled and may_look(back.trusted):

@@ -16,10 +16,16 @@ def factor_gradients(c: Chain, source: Tensor, target: Tensor, *, log: bool) -> 
 
     With `log`, `source` is a log-message and `target` the gradient of its pushed logarithm.
     """
-    factors = [factor.detach().requires_grad_() for factor in c.transition.factors()]
     if not source.numel():
-        return tuple(torch.zeros_like(factor) for factor in factors)
-    with torch.enable_grad():
+        return tuple(torch.zeros_like(factor) for factor in c.transition.factors())
+    with torch.inference_mode(False), torch.enable_grad():
+        factors = [_ordinary(factor).requires_grad_() for factor in c.transition.factors()]
+        source, target = _ordinary(source), _ordinary(target)
         transition = c.transition.with_factors(*factors)
         pushed = transition.push_log(source) if log else transition.push(source)
-    return torch.autograd.grad(pushed, factors, target, materialize_grads=True)
+        return torch.autograd.grad(pushed, factors, target, materialize_grads=True)
+
+
+def _ordinary(x: Tensor) -> Tensor:
+    """The tensor without history, a copy where it was made in inference mode and autograd would refuse it."""
+    return x.clone() if x.is_inference() else x.detach()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, ShapeError, expect, expect_logs, may_look, same_kind
+from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, expect_logs, may_look, same_kind
 from rankfold.operators.protocol import Operator, expect_operator
 
 
@@ -19,7 +19,7 @@ class ChainPotentials(NamedTuple):
 
         weight(z_1..z_T) = initial[z_1] obs_1[z_1]  prod_{t>1} transition[z_{t-1}, z_t] obs_t[z_t]  final[z_T]
 
-    A missing observation is a row of zeros in `log_obs`. Positions beyond a length are never read.
+    A missing observation is a row of zeros in `log_obs`. Positions beyond a length are never used.
     `log_initial` "b z" carries a state in from an earlier stretch: see `chain.carry`.
     """
 
@@ -125,7 +125,9 @@ def _lengths(lengths: Tensor | None, num_sequences: int, num_positions: int, lik
         raise ShapeError(f'lengths has shape {tuple(lengths.shape)}, but "b" was expected with b = {num_sequences}.')
     if lengths.dtype.is_floating_point or lengths.dtype.is_complex or lengths.dtype == torch.bool:
         raise DomainError(f"lengths has dtype {lengths.dtype}, but lengths are integers.\n  Convert it with .long().")
-    if not may_look(lengths):
+    if not may_look(like):
+        if lengths.device != like.device:
+            raise UnsupportedError("lengths must be on the device of log_obs while a CUDA graph is captured.")
         return lengths.long(), True
     wrong = (lengths < 1) | (lengths > num_positions)
     if wrong.any():

@@ -3,7 +3,7 @@
 Linear arithmetic loses entries far below the largest of their vector. That is harmless unless the rest
 of the sequence lifts a lost entry above those that were kept; here that is excluded, or found out.
 Units: `tiny`, the smallest normal number; everything below it counts as lost. Rounding is not bounded.
-Read next: `recursions/chain.py`, which repeats what fails in wider arithmetic.
+Read next: `recursions/chain_solve.py`, which repeats what fails in wider arithmetic.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rankfold.kernels.blocks import BLOCK
 from rankfold.recursions.chain_scaled import Forward
 from rankfold.recursions.potentials import Chain
-
-# Entries of one temporary: 2**22 float32 is 16 MiB.
-BLOCK = 2**22
 
 
 def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
@@ -36,7 +34,7 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
     """Whether every entry that matters exceeds what may be missing from it by 1 / round-off."""
     column = _column_sums(c)
     info = torch.finfo(column.dtype)
-    per_entry = _per_entry(f, column)  # "t b"
+    per_entry, loss = _per_entry(f, column), c.transition.push_loss()  # "t b", "y"
     num_positions, num_sequences, num_states = f.filtered.shape
     sound = torch.ones_like(c.lengths, dtype=torch.bool)
     inside = c.inside().mT
@@ -44,7 +42,7 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
     for start in range(0, num_positions, height):
         at = slice(start, start + height)
         before = slice(max(start - 1, 0), min(start + height, num_positions) - 1)
-        missing = per_entry[before].unsqueeze(-1) * column + num_states
+        missing = per_entry[before].unsqueeze(-1) * column + loss
         if start == 0:
             missing = torch.cat([(c.log_initial > float("-inf")).to(missing.dtype).unsqueeze(0), missing])
         missing = missing * f.emission[at] * (info.tiny / info.eps)
@@ -58,13 +56,13 @@ def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
     """The bound itself: what may be missing travels through the same steps as the message."""
     column = _column_sums(c)
     info = torch.finfo(column.dtype)
-    per_entry = _per_entry(f, column)
+    per_entry, loss = _per_entry(f, column), c.transition.push_loss()
     num_states = column.shape[1]
     noise = (c.log_initial > float("-inf")).to(column.dtype)
     at_end = torch.zeros_like(noise)
     for t in range(len(f.filtered)):
         if t:
-            noise = c.transition.push(noise) + num_states
+            noise = c.transition.push(noise) + loss
         # An observation of weight zero leaves nothing behind, so nothing can be missing there.
         possible = c.log_obs[:, t] > float("-inf")
         noise = noise * f.emission[t] / f.norm[t].unsqueeze(-1) + per_entry[t].unsqueeze(-1)
@@ -76,7 +74,9 @@ def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
 
 def _per_entry(f: Forward, column: Tensor) -> Tensor:  # "t b"
     """What one step may lose in any entry by itself: in the emissions, in their product, in the rescale."""
-    return (1 + column.amax()) / f.norm + 1
+    largest = torch.full_like(f.norm, 1.0) + column.amax()
+    largest[0] = 2.0  # nothing was pushed yet
+    return largest / f.norm + 1
 
 
 def _column_sums(c: Chain) -> Tensor:  # "1 y"

@@ -1,0 +1,105 @@
+"""`rankfold data`: the texts the library knows, and how to get them.
+
+Read next: `data/catalog.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rankfold.data import catalog
+
+EXAMPLE = "example:\n  rankfold data list"
+GET_EXAMPLE = """\
+example:
+  rankfold data get ptb-lm --out ptb                  (downloads 6 MB)
+  rankfold data get ptb-lm --out ptb --from FOLDER    (copies, without a network)"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(
+        "data",
+        help="list known texts, and get one into a folder",
+        description="List the texts the library knows, or put one into a folder as train.txt, valid.txt and test.txt.",
+        epilog=EXAMPLE,
+        formatter_class=layout,
+    )
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    listing = actions.add_parser(
+        "list",
+        help="names, sizes and licences",
+        description="Names, sizes and licences.",
+        epilog=EXAMPLE,
+        formatter_class=layout,
+    )
+    listing.add_argument("--json", action="store_true", help="print one JSON object")
+    listing.set_defaults(run=run_list)
+    getting = actions.add_parser(
+        "get",
+        help="put one into a folder, checked",
+        description="Download or copy a text, check it, and print where each split is. What broke off is resumed.",
+        epilog=GET_EXAMPLE,
+        formatter_class=layout,
+    )
+    getting.add_argument("name", metavar="NAME", help="a name from `rankfold data list`")
+    getting.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
+    getting.add_argument(
+        "--from", dest="source", metavar="FOLDER", help="copy from a folder, or download from this base address"
+    )
+    getting.add_argument("--json", action="store_true", help="print one JSON object")
+    getting.set_defaults(run=run_get)
+
+
+def run_list(arguments: argparse.Namespace) -> int:
+    """Print the catalogue."""
+    entries = catalog.DATASETS.values()
+    if arguments.json:
+        print(json.dumps({entry.name: _record(entry) for entry in entries}, indent=2))
+    else:
+        print("\n\n".join(map(_text, entries)))
+    return 0
+
+
+def run_get(arguments: argparse.Namespace) -> int:
+    """Fetch a dataset and print its paths."""
+    dataset = catalog.find(arguments.name)
+    print(textwrap.fill(f"licence: {dataset.licence}", 100), file=sys.stderr)
+    results = catalog.fetch(arguments.name, arguments.out, source=arguments.source, progress=_Quarters())
+    if arguments.json:
+        print(json.dumps({result.split: {"path": str(result.path), "action": result.action} for result in results}))
+    else:
+        print("\n".join(f"{result.split:<6} {result.action:<14} {result.path}" for result in results))
+    return 0
+
+
+class _Quarters:
+    """Progress on standard error, at most five lines a file."""
+
+    def __init__(self) -> None:
+        self._said = ("", -1)
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        now = (name, 4 * done // total)
+        if now != self._said:
+            self._said = now
+            print(f"  {name}: {done:,} of {total:,} bytes", file=sys.stderr, flush=True)
+
+
+def _record(dataset: catalog.Dataset) -> dict[str, Any]:
+    return {**dataset._asdict(), "files": [file._asdict() for file in dataset.files]}
+
+
+def _text(dataset: catalog.Dataset) -> str:
+    about = textwrap.fill(dataset.description, 100, initial_indent="  ", subsequent_indent="  ")
+    terms = textwrap.fill(f"licence: {dataset.licence}", 100, initial_indent="  ", subsequent_indent="    ")
+    lines = [f"{dataset.name} ({dataset.num_bytes / 1e6:.1f} MB)", about]
+    for file in dataset.files:
+        lines.append(f"    {file.split:<6}{file.num_sentences:>9,} sentences {file.num_words:>11,} words")
+    return "\n".join([*lines, terms])

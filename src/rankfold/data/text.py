@@ -1,0 +1,166 @@
+"""Sentences from text files: UTF-8, plain or gzip, one sentence a line, words apart by white space.
+
+Every rule is checked while reading, and nothing is repaired: an error names the file, the line and the token.
+Read next: `data/vocab.py`, which turns words into ids.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from rankfold.data.vocab import EOS
+from rankfold.errors import DataError
+
+BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """The sentences of one file, and how many empty lines were skipped. Iterates over the sentences."""
+
+    sentences: list[list[str]]
+    num_empty_lines: int
+    path: Path
+
+    @property
+    def num_words(self) -> int:
+        """All words, without the ends of sentences."""
+        return sum(map(len, self.sentences))
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return iter(self.sentences)
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+
+def read_sentences(path: str | Path, *, max_line_bytes: int = 1_000_000) -> Sentences:
+    """The sentences of a file, each line split as `str.split` does; a name that ends in .gz is read as gzip.
+
+    Lines without words are skipped and counted. A longer line than `max_line_bytes` is refused: it is nearly always
+    a file without line ends, and one sentence of that length would take all memory later.
+    """
+    path = Path(path)
+    _check_file(path)
+    sentences, num_empty_lines = [], 0
+    with open_bytes(path, gzipped=path.suffix == ".gz") as stream:
+        for number, line in enumerate(_lines(stream, path, max_line_bytes), 1):
+            tokens = _tokens(line, f"{path}, line {number}", first=number == 1)
+            if tokens:
+                sentences.append(tokens)
+            else:
+                num_empty_lines += 1
+    if not sentences:
+        what = f"{num_empty_lines} lines, all of them empty" if num_empty_lines else "empty"
+        raise DataError(f"{path}: the file is {what}; at least one sentence was expected, one a line.")
+    return Sentences(sentences, num_empty_lines, path)
+
+
+def read_splits(directory: str | Path, splits: Sequence[str] = ("train", "valid", "test")) -> dict[str, Sentences]:
+    """The sentences of each split of a folder; every file is found before the first is read. See `find_split`."""
+    paths = {split: find_split(directory, split) for split in splits}
+    return {split: read_sentences(path) for split, path in paths.items()}
+
+
+def find_split(directory: str | Path, split: str) -> Path:
+    """The one file of a split: `train.txt` or `train.txt.gz`, else the only `*.train.txt`, `*.train.tokens` or .gz.
+
+    Before the split's name may stand any prefix that ends in a dot, hyphen or underscore. Two candidates are an error.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        what = "a file" if directory.exists() else "missing"
+        raise DataError(f"{directory} is {what}, but a folder that holds {split}.txt was expected.")
+    names = sorted(path.name for path in directory.iterdir() if path.is_file())
+    found = [name for name in names if name in (f"{split}.txt", f"{split}.txt.gz")]
+    if not found:
+        pattern = re.compile(rf"(.*[._-])?{re.escape(split)}\.(txt|tokens)(\.gz)?")
+        found = [name for name in names if pattern.fullmatch(name)]
+    if len(found) > 1:
+        raise DataError(
+            f"{directory}: {len(found)} files could be the split {split!r}: {', '.join(found)}.\n"
+            "  Which one is meant is not guessed at: keep one, move the others."
+        )
+    if not found:
+        listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        raise DataError(
+            f"{directory}: no file for the split {split!r}; the folder holds {listed or 'no files'}.\n"
+            f"  Expected {split}.txt or {split}.txt.gz, one sentence a line."
+        )
+    return directory / found[0]
+
+
+def open_bytes(path: Path, *, gzipped: bool) -> BinaryIO:
+    """The bytes of the text in a file; reading damaged gzip data raises one of `BROKEN_GZIP`."""
+    return cast(BinaryIO, gzip.open(path, "rb")) if gzipped else path.open("rb")
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, but a text file was expected.\n  read_splits reads a folder of splits.")
+    if not path.exists():
+        raise DataError(f"{path}: no such file.\n  Check the path, relative to {Path.cwd()}.")
+
+
+def _lines(stream: BinaryIO, path: Path, max_line_bytes: int) -> Iterator[bytes]:
+    """Lines of bytes, never more than `max_line_bytes` of one in memory."""
+    number = 0
+    try:
+        while line := stream.readline(max_line_bytes + 1):
+            number += 1
+            if len(line.rstrip(b"\r\n")) > max_line_bytes:
+                length = len(line)
+                while not line.endswith(b"\n") and (line := stream.readline(max_line_bytes + 1)):
+                    length += len(line)
+                raise DataError(
+                    f"{path}, line {number}: {length:,} bytes long, but at most {max_line_bytes:,} are allowed.\n"
+                    f"  One sentence a line; if the line is right, allow it: max_line_bytes={length}."
+                )
+            yield line
+    except BROKEN_GZIP as error:
+        raise DataError(
+            f"{path}, line {number + 1}: the gzip data is damaged or ends early ({error}).\n"
+            f"  Copy or download the file again; gzip -t {path.name} checks it."
+        ) from None
+
+
+def _tokens(line: bytes, where: str, *, first: bool) -> list[str]:
+    """The words of a line, after every rule that bytes or words can break."""
+    if first and line.startswith(b"\x1f\x8b"):
+        raise DataError(f"{where}: gzip data in a file whose name does not end in .gz.\n  Rename it to *.gz.")
+    if first and line.startswith(BOM):
+        raise DataError(
+            f"{where}: starts with a byte order mark, which would become part of the first word.\n"
+            "  Save the file as UTF-8 without BOM."
+        )
+    if b"\0" in line:
+        raise DataError(
+            f"{where}: byte {line.index(0) + 1} is NUL: a binary file, or text in UTF-16 or UTF-32.\n"
+            "  Plain UTF-8 text was expected; text converts with iconv -f utf-16 -t utf-8."
+        )
+    if b"\r" in line.rstrip(b"\r\n"):
+        raise DataError(
+            f"{where}: a carriage return inside the line: line ends must be \\n or \\r\\n.\n"
+            "  Convert the file: tr '\\r' '\\n'."
+        )
+    try:
+        tokens = line.decode("utf-8").split()
+    except UnicodeDecodeError as error:
+        token = (line[: error.start].split(b" ")[-1] + line[error.start :].split(b" ")[0]).rstrip(b"\r\n")
+        raise DataError(
+            f"{where}: byte {error.start + 1} is 0x{line[error.start]:02x}, in the token {token[:40]!r}: not UTF-8.\n"
+            "  Convert the file, e.g. iconv -f latin1 -t utf-8."
+        ) from None
+    if EOS in tokens:
+        raise DataError(
+            f"{where}: token {tokens.index(EOS) + 1} is {EOS}, which marks the end of a sentence.\n"
+            f"  {EOS} is added to each sentence later: remove it from the text, one sentence a line."
+        )
+    return tokens

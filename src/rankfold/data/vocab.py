@@ -1,0 +1,191 @@
+"""Words and their ids: a closed vocabulary built from a training text, saved beside the model that uses it.
+
+Two ids are fixed: 0 is the unknown word `<unk>`, 1 is the end of a sentence `<eos>`. There is no start and no padding
+symbol: both would take probability from real words. Read next: `data/text.py`, where sentences come from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rankfold.errors import DataError, DomainError
+
+UNK, EOS = "<unk>", "<eos>"
+FORMAT, VERSION = "rankfold-vocabulary", 1
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Sentences as ids, each ending in `<eos>`, and the words that were replaced by `<unk>`, with their counts.
+
+    Iterates over the sentences, so that batches take it as it is.
+    """
+
+    sentences: list[list[int]]
+    unknown: Mapping[str, int]
+
+    @property
+    def num_unknown(self) -> int:
+        """How many tokens were not in the vocabulary; `<unk>` in the text itself is not one of them."""
+        return sum(self.unknown.values())
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens, `<eos>` included: the denominator of a perplexity."""
+        return sum(map(len, self.sentences))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.sentences)
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+
+@dataclass(frozen=True, repr=False)
+class Vocabulary:
+    """Words in the order of their ids, and how often the training text held each.
+
+    `counts[0]` is that of `<unk>` after rare words were cut, `counts[1]` the number of sentences.
+    """
+
+    words: tuple[str, ...]
+    counts: tuple[int, ...]
+    index: Mapping[str, int] = field(init=False, compare=False)
+    unk_id: ClassVar[int] = 0
+    eos_id: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.words[:2] != (UNK, EOS):
+            raise DataError(f"a vocabulary starts with {UNK} and {EOS}, but this one with {list(self.words[:2])}.")
+        if len(self.counts) != len(self.words):
+            raise DataError(f"{len(self.words)} words, but {len(self.counts)} counts: one count for each word.")
+        object.__setattr__(self, "index", {word: i for i, word in enumerate(self.words)})
+        if len(self.index) < len(self.words):
+            word = next(word for i, word in enumerate(self.words) if self.index[word] != i)
+            first = self.words.index(word)
+            raise DataError(f"the word {word!r} has two ids, {first} and {self.words.index(word, first + 1)}.")
+
+    @classmethod
+    def build(
+        cls, sentences: Iterable[Sequence[str]], *, max_size: int | None = None, min_count: int = 1
+    ) -> Vocabulary:
+        """The words of a text: `<unk>`, `<eos>`, then the most frequent first, equal counts in order of code points.
+
+        `max_size` limits `len(vocabulary)`, `<unk>` and `<eos>` included. Words beyond it, and words seen less than
+        `min_count` times, count as `<unk>`; so does the token `<unk>` of a text that was cut before.
+        """
+        if max_size is not None and max_size < 2:
+            raise DomainError(f"max_size is {max_size}, but {UNK} and {EOS} alone make 2.")
+        if min_count < 1:
+            raise DomainError(f"min_count is {min_count}, but every word of the text occurs at least once.")
+        counts: Counter[str] = Counter()
+        num_sentences = 0
+        for tokens in sentences:
+            num_sentences += 1
+            _check(tokens, f"sentence {num_sentences}")
+            counts.update(tokens)
+        if not num_sentences:
+            raise DataError("no sentences: a vocabulary is built from at least one.")
+        num_tokens = counts.total()
+        del counts[UNK]
+        ordered = sorted((-count, word) for word, count in counts.items() if count >= min_count)
+        kept = ordered if max_size is None else ordered[: max_size - 2]
+        num_unk = num_tokens + sum(count for count, _ in kept)
+        return cls((UNK, EOS, *(word for _, word in kept)), (num_unk, num_sentences, *(-count for count, _ in kept)))
+
+    @property
+    def has_unk_mass(self) -> bool:
+        """Whether the training text holds `<unk>`. Where it does not, an unknown word has no trained probability."""
+        return self.counts[self.unk_id] > 0
+
+    def encode(self, tokens: Sequence[str]) -> list[int]:
+        """The ids of one sentence and of `<eos>` after it; unknown words become `<unk>`: `encode_all` counts them."""
+        return self._encode(tokens, "the sentence")
+
+    def encode_all(self, sentences: Iterable[Sequence[str]]) -> Encoded:
+        """The ids of every sentence, and every word that is not in the vocabulary."""
+        encoded, unknown = [], Counter[str]()
+        for number, tokens in enumerate(sentences, 1):
+            encoded.append(self._encode(tokens, f"sentence {number}"))
+            unknown.update(word for word in tokens if word not in self.index)
+        return Encoded(encoded, unknown)
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """The words with these ids, `<eos>` among them; not the inverse of `encode`, which adds `<eos>`."""
+        words = []
+        for i in map(int, ids):
+            if not 0 <= i < len(self.words):
+                raise DomainError(f"the id {i} is outside this vocabulary, whose ids are 0 to {len(self.words) - 1}.")
+            words.append(self.words[i])
+        return words
+
+    def fingerprint(self) -> str:
+        """The sha256 of the words in order: equal exactly if all ids mean the same. Counts do not enter."""
+        return hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write `vocab.json`, whole or not at all."""
+        path = Path(path)
+        content = {"format": FORMAT, "version": VERSION, "words": self.words, "counts": self.counts}
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        os.replace(part, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vocabulary:
+        """The vocabulary that `save` wrote; `DataError` for any other file."""
+        path = Path(path)
+        try:
+            content = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file; a vocabulary is the vocab.json beside a model.") from None
+        except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, nested without end
+            raise DataError(
+                f"{path}: not a whole JSON file: {error}.\n  Copy it again from where it was saved."
+            ) from None
+        try:
+            return cls(*_parse(content))
+        except DataError as error:
+            raise DataError(f"{path}: {error}\n  Save it again with Vocabulary.save.") from None
+
+    def _encode(self, tokens: Sequence[str], where: str) -> list[int]:
+        _check(tokens, where)
+        return [*(self.index.get(word, self.unk_id) for word in tokens), self.eos_id]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self):,} words, sha256 {self.fingerprint()[:12]})"
+
+
+def _check(tokens: Sequence[str], where: str) -> None:
+    """Raise on a sentence that is one string, and on the end symbol inside a sentence."""
+    if isinstance(tokens, str):
+        raise DataError(f"{where} is the string {tokens[:40]!r}, but a list of words was expected: use .split().")
+    if EOS in tokens:
+        raise DataError(
+            f"{where}: token {list(tokens).index(EOS) + 1} is {EOS}, which marks the end of a sentence.\n"
+            f"  {EOS} is added to each sentence here: remove it from the text, one sentence a line."
+        )
+
+
+def _parse(content: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Words and counts of a parsed `vocab.json`."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DataError(f'not a vocabulary: an object with "format": "{FORMAT}" was expected.')
+    if content.get("version") != VERSION:
+        raise DataError(f"format version {content.get('version')!r}, but this release reads version {VERSION}.")
+    words, counts = content.get("words"), content.get("counts")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise DataError('"words" must be a list of strings.')
+    if not isinstance(counts, list) or not all(type(count) is int and count >= 0 for count in counts):
+        raise DataError('"counts" must be a list of whole numbers, at least 0.')
+    return tuple(words), tuple(counts)

@@ -1,0 +1,114 @@
+"""`rankfold data`, as a new user would meet it."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from rankfold import cli
+from rankfold.cli import data
+from rankfold.data.catalog import DATASETS, Dataset, File
+
+TEXT = b"a b c\n" * 100_000
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    if data not in cli.COMMANDS:
+        monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, data))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that holds the dataset `tiny`."""
+    source = tmp_path / "local"
+    source.mkdir()
+    digest = hashlib.sha256(TEXT).hexdigest()
+    files = tuple(
+        File(split, f"http://127.0.0.1:9/{split}.txt", digest, len(TEXT), 100_000, 300_000)
+        for split in ("train", "valid", "test")
+    )
+    for file in files:
+        (source / f"{file.split}.txt").write_bytes(TEXT)
+    monkeypatch.setitem(DATASETS, "tiny", Dataset("tiny", "A tiny text.", "Yours to keep.", files))
+    return source
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "list"]) == 0
+    captured = capsys.readouterr()
+    assert "ptb-lm (6.0 MB)" in captured.out
+    assert "42,068 sentences     887,521 words" in captured.out
+    assert "research use only" in captured.out
+    assert "CC BY-SA 3.0" in captured.out
+    assert captured.err == ""
+    assert max(map(len, captured.out.splitlines())) <= 100
+
+
+def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"ptb-lm", "wikitext-2"}
+    assert found["ptb-lm"]["files"][0]["split"] == "train"
+    assert found["ptb-lm"]["files"][0]["num_bytes"] == 5_101_618
+
+
+def test_get(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["data", "get", "tiny", "--out", str(out), "--from", str(folder)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        f"train  copied         {out / 'train.txt'}",
+        f"valid  copied         {out / 'valid.txt'}",
+        f"test   copied         {out / 'test.txt'}",
+    ]
+    assert "licence: Yours to keep." in captured.err
+    progress = [line for line in captured.err.splitlines() if "train.txt: " in line]
+    assert progress[-1] == "  train.txt: 600,000 of 600,000 bytes"
+    assert 2 <= len(progress) <= 5
+    assert (out / "train.txt").read_bytes() == TEXT
+
+
+def test_get_again_as_json(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["data", "get", "tiny", "--out", str(tmp_path / "out"), "--from", str(folder), "--json"]
+    assert cli.main(arguments) == cli.main(arguments) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["test"] == {"path": str(tmp_path / "out" / "test.txt"), "action": "copied"}
+    assert second["test"]["action"] == "already there"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ptb", "--out", "out"], "'ptb' is not a dataset"),
+        (["tiny", "--out", "out", "--from", "gone"], "gone is missing"),
+        (["tiny", "--out", "out", "--from", "ftp://gone"], "not ftp://"),
+        (["tiny", "--out", "local/train.txt", "--from", "local"], "cannot be made a folder"),
+    ],
+)
+def test_mistakes_exit_2(
+    arguments: list[str], words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    assert cli.main(["data", "get", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+    assert [path.name for path in folder.parent.iterdir()] == ["local"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["get"], ["get", "tiny"]])
+def test_missing_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["data", *arguments])
+    assert stop.value.code == 2
+    assert "usage: rankfold data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", [[], ["list"], ["get"]])
+def test_help_ends_with_an_example(action: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["data", *action, "--help"])
+    assert stop.value.code == 0
+    assert "example:\n  rankfold data" in capsys.readouterr().out

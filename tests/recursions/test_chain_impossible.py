@@ -1,0 +1,88 @@
+"""Sequences without any path: -inf for themselves, nothing for their neighbours, an error if asked for."""
+
+import pytest
+import torch
+
+from rankfold import ChainPotentials, Dense, DomainError, LowRank
+from rankfold.recursions.chain import log_z
+from tests.recursions.build import INF, leaves, pad_with_nan, seeded
+
+both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+
+def batch_with_an_impossible_sequence(dtype: torch.dtype) -> ChainPotentials:
+    """Five ragged sequences: 1 dies by its observations, 3 by log_final alone."""
+    g = seeded(24)
+    left, right = torch.rand(6, 2, generator=g), torch.rand(6, 2, generator=g)
+    log_obs = torch.randn(5, 5, 6, generator=g)
+    log_obs[1, 2] = -INF
+    log_final = torch.randn(5, 6, generator=g)
+    log_final[3] = -INF
+    lengths = [5, 4, 3, 2, 1]
+    return ChainPotentials(
+        torch.randn(5, 6, generator=g).to(dtype),
+        LowRank(left.to(dtype), right.to(dtype)),
+        pad_with_nan(log_obs, lengths).to(dtype),
+        log_final.to(dtype),
+        torch.tensor(lengths),
+    )
+
+
+# The same sums in a product of other height, which may round differently in the last digits.
+NEIGHBOURS = {torch.float32: {"rtol": 1e-5, "atol": 1e-6}, torch.float64: {"rtol": 1e-12, "atol": 1e-12}}
+
+
+@both_dtypes
+@pytest.mark.parametrize("arithmetic", ["scaled", "log"])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_an_impossible_sequence_leaves_its_neighbours_alone(
+    arithmetic: str, create_graph: bool, dtype: torch.dtype
+) -> None:
+    p = batch_with_an_impossible_sequence(dtype)
+    assert p.log_final is not None
+    assert p.lengths is not None
+    good = torch.tensor([0, 2, 4])
+    rest = p._replace(
+        log_initial=p.log_initial[good], log_obs=p.log_obs[good], log_final=p.log_final[good], lengths=p.lengths[good]
+    )
+    at, at_rest = leaves(p), leaves(rest)
+    total, total_rest = log_z(at.potentials, arithmetic), log_z(at_rest.potentials, arithmetic)
+    assert (total == -INF).tolist() == [False, True, False, True, False]
+    torch.testing.assert_close(total[good], total_rest, **NEIGHBOURS[dtype])
+    grads = torch.autograd.grad(total.sum(), at.tensors, create_graph=create_graph)
+    grads_rest = torch.autograd.grad(total_rest.sum(), at_rest.tensors, create_graph=create_graph)
+    for i, (grad, alone) in enumerate(zip(grads, grads_rest, strict=True)):
+        if i < 3:
+            assert (grad[[1, 3]] == 0).all()
+            grad = grad[good]
+        torch.testing.assert_close(grad, alone, **NEIGHBOURS[dtype])
+
+
+def test_strict_names_the_sequence_and_the_position() -> None:
+    p = batch_with_an_impossible_sequence(torch.float32)
+    with pytest.raises(DomainError, match=r"sequence 1 is impossible.*position 2.*1 more"):
+        log_z(p, strict=True)
+    assert p.log_final is not None
+    assert p.lengths is not None
+    rest = [0, 2, 3, 4]
+    q = p._replace(
+        log_initial=p.log_initial[rest], log_obs=p.log_obs[rest], log_final=p.log_final[rest], lengths=p.lengths[rest]
+    )
+    with pytest.raises(DomainError, match=r"sequence 2 is impossible.*at its end \(log_final\)"):
+        log_z(q, strict=True)
+    possible = q._replace(log_final=None)
+    assert torch.equal(log_z(possible, strict=True), log_z(possible))
+
+
+@pytest.mark.parametrize("position", [0, 1, 3])
+def test_strict_finds_where_the_transitions_end(position: int) -> None:
+    """A chain of states that only move right, one step at a time, meets an observation it cannot have reached."""
+    weight = torch.eye(5, dtype=torch.float64).roll(1, 1)
+    weight[4] = 0.0
+    log_obs = torch.zeros(1, 4, 5, dtype=torch.float64)
+    log_obs[0, position, position] = -INF
+    log_initial = torch.tensor([0.0] + [-INF] * 4, dtype=torch.float64)
+    p = ChainPotentials(log_initial, Dense(weight), log_obs)
+    assert log_z(p).item() == -INF
+    with pytest.raises(DomainError, match=f"sequence 0 is impossible: .* at position {position}"):
+        log_z(p, strict=True)
