@@ -192,3 +192,16 @@ def test_a_wide_band_is_maximised_in_pieces() -> None:
     with patch("rankfold.operators.banded.BLOCK", 60):
         pieces = band.push_max(scores)
     assert all(torch.equal(a, b) for a, b in zip(whole, pieces, strict=True))
+
+
+@pytest.mark.parametrize("shift", [0.0, -30.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_long_ordinary_sequences_stay_on_the_first_rung(dtype: torch.dtype, shift: float) -> None:
+    """A log-likelihood of thousands is rounded at 1e-13: no reason to repeat a sequence in logarithms."""
+    g = torch.Generator().manual_seed(0)
+    weight = torch.randn(33, 33, generator=g).softmax(-1).to(dtype)
+    log_obs = (torch.randn(6, 200, 33, generator=g) + shift).to(dtype)
+    p = ChainPotentials(torch.zeros(33, dtype=dtype), Dense(weight), log_obs)
+    solution = chain_solve.ScaledSolution(rankfold.recursions.potentials.checked(p), "float32")
+    solution._settle()
+    assert solution.wider == []

@@ -9,7 +9,7 @@ BLOCK = 2**22
 def blocks(num_rows: int, num_sources: int, num_targets: int) -> list[tuple[slice, slice]]:
     """Slices of (rows, targets) whose broadcast over the sources has at most BLOCK entries."""
     cells = max(1, BLOCK // max(1, num_sources))
-    height = min(num_rows, cells)
+    height = max(1, min(num_rows, cells))
     width = max(1, min(num_targets, cells // height))
     return [
         (slice(i, min(i + height, num_rows)), slice(j, min(j + width, num_targets)))

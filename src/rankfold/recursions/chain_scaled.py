@@ -116,8 +116,10 @@ def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, t
     step[:-1] += torch.where(inside, f.log_step, 0.0)[1:]
     log_future = step.flip(0).cumsum(0).flip(0) + largest(c.log_final)[:, 0].double()
     gap = (f.log_scale + mass.double().log() + log_future - f.log_z).abs()
+    # The logs that are compared are themselves sums of float64 numbers, rounded at every step.
+    tolerances = tolerance + (len(mass) + 8) * 2.0**-52 * (f.log_scale.abs() + log_future.abs())
     in_range = torch.where(last, mass, norm * mass) > _least_mass(c)
-    return torch.where(inside, (gap <= tolerance) & in_range, True).all(0)
+    return torch.where(inside, (gap <= tolerances) & in_range, True).all(0)
 
 
 def _least_mass(c: Chain) -> Tensor:  # ""

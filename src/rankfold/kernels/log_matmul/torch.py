@@ -5,6 +5,7 @@ Read next: `operators/dense.py`, which calls it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def _block(log_x: Tensor, log_w: Tensor, at: tuple[slice, slice]) -> Tensor:  # 
 
 
 def _sizes(log_x: Tensor, log_w: Tensor) -> tuple[int, int, int]:
-    lead = log_x[..., 0, 0].numel()
+    lead = math.prod(log_x.shape[:-2])
     return log_x.shape[-2], log_x.shape[-1] * max(1, lead), log_w.shape[-1]
 
 
