@@ -205,3 +205,49 @@ def test_long_ordinary_sequences_stay_on_the_first_rung(dtype: torch.dtype, shif
     solution = chain_solve.ScaledSolution(rankfold.recursions.potentials.checked(p), "float32")
     solution._settle()
     assert solution.wider == []
+
+
+@pytest.mark.parametrize("operator", [Dense.from_log, lambda w: Banded.from_log(w, -1)], ids=["dense", "banded"])
+def test_messages_see_weights_changed_in_place(operator: object) -> None:
+    weight = torch.zeros(3, 3, requires_grad=True)
+    p = ChainPotentials(torch.zeros(3), operator(weight), torch.zeros(1, 4, 3))
+    for _ in range(2):
+        with torch.no_grad():
+            weight.add_(1.0)
+        filtered, future = rankfold.chain.messages(p)
+        total = (filtered.mantissa * future.mantissa).sum(-1).log() + filtered.log_scale + future.log_scale
+        torch.testing.assert_close(total.detach(), log_z(p).detach()[:, None].expand(1, 4), rtol=1e-5, atol=1e-5)
+        total.sum().backward()  # and once more the next time
+
+
+def test_a_callers_autocast_stays_outside() -> None:
+    log_obs = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    p = ChainPotentials(torch.zeros(9), Dense(torch.rand(9, 9, generator=torch.Generator().manual_seed(1))), log_obs)
+    log_emission = torch.randn(9, 5, generator=torch.Generator().manual_seed(2)).log_softmax(-1)
+    expected = [rankfold.state_posterior(p).detach(), rankfold.predict(p.log_initial[None], log_emission)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [rankfold.state_posterior(p).detach(), rankfold.predict(p.log_initial[None], log_emission)]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+def test_short_integers_are_lengths_too(dtype: torch.dtype) -> None:
+    p = ChainPotentials(
+        torch.zeros(2), Dense(torch.ones(2, 2)), torch.zeros(1, 300, 2), None, torch.tensor([5], dtype=dtype)
+    )
+    assert float(log_z(p)) == pytest.approx(5 * math.log(2), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [((4, 3), "batch axis"), ((0, 4, 3), "empty batch"), ((3, 4, 2), "comes last"), ((2, 4, 5), "same states")],
+)
+def test_hints_for_observations_of_another_shape(shape: tuple[int, ...], hint: str) -> None:
+    with pytest.raises(rankfold.ShapeError, match=hint):
+        log_z(ChainPotentials(torch.zeros(3), Dense(torch.ones(3, 3)), torch.zeros(shape)))
+
+
+def test_word_ids_are_not_observations() -> None:
+    with pytest.raises(rankfold.UnsupportedError, match=r"log_emission\.T\[words\]"):
+        log_z(ChainPotentials(torch.zeros(3), Dense(torch.ones(3, 3)), torch.zeros(2, 4, 3, dtype=torch.int64)))

@@ -19,8 +19,9 @@ from rankfold.cli.measure import median_seconds, peak_bytes
 from rankfold.data.synthetic import draw_sequences, draw_tables
 from rankfold.decoding.posterior import state_posterior
 from rankfold.decoding.viterbi import viterbi
+from rankfold.errors import DomainError
 from rankfold.operators import Dense, LowRank, Operator
-from rankfold.plots.posterior import plot_posterior
+from rankfold.plots.posterior import plot_posterior, require_matplotlib
 from rankfold.recursions.chain import log_z
 from rankfold.recursions.potentials import ChainPotentials
 
@@ -65,6 +66,9 @@ def demo(
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """The comparison as plain data; writes `posterior.png` into `out`."""
+    require_matplotlib()
+    if not 0 <= seed < 2**63:
+        raise DomainError(f"seed is {seed}, but must be at least 0 and below 2**63.")
     out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is found out before the work
     kinds: tuple[Kind, Kind] = ("dense", "low_rank")
     values: dict[str, torch.Tensor] = {}
@@ -132,6 +136,10 @@ def _say(line: str) -> None:
     print(f"  {line} ...", file=sys.stderr, flush=True)
 
 
+def _speed(ratio: float) -> str:
+    return f"{ratio:.1f}x faster" if ratio >= 1 else f"{1 / ratio:.1f}x slower"
+
+
 def _text(result: dict[str, Any]) -> str:
     value, seconds, memory = result["log_likelihood"], result["seconds"], result["memory"]
     known = all(memory.values())
@@ -144,7 +152,7 @@ def _text(result: dict[str, Any]) -> str:
             f"  log-likelihood   dense {value['dense']:.4f}  low rank {value['low_rank']:.4f}  "
             f"(largest difference of a sequence {result['largest_difference']:.1e} nats: "
             f"{'equal' if result['agree'] else 'NOT EQUAL'})",
-            f"  gradient step    {result['time_ratio']:.1f}x faster in low rank  "
+            f"  gradient step    {_speed(result['time_ratio'])} in low rank  "
             f"(dense {seconds['dense'] * 1e3:,.0f} ms, low rank {seconds['low_rank'] * 1e3:,.0f} ms)",
             f"  peak memory      {ratio} in low rank  ({sizes})" if known else f"  peak memory      {ratio}",
             f"  picture          {result['picture']}",

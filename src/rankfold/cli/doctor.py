@@ -16,6 +16,7 @@ import torch
 
 from rankfold import __version__
 from rankfold.cli.exactness import Exactness, check_exactness
+from rankfold.errors import DomainError
 
 PACKAGES = ("torch", "numpy", "triton", "matplotlib")
 EXAMPLE = "example:\n  rankfold doctor --json"
@@ -37,6 +38,8 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report; 1 if the check fails."""
+    if not 0 < arguments.seconds < 3600:
+        raise DomainError(f"--seconds is {arguments.seconds}, but must be above 0 and below 3600.")
     report = doctor(seconds=arguments.seconds)
     print(json.dumps(report, indent=2) if arguments.json else _text(report))
     return 0 if report["exact"] else 1

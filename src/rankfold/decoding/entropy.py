@@ -7,17 +7,22 @@ Read next: `operators/by_rows.py`.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
+from rankfold.numerics.scaled import Scaled
 from rankfold.operators import LowRank
 from rankfold.recursions.chain import log_z, messages
 from rankfold.recursions.potentials import Chain, ChainPotentials, checked
 
 Of = Literal["states", "joint"]
+
+# Nats by which sums may miss log Z: far above float64 rounding, far below any loss that would matter.
+GAP = 1e-6
 
 
 def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float64
@@ -51,17 +56,24 @@ def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float6
     expected = _weighted(posterior, c.log_obs) + _weighted(posterior, log_end)
     expected = expected + _weighted(posterior[:, :1], c.log_initial[:, None])
     if c.log_obs.shape[1] > 1:
-        ahead = future.mantissa * _emission(c.log_obs, posterior)
-        expected = expected + _transitions(c, past.mantissa[:, :-1], ahead[:, 1:], posterior, inside[:, 1:], of)
+        log_scale = past.log_scale[:, :-1] + future.log_scale[:, 1:] - total[:, None]
+        expected = expected + _transitions(c, past, future, posterior, log_scale, of)
     return torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0)
 
 
-def _transitions(c: Chain, source: Tensor, target: Tensor, posterior: Tensor, moves: Tensor, of: Of) -> Tensor:  # "b"
-    """E[log A] summed over positions, the log of the weight of (z, r, y) if `of` is joint."""
+def _transitions(c: Chain, past: Scaled, future: Scaled, posterior: Tensor, log_scale: Tensor, of: Of) -> Tensor:  # "b"
+    """E[log A] summed over positions, the log of the weight of (z, r, y) if `of` is joint.
+
+    log_scale "b t-1" is what past and future together are short of the posterior's scale.
+    """
+    moves = posterior[:, 1:].sum(-1) > 0
+    source, log_source = _in_view(past.mantissa[:, :-1], posterior[:, :-1])
+    emission, log_emission = _emission(c.log_obs[:, 1:], posterior[:, 1:])
+    target, log_target = _in_view(future.mantissa[:, 1:] * emission, posterior[:, 1:])
     transition = c.transition
-    source, target = (_in_view(side, used) for side, used in ((source, posterior[:, :-1]), (target, posterior[:, 1:])))
     use = torch.where(moves, (transition.push(source) * target).sum(-1), 1.0)
-    _expect_all((use > 0).all(-1))
+    accounted = use.log() + log_source + log_emission + log_target + log_scale + transition.log_scale
+    _expect_all((torch.where(moves, accounted, 0.0).detach().abs() <= GAP).all(-1))
     weighted = (
         transition.push_joint_log_weighted(source)
         if of == "joint" and isinstance(transition, LowRank)
@@ -71,13 +83,14 @@ def _transitions(c: Chain, source: Tensor, target: Tensor, posterior: Tensor, mo
     return torch.where(moves, log_a, 0.0).sum(-1)
 
 
-def _in_view(side: Tensor, posterior: Tensor) -> Tensor:  # "b t z" twice
-    """One side of the moves, scaled so that the largest entry with posterior mass is 1.
+def _in_view(side: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:  # "b t z" twice -> "b t z", "b t"
+    """One side of the moves, scaled so that its largest entry with posterior mass is 1, and the log of that scale.
 
-    Entries without any may be hundreds of nats above; they are cut at 1e120, for they lead nowhere.
+    Entries without mass may be hundreds of nats above; they are cut at e^280, for they lead nowhere.
     """
     top = torch.where(posterior > 0, side, 0.0).detach().amax(-1, keepdim=True)
-    return (side / torch.where(top > 0, top, 1.0)).clamp(max=1e120)
+    top = torch.where(top > 0, top, 1.0)
+    return (side / top).clamp(max=math.exp(280)), top[..., 0].log()
 
 
 def _weighted(posterior: Tensor, log_weight: Tensor) -> Tensor:  # "b t z" twice -> "b"
@@ -86,17 +99,18 @@ def _weighted(posterior: Tensor, log_weight: Tensor) -> Tensor:  # "b t z" twice
     return (posterior * counted).sum((-2, -1))
 
 
-def _emission(log_obs: Tensor, posterior: Tensor) -> Tensor:  # "b t z" twice
-    """exp(log_obs) over its largest entry among states with posterior mass; those without any are cut at e^280."""
+def _emission(log_obs: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:  # "b t z" twice -> "b t z", "b t"
+    """exp(log_obs) over its largest entry with posterior mass, cut at e^280 where there is none; that entry's log."""
     top = torch.where(posterior > 0, log_obs, float("-inf")).detach().amax(-1, keepdim=True)
-    shift = torch.where(top > float("-inf"), top, 0.0)
-    return torch.exp(torch.where(top > float("-inf"), log_obs - shift, 0.0).clamp(max=280.0))
+    known = top > float("-inf")
+    top = torch.where(known, top, 0.0)
+    return torch.exp(torch.where(known, log_obs - top, 0.0).clamp(max=280.0)), top[..., 0]
 
 
 def _expect_range(total: Tensor, mass: Tensor, log_scale: Tensor, inside: Tensor) -> None:
     """Raise if the messages of a sequence, in float64, do not account for its log Z."""
     gap = torch.where(inside, mass.log() + log_scale - total[:, None], 0.0).detach().abs()
-    _expect_all((gap <= 1e-6).all(-1))  # far above rounding, far below any loss that would matter
+    _expect_all((gap <= GAP).all(-1))
 
 
 def _expect_all(sound: Tensor) -> None:  # "b"

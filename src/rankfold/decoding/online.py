@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rankfold.errors import expect, expect_logs, same_kind
 from rankfold.numerics.log_space import log_weights
+from rankfold.numerics.precision import matmul_precision
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators import Dense, Operator
 from rankfold.operators.protocol import expect_operator
@@ -38,11 +39,15 @@ class FilterState(NamedTuple):
     def start(cls, log_initial: Tensor) -> FilterState:  # "b z"
         """The state before any observation."""
         expect(log_initial, "b z", name="log_initial", hint="One row for each stream.")
+        expect_logs(log_initial, name="log_initial")
         return cls(None, log_initial, torch.zeros(len(log_initial), dtype=torch.float64, device=log_initial.device))
 
 
 def step(state: FilterState, transition: Operator, log_obs: Tensor) -> FilterState:  # "b z"
-    """The state after one more observation: O(b z r) for a low-rank transition, whatever came before."""
+    """The state after one more observation: O(b z r) for a low-rank transition, whatever came before.
+
+    Detached: gradients do not flow through a stream. To train, use `chain.log_z`.
+    """
     expect_operator(transition, name="transition")
     expect(log_obs, "b z", name="log_obs", b=len(state.log_next), z=transition.shape[0])
     ahead = advance(ChainPotentials(state.log_next, transition, log_obs[:, None]))
@@ -53,7 +58,7 @@ def filter(p: ChainPotentials) -> Filtered:
     """The distribution of every state given the observations up to its own position.
 
     log_final is not used: it belongs to the end. Not the posterior given the whole sequence: see
-    `state_posterior`. Cost: two forward passes in float64, the second to see that nothing was lost.
+    `state_posterior`. Detached. Cost: two forward passes in float64, the second to see that nothing was lost.
     """
     c = checked(p).detach()
     with torch.no_grad():
@@ -80,7 +85,8 @@ def predict(log_next: Tensor, log_emission: Tensor) -> Tensor:  # "b z", "z v" -
     same_kind(log_next, "log_next", {"log_emission": log_emission})
     expect_logs(log_next, name="log_next")
     emission, state = Dense.from_log(log_emission), Scaled.from_log(log_next)
-    weight = emission.push(state.mantissa)
+    with matmul_precision("float32", log_next.device):
+        weight = emission.push(state.mantissa)
     log_word = log_weights(weight) + (state.log_scale[:, None] + emission.log_scale)
     small = (weight < smallest_sum(state.mantissa)).any(0).nonzero()[:, 0]
     if len(small):  # words that linear arithmetic loses digits of, or all

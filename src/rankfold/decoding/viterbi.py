@@ -45,7 +45,7 @@ def viterbi(p: ChainPotentials) -> BestPath:
 
     Exact for every operator. Dense: b t z y additions. Banded: b t z k. Low rank and sums: by blocks of rows
     that are never all in memory, t z y r shared by the batch plus b t z y. `.plan` says which it was.
-    Ties go to the smallest state. Not the most probable state at each position: see `state_posterior`.
+    Ties go to the smallest state. Detached. Not the most probable state at each position: see `state_posterior`.
     """
     c = checked(p).detach()
     transition = c.transition

@@ -140,7 +140,9 @@ class Banded:
 
 def _expect_inside(weight: Tensor, offset: int) -> None:
     size, width = weight.shape
-    if not isinstance(offset, int) or offset <= -size or offset + width > size:
+    if not isinstance(offset, int):
+        raise ShapeError(f"offset is {offset!r} of {type(offset).__name__}, but is an int: int(offset).")
+    if offset <= -size or offset + width > size:
         raise ShapeError(
             f"a band of {width} diagonals from offset {offset} leaves a matrix of {size} states: "
             f"diagonals run from {1 - size} to {size - 1}.\n"

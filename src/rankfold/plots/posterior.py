@@ -13,6 +13,14 @@ from torch import Tensor
 from rankfold.errors import UnsupportedError
 
 
+def require_matplotlib() -> None:
+    """Raise, saying what to install, where pictures cannot be drawn."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedError("a picture needs matplotlib.\n  Install it: pip install matplotlib.") from error
+
+
 def plot_posterior(
     posterior: Tensor, path: Tensor, file: Path, *, truth: Tensor | None = None, title: str = "", num_shown: int = 32
 ) -> Path:
@@ -21,11 +29,10 @@ def plot_posterior(
     posterior "t z", path "t", truth "t". Only the `num_shown` states with the most mass get a row; the caption
     says how much of the posterior they hold.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UnsupportedError("a picture needs matplotlib.\n  Install it: pip install 'rankfold[plots]'.") from error
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     posterior = posterior.detach().cpu()
     num_positions = posterior.shape[0]
     used = posterior.sum(0)

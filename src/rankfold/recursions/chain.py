@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, may_look
-from rankfold.numerics.precision import Precision, check_precision
+from rankfold.numerics.precision import Precision, check_precision, matmul_precision
 from rankfold.numerics.scaled import Scaled
 from rankfold.recursions.chain_filter import log_filtered, log_push
 from rankfold.recursions.chain_solve import Arithmetic, LogSolution, Solution, solve
@@ -70,6 +70,8 @@ def messages(p: ChainPotentials, arithmetic: Arithmetic = "scaled") -> Messages:
 
 
 def _messages(c: Chain, solution: Solution) -> Messages:
+    # Rebuilt from its tensors: an operator kept while an optimiser changed them still holds what it made of them.
+    c = c.with_tensors(*c.tensors())
     traced = c.double() if isinstance(solution, LogSolution) else c
     inside = c.inside()
     both = []
@@ -123,6 +125,7 @@ class _LogZ(torch.autograd.Function):
     def forward(ctx: Any, c: Chain, arithmetic: Arithmetic, precision: Precision, *tensors: Tensor) -> Tensor:
         ctx.chain = c = c.with_tensors(*(x.detach() for x in tensors))
         ctx.solution = solve(c, arithmetic, precision)
+        ctx.precision = precision
         ctx.save_for_backward(*tensors)
         log_z: Tensor = ctx.solution.log_z
         return log_z.clone()
@@ -138,7 +141,8 @@ class _LogZ(torch.autograd.Function):
             tensors = tuple(x.view_as(x) for x in tensors)
             (out,) = ctx.solution.retrace(ctx.chain.with_tensors(*tensors), "log_z")
             asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
-            found = iter(torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True))
+            with matmul_precision(ctx.precision, weight.device):
+                found = iter(torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True))
         else:
             solved = ctx.solution.gradients(weight, of_transition=any(wanted[3:]))
             every = (x.to(like.dtype) for x, like in zip(solved, tensors, strict=False))

@@ -88,7 +88,7 @@ def checked(p: ChainPotentials) -> Chain:
         "b t z",
         name="log_obs",
         z=num_states,
-        hint=f"The transition maps {num_states} -> {num_states}: did both see the same states?",
+        hint=_hint(p.log_obs, num_states),
     )
     num_sequences, num_positions, _ = p.log_obs.shape
     ends: dict[str, Tensor] = {"log_initial": p.log_initial}
@@ -117,6 +117,18 @@ def checked(p: ChainPotentials) -> Chain:
     return chain
 
 
+def _hint(log_obs: Tensor, num_states: int) -> str:
+    """What to do about a log_obs of another shape."""
+    shape = tuple(getattr(log_obs, "shape", ()))
+    if len(shape) == 2 and shape[1] == num_states:
+        return "For one sequence add a batch axis: log_obs[None]."
+    if 0 in shape:
+        return "An empty batch or sequence has nothing to sum over: leave it out."
+    if len(shape) == 3 and shape[2] != num_states and num_states in shape:
+        return f"The axis of {num_states} states comes last: permute the others to the front."
+    return f"The transition maps {num_states} -> {num_states}: did both see the same states?"
+
+
 def _lengths(lengths: Tensor | None, num_sequences: int, num_positions: int, like: Tensor) -> tuple[Tensor, bool]:
     if lengths is None:
         return torch.full((num_sequences,), num_positions, device=like.device), False
@@ -129,6 +141,7 @@ def _lengths(lengths: Tensor | None, num_sequences: int, num_positions: int, lik
         if lengths.device != like.device:
             raise UnsupportedError("lengths must be on the device of log_obs while a CUDA graph is captured.")
         return lengths.long(), True
+    lengths = lengths.long()
     wrong = (lengths < 1) | (lengths > num_positions)
     if wrong.any():
         where = int(wrong.nonzero()[0])
