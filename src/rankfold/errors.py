@@ -35,16 +35,14 @@ def expect(x: Tensor, axes: str, *, name: str, hint: str = "", **sizes: int) -> 
         raise ShapeError(
             f'{name} must be a torch.Tensor "{axes}", but is a {type(x).__name__}.\n  Wrap it: torch.as_tensor(...).'
         )
-    if not x.dtype.is_floating_point:
-        raise UnsupportedError(
-            f"{name} has dtype {x.dtype}; weights and logs are float32 or float64.\n"
-            "  The log-weights of word ids are rows of a table: log_emission.T[words]."
-        )
     if x.dtype not in (torch.float32, torch.float64):
-        raise UnsupportedError(
-            f"{name} has dtype {x.dtype}; float32 and float64 are supported.\n"
-            f'  Convert it with .float(); lower precision inside products is an argument: precision="bf16".'
+        words = not (x.dtype.is_floating_point or x.dtype.is_complex)
+        remedy = (
+            "For word ids take the rows of a table of log-weights: log_emission.T[words]."
+            if words
+            else 'Convert it with .float(); lower precision inside products is an argument: precision="bf16".'
         )
+        raise UnsupportedError(f"{name} has dtype {x.dtype}; float32 and float64 are supported.\n  {remedy}")
     letters = axes.split()
     wrong = x.ndim != len(letters) or any(
         size == 0 or sizes.get(letter, size) != size for letter, size in zip(letters, x.shape, strict=False)
