@@ -75,10 +75,28 @@ def find_split(directory: str | Path, split: str) -> Path:
     Before the split's name may stand any prefix that ends in a dot, hyphen or underscore. Two candidates are an error.
     """
     directory = Path(directory)
+    found = _candidates(directory, split)
+    if not found:
+        names = _names(directory)
+        listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        raise DataError(
+            f"{directory}: no file for the split {split!r}; the folder holds {listed or 'no files'}.\n"
+            f"  Expected {split}.txt or {split}.txt.gz, one sentence a line."
+        )
+    return directory / found[0]
+
+
+def has_split(directory: str | Path, split: str) -> bool:
+    """Whether `find_split` would find one; two candidates are an error here too."""
+    return bool(_candidates(Path(directory), split))
+
+
+def _candidates(directory: Path, split: str) -> list[str]:
+    """The name of the one file that could be the split, or nothing."""
     if not directory.is_dir():
         what = "a file" if directory.exists() else "missing"
         raise DataError(f"{directory} is {what}, but a folder that holds {split}.txt was expected.")
-    names = sorted(path.name for path in directory.iterdir() if path.is_file())
+    names = _names(directory)
     found = [name for name in names if name in (f"{split}.txt", f"{split}.txt.gz")]
     if not found:
         pattern = re.compile(rf"(.*[._-])?{re.escape(split)}\.(txt|tokens)(\.gz)?")
@@ -88,13 +106,11 @@ def find_split(directory: str | Path, split: str) -> Path:
             f"{directory}: {len(found)} files could be the split {split!r}: {', '.join(found)}.\n"
             "  Which one is meant is not guessed at: keep one, move the others."
         )
-    if not found:
-        listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        raise DataError(
-            f"{directory}: no file for the split {split!r}; the folder holds {listed or 'no files'}.\n"
-            f"  Expected {split}.txt or {split}.txt.gz, one sentence a line."
-        )
-    return directory / found[0]
+    return found
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.is_file())
 
 
 def open_bytes(path: Path, *, gzipped: bool) -> BinaryIO:

@@ -43,6 +43,11 @@ class Banded:
         return cls._of(log_weight, offset, is_log=True)
 
     @classmethod
+    def unchecked(cls, weight: Tensor, offset: int) -> Banded:  # "z k"
+        """The same without a look at the values: for weights that are distributions by construction."""
+        return cls._of(weight, offset, is_log=False)
+
+    @classmethod
     def _of(cls, value: Tensor, offset: int, *, is_log: bool) -> Self:
         self = cls.__new__(cls)
         self._set(value, offset, is_log=is_log)

@@ -32,6 +32,11 @@ class Dense:
         return cls._of(Factor(log_weight, is_log=True))
 
     @classmethod
+    def unchecked(cls, weight: Tensor) -> Dense:  # "z y"
+        """The same without a look at the values: for weights that are distributions by construction."""
+        return cls._of(Factor(weight, is_log=False))
+
+    @classmethod
     def _of(cls, weight: Factor) -> Self:
         self = cls.__new__(cls)
         self._weight = weight

@@ -41,6 +41,11 @@ class LowRank(ByRows):
         return cls._of(Factor(log_left, is_log=True), Factor(log_right, is_log=True))
 
     @classmethod
+    def unchecked(cls, left: Tensor, right: Tensor) -> LowRank:  # "z r", "y r"
+        """The same without a look at the values: for weights that are distributions by construction."""
+        return cls._of(Factor(left, is_log=False), Factor(right, is_log=False))
+
+    @classmethod
     def fit(cls, dense: Tensor, rank: int, *, seed: int = 0, num_steps: int = 2000) -> Fit[LowRank]:
         """The non-negative factorisation of a matrix, an approximation, with the error it leaves.
 

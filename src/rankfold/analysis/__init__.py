@@ -1,0 +1,1 @@
+"""What a trained model is compared with, and what its states mean."""

@@ -1,0 +1,274 @@
+"""Tensors on disk without pickle: whole or not at all, and checked to the last bit when they come back.
+
+A file is in the safetensors format, with a sha256 of everything in it among its metadata. Each file is written beside
+the one it replaces and takes its name at the end. Read next: `training/run_dir.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from rankfold.errors import DataError, DomainError, UnsupportedError
+
+CHECKSUM = "rankfold.sha256"
+# What safetensors 0.5 and later read; complex numbers came with a later release.
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+REMEDY = "Copy it again from where it was saved, or take an earlier one."
+
+
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write one safetensors file, whole or not at all; an `OSError` says that an earlier file is untouched.
+
+    Tensors may be on any device, strided, or share memory; each is written in full. Equal content is equal bytes.
+    """
+    _save(Path(path), tensors, metadata or {})
+
+
+def load_tensors(path: str | Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata that `save_tensors` wrote; `DataError` if a bit of them has changed.
+
+    Not a reader of every safetensors file: one without our checksum is refused, since damage could not be seen.
+    """
+    tensors, metadata, _ = _load(Path(path), device)
+    return tensors, metadata
+
+
+def save_sharded(
+    folder: str | Path,
+    tensors: Mapping[str, Tensor],
+    *,
+    stem: str = "model",
+    max_shard_bytes: int | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> list[Path]:
+    """The files written: `model.safetensors`, or above the limit shards and their index as Hugging Face lays them out.
+
+    No tensor is divided: one above the limit has a shard of its own. Until the last file is in place, `load_sharded`
+    gives the earlier weights, or refuses where shards of both have the same names; it never mixes them.
+    """
+    folder = Path(folder)
+    shards = _divide(tensors, max_shard_bytes)
+    folder.mkdir(parents=True, exist_ok=True)
+    whole, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
+    if len(shards) == 1:
+        save_tensors(whole, tensors, metadata)
+        _retire(index)  # where there is an index, it is what loads
+        return [whole]
+    names = [f"{stem}-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+    digests = [_save(folder / name, shard, metadata or {}) for name, shard in zip(names, shards, strict=True)]
+    total = {"total_size": sum(map(_num_bytes, tensors.values())), CHECKSUM: _joint(digests)}
+    weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+    write_text(index, json.dumps({"metadata": total, "weight_map": weight_map}, indent=2) + "\n")
+    _retire(whole)  # other readers prefer it to the index
+    return [*(folder / name for name in names), index]
+
+
+def load_sharded(
+    folder: str | Path, stem: str = "model", device: str | torch.device = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata that `save_sharded` wrote, in one file or in many."""
+    index = Path(folder) / f"{stem}.safetensors.index.json"
+    if not index.exists():
+        return load_tensors(index.with_name(f"{stem}.safetensors"), device)
+    weight_map, checksum = _read_index(index)
+    tensors: dict[str, Tensor] = {}
+    metadata: dict[str, str] = {}
+    found, digests = {}, []
+    for name in sorted(set(weight_map.values())):
+        if not index.with_name(name).exists():
+            raise DataError(f"{index.with_name(name)}: no such file, but {index.name} names it.\n  {REMEDY}")
+        shard, metadata, digest = _load(index.with_name(name), device)
+        tensors.update(shard)
+        found.update(dict.fromkeys(shard, name))
+        digests.append(digest)
+    if found != weight_map or _joint(digests) != checksum:
+        raise DataError(f"{index}: its shards are not of one saving; one was interrupted, or files mixed.\n  {REMEDY}")
+    return {name: tensors[name] for name in weight_map}, metadata
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file in UTF-8, whole or not at all; an `OSError` says that an earlier file is untouched."""
+    _replace(Path(path), [text.encode()])
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Write one file and return its checksum.
+
+    Our own writer: that of safetensors orders metadata at random, and hides the cause of a failure in a text.
+    """
+    _expect_text({**dict.fromkeys(tensors, ""), **metadata})
+    # Wide types first, so that every tensor starts at a multiple of its width.
+    ordered = {
+        name: _on_disk(name, tensors[name])
+        for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    }
+    digest = _digest(ordered, metadata)
+    header: dict[str, Any] = {"__metadata__": {**dict(sorted(metadata.items())), CHECKSUM: digest}}
+    end = 0
+    for name, x in ordered.items():
+        start, end = end, end + _num_bytes(x)
+        header[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, end]}
+    head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    _replace(path, [len(head).to_bytes(8, "little"), head, *map(_bytes, ordered.values())])
+    return digest
+
+
+def _load(path: Path, device: str | torch.device) -> tuple[dict[str, Tensor], dict[str, str], str]:
+    """Tensors, metadata and checksum of one file."""
+    try:
+        with path.open("rb") as stream:
+            empty = not stream.read(1)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; a .safetensors file was expected.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}. A .safetensors file was expected.") from None
+    if empty:
+        raise DataError(f"{path}: the file is empty: writing or copying it was interrupted.\n  {REMEDY}")
+    try:
+        with safe_open(path, framework="pt") as stream:
+            metadata = dict(stream.metadata() or {})
+            tensors = {name: stream.get_tensor(name) for name in sorted(stream.keys())}
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path}: cut short or damaged: {error}.\n  {REMEDY}") from None
+    checksum = metadata.pop(CHECKSUM, None)
+    if checksum is None:
+        raise DataError(
+            f"{path}: no checksum under {CHECKSUM!r}: damaged, or written by another program.\n"
+            "  In the latter case read it with safetensors.torch.load_file and write it with save_tensors."
+        )
+    if checksum != _digest(tensors, metadata):
+        raise DataError(f"{path}: damaged: the content does not give the checksum stored with it.\n  {REMEDY}")
+    # Copies: what was read so far is a view of the file, and changes if somebody writes into that.
+    return {name: x.to(device, copy=True) for name, x in tensors.items()}, metadata, checksum
+
+
+def _replace(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write a file beside its place, and move it there once the disk holds all of it."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as stream:
+            for piece in pieces:
+                stream.write(piece)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        text = f"{path} could not be written: {error.strerror}. An earlier file of that name is untouched"
+        raise OSError(error.errno, text) from error
+    _sync_folder(path)
+
+
+def _sync_folder(path: Path) -> None:
+    """Have the disk hold the new name of a file, too, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks sync no folders
+            text = f"{path} is written, but its folder could not be synced: {error.strerror}"
+            raise OSError(error.errno, text) from error
+    finally:
+        os.close(descriptor)
+
+
+def _retire(path: Path) -> None:
+    """Remove the file that would be loaded in place of the new ones."""
+    if path.exists():
+        path.unlink()
+        _sync_folder(path)
+
+
+def _divide(tensors: Mapping[str, Tensor], limit: int | None) -> list[dict[str, Tensor]]:
+    """Tensors in their order, in shards of at most `limit` bytes; at least one shard, and one tensor in each."""
+    if limit is not None and limit < 1:
+        raise DomainError(f"max_shard_bytes is {limit}, but a shard has at least 1 byte.")
+    if limit is None:
+        return [dict(tensors)]
+    shards: list[dict[str, Tensor]] = [{}]
+    room = limit
+    for name, x in tensors.items():
+        if shards[-1] and _num_bytes(x) > room:
+            shards.append({})
+            room = limit
+        shards[-1][name] = x
+        room -= _num_bytes(x)
+    return shards
+
+
+def _read_index(path: Path) -> tuple[dict[str, str], Any]:
+    """The shard of each tensor, and the checksum over all shards."""
+    try:
+        content = json.loads(path.read_bytes())
+        weight_map, checksum = content["weight_map"], content["metadata"].get(CHECKSUM)
+        plain = all(isinstance(name, str) and Path(name).name == name for name in weight_map.values())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        plain = False
+    if not plain:
+        raise DataError(f'{path}: not an index of shards: "metadata" and "weight_map" were expected.\n  {REMEDY}')
+    return weight_map, checksum
+
+
+def _expect_text(texts: Mapping[str, Any]) -> None:
+    """Raise unless keys and values are strings that do not mean something else in a file."""
+    for key, value in texts.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise DomainError(f"metadata and names are strings, but {key!r} has the value {value!r}.")
+        if key in ("__metadata__", CHECKSUM):
+            raise DomainError(f"the name {key!r} is taken by the file itself: choose another.")
+
+
+def _on_disk(name: str, x: Tensor) -> Tensor:
+    """A tensor as it is written: on the CPU, contiguous; a copy only where it is not that already."""
+    if x.layout != torch.strided or x.is_meta or x.dtype not in DTYPES:
+        raise UnsupportedError(f"{name} is a {x.device} tensor of {x.dtype}, {x.layout}: it has no place in a file.")
+    return x.detach().cpu().resolve_neg().contiguous()
+
+
+def _bytes(x: Tensor) -> memoryview:
+    """The memory of a contiguous tensor, not copied."""
+    flat = x.as_strided((x.numel(),), (1,))  # one entry may have any stride and still count as contiguous
+    return flat.view(torch.uint8).numpy().data
+
+
+def _num_bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """The sha256 of metadata, names, types, shapes and bytes, by name: the header counts as much as the numbers."""
+    digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
+    for name, x in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(x.dtype), list(x.shape)]).encode())
+        digest.update(_bytes(x))
+    return digest.hexdigest()
+
+
+def _joint(digests: list[str]) -> str:
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()

@@ -1,0 +1,181 @@
+"""What all models of words share: from a batch to its log-likelihood, questions, generation, saving.
+
+A model gives `parts` (its distributions, without a batch), `potentials` (with one), and names its recursion.
+Dropout happens exactly where a generator is given. Read next: `models/hmm.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.data.batch import Batch
+from rankfold.data.vocab import Vocabulary
+from rankfold.decoding.generate import generate
+from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
+from rankfold.models.config import ModelConfig
+from rankfold.numerics.precision import Precision
+from rankfold.params.emissions import Emission
+from rankfold.planning import Plans
+from rankfold.recursions.chain_solve import Arithmetic
+
+
+class HasEmission(Protocol):
+    """Whatever else a model is made of, it has a distribution of words given each hidden value."""
+
+    @property
+    def emission(self) -> Emission: ...
+
+
+Parts = TypeVar("Parts", bound=HasEmission)
+Potentials = TypeVar("Potentials")
+Carried = TypeVar("Carried")
+
+
+class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
+    """A distribution over sequences of word ids, with hidden paths summed out exactly."""
+
+    config: ModelConfig
+    num_words: int
+    vocabulary: Vocabulary | None = None  # what the ids mean, where known
+
+    @abstractmethod
+    def parts(self, generator: torch.Generator | None = None) -> Parts:
+        """The distributions the model is made of; with a generator, those of one training step with dropout."""
+
+    @abstractmethod
+    def potentials(
+        self,
+        batch: Batch,
+        *,
+        parts: Parts | None = None,
+        carried: Carried | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Potentials:
+        """The weights of all hidden paths of a batch. `parts` saves computing them again for every batch."""
+
+    @abstractmethod
+    def log_z(
+        self, potentials: Potentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+    ) -> Tensor:  # "b"   float64
+        """The log-probability of each sequence."""
+
+    @abstractmethod
+    def carry(self, potentials: Potentials) -> Carried:
+        """What the next stretch of a stream needs to know, detached."""
+
+    @abstractmethod
+    def log_next(self, parts: Parts, batch: Batch | None) -> Tensor:  # "b z"
+        """The log-distribution of the hidden value after each sequence; before any word if there is no batch."""
+
+    @abstractmethod
+    def transition_rows(self, parts: Parts, index: Tensor) -> Tensor:  # "k" -> "k z"
+        """The log-distribution of the next hidden value, given this one."""
+
+    @abstractmethod
+    def query(self, potentials: Potentials) -> Any:
+        """The object whose methods answer questions of a batch."""
+
+    @abstractmethod
+    def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
+        """What a gradient step costs, in operations and bytes, for each order of summing out; the cheapest first."""
+
+    def log_likelihood(
+        self, batch: Batch, *, parts: Parts | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:  # "b"   float64
+        """The log-probability of each sequence of a batch; differentiable in the parameters."""
+        return self.log_z(self.potentials(batch, parts=parts, generator=generator))
+
+    def forward(self, words: Tensor, lengths: Tensor | None = None) -> Any:  # "b t", "b"
+        """The questions one may ask of these sequences: `.log_partition`, `.marginals()`, `.argmax()`, ..."""
+        return self.query(self.potentials(self.batch(words, lengths)))
+
+    def batch(self, words: Tensor, lengths: Tensor | None = None) -> Batch:  # "b t", "b"
+        """Word ids as a batch on the model's device; raises on what is not one."""
+        if not isinstance(words, Tensor) or words.dtype.is_floating_point or words.ndim != 2 or not words.numel():
+            what = f"shape {tuple(words.shape)}, {words.dtype}" if isinstance(words, Tensor) else type(words).__name__
+            raise ShapeError(f'words is {what}, but integer ids "b t" were expected, at least one.')
+        device = self.device
+        if lengths is None:
+            lengths = torch.full((len(words),), words.shape[1])
+        lengths = torch.as_tensor(lengths).to(device).long()
+        if lengths.shape != (len(words),):
+            raise ShapeError(f'lengths has shape {tuple(lengths.shape)}, but "b" was expected, b = {len(words)}.')
+        words = words.to(device).long()
+        inside = torch.arange(words.shape[1], device=device) < lengths[:, None]
+        words = torch.where(inside, words, 0)
+        if may_look(words):
+            low, high = int(words.min()), int(words.max())
+            if low < 0 or high >= self.num_words:
+                raise DomainError(
+                    f"a word has the id {low if low < 0 else high}, but this model knows 0 to {self.num_words - 1}."
+                )
+        return Batch(words, lengths)
+
+    def generate(
+        self,
+        num: int = 1,
+        *,
+        prefix: Sequence[int] = (),
+        end: int = Vocabulary.eos_id,
+        max_length: int = 100,
+        generator: torch.Generator | None = None,
+    ) -> list[list[int]]:
+        """Word ids of `num` independent sentences that go on after `prefix`, which is not repeated; without `end`."""
+        if num < 1 or max_length < 1:
+            raise DomainError(f"num is {num} and max_length {max_length}, but both must be at least 1.")
+        with torch.no_grad():
+            parts = self.parts()
+            batch = self.batch(torch.tensor([list(prefix)])) if len(prefix) else None
+            log_next = self.log_next(parts, batch)
+            if not bool((log_next > float("-inf")).any()):
+                raise DomainError("the prefix has probability 0 under this model: nothing can follow it.")
+            return generate(
+                log_next.expand(num, -1),
+                lambda index: self.transition_rows(parts, index),
+                parts.emission.log_rows,
+                end=end,
+                max_length=max_length,
+                generator=generator,
+            )
+
+    def predict(self, batch: Batch | None = None, *, parts: Parts | None = None) -> Tensor:  # "b v"   float64
+        """The log-probability of every word as the next one, after each sequence of a batch (or at the start)."""
+        with torch.no_grad():
+            parts = self.parts() if parts is None else parts
+            log_next = self.log_next(parts, batch).double()
+            every = torch.arange(log_next.shape[1], device=log_next.device)
+            total = log_next.new_full((len(log_next), self.num_words), float("-inf"))
+            for index in torch.split(every, max(1, 2**24 // total.numel())):
+                part = log_next[:, index, None] + parts.emission.log_rows(index).double()
+                total = torch.logaddexp(total, torch.logsumexp(part, 1))
+        return total
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
+        """Write config.json, model.safetensors (in shards of at most `max_shard_bytes`) and, if known, vocab.json."""
+        from rankfold.models.pretrained import save_model  # it knows how to build every family, so it imports us
+
+        save_model(self, folder, max_shard_bytes=max_shard_bytes)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu") -> Self:
+        """The model that `save_pretrained` wrote."""
+        from rankfold.models.pretrained import load_model
+
+        model = load_model(folder, device=device)
+        if not isinstance(model, cls):
+            raise UnsupportedError(
+                f"{folder} holds a {type(model).__name__}, not a {cls.__name__}.\n"
+                f"  Load it with {type(model).__name__}.from_pretrained, or rankfold.load_model."
+            )
+        return model

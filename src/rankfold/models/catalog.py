@@ -1,0 +1,80 @@
+"""From a record of sizes to a model: one branch a family. Read next: `models/config.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rankfold.data.clusters import Clusters
+from rankfold.errors import DomainError
+from rankfold.models.base import WordModel
+from rankfold.models.block_hmm import BlockHMM
+from rankfold.models.config import ModelConfig
+from rankfold.models.hmm import HMM, Transition
+from rankfold.models.rank_hmm import RankHMM
+from rankfold.params.block_parts import BlockParts, FreeBlockParts
+from rankfold.params.emissions import CategoricalEmission, FreeEmission
+from rankfold.params.rank_factors import FreeRankFactors, RankFactors
+from rankfold.params.transitions import BandedTransition, FreeTransition, LowRankTransition, SoftmaxTransition
+
+AnyModel = WordModel[Any, Any, Any]
+
+
+def build_model(config: ModelConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0) -> AnyModel:
+    """A model with fresh parameters; the seed decides every one of them. Block models need word clusters."""
+    if num_words < 1:
+        raise DomainError(f"num_words is {num_words}, but must be at least 1.")
+    generator = torch.Generator().manual_seed(seed)
+    if config.family == "block":
+        return BlockHMM(config, _blocks(config, num_words, clusters, generator))
+    if config.family == "rank":
+        sizes = (config.num_states, config.rank, num_words)
+        factors = (
+            RankFactors(*sizes, config.dim, config.num_layers, generator=generator)
+            if config.neural
+            else FreeRankFactors(*sizes, generator=generator)
+        )
+        return RankHMM(config, factors, num_words)
+    emission = (
+        CategoricalEmission(config.num_states, num_words, config.dim, config.num_layers, generator=generator)
+        if config.neural
+        else FreeEmission.draw(config.num_states, num_words, generator=generator)
+    )
+    return HMM(config, _transition(config, generator), emission)
+
+
+def _transition(config: ModelConfig, generator: torch.Generator) -> Transition:
+    sizes = (config.num_states, config.rank, config.dim, config.num_layers)
+    if config.family == "lhmm":
+        return LowRankTransition(*sizes, feature_map=config.feature_map, neural=config.neural, generator=generator)
+    if config.family == "banded":
+        return BandedTransition(
+            *sizes,
+            band=config.band,
+            band_init=config.band_init,
+            feature_map=config.feature_map,
+            neural=config.neural,
+            generator=generator,
+        )
+    if config.neural:
+        return SoftmaxTransition(config.num_states, config.dim, config.num_layers, generator=generator)
+    return FreeTransition.draw(config.num_states, generator=generator)
+
+
+def _blocks(
+    config: ModelConfig, num_words: int, clusters: Clusters | None, generator: torch.Generator
+) -> BlockParts | FreeBlockParts:
+    if clusters is None:
+        raise DomainError(
+            "a block model needs the cluster of every word: build_model(..., clusters=...).\n"
+            "  rankfold.data has brown, uniform_clusters and read_clusters."
+        )
+    if len(clusters.assignment) != num_words or clusters.num_clusters != config.num_clusters:
+        raise DomainError(
+            f"{clusters.num_clusters} clusters of {len(clusters.assignment)} words were given, "
+            f"but the model has {config.num_clusters} clusters of {num_words} words."
+        )
+    if config.neural:
+        return BlockParts(config.num_states, clusters, config.dim, config.num_layers, generator=generator)
+    return FreeBlockParts(config.num_states, clusters, generator=generator)

@@ -1,0 +1,57 @@
+"""What a model of words is made of: one flat record, the `[model]` table of a recipe and of a saved model.
+
+Read next: `models/catalog.py`, which builds a model from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rankfold.errors import DomainError
+from rankfold.params.dropout import DropoutKind
+from rankfold.params.features import FeatureKind
+
+Family = Literal["hmm", "lhmm", "banded", "block", "rank"]
+PlanName = Literal["auto", "state", "rank"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+
+    family: Family = "lhmm"
+    num_states: int = 1024
+    rank: int = 256  # lhmm, banded: features of the transition; rank: ranks, which say the words
+    dim: int = 128  # of embeddings and residual layers
+    num_layers: int = 2  # residual layers of each network
+    neural: bool = True  # false: free tables, the ablation
+    feature_map: FeatureKind = "exp"  # lhmm, banded
+    band: int = 8  # banded: diagonals on each side of the main one
+    band_init: float | None = None  # banded: log-weight at the start; None: as much mass as the low-rank part
+    clusters: str = "brown"  # block: "brown", "uniform", or a file of word clusters
+    num_clusters: int = 32  # block
+    plan: PlanName = "auto"  # rank: which variables are summed out first
+    state_dropout: float = 0.0  # all but rank
+    state_dropout_kind: DropoutKind = "exact"
+    feature_dropout: float = 0.0  # lhmm, banded
+    logit_dropout: float = 0.0  # rank
+
+    def __post_init__(self) -> None:
+        for name in ("num_states", "rank", "dim", "num_clusters"):
+            if getattr(self, name) < 1:
+                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        for name in ("num_layers", "band"):
+            if getattr(self, name) < 0:
+                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 0.")
+        for name in ("state_dropout", "feature_dropout", "logit_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 0 and below 1.")
+        if self.family == "block" and self.num_states % self.num_clusters:
+            below = max(self.num_states - self.num_states % self.num_clusters, self.num_clusters)
+            raise DomainError(
+                f"num_states is {self.num_states}, which {self.num_clusters} clusters cannot share evenly.\n"
+                f"  Take num_states = {below}, or another num_clusters."
+            )
+        if self.family == "block" and self.state_dropout_kind == "bernoulli" and self.state_dropout:
+            raise DomainError('state_dropout_kind is "bernoulli", but block models keep an exact number: "exact".')

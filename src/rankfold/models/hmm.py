@@ -1,0 +1,130 @@
+"""The hidden Markov model of words: softmax, low-rank or banded transitions, words from states.
+
+    p(x, z) = start[z_1] emission[z_1, x_1]  prod_t  A[z_t-1, z_t] emission[z_t, x_t]
+
+Read next: `params/transitions.py` for A, `recursions/chain.py` for the sum over z.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.data.batch import Batch
+from rankfold.errors import DomainError, UnsupportedError, expect, expect_weights
+from rankfold.models.base import WordModel
+from rankfold.models.config import ModelConfig
+from rankfold.numerics.precision import Precision
+from rankfold.operators import Operator
+from rankfold.params.dropout import kept, num_kept
+from rankfold.params.emissions import CategoricalEmission, Emission, FreeEmission
+from rankfold.params.transitions import BandedTransition, FreeTransition, LowRankTransition, SoftmaxTransition
+from rankfold.planning import Plans, chain_plan
+from rankfold.queries.chain import ChainQuery
+from rankfold.recursions import chain
+from rankfold.recursions.chain_solve import Arithmetic
+from rankfold.recursions.potentials import ChainPotentials
+
+Transition = SoftmaxTransition | FreeTransition | LowRankTransition | BandedTransition
+
+
+class HMMParts(NamedTuple):
+    """The distributions of an HMM, over the states that are kept."""
+
+    log_initial: Tensor  # "z"
+    transition: Operator  # "z z"
+    emission: Emission
+    log_mask: Tensor | None = None  # "z"   -inf for dropped states that keep their number (banded)
+
+
+class HMM(WordModel[HMMParts, ChainPotentials, Tensor]):
+    """Families "hmm" (softmax), "lhmm" (low rank) and "banded" (low rank + band)."""
+
+    def __init__(
+        self, config: ModelConfig, transition: Transition, emission: CategoricalEmission | FreeEmission
+    ) -> None:
+        super().__init__()
+        self.config, self.transition, self.emission = config, transition, emission
+        table = emission.word if isinstance(emission, CategoricalEmission) else emission.log_emission.mT
+        self.num_words = len(table)
+
+    @classmethod
+    def from_tables(cls, start: Tensor, transition: Tensor, emission: Tensor) -> HMM:  # "z", "z z", "z v"
+        """The HMM with these probabilities, each row summing to 1, as trainable free tables.
+
+        float32 or float64; zeros stay zero, in training too.
+        """
+        if not isinstance(transition, Tensor):
+            raise UnsupportedError(
+                f"transition is a {type(transition).__name__}, but a matrix was expected.\n"
+                "  With an operator build rankfold.ChainPotentials(log_initial, operator, log_obs) directly."
+            )
+        expect(start, "z", name="start")
+        expect(transition, "z y", name="transition", z=len(start), y=len(start))
+        expect(emission, "z v", name="emission", z=len(start))
+        for name, table in (("start", start), ("transition", transition), ("emission", emission)):
+            expect_weights(table, name=name)
+            _expect_ones(table.reshape(-1, table.shape[-1]), name)
+        config = ModelConfig(family="hmm", num_states=len(start), neural=False)
+        log_start, log_transition, log_emission = (x.detach().log() for x in (start, transition, emission))
+        return cls(config, FreeTransition(log_start, log_transition), FreeEmission(log_emission))
+
+    def parts(self, generator: torch.Generator | None = None) -> HMMParts:
+        config = self.config
+        keep = kept(config.num_states, config.state_dropout, generator=generator, kind=config.state_dropout_kind)
+        features = kept(config.rank, config.feature_dropout, generator=generator)
+        log_initial, transition = self.transition(keep, features)
+        if keep is None or not isinstance(self.transition, BandedTransition):
+            return HMMParts(log_initial, transition, self.emission(keep))
+        log_mask = torch.full_like(log_initial, float("-inf")).index_fill(0, keep, 0.0)
+        return HMMParts(log_initial, transition, self.emission(None), log_mask)
+
+    def potentials(
+        self,
+        batch: Batch,
+        *,
+        parts: HMMParts | None = None,
+        carried: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> ChainPotentials:
+        parts = self.parts(generator) if parts is None else parts
+        log_obs = parts.emission.log_obs(batch.words)
+        if parts.log_mask is not None:
+            log_obs = log_obs + parts.log_mask
+        log_initial = parts.log_initial if carried is None else carried[: len(batch.words)]
+        return ChainPotentials(log_initial, parts.transition, log_obs, lengths=batch.lengths)
+
+    def log_z(
+        self, potentials: ChainPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+    ) -> Tensor:  # "b"
+        return chain.log_z(potentials, arithmetic, precision)
+
+    def carry(self, potentials: ChainPotentials) -> Tensor:  # "b z"
+        return chain.carry(potentials)
+
+    def log_next(self, parts: HMMParts, batch: Batch | None) -> Tensor:  # "b z"
+        return parts.log_initial[None] if batch is None else self.carry(self.potentials(batch, parts=parts))
+
+    def transition_rows(self, parts: HMMParts, index: Tensor) -> Tensor:  # "k" -> "k z"
+        return parts.transition.log_rows(index)
+
+    def query(self, potentials: ChainPotentials) -> ChainQuery:
+        return ChainQuery(potentials)
+
+    def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
+        config = self.config
+        size = config.num_states if config.family == "banded" else num_kept(config.num_states, config.state_dropout)
+        rank = None if config.family == "hmm" else num_kept(config.rank, config.feature_dropout)
+        band = 2 * min(config.band, size - 1) + 1 if config.family == "banded" else 0
+        dim = config.dim if config.neural else 0
+        return chain_plan(size, rank, band, self.num_words, dim, batch, length, device, precision)
+
+
+def _expect_ones(table: Tensor, name: str) -> None:  # "k v"
+    total = table.detach().double().sum(1)
+    wrong = ((total - 1).abs() > 1e-4).nonzero()[:, 0]
+    if len(wrong):
+        where = f"row {int(wrong[0])} of {name}" if len(table) > 1 else name
+        raise DomainError(f"{where} sums to {float(total[wrong[0]]):.6g}, but probabilities sum to 1.")

@@ -1,0 +1,113 @@
+"""Models on disk: config.json, model.safetensors (or shards and their index), vocab.json. No pickle.
+
+Read next: `data/weights.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankfold.data.clusters import Clusters
+from rankfold.data.vocab import Vocabulary
+from rankfold.data.weights import load_sharded, save_sharded, write_text
+from rankfold.errors import DataError, DomainError
+from rankfold.models.catalog import AnyModel, build_model
+from rankfold.models.config import ModelConfig
+from rankfold.settings import build, to_mapping
+
+FORMAT, VERSION = "rankfold-model", 1
+CLUSTER = "blocks.members.cluster"
+
+
+def save_model(model: AnyModel, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
+    """Write a model into a folder, each file whole or not at all; the configuration last."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = model.vocabulary
+    if vocabulary is not None:
+        if len(vocabulary) != model.num_words:
+            raise DomainError(f"the vocabulary has {len(vocabulary)} words, but the model {model.num_words}.")
+        vocabulary.save(folder / "vocab.json")
+    save_sharded(folder, model.state_dict(), max_shard_bytes=max_shard_bytes)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": to_mapping(model.config),
+        "num_words": model.num_words,
+        "dtype": dtype,
+        "vocabulary": None if vocabulary is None else vocabulary.fingerprint(),
+    }
+    write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
+
+
+def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:
+    """The model of a folder, of whichever family, with its vocabulary if there is one."""
+    folder = Path(folder)
+    content = _read_config(folder / "config.json")
+    config = build(ModelConfig, content["model"], source=f"{folder / 'config.json'}, model")
+    tensors, _ = load_sharded(folder)
+    clusters = None
+    if config.family == "block":
+        if CLUSTER not in tensors:
+            raise DataError(f"{folder}: the weights hold no {CLUSTER!r}, which a block model needs.")
+        clusters = Clusters(tensors[CLUSTER], config.num_clusters)
+    model = build_model(config, content["num_words"], clusters=clusters)
+    _fill(model, tensors, folder)
+    if content["dtype"] == "float64":
+        model.double()
+        _fill(model, tensors, folder)
+    path = folder / "vocab.json"
+    if content["vocabulary"] is not None:
+        model.vocabulary = Vocabulary.load(path)
+        if model.vocabulary.fingerprint() != content["vocabulary"]:
+            raise DataError(
+                f"{path} is the vocabulary of another model: its words are not those of {folder / 'config.json'}.\n"
+                "  Copy vocab.json, config.json and the weights together."
+            )
+    return model.to(device)
+
+
+def _fill(model: AnyModel, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Put the tensors into the model; every name and shape must fit."""
+    own = model.state_dict()
+    missing, strange = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    if missing or strange:
+        what = f"no {missing[0]!r}" if missing else f"{strange[0]!r}, which the model has not"
+        raise DataError(f"{folder}: the weights hold {what}: they are not those of its config.json.")
+    for name, tensor in tensors.items():
+        if tensor.shape != own[name].shape:
+            raise DataError(
+                f"{folder}: {name} has shape {tuple(tensor.shape)}, but config.json asks for {tuple(own[name].shape)}."
+            )
+    with torch.no_grad():
+        model.load_state_dict(tensors)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; a model is a folder with config.json and model.safetensors.") from None
+    except NotADirectoryError:
+        raise DataError(f"{path.parent} is a file, but a model is a folder.") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not a whole JSON file: {error}.\n  Copy it again from where it was saved.") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DataError(f'{path}: not a model: an object with "format": "{FORMAT}" was expected.')
+    if content.get("version") != VERSION:
+        raise DataError(f"{path}: format version {content.get('version')!r}, but this release reads {VERSION}.")
+    good = (
+        isinstance(content.get("model"), dict)
+        and type(content.get("num_words")) is int
+        and content.get("dtype") in ("float32", "float64")
+        and (content.get("vocabulary") is None or isinstance(content["vocabulary"], str))
+    )
+    if not good:
+        raise DataError(f'{path}: "model", "num_words", "dtype" and "vocabulary" are needed.\n  Save the model again.')
+    return content

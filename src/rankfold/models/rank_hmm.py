@@ -1,0 +1,108 @@
+"""The rank-space HMM: words come from ranks, and the states between two ranks are summed out.
+
+    p(x, r) = (start U)[r_1] W[r_1, x_1]  prod_t  T[r_t-1, r_t] W[r_t, x_t]          T = V^T U
+
+A chain over ranks. T is multiplied out once ("rank": z r^2, then r^2 a token), or applied as two thin products
+("state": 2 z r a token): the same numbers, and `plan` says which is cheaper. Posteriors, tags and best paths are of
+ranks: no state is left to ask about. Read next: `params/rank_factors.py`. Source: Yang, Liu, Tu 2022, sec. 4.3.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.data.batch import Batch
+from rankfold.models.base import WordModel
+from rankfold.models.config import ModelConfig, PlanName
+from rankfold.numerics.log_space import log_weights
+from rankfold.numerics.precision import Precision
+from rankfold.operators import Dense, LowRank, Operator
+from rankfold.params.emissions import Emission
+from rankfold.params.rank_factors import Factors, FreeRankFactors, RankFactors
+from rankfold.planning import Plans, rank_plans
+from rankfold.queries.chain import ChainQuery
+from rankfold.recursions import chain
+from rankfold.recursions.chain_solve import Arithmetic
+from rankfold.recursions.potentials import ChainPotentials
+
+
+class RankParts(NamedTuple):
+    """The factors, and what was made of them so far, so that batches share it."""
+
+    log_initial: Tensor  # "r"
+    factors: Factors
+    multiplied: list[Operator]  # empty until a batch asks for V^T U
+
+    @property
+    def emission(self) -> Emission:
+        """Words given ranks."""
+        return self.factors.emission
+
+    def transition(self, order: PlanName) -> Operator:
+        """V^T U, multiplied out or not."""
+        left, right = self.factors.state.mT, self.factors.rank.mT  # "r z", "r z"
+        if order == "state":
+            return LowRank.unchecked(left, right)
+        if not self.multiplied:
+            self.multiplied.append(Dense.unchecked(left @ right.mT))
+        return self.multiplied[0]
+
+
+class RankHMM(WordModel[RankParts, ChainPotentials, Tensor]):
+    """Family "rank"."""
+
+    def __init__(self, config: ModelConfig, factors: RankFactors | FreeRankFactors, num_words: int) -> None:
+        super().__init__()
+        self.config, self.factors, self.num_words = config, factors, num_words
+
+    def parts(self, generator: torch.Generator | None = None) -> RankParts:
+        factors = self.factors(self.config.logit_dropout, generator)
+        log_initial = log_weights(torch.exp(factors.log_start) @ factors.rank)
+        return RankParts(log_initial, factors, [])
+
+    def potentials(
+        self,
+        batch: Batch,
+        *,
+        parts: RankParts | None = None,
+        carried: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        plan: PlanName | None = None,
+    ) -> ChainPotentials:
+        parts = self.parts(generator) if parts is None else parts
+        log_obs = parts.emission.log_obs(batch.words)
+        log_initial = parts.log_initial if carried is None else carried[: len(batch.words)]
+        transition = parts.transition(self._order(plan or self.config.plan, batch))
+        return ChainPotentials(log_initial, transition, log_obs, lengths=batch.lengths)
+
+    def log_z(
+        self, potentials: ChainPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+    ) -> Tensor:  # "b"
+        return chain.log_z(potentials, arithmetic, precision)
+
+    def carry(self, potentials: ChainPotentials) -> Tensor:  # "b r"
+        return chain.carry(potentials)
+
+    def log_next(self, parts: RankParts, batch: Batch | None) -> Tensor:  # "b r"
+        return parts.log_initial[None] if batch is None else self.carry(self.potentials(batch, parts=parts))
+
+    def transition_rows(self, parts: RankParts, index: Tensor) -> Tensor:  # "k" -> "k r"
+        return parts.transition("state").log_rows(index)
+
+    def query(self, potentials: ChainPotentials) -> ChainQuery:
+        return ChainQuery(potentials, of="ranks")
+
+    def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
+        config = self.config
+        dim = config.dim if config.neural else 0
+        return rank_plans(config.num_states, config.rank, self.num_words, dim, batch, length, device, precision)
+
+    def _order(self, plan: PlanName, batch: Batch) -> PlanName:
+        if plan != "auto":
+            return plan
+        num_sequences, num_positions = batch.words.shape
+        best = self.plan(num_sequences, num_positions, batch.words.device.type).best
+        return "rank" if best.order == "rank" else "state"

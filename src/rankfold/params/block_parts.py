@@ -1,0 +1,173 @@
+"""Block-sparse emissions: words in clusters, each with states of its own, and transitions between their blocks.
+
+States are laid out "c k": k states for each of c clusters, state = cluster * k + index.
+Read next: `models/block_hmm.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from rankfold.data.clusters import Clusters
+from rankfold.errors import DomainError
+from rankfold.kernels.linear_logsumexp import linear_logsumexp
+from rankfold.params.blocks import residual_mlp, xavier
+from rankfold.params.transitions import Start
+
+
+class BlockDynamics(Protocol):
+    """The first state, and the next state given one, of which only the blocks a text visits are ever computed."""
+
+    @property
+    def log_initial(self) -> Tensor: ...  # "c k"
+    def steps(self, source: Tensor, target: Tensor) -> Tensor: ...  # "b s", "b s" -> "b s k k"  log-transitions
+    def log_rows(self, states: Tensor) -> Tensor: ...  # "n" -> "n z"
+
+
+class InnerDynamics(NamedTuple):
+    """log A[z, y] = source_z . target_y - log_norm_z"""
+
+    log_initial: Tensor  # "c k"
+    source: Tensor  # "c k d"
+    target: Tensor  # "c k d"
+    log_norm: Tensor  # "c k"
+
+    def steps(self, source: Tensor, target: Tensor) -> Tensor:  # "b s", "b s" -> "b s k k"
+        shape = (*source.shape, *self.source.shape[1:])
+        left = embedding(source, self.source.flatten(1)).reshape(shape)
+        right = embedding(target, self.target.flatten(1)).reshape(shape)
+        return left @ right.mT - embedding(source, self.log_norm).unsqueeze(-1)
+
+    def log_rows(self, states: Tensor) -> Tensor:  # "n" -> "n z"
+        logits = self.source.flatten(0, 1)[states] @ self.target.flatten(0, 1).mT
+        return logits - self.log_norm.flatten()[states, None]
+
+
+class TableDynamics(NamedTuple):
+    """log A as a table, block by block."""
+
+    log_initial: Tensor  # "c k"
+    log_table: Tensor  # "c c k k"
+
+    def steps(self, source: Tensor, target: Tensor) -> Tensor:  # "b s", "b s" -> "b s k k"
+        shape = self.log_table.shape
+        pair = embedding(source * shape[1] + target, self.log_table.flatten(0, 1).flatten(1))
+        return pair.reshape(*source.shape, *shape[2:])
+
+    def log_rows(self, states: Tensor) -> Tensor:  # "n" -> "n z"
+        cluster, index = states // self.log_table.shape[2], states % self.log_table.shape[2]
+        return self.log_table[cluster, :, index].flatten(1)
+
+
+class BlockEmission(NamedTuple):
+    """log p(v | z), for the words of each cluster and its states alone."""
+
+    log_table: Tensor  # "c m k"   m members of a cluster; -inf beyond their number
+    cluster: Tensor  # "v"
+    position: Tensor  # "v"   of a word among the members of its cluster
+
+    def log_obs(self, words: Tensor) -> Tensor:  # "b t" -> "b t k"
+        row = self.cluster[words] * self.log_table.shape[1] + self.position[words]
+        return embedding(row, self.log_table.flatten(0, 1))
+
+    def log_rows(self, states: Tensor) -> Tensor:  # "n" -> "n v"
+        num_states = self.log_table.shape[2]
+        cluster, index = states // num_states, states % num_states
+        own = self.log_table[cluster, :, index].gather(1, self.position.expand(len(states), -1))
+        return torch.where(self.cluster == cluster[:, None], own, float("-inf"))
+
+
+class Members(nn.Module):
+    """Which words are in which cluster, as buffers: saved with the model, so that it needs no cluster file."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        super().__init__()
+        assignment = clusters.assignment
+        sizes = torch.bincount(assignment, minlength=clusters.num_clusters)
+        if not bool((sizes > 0).all()):
+            raise DomainError(
+                f"cluster {int((sizes == 0).nonzero()[0])} of {clusters.num_clusters} has no word.\n"
+                "  Its states would say nothing: give every cluster a word."
+            )
+        self.cluster: Tensor
+        self.register_buffer("cluster", assignment)
+        order = assignment.argsort(stable=True)
+        position = torch.empty_like(assignment)
+        position[order] = torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[assignment[order]]
+        self.position: Tensor
+        self.register_buffer("position", position, persistent=False)
+        words = torch.zeros(clusters.num_clusters, int(sizes.max()), dtype=torch.int64)
+        words[assignment, position] = torch.arange(len(assignment))
+        self.words: Tensor  # "c m"
+        self.register_buffer("words", words, persistent=False)
+        self.inside: Tensor  # "c m"
+        self.register_buffer("inside", torch.arange(words.shape[1]) < sizes[:, None], persistent=False)
+
+    def emission(self, logits: Tensor) -> BlockEmission:  # "c m k"
+        """Softmax over the members of each cluster."""
+        logits = logits.masked_fill(~self.inside.unsqueeze(-1), float("-inf"))
+        return BlockEmission(torch.log_softmax(logits, 1), self.cluster, self.position)
+
+
+class BlockParts(nn.Module):
+    """Softmax start, transitions and emissions of the softmax HMM, with p(v | z) = 0 outside the cluster of z.
+
+    Cost: z^2 d for the rows' normalisers, never written out; the padded clusters' c m k d for the emissions.
+    Source: Chiu and Rush 2020.
+    """
+
+    def __init__(
+        self, num_states: int, clusters: Clusters, dim: int, num_layers: int, *, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.members = Members(clusters)
+        shape = (clusters.num_clusters, num_states // clusters.num_clusters, dim)
+        self.start = Start(dim, num_layers, generator=generator)
+        # Drawn as tables of all states, so that their spread is that of the other families.
+        self.source, self.target, self.state = (
+            nn.Parameter(xavier(num_states, dim, generator=generator).data.reshape(shape)) for _ in range(3)
+        )
+        self.word = xavier(len(clusters.assignment), dim, generator=generator)
+        self.mlp = residual_mlp(dim, num_layers, generator=generator)
+
+    def forward(self, keep: Tensor | None = None) -> tuple[BlockDynamics, BlockEmission]:  # keep "c k"
+        source, target, state = (_within(x, keep) for x in (self.source, self.target, self.state))
+        log_initial = torch.log_softmax((target @ self.start()).flatten(), 0).reshape(target.shape[:2])
+        log_norm = linear_logsumexp(source.flatten(0, 1), target.flatten(0, 1)).reshape(target.shape[:2])
+        logits = embedding(self.members.words, self.word) @ self.mlp(state).mT  # "c m k"
+        return InnerDynamics(log_initial, source, target, log_norm), self.members.emission(logits)
+
+
+class FreeBlockParts(nn.Module):
+    """The same of free logits: z^2 parameters of the transitions, v k of the emissions."""
+
+    def __init__(self, num_states: int, clusters: Clusters, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.members = Members(clusters)
+        num, size = clusters.num_clusters, num_states // clusters.num_clusters
+        self.log_initial = nn.Parameter(torch.zeros(num, size))
+        self.log_transition = nn.Parameter(
+            xavier(num_states, num_states, generator=generator).data.reshape(num, size, num, size)
+        )
+        self.log_emission = xavier(len(clusters.assignment), size, generator=generator)
+
+    def forward(self, keep: Tensor | None = None) -> tuple[BlockDynamics, BlockEmission]:  # keep "c k"
+        log_initial = _within(self.log_initial.unsqueeze(-1), keep).squeeze(-1)
+        table = _within(self.log_transition.flatten(2), keep)
+        table = table.reshape(*table.shape[:2], *self.log_transition.shape[2:])
+        logits = embedding(self.members.words, self.log_emission)  # "c m k"
+        if keep is not None:
+            table = table.gather(3, keep.expand(*table.shape[:2], *keep.shape))
+            logits = logits.gather(2, keep[:, None].expand(-1, logits.shape[1], -1))
+        rows = torch.log_softmax(table.flatten(2), 2).reshape(table.shape)
+        log_initial = torch.log_softmax(log_initial.flatten(), 0).reshape(log_initial.shape)
+        return TableDynamics(log_initial, rows.transpose(1, 2).contiguous()), self.members.emission(logits)
+
+
+def _within(x: Tensor, keep: Tensor | None) -> Tensor:  # "c k d", "c j" -> "c j d"
+    """Some states of each cluster."""
+    return x if keep is None else x.gather(1, keep.unsqueeze(-1).expand(-1, -1, x.shape[2]))

@@ -1,0 +1,57 @@
+"""Residual networks as the papers use them, and parameters drawn from a generator.
+
+Nothing here draws from torch's global generator: a seed decides every weight.
+Read next: `params/transitions.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+from torch.nn.utils import skip_init
+
+
+class ResidualLayer(nn.Module):
+    """x + relu(L2 relu(L1 x)).   Cost: 2 d^2 multiply-adds a vector."""
+
+    def __init__(self, dim: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.first = linear(dim, dim, generator=generator)
+        self.second = linear(dim, dim, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:  # "... d" -> "... d"
+        return x + relu(self.second(relu(self.first(x))))
+
+
+def residual_mlp(dim: int, num_layers: int, *, leading: bool = False, generator: torch.Generator) -> nn.Sequential:
+    """`num_layers` residual layers, after a linear one if `leading`.
+
+    Source: Chiu, Deng, Rush 2021, App. F (f1 with, f2 without the leading layer, by their code).
+    """
+    layers: list[nn.Module] = [linear(dim, dim, generator=generator)] if leading else []
+    layers += [ResidualLayer(dim, generator=generator) for _ in range(num_layers)]
+    return nn.Sequential(*layers)
+
+
+def linear(num_in: int, num_out: int, *, generator: torch.Generator) -> nn.Linear:
+    """A linear layer: weights Xavier uniform, bias zero."""
+    layer: nn.Linear = skip_init(nn.Linear, num_in, num_out)  # type: ignore[no-untyped-call]
+    nn.init.xavier_uniform_(layer.weight, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def xavier(*shape: int, generator: torch.Generator) -> nn.Parameter:
+    """A matrix uniform in +-sqrt(6 / (rows + columns))."""
+    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(*shape), generator=generator))
+
+
+def normal(*shape: int, generator: torch.Generator) -> nn.Parameter:
+    """Independent standard normal entries."""
+    return nn.Parameter(torch.randn(*shape, generator=generator))
+
+
+def taken(x: Tensor, index: Tensor | None) -> Tensor:  # "z d", "k" -> "k d"
+    """Some rows, or all of them; the backward pass adds in a fixed order."""
+    return x if index is None else x.index_select(0, index)

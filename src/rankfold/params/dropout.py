@@ -1,0 +1,66 @@
+"""What a training step leaves out: states, features, single logits. Distributions renormalise over what is kept.
+
+By default an exact number is kept, so that shapes repeat from step to step (a captured graph needs that).
+Read next: `params/transitions.py`, which takes the indices.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+DropoutKind = Literal["exact", "bernoulli"]
+
+
+def kept(
+    size: int, dropout: float, *, generator: torch.Generator | None, kind: DropoutKind = "exact"
+) -> Tensor | None:  # "k"
+    """The indices that stay, in order; None if all do (no dropout, or no generator: not training).
+
+    "exact" keeps round((1 - dropout) size), "bernoulli" each by itself; either keeps at least one.
+    """
+    if generator is None or dropout == 0.0:
+        return None
+    noise = torch.rand(size, generator=generator, device=generator.device)
+    if kind == "bernoulli":
+        stay = noise >= dropout
+        stay[noise.argmax()] = True
+        return stay.nonzero()[:, 0]
+    return noise.argsort()[: num_kept(size, dropout)].sort().values
+
+
+def kept_by_cluster(
+    num_clusters: int, size: int, dropout: float, *, generator: torch.Generator | None
+) -> Tensor | None:  # "c k"
+    """The same for each of several clusters by itself: as many in each, as indices within the cluster."""
+    if generator is None or dropout == 0.0:
+        return None
+    noise = torch.rand(num_clusters, size, generator=generator, device=generator.device)
+    return noise.argsort(1)[:, : num_kept(size, dropout)].sort(1).values
+
+
+def num_kept(size: int, dropout: float) -> int:
+    """round((1 - dropout) size), at least 1."""
+    return max(1, round((1.0 - dropout) * size))
+
+
+def drop_logits(logits: Tensor, dropout: float, dim: int, *, generator: torch.Generator | None) -> Tensor:
+    """Logits with single entries at -inf, each by itself; a distribution along `dim` never loses all its entries.
+
+    One that would is left whole. Source: Yang, Liu, Tu 2022, by their code.
+    """
+    if generator is None or dropout == 0.0:
+        return logits
+    gone = torch.rand(logits.shape, generator=generator, device=logits.device) < dropout
+    gone &= ~gone.all(dim, keepdim=True)
+    return logits.masked_fill(gone, float("-inf"))
+
+
+def drop_entries(x: Tensor, dropout: float, *, generator: torch.Generator | None) -> Tensor:
+    """Entries at 0 with probability `dropout`, the others divided by 1 - dropout."""
+    if generator is None or dropout == 0.0:
+        return x
+    stays = torch.rand(x.shape, generator=generator, device=x.device) >= dropout
+    return x * stays / (1.0 - dropout)

@@ -1,0 +1,88 @@
+"""What a state says of words: softmax over the vocabulary, of inner products or of free logits.
+
+The table of all states and words is never written for a batch: its normalisers come from a blocked sum, and only
+the columns of the batch's own words are computed. Read next: `models/hmm.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from rankfold.kernels.linear_logsumexp import linear_logsumexp
+from rankfold.params.blocks import residual_mlp, taken, xavier
+
+
+class Emission(Protocol):
+    """The distribution of words in every state."""
+
+    def log_obs(self, words: Tensor) -> Tensor: ...  # "b t" -> "b t z"
+    def log_rows(self, states: Tensor) -> Tensor: ...  # "k" -> "k v", -inf where a state never says a word
+
+
+class InnerEmission(NamedTuple):
+    """log p(v | z) = state_z . word_v - log_norm_z"""
+
+    state: Tensor  # "z d"
+    word: Tensor  # "v d"
+    log_norm: Tensor  # "z"
+
+    @classmethod
+    def normalised(cls, state: Tensor, word: Tensor) -> InnerEmission:  # "z d", "v d"
+        """Softmax over the words.   Cost: z v d multiply-adds; memory O(z + v) beside the arguments."""
+        return cls(state, word, linear_logsumexp(state, word))
+
+    def log_obs(self, words: Tensor) -> Tensor:  # "b t" -> "b t z"
+        return embedding(words, self.word) @ self.state.mT - self.log_norm
+
+    def log_rows(self, states: Tensor) -> Tensor:  # "k" -> "k v"
+        return self.state[states] @ self.word.mT - self.log_norm[states, None]
+
+
+class TableEmission(NamedTuple):
+    """log p(v | z) as a table."""
+
+    log_table: Tensor  # "z v"
+
+    def log_obs(self, words: Tensor) -> Tensor:  # "b t" -> "b t z"
+        return embedding(words, self.log_table.mT)
+
+    def log_rows(self, states: Tensor) -> Tensor:  # "k" -> "k v"
+        return self.log_table[states]
+
+
+class CategoricalEmission(nn.Module):
+    """p(v | z) = softmax_v(f2(e_z) . w_v), f2 of `num_layers` residual layers.
+
+    Source: Chiu, Deng, Rush 2021; their code applies f2 to the state, their eq. 10 to the word.
+    """
+
+    def __init__(
+        self, num_states: int, num_words: int, dim: int, num_layers: int, *, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.state = xavier(num_states, dim, generator=generator)
+        self.word = xavier(num_words, dim, generator=generator)
+        self.mlp = residual_mlp(dim, num_layers, generator=generator)
+
+    def forward(self, keep: Tensor | None = None) -> Emission:
+        return InnerEmission.normalised(self.mlp(taken(self.state, keep)), self.word)
+
+
+class FreeEmission(nn.Module):
+    """p(v | z) = softmax_v of free logits "z v": logarithms of any range, -inf included."""
+
+    def __init__(self, log_emission: Tensor) -> None:  # "z v"
+        super().__init__()
+        self.log_emission = nn.Parameter(log_emission)
+
+    @classmethod
+    def draw(cls, num_states: int, num_words: int, *, generator: torch.Generator) -> FreeEmission:
+        """Small random logits around the uniform distribution."""
+        return cls(xavier(num_states, num_words, generator=generator).data)
+
+    def forward(self, keep: Tensor | None = None) -> Emission:
+        return TableEmission(torch.log_softmax(taken(self.log_emission, keep), 1))

@@ -1,0 +1,76 @@
+"""The three factors of a rank-space HMM: ranks given states, states given ranks, words given ranks.
+
+Read next: `models/rank_hmm.py`, which sums the states out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.params.blocks import linear, normal, residual_mlp, xavier
+from rankfold.params.dropout import drop_entries, drop_logits
+from rankfold.params.emissions import Emission, InnerEmission, TableEmission
+
+
+class Factors(NamedTuple):
+    """z_1 ~ start;  r_t ~ rank(. | z_t);  w_t ~ emission(. | r_t);  z_t+1 ~ state(. | r_t)."""
+
+    log_start: Tensor  # "z"
+    rank: Tensor  # "z r"    p(r | z), rows sum to 1: the paper's U
+    state: Tensor  # "z r"   p(z' | r), columns sum to 1: the paper's V
+    emission: Emission  # words given ranks: the paper's W
+
+
+class RankFactors(nn.Module):
+    """U = softmax_r(u P^T), V = softmax_z(v P^T), W = softmax_w(WordMLP), start = softmax_z(MLP(e)).
+
+    P "r d" is shared by U and V. Embeddings begin as standard normal numbers, the rest Xavier.
+    Source: Yang, Liu, Tu 2022, App. B and their code.
+    """
+
+    def __init__(
+        self, num_states: int, rank: int, num_words: int, dim: int, num_layers: int, *, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.source = normal(num_states, dim, generator=generator)
+        self.target = normal(num_states, dim, generator=generator)
+        self.projection = xavier(rank, dim, generator=generator)
+        self.start = normal(dim, generator=generator)
+        self.start_mlp = residual_mlp(dim, num_layers, leading=True, generator=generator)
+        self.start_out = linear(dim, num_states, generator=generator)
+        self.word = normal(num_words, dim, generator=generator)
+        self.word_mlp = residual_mlp(dim, num_layers, leading=True, generator=generator)
+        self.word_out = xavier(rank, dim, generator=generator)
+
+    def forward(self, dropout: float, generator: torch.Generator | None) -> Factors:
+        start = self.start_mlp(drop_entries(self.start, dropout, generator=generator))
+        rank = drop_logits(self.source @ self.projection.mT, dropout, 1, generator=generator)
+        state = drop_logits(self.target @ self.projection.mT, dropout, 0, generator=generator)
+        return Factors(
+            torch.log_softmax(self.start_out(start), 0),
+            torch.softmax(rank, 1),
+            torch.softmax(state, 0),
+            InnerEmission.normalised(self.word_out, self.word_mlp(self.word)),
+        )
+
+
+class FreeRankFactors(nn.Module):
+    """The same of free logits: the ablation without a network."""
+
+    def __init__(self, num_states: int, rank: int, num_words: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.log_start = nn.Parameter(torch.zeros(num_states))
+        self.log_rank = normal(num_states, rank, generator=generator)
+        self.log_state = normal(num_states, rank, generator=generator)
+        self.log_word = xavier(rank, num_words, generator=generator)
+
+    def forward(self, dropout: float, generator: torch.Generator | None) -> Factors:
+        return Factors(
+            torch.log_softmax(self.log_start, 0),
+            torch.softmax(drop_logits(self.log_rank, dropout, 1, generator=generator), 1),
+            torch.softmax(drop_logits(self.log_state, dropout, 0, generator=generator), 0),
+            TableEmission(torch.log_softmax(self.log_word, 1)),
+        )

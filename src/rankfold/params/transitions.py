@@ -1,0 +1,201 @@
+"""Where a chain starts and how it goes on: softmax, low-rank, and low-rank plus banded transitions.
+
+Every row sums to 1, over the states that are kept. Start and transitions share the embeddings of the target.
+Weights below the dtype's smallest number become 0. Read next: `params/emissions.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.numerics.log_space import log_weights
+from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
+from rankfold.params.blocks import residual_mlp, taken, xavier
+from rankfold.params.features import FeatureKind, FeatureMap, FreeFeatures
+
+
+class Dynamics(NamedTuple):
+    """The distribution of the first state and of the next state given one."""
+
+    log_initial: Tensor  # "z"
+    transition: Operator  # "z z", rows sum to 1
+
+
+class Start(nn.Module):
+    """The vector that stands for "before the first state": f1(e), f1 a linear and `num_layers` residual layers."""
+
+    def __init__(self, dim: int, num_layers: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(dim, generator=generator))
+        self.mlp = residual_mlp(dim, num_layers, leading=True, generator=generator)
+
+    def forward(self) -> Tensor:  # "d"
+        out: Tensor = self.mlp(self.embedding)
+        return out
+
+
+class FreeStart(nn.Module):
+    """The same without a network."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.zeros(dim))
+
+    def forward(self) -> Tensor:  # "d"
+        return self.embedding
+
+
+class SoftmaxTransition(nn.Module):
+    """A[z, y] = softmax_y(u_z . v_y), initial[y] = softmax_y(f1(e) . v_y).   Cost: z^2 d multiply-adds, memory z^2.
+
+    Source: Chiu, Deng, Rush 2021, the softmax HMM.
+    """
+
+    def __init__(self, num_states: int, dim: int, num_layers: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.start = Start(dim, num_layers, generator=generator)
+        self.source = xavier(num_states, dim, generator=generator)
+        self.target = xavier(num_states, dim, generator=generator)
+
+    def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
+        target = taken(self.target, keep)
+        transition = torch.softmax(taken(self.source, keep) @ target.mT, -1)
+        return Dynamics(torch.log_softmax(target @ self.start(), 0), Dense.unchecked(transition))
+
+
+class FreeTransition(nn.Module):
+    """A[z, y] = softmax_y of free logits "z y"; logarithms of any range, -inf included."""
+
+    def __init__(self, log_initial: Tensor, log_transition: Tensor) -> None:  # "z", "z z"
+        super().__init__()
+        self.log_initial, self.log_transition = nn.Parameter(log_initial), nn.Parameter(log_transition)
+
+    @classmethod
+    def draw(cls, num_states: int, *, generator: torch.Generator) -> FreeTransition:
+        """Small random logits around the uniform distribution."""
+        return cls(torch.zeros(num_states), xavier(num_states, num_states, generator=generator).data)
+
+    def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
+        log_initial, logits = taken(self.log_initial, keep), taken(self.log_transition, keep)
+        logits = logits if keep is None else logits.index_select(1, keep)
+        return Dynamics(torch.log_softmax(log_initial, 0), Dense.from_log(torch.log_softmax(logits, -1)))
+
+
+class LowRankTransition(nn.Module):
+    """A[z, y] = phi(u_z) . phi(v_y) / phi(u_z) . sum_y' phi(v_y'): the generalised softmax, of rank r.
+
+    Normalised without ever writing A: with s_r = sum_y phi_r(v_y),
+
+        A = left right^T     left[z, r] = softmax_r(log phi_r(u_z) + log s_r)     right[y, r] = softmax_y(log phi_r(v_y))
+
+    so r is a hidden choice with p(r | z) and p(y | r). The first state likewise, from phi(f1(e)).
+    Cost: 2 z d r multiply-adds for the factors. Source: Chiu, Deng, Rush 2021, eq. 10.
+    """
+
+    def __init__(
+        self,
+        num_states: int,
+        rank: int,
+        dim: int,
+        num_layers: int,
+        *,
+        feature_map: FeatureKind = "exp",
+        neural: bool = True,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        size = dim if neural else rank
+        self.start: Start | FreeStart = Start(dim, num_layers, generator=generator) if neural else FreeStart(size)
+        self.source = xavier(num_states, size, generator=generator)
+        self.target = xavier(num_states, size, generator=generator)
+        self.features: FeatureMap | FreeFeatures = (
+            FeatureMap(dim, rank, kind=feature_map, generator=generator) if neural else FreeFeatures()
+        )
+
+    def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
+        scores = self.scores(keep, keep_features)
+        left = torch.softmax(scores.source + scores.total, 1)
+        initial = scores.right @ torch.softmax(scores.start + scores.total, 0)
+        return Dynamics(log_weights(initial), LowRank.unchecked(left, scores.right))
+
+    def scores(self, keep: Tensor | None, keep_features: Tensor | None, stays: Tensor | None = None) -> LowRankScores:
+        """The unnormalised logarithms, to which a band may be added before rows are normalised.
+
+        Dropped states leave by their index (`keep`) or, where the numbering matters, by a mask (`stays`).
+        """
+        log_target = self.features(taken(self.target, keep), keep_features)
+        if stays is not None:
+            log_target = log_target.masked_fill(~stays[:, None], float("-inf"))
+        return LowRankScores(
+            self.features(self.start(), keep_features),
+            self.features(taken(self.source, keep), keep_features),
+            torch.softmax(log_target, 0),
+            torch.logsumexp(log_target, 0),
+        )
+
+
+class LowRankScores(NamedTuple):
+    """phi(u) . phi(v) = exp(source + total) . right, rank by rank."""
+
+    start: Tensor  # "r"     log phi(f1(e))
+    source: Tensor  # "z r"  log phi(u_z)
+    right: Tensor  # "y r"   phi_r(v_y) / s_r, columns sum to 1
+    total: Tensor  # "r"     log s_r
+
+
+class BandedTransition(nn.Module):
+    """A[z, y] proportional to phi(u_z) . phi(v_y) + exp(theta[z, y - z]) for |y - z| <= band.
+
+    Neighbours in the numbering get weights of their own, which no low rank can give. Cells outside the matrix have
+    no weight, so rows near the edges are normalised over what is there. A kept subset of states is masked before
+    rows are normalised: neighbours stay neighbours, dropped states have no weight and no mass.
+    Cost: the low-rank transition's, plus z (2 band + 1). Source: Chiu, Deng, Rush 2021, App. I.
+    """
+
+    def __init__(
+        self,
+        num_states: int,
+        rank: int,
+        dim: int,
+        num_layers: int,
+        *,
+        band: int,
+        band_init: float | None = None,
+        feature_map: FeatureKind = "exp",
+        neural: bool = True,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.low_rank = LowRankTransition(
+            num_states, rank, dim, num_layers, feature_map=feature_map, neural=neural, generator=generator
+        )
+        self.reach = min(band, num_states - 1)
+        width = 2 * self.reach + 1
+        # By default band and low rank begin with about the same mass: phi . phi is about r, and a row has z of them.
+        level = float(torch.tensor(rank * num_states / width).log()) if band_init is None else band_init
+        self.log_band = nn.Parameter(xavier(num_states, width, generator=generator).data + level)
+        column = torch.arange(num_states)[:, None] - self.reach + torch.arange(width)
+        self.column: Tensor
+        self.register_buffer("column", column, persistent=False)
+
+    def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
+        num_states = len(self.log_band)
+        allowed = (self.column >= 0) & (self.column < num_states)
+        stays = None
+        if keep is not None:
+            # Dropped targets leave the low-rank sums and the band; dropped sources are never reached.
+            stays = torch.zeros(num_states, dtype=torch.bool, device=allowed.device).index_fill(0, keep, True)
+            allowed &= stays[self.column.clamp(0, num_states - 1)]
+        scores = self.low_rank.scores(None, keep_features, stays)
+        log_left = scores.source + scores.total  # "z r"
+        log_band = self.log_band.masked_fill(~allowed, float("-inf"))
+        log_row = torch.logsumexp(torch.cat([log_left, log_band], 1), 1, keepdim=True)
+        terms: list[Operator] = [
+            LowRank.unchecked(torch.exp(log_left - log_row), scores.right),
+            Banded.unchecked(torch.exp(log_band - log_row), -self.reach),
+        ]
+        initial = scores.right @ torch.softmax(scores.start + scores.total, 0)
+        return Dynamics(log_weights(initial), Sum(terms))

@@ -1,0 +1,112 @@
+"""Everything a run needs to go on as if it had never stopped, in one file that is replaced whole.
+
+Random numbers need no state: those of an update are drawn from a generator made of (seed, update).
+Read next: `data/weights.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankfold.data.weights import load_tensors, save_tensors
+from rankfold.errors import DataError
+from rankfold.models.catalog import AnyModel
+from rankfold.training.schedule import Plateau
+
+FORMAT = "rankfold-checkpoint-1"
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    update: int = 0  # updates done
+    epoch: int = 0
+    position: int = 0  # batches of the epoch done
+    seconds: float = 0.0  # of training, over all its parts
+    window_log_likelihood: float = 0.0  # since the last line of metrics
+    window_tokens: int = 0
+    metrics_size: int = 0  # bytes of metrics.jsonl
+    stopped: bool = False  # early
+    plateau: Plateau = field(default_factory=Plateau)
+
+
+def save_checkpoint(
+    path: Path, model: AnyModel, optimizer: torch.optim.Optimizer, progress: Progress, carried: Any, corpus: str
+) -> None:
+    """Write all of it; the earlier checkpoint stays until the new one is complete."""
+    tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
+    for i, state in optimizer.state_dict()["state"].items():
+        tensors.update({f"optimizer.{i}.{name}": x for name, x in state.items()})
+    for i, x in enumerate(_leaves(carried)):
+        tensors[f"carried.{i}"] = x
+    content = {"format": FORMAT, "corpus": corpus, "progress": asdict(progress)}
+    save_tensors(path, tensors, {"state": json.dumps(content)})
+
+
+@dataclass
+class Loaded:
+    """A checkpoint, read and checked, not yet put into a model."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    progress: Progress
+    corpus: str
+
+    def of(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors of one part, under their own names."""
+        start = prefix + "."
+        return {name.removeprefix(start): x for name, x in self.tensors.items() if name.startswith(start)}
+
+    def fill(self, model: AnyModel, optimizer: torch.optim.Optimizer) -> None:
+        """Put the state back."""
+        own = self.of("model")
+        try:
+            model.load_state_dict(own)
+        except RuntimeError as error:
+            raise DataError(f"{self.path}: not a checkpoint of this recipe's model: {error}") from None
+        content = optimizer.state_dict()
+        for name, x in self.of("optimizer").items():
+            index, _, key = name.partition(".")
+            content["state"].setdefault(int(index), {})[key] = x
+        optimizer.load_state_dict(content)
+
+    def carried(self, kind: Any, device: torch.device) -> Any:
+        """The state of a stream: a tensor, or the tuple `kind` of tensors; None if there was none."""
+        leaves = [x.to(device) for _, x in sorted(self.of("carried").items())]
+        return None if not leaves else leaves[0] if len(leaves) == 1 else kind(*leaves)
+
+
+def load_checkpoint(path: Path) -> Loaded:
+    """Read a checkpoint; `DataError` for one that is missing, cut short or of another kind."""
+    tensors, metadata = load_tensors(path)
+    try:
+        content = json.loads(metadata["state"])
+        if content["format"] != FORMAT:
+            raise DataError(f"{path}: the format {content['format']!r}, but this release reads {FORMAT!r}.")
+        fields = dict(content["progress"])
+        progress = Progress(**{**fields, "plateau": Plateau(**fields["plateau"])})
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: not a checkpoint of a training run ({error!r}).") from None
+    return Loaded(path, tensors, progress, content["corpus"])
+
+
+def update_generator(seed: int, update: int, device: torch.device) -> torch.Generator:
+    """The random numbers of one update: neither updates nor neighbouring seeds share any."""
+    digest = hashlib.sha256(f"update:{seed}:{update}".encode()).digest()
+    return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def _leaves(carried: Any) -> list[Tensor]:
+    if carried is None:
+        return []
+    return [carried] if isinstance(carried, Tensor) else list(carried)

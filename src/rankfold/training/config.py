@@ -1,0 +1,95 @@
+"""A recipe: everything a training run depends on beside its data, as one tree of records.
+
+Budgets are in updates, not minutes, so that runs repeat. Read next: `training/loop.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rankfold.errors import DomainError
+from rankfold.models.config import ModelConfig
+from rankfold.numerics.precision import Precision
+
+Batching = Literal["length", "unsorted", "streams"]
+Schedule = Literal["constant", "linear", "cosine", "plateau"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Vocabulary and batches."""
+
+    max_vocabulary: int | None = None  # words kept, <unk> and <eos> included; None: all
+    min_count: int = 1  # rarer words become <unk>
+    batching: Batching = "length"  # like lengths together; shuffled as they come; or one text with a carried state
+    tokens: int = 512  # of a batch, padding included
+    rounding: int = 1  # lengths are padded up to a multiple of this (length)
+    num_streams: int = 16  # streams
+    window: int = 32  # streams: tokens of each a batch
+    eval_tokens: int = 4096  # of a batch when evaluating
+
+    def __post_init__(self) -> None:
+        _expect_at_least(self, 1, "min_count", "tokens", "rounding", "num_streams", "window", "eval_tokens")
+        if self.max_vocabulary is not None:
+            _expect_at_least(self, 2, "max_vocabulary")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Optimisation, evaluation, and what is written when."""
+
+    updates: int = 4000
+    seed: int = 1
+    optimizer: Literal["adamw", "adam"] = "adamw"
+    lr: float = 3e-3
+    betas: tuple[float, ...] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    clip: float = 5.0  # largest norm of the gradient; 0: none
+    accumulate: int = 1  # batches an update
+    schedule: Schedule = "linear"
+    warmup: int = 0  # updates in which the rate rises from 0
+    min_lr: float = 0.0  # where linear and cosine end, and below which plateau does not go
+    plateau_factor: float = 0.25  # plateau: the rate is multiplied by this
+    plateau_patience: int = 4  # plateau: after more than so many evaluations without a better one
+    patience: int = 0  # stop after so many evaluations without a better one; 0: never
+    evaluate_every: int = 500  # updates
+    checkpoint_every: int = 250  # updates
+    log_every: int = 50  # updates
+    precision: Precision = "float32"  # of matrix products
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        _expect_at_least(self, 1, "updates", "accumulate", "evaluate_every", "checkpoint_every", "log_every")
+        _expect_at_least(self, 0, "seed", "clip", "weight_decay", "warmup", "min_lr", "plateau_patience", "patience")
+        if not self.lr > 0:
+            raise DomainError(f"lr is {self.lr}, but a learning rate is above 0.")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise DomainError(f"betas is {list(self.betas)}, but two numbers, at least 0 and below 1, were expected.")
+        if not 0 < self.plateau_factor < 1:
+            raise DomainError(f"plateau_factor is {self.plateau_factor}, but must be above 0 and below 1.")
+        if self.seed >= 2**63:
+            raise DomainError(f"seed is {self.seed}, but must be below 2**63.")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole recipe: `[model]`, `[data]`, `[train]`."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        if self.data.batching == "streams" and self.model.state_dropout and self.model.family != "rank":
+            raise DomainError(
+                'data.batching is "streams" with model.state_dropout above 0: a carried state would be of states that '
+                "the next\n  step has dropped. Set model.state_dropout=0, or batch by sentences."
+            )
+
+
+def _expect_at_least(config: object, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < least:
+            raise DomainError(f"{name} is {getattr(config, name)}, but must be at least {least}.")

@@ -1,0 +1,85 @@
+"""Perplexity, with its denominator, and a check of a sample in log arithmetic. Read next: `models/base.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from rankfold.data.batch import Batch, length_batches, streams
+from rankfold.models.catalog import AnyModel
+from rankfold.numerics.precision import Precision, matmul_precision
+from rankfold.training.config import DataConfig
+
+
+class Evaluation(NamedTuple):
+    """exp(-log_likelihood / tokens): tokens are words and one end symbol a sentence."""
+
+    log_likelihood: float  # nats, over all sentences
+    tokens: int
+    sentences: int
+
+    @property
+    def perplexity(self) -> float:
+        """The perplexity; infinite where a sentence is impossible, or out of a float's range."""
+        exponent = -self.log_likelihood / self.tokens
+        return math.exp(exponent) if exponent < 700 else math.inf
+
+
+def evaluate(
+    model: AnyModel,
+    sentences: Iterable[Sequence[int]],
+    config: DataConfig,
+    *,
+    parts: Any = None,
+    precision: Precision = "float32",
+    **options: Any,
+) -> Evaluation:
+    """The log-likelihood of a text: sentences on their own, or (streams) one text with the state carried along.
+
+    `options` go to the model's `potentials`: plan="rank" for a rank-space model, for one.
+    """
+    rows = list(sentences)
+    total, tokens = 0.0, 0
+    with torch.no_grad(), matmul_precision(precision, model.device):
+        parts = model.parts() if parts is None else parts
+        carried = None
+        for batch in _batches(rows, config):
+            p = model.potentials(batch.to(model.device), parts=parts, carried=carried, **options)
+            total += float(model.log_z(p, precision=precision).sum())
+            tokens += batch.num_tokens
+            if config.batching == "streams":
+                carried = model.carry(p)
+    return Evaluation(total, tokens, len(rows))
+
+
+def log_check(
+    model: AnyModel, sentences: Sequence[Sequence[int]], *, num_sentences: int = 8, num_tokens: int = 256
+) -> tuple[float, int]:
+    """The largest difference, in nats a token, between the fast arithmetic and logarithms in float64, and of how many.
+
+    Logarithms are slow: the first few sentences only, cut to `num_tokens` tokens in all.
+    """
+    rows: list[Sequence[int]] = []
+    for row in sentences[:num_sentences]:
+        room = num_tokens - sum(map(len, rows))
+        if room > 0:
+            rows.append(row[:room])
+    worst = 0.0
+    with torch.no_grad():
+        parts = model.parts()
+        for row in rows:
+            p = model.potentials(model.batch(torch.tensor([list(row)])), parts=parts)
+            fast, slow = model.log_z(p), model.log_z(p, "log")
+            gap = 0.0 if bool((fast == slow).all()) else float((fast - slow).abs().max())
+            worst = max(worst, gap / len(row))
+    return worst, len(rows)
+
+
+def _batches(rows: list[Sequence[int]], config: DataConfig) -> Iterable[Batch]:
+    if config.batching == "streams":
+        num_tokens = sum(map(len, rows))
+        return streams(rows, min(config.num_streams, num_tokens), config.window)
+    return length_batches(rows, config.eval_tokens)

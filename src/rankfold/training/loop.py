@@ -1,0 +1,260 @@
+"""The training loop: batches to gradients to parameters, evaluated, checkpointed, resumed to the last digit.
+
+One class, from top to bottom. Read next: `models/base.py` for the likelihood, `training/checkpoint.py` for resuming,
+`training/setup.py` for what comes before the first update.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rankfold.data.batch import Batch
+from rankfold.data.vocab import Vocabulary
+from rankfold.data.weights import write_text
+from rankfold.errors import DataError, DomainError
+from rankfold.models.block_hmm import BlockCarried
+from rankfold.models.catalog import build_model
+from rankfold.models.pretrained import load_model
+from rankfold.numerics.precision import matmul_precision
+from rankfold.settings import to_toml
+from rankfold.training.checkpoint import Loaded, Progress, load_checkpoint, save_checkpoint, update_generator
+from rankfold.training.config import Config
+from rankfold.training.corpus import Corpus, read_corpus
+from rankfold.training.evaluation import Evaluation, evaluate
+from rankfold.training.report import Reporter, tensorboard_writer
+from rankfold.training.run_dir import CHECKPOINT, RECIPE, RunDir, environment
+from rankfold.training.schedule import learning_rate
+from rankfold.training.setup import chosen_device, clusters, opened, optimizer, signals
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    run: Path
+    updates: int
+    finished: bool  # false: interrupted, and `--resume` goes on
+    best_valid_perplexity: float
+    test: Evaluation | None  # of the best model, once finished
+    seconds: float  # of training, over all its parts
+
+
+def train(
+    config: Config, data: str | Path, out: str | Path, *, resume: bool = False, report: Reporter | None = None
+) -> Result:
+    """Train a model on the text of a folder, into a run directory; with `resume`, go on from its last checkpoint."""
+    report = report or Reporter()
+    with opened(config, out, resume=resume) as run:
+        vocabulary = Vocabulary.load(run.path / "vocab.json") if resume else None
+        corpus = read_corpus(data, config.data, vocabulary)
+        if not resume:
+            corpus.vocabulary.save(run.path / "vocab.json")
+            write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+            write_text(run.path / RECIPE, to_toml(config))
+        checkpoint = run.path / CHECKPOINT
+        loaded = load_checkpoint(checkpoint) if resume and checkpoint.exists() else None
+        if loaded and loaded.corpus != corpus.fingerprint:
+            raise DataError(
+                f"{data}: the training text is not the one {run.path} was started with.\n"
+                "  Resume with the same --data, or start another run."
+            )
+        trainer = Trainer(config, corpus, run, report, loaded)
+        try:
+            return trainer.run()
+        finally:
+            report.close()
+
+
+class Trainer:
+    """A run in progress."""
+
+    def __init__(self, config: Config, corpus: Corpus, run: RunDir, report: Reporter, loaded: Loaded | None) -> None:
+        self.config, self.corpus, self.run_dir, self.report = config, corpus, run, report
+        self.device = chosen_device(config.train.device)
+        self.progress = loaded.progress if loaded else Progress()
+        self.writer = tensorboard_writer(run.path, self.progress.update) if config.train.tensorboard else None
+        groups = clusters(config, corpus, report, loaded)
+        self.model = build_model(config.model, len(corpus.vocabulary), clusters=groups, seed=config.train.seed)
+        self.model.vocabulary = corpus.vocabulary
+        self.model.to(self.device)
+        self.optimizer = optimizer(self.model, config.train)
+        self.carried: Any = None
+        if loaded:
+            loaded.fill(self.model, self.optimizer)
+            self.carried = loaded.carried(BlockCarried, self.device)
+        moved = run.cut_metrics(self.progress.metrics_size)
+        if moved:
+            report.say(f"{moved} lines of metrics after the last checkpoint moved to metrics.lost.jsonl")
+        self.interrupted = False
+
+    def run(self) -> Result:
+        """Train until the budget is spent, early stopping says so, or a signal comes."""
+        progress, config = self.progress, self.config.train
+        count = sum(x.numel() for x in self.model.parameters())
+        self.report.say(
+            f"{self.config.model.family}, {count:,} parameters, {len(self.corpus.vocabulary):,} words, "
+            f"{self.corpus.train.num_tokens:,} training tokens, on {self.device}"
+            + (f", from update {progress.update:,}" if progress.update else "")
+        )
+        self.report.start(progress.update, config.updates)
+        with signals(self._stop):
+            for batches in self._updates():
+                started = time.perf_counter()
+                record = self._step(batches)
+                done = progress.update
+                if done % config.evaluate_every == 0 or done == config.updates:
+                    record |= self._evaluate()
+                progress.seconds += time.perf_counter() - started
+                if record:
+                    self._write({"update": done, "epoch": progress.epoch, **record})
+                self.report.update(done, record)
+                last = self.interrupted or progress.stopped or done == config.updates
+                if last or done % config.checkpoint_every == 0:
+                    self._checkpoint()
+                if self.interrupted:
+                    self.report.say(f"interrupted after update {done:,}; --resume goes on from there")
+                    return self._result(finished=False)
+        return self._finish()
+
+    def _updates(self) -> Iterator[list[Batch]]:
+        """The batches of every update still to come; the place in the epoch is kept in `progress`."""
+        config, progress = self.config, self.progress
+        gathered: list[Batch] = []
+        epoch, position = progress.epoch, progress.position
+        while progress.update < config.train.updates and not progress.stopped:
+            batches = self.corpus.epoch(config.data, config.train.seed, epoch)
+            for i in range(position, len(batches)):
+                gathered.append(batches[i])
+                if len(gathered) < config.train.accumulate:
+                    continue
+                after = (epoch, i + 1) if i + 1 < len(batches) else (epoch + 1, 0)
+                progress.epoch, progress.position = after
+                yield gathered
+                gathered = []
+                if progress.update == config.train.updates or progress.stopped:
+                    return
+            epoch, position = epoch + 1, 0
+
+    def _step(self, batches: list[Batch]) -> dict[str, Any]:
+        """One update; the metrics of the last `log_every` updates if they are due."""
+        config, progress = self.config.train, self.progress
+        rate = learning_rate(progress.update, config, progress.plateau)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        generator = update_generator(config.seed, progress.update, self.device)
+        tokens = sum(batch.num_tokens for batch in batches)
+        total = 0.0
+        for batch in batches:
+            total += self._gradient(batch, tokens, generator)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
+        if not bool(torch.isfinite(norm)):
+            raise self._not_finite(batches, f"the gradient's norm is {float(norm)}")
+        self.optimizer.step()
+        progress.update += 1
+        progress.window_log_likelihood += total
+        progress.window_tokens += tokens
+        if progress.update % config.log_every and progress.update != config.updates:
+            return {}
+        perplexity = math.exp(min(700.0, -progress.window_log_likelihood / progress.window_tokens))
+        progress.window_log_likelihood, progress.window_tokens = 0.0, 0
+        return {"train_perplexity": perplexity, "lr": rate, "gradient_norm": float(norm)}
+
+    def _gradient(self, batch: Batch, tokens: int, generator: torch.Generator) -> float:
+        """Add the gradient of one batch's share of the loss; its log-likelihood."""
+        precision = self.config.train.precision
+        streams = self.config.data.batching == "streams"
+        carried = None if batch.first else self.carried
+        with matmul_precision(precision, self.device):
+            try:
+                p = self.model.potentials(batch.to(self.device), carried=carried, generator=generator)
+                log_likelihood = self.model.log_z(p, precision=precision).sum()
+            except DomainError as error:  # NaN among the weights
+                raise self._not_finite([batch], str(error).splitlines()[0]) from None
+            value = float(log_likelihood)
+            if not math.isfinite(value):
+                raise self._not_finite([batch], f"its log-likelihood is {value}")
+            (log_likelihood / -tokens).backward()  # type: ignore[no-untyped-call]
+        if streams:
+            self.carried = self.model.carry(p)
+        return value
+
+    def _not_finite(self, batches: list[Batch], what: str) -> DomainError:
+        """The error that ends a run whose numbers are none, with the sentences that did it on disk."""
+        path = self.run_dir.path / f"bad-batch-{self.progress.update + 1}.json"
+        rows = [
+            self.corpus.vocabulary.decode(words[:length].tolist())
+            for batch in batches
+            for words, length in zip(batch.words, batch.lengths.tolist(), strict=True)
+        ]
+        write_text(path, json.dumps({"update": self.progress.update + 1, "sentences": rows}, indent=1) + "\n")
+        return DomainError(
+            f"update {self.progress.update + 1}: {what}. The run has stopped; its last checkpoint is untouched.\n"
+            f"  The batch is in {path}. A lower train.lr or a smaller train.clip usually helps."
+        )
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Validation perplexity; the model is saved if it is the best so far."""
+        config, plateau = self.config, self.progress.plateau
+        found = evaluate(self.model, self.corpus.valid, config.data, precision=config.train.precision)
+        best = plateau.see(found.perplexity, config.train)
+        if best:
+            self.model.save_pretrained(self.run_dir.path / "best")
+        self.progress.stopped = bool(config.train.patience) and plateau.since_best >= config.train.patience
+        return {
+            "valid_perplexity": found.perplexity,
+            "valid_log_likelihood": found.log_likelihood,
+            "valid_tokens": found.tokens,
+            "best": best,
+        }
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self.run_dir.append({**record, "seconds": round(self.progress.seconds, 3)})
+        if self.writer is not None:
+            for name, value in record.items():
+                if isinstance(value, float):
+                    self.writer.add_scalar(name, value, record["update"])
+
+    def _checkpoint(self) -> None:
+        self.run_dir.sync()
+        self.progress.metrics_size = self.run_dir.metrics_size()
+        path = self.run_dir.path / CHECKPOINT
+        save_checkpoint(path, self.model, self.optimizer, self.progress, self.carried, self.corpus.fingerprint)
+
+    def _finish(self) -> Result:
+        """The test perplexity of the best model, once."""
+        result = self._result(finished=True)
+        if self.corpus.test is not None and math.isfinite(self.progress.plateau.best):
+            best = load_model(self.run_dir.path / "best", device=str(self.device))
+            test = evaluate(best, self.corpus.test, self.config.data, precision=self.config.train.precision)
+            result = Result(**{**vars(result), "test": test})
+        final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
+        final |= {"best_valid_perplexity": result.best_valid_perplexity}
+        if result.test:
+            final |= {"test_perplexity": result.test.perplexity, "test_tokens": result.test.tokens}
+        self._write(final)
+        self.report.say("done: " + json.dumps(final))
+        if self.writer is not None:
+            self.writer.close()
+        return result
+
+    def _result(self, *, finished: bool) -> Result:
+        progress = self.progress
+        best = progress.plateau.best
+        return Result(self.run_dir.path, progress.update, finished, best, None, progress.seconds)
+
+    def _stop(self) -> bool:
+        """A signal came: the first lets the update finish and a checkpoint be written, the second ends at once."""
+        if self.interrupted:
+            return True
+        self.interrupted = True
+        self.report.say("finishing this update; once more to stop at once")
+        return False

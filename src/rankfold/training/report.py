@@ -1,0 +1,113 @@
+"""How a run tells a person what it does: a bar on a terminal, plain lines elsewhere; TensorBoard on request.
+
+Everything goes to standard error. rich is used where it is installed. Read next: `training/loop.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rankfold.errors import UnsupportedError
+
+
+class Reporter:
+    """Says nothing: what the loop uses unless told otherwise. Subclasses speak."""
+
+    def start(self, done: int, total: int) -> None:
+        """The run is about to begin, or to go on."""
+
+    def say(self, line: str) -> None:
+        """One line for a person."""
+
+    def update(self, done: int, record: dict[str, Any]) -> None:
+        """An update is done; `record` holds the latest metrics, empty if there are no new ones."""
+
+    def close(self) -> None:
+        """The run has ended."""
+
+
+class Lines(Reporter):
+    """One plain line for each new record."""
+
+    def start(self, done: int, total: int) -> None:
+        self.total = total
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def update(self, done: int, record: dict[str, Any]) -> None:
+        if record:
+            self.say(f"update {done:,}/{self.total:,}  {summary(record)}")
+
+
+class Bar(Lines):
+    """A progress bar, with lines for evaluations above it."""
+
+    def start(self, done: int, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        super().start(done, total)
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        self.progress = Progress(*columns, console=Console(stderr=True))
+        self.task = self.progress.add_task("", total=total, completed=done)
+        self.progress.start()
+
+    def say(self, line: str) -> None:
+        if hasattr(self, "progress"):
+            self.progress.console.print(line, highlight=False)
+        else:
+            super().say(line)
+
+    def update(self, done: int, record: dict[str, Any]) -> None:
+        if "valid_perplexity" in record:
+            self.say(f"update {done:,}/{self.total:,}  {summary(record)}")
+        description = summary(record) if "train_perplexity" in record else None
+        self.progress.update(self.task, completed=done, description=description)
+
+    def close(self) -> None:
+        if hasattr(self, "progress"):
+            self.progress.stop()
+            del self.progress
+
+
+def reporter() -> Reporter:
+    """A bar if standard error is a terminal and rich is there, else lines."""
+    if sys.stderr.isatty():
+        try:
+            import rich  # noqa: F401
+        except ImportError:
+            return Lines()
+        return Bar()
+    return Lines()
+
+
+def summary(record: dict[str, Any]) -> str:
+    """The numbers of a record a person wants to see."""
+    names = {"train_perplexity": "train", "valid_perplexity": "valid", "test_perplexity": "test"}
+    shown = [f"{short} {record[name]:.2f}" for name, short in names.items() if name in record]
+    if "lr" in record:
+        shown.append(f"rate {record['lr']:.2e}")
+    if record.get("best"):
+        shown.append("best so far")
+    return "  ".join(shown)
+
+
+def tensorboard_writer(folder: Path, start: int) -> Any:
+    """A TensorBoard writer for the run; raises, before any work, where TensorBoard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UnsupportedError(
+            "train.tensorboard is true, but TensorBoard is not installed.\n"
+            "  pip install tensorboard, or set train.tensorboard=false: metrics.jsonl has the same numbers."
+        ) from None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=start)

@@ -1,0 +1,269 @@
+"""The folder of one run: one writer at a time, metrics that are only added to, and where it all ran.
+
+The kernel frees the lock when the process ends, by whatever signal. A resumed run cuts its metrics back to the
+checkpoint and keeps what it cut. Read next: `data/weights.py`, which writes the other files whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from rankfold.errors import DataError, DomainError
+
+try:
+    import fcntl
+except ImportError:  # no such locks here: runs go on without
+    fcntl = None  # type: ignore[assignment]
+
+RECIPE, CHECKPOINT, METRICS = "recipe.toml", "checkpoint.safetensors", "metrics.jsonl"
+LOST, LOCK = "metrics.lost.jsonl", "lock"
+# Disks, mostly of a network, that keep no locks.
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class RunDir:
+    """A run's folder, held by this process until `close`; made by `create` or `open`, not by its constructor.
+
+    Processes forked from this one hold the lock, too, until they end.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+        self._metrics: int | None = None
+
+    @classmethod
+    def create(cls, path: str | Path) -> RunDir:
+        """The folder of a new run, made if need be; `DataError` if there is a run in it, or it cannot be written."""
+        path = Path(path)
+        _expect_free(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise DataError(f"{path}: is a file, but a folder for the run was expected: give another --out.") from None
+        except OSError as error:
+            raise DataError(f"{path}: cannot be made: {error.strerror}.\n  Give another --out.") from None
+        run = cls(path, _lock(path))
+        try:
+            _expect_free(path)  # again: another process may have had the lock a moment ago
+        except DataError:
+            run.close()
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunDir:
+        """The folder of a run that goes on; `DataError` if there is none in it."""
+        path = Path(path)
+        if not path.is_dir():
+            raise DataError(f"{path}: no such folder; the folder of a run was expected.")
+        if not (path / RECIPE).is_file():
+            raise DataError(
+                f"{path}: holds no {RECIPE}, so there is no run to go on with.\n  Start one without --resume."
+            )
+        return cls(path, _lock(path))
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one line to the metrics; numbers that are not finite are written as Python reads them, NaN, Infinity."""
+        line = json.dumps(dict(record)).encode() + b"\n"
+        if self._metrics is None:
+            self._metrics = self._open_metrics()
+        size = self.metrics_size()
+        try:
+            _write(self._metrics, line)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.truncate(self.path / METRICS, size)  # half a line would spoil the next one
+            raise _failed(self.path / METRICS, error) from error
+
+    def metrics_size(self) -> int:
+        """Bytes of metrics so far: what a checkpoint notes, for `cut_metrics`."""
+        try:
+            return (self.path / METRICS).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def sync(self) -> None:
+        """Return once the disk holds all metrics; before a checkpoint that counts on them."""
+        if self._metrics is not None:
+            try:
+                os.fsync(self._metrics)
+            except OSError as error:
+                raise _failed(self.path / METRICS, error) from error
+
+    def cut_metrics(self, size: int) -> int:
+        """How many lines came after the first `size` bytes; they are moved to the end of `metrics.lost.jsonl`.
+
+        They were written after the checkpoint, and the run is about to write them again; the last may be torn. If this
+        is interrupted, lines may be in both files; they are never in none.
+        """
+        self._expect_open()
+        path = self.path / METRICS
+        if size < 0:
+            raise DomainError(f"metrics are cut to {size} bytes, but a file has at least 0.")
+        if self.metrics_size() < size:
+            raise DataError(
+                f"{path}: has {self.metrics_size():,} bytes, but {size:,} when the checkpoint was written.\n"
+                "  It was changed since: put the earlier file back."
+            )
+        if not path.exists():
+            return 0
+        content = path.read_bytes()
+        kept, lost = content[:size], content[size:]
+        if kept and not kept.endswith(b"\n"):
+            raise DataError(f"{path}: byte {size:,} is within a line, but the checkpoint was written after one.")
+        if not lost:
+            return 0
+        whole = lost if lost.endswith(b"\n") else lost + b"\n"
+        try:
+            self._keep(whole)
+            os.truncate(path, size)
+        except OSError as error:
+            raise _failed(path, error) from error
+        return whole.count(b"\n")
+
+    def close(self) -> None:
+        """Let another process have the folder. A second call does nothing."""
+        for descriptor in (self._metrics, self._lock):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._metrics = self._lock = None
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _expect_open(self) -> None:
+        assert self._lock is not None, f"{self.path} was closed, and may be another's now"
+
+    def _open_metrics(self) -> int:
+        """A descriptor at the end of the metrics, which end in a whole line."""
+        self._expect_open()
+        path = self.path / METRICS
+        if _is_torn(path):
+            raise DataError(f"{path}: the last line is torn: a run that goes on calls cut_metrics first.")
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise _failed(path, error) from error
+
+    def _keep(self, lines: bytes) -> None:
+        """Add lines to the lost ones; on disk before this returns, since the caller removes them elsewhere."""
+        path = self.path / LOST
+        start = b"\n" if _is_torn(path) else b""  # keeping them was interrupted before
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            _write(descriptor, start + lines)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a metrics file, in order; `DataError` with the line for one that is torn or no JSON object."""
+    path = Path(path)
+    try:
+        with path.open("rb") as stream:
+            lines = list(stream)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; metrics are the {METRICS} of a run.") from None
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line) if line.endswith(b"\n") else None
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            shown = line[:60].decode(errors="backslashreplace").rstrip("\n")
+            what = "is no JSON object" if line.endswith(b"\n") else "is torn, the run was killed while it wrote it"
+            raise DataError(
+                f"{path}: line {number} {what}: {shown!r}.\n  Going on with --resume moves torn lines away."
+            )
+        records.append(record)
+    return records
+
+
+def environment() -> dict[str, Any]:
+    """Where and with what this process runs, in plain values: versions, machine, date, command line."""
+    import numpy as np
+
+    import rankfold  # here: the package may one day import this module
+
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "rankfold": rankfold.__version__,
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "cuda_device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": list(sys.argv),
+    }
+
+
+def _expect_free(path: Path) -> None:
+    held = [name for name in (RECIPE, CHECKPOINT, METRICS) if os.path.lexists(path / name)]
+    if held:
+        raise DataError(f"{path}: already holds a run ({', '.join(held)}): go on with --resume, or give another --out.")
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor that holds the folder's lock for as long as it is open."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written: {error.strerror}.\n  Give another folder.") from None
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        _write(descriptor, f"pid {os.getpid()} on {platform.node()}\n".encode())
+    except BlockingIOError:
+        holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+        os.close(descriptor)
+        raise DataError(f"{folder}: in use by {holder}: wait until it ends, or give another folder.") from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            os.close(descriptor)
+            raise DataError(f"{folder}: cannot be locked: {error.strerror}.\n  Give another folder.") from None
+    return descriptor
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    """Write all of it: a disk that is nearly full takes a part and raises at the next."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a file ends within a line."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(size - 1, 0))
+            return stream.read(1) not in (b"", b"\n")
+    except FileNotFoundError:
+        return False
+
+
+def _failed(path: Path, error: OSError) -> OSError:
+    return OSError(error.errno, f"{path} could not be written: {error.strerror}. Lines before are untouched")

@@ -1,0 +1,44 @@
+"""The learning rate of every update: a function of the update alone, or (plateau) of the evaluations so far.
+
+Read next: `training/loop.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rankfold.training.config import TrainConfig
+
+
+@dataclass
+class Plateau:
+    """What the plateau schedule and early stopping remember: the best so far, and how long ago it was."""
+
+    best: float = math.inf
+    since_best: int = 0  # evaluations
+    since_change: int = 0  # evaluations without a better one since the rate last fell
+    scale: float = 1.0
+
+    def see(self, perplexity: float, config: TrainConfig) -> bool:
+        """Take note of an evaluation; whether it is the best so far."""
+        better = perplexity < self.best
+        self.best = min(self.best, perplexity)
+        self.since_best = 0 if better else self.since_best + 1
+        self.since_change = 0 if better else self.since_change + 1
+        if config.schedule == "plateau" and self.since_change > config.plateau_patience:
+            self.scale *= config.plateau_factor
+            self.since_change = 0
+        return better
+
+
+def learning_rate(update: int, config: TrainConfig, plateau: Plateau) -> float:
+    """The rate of an update, counted from 0; linear and cosine reach `min_lr` after the last one."""
+    warm = min(1.0, (update + 1) / (config.warmup + 1))
+    if config.schedule == "plateau":
+        return warm * max(config.min_lr, config.lr * plateau.scale)
+    if config.schedule == "constant":
+        return warm * config.lr
+    share = min(1.0, max(0, update - config.warmup) / max(1, config.updates - config.warmup))
+    left = 1.0 - share if config.schedule == "linear" else (1.0 + math.cos(math.pi * share)) / 2
+    return warm * (config.min_lr + (config.lr - config.min_lr) * left)

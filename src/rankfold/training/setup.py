@@ -1,0 +1,81 @@
+"""What a run needs before its first update: its folder, its device, its clusters, its optimiser; and its signals.
+
+Read next: `training/loop.py`.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from rankfold.data.clusters import Clusters
+from rankfold.errors import DataError, UnsupportedError
+from rankfold.models.catalog import AnyModel
+from rankfold.models.pretrained import CLUSTER
+from rankfold.settings import build, differences, read_toml
+from rankfold.training.checkpoint import Loaded
+from rankfold.training.config import Config, TrainConfig
+from rankfold.training.corpus import Corpus, find_clusters
+from rankfold.training.report import Reporter
+from rankfold.training.run_dir import RECIPE, RunDir
+
+
+def opened(config: Config, out: str | Path, *, resume: bool) -> RunDir:
+    """The run's folder; a resumed run must be of the same recipe."""
+    if not resume:
+        return RunDir.create(out)
+    run = RunDir.open(out)
+    before = build(Config, read_toml(run.path / RECIPE), source=run.path / RECIPE)
+    changed = differences(before, config)
+    if changed:
+        run.close()
+        raise DataError(
+            f"{out} was started with another recipe: {'; '.join(changed)}.\n"
+            "  Resume without --recipe and --set, or start another run."
+        )
+    return run
+
+
+def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | None) -> Clusters | None:
+    """A resumed run has its clusters in the checkpoint; they are not searched again."""
+    if loaded and config.model.family == "block":
+        return Clusters(loaded.of("model")[CLUSTER], config.model.num_clusters)
+    return find_clusters(config.model, corpus, config.train.seed, report.say)
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device a recipe names; "auto" is a GPU if there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError('train.device is "cuda", but torch sees no CUDA device here.\n  Set train.device=auto.')
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def optimizer(model: AnyModel, config: TrainConfig) -> torch.optim.Optimizer:
+    """Adam, or AdamW; on a GPU one kernel for all parameters."""
+    betas, fused = (config.betas[0], config.betas[1]), model.device.type == "cuda"
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(model.parameters(), lr=config.lr, betas=betas, weight_decay=config.weight_decay, fused=fused)
+
+
+@contextmanager
+def signals(stop: Callable[[], bool]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call `stop`, which says whether to stop at once; only in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if stop():
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
