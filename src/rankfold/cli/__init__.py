@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 
 from rankfold import __version__
-from rankfold.cli import data, demo, doctor
+from rankfold.cli import data, demo, doctor, evaluate, explain, predict, sample, score, tag, train
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 
-COMMANDS = (doctor, demo, data)
+COMMANDS = (train, evaluate, score, sample, predict, tag, explain, data, demo, doctor)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="rankfold", description="Structured latent-variable models with very large state spaces, exactly."
     )
@@ -25,7 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_to(commands)
-    chosen = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    chosen = build_parser().parse_args(arguments)
     try:
         status: int = chosen.run(chosen)
     except (DataError, DomainError, ShapeError, UnsupportedError, OSError) as error:

@@ -89,7 +89,7 @@ class LowRankTransition(nn.Module):
 
     Normalised without ever writing A: with s_r = sum_y phi_r(v_y),
 
-        A = left right^T     left[z, r] = softmax_r(log phi_r(u_z) + log s_r)     right[y, r] = softmax_y(log phi_r(v_y))
+        left[z, r] = softmax_r(log phi_r(u_z) + log s_r)    right[y, r] = softmax_y(log phi_r(v_y))    A = left right^T
 
     so r is a hidden choice with p(r | z) and p(y | r). The first state likewise, from phi(f1(e)).
     Cost: 2 z d r multiply-adds for the factors. Source: Chiu, Deng, Rush 2021, eq. 10.
@@ -126,14 +126,14 @@ class LowRankTransition(nn.Module):
 
         Dropped states leave by their index (`keep`) or, where the numbering matters, by a mask (`stays`).
         """
-        log_target = self.features(taken(self.target, keep), keep_features)
+        log_target = self.features.by_rank(taken(self.target, keep), keep_features)  # "r y"
         if stays is not None:
-            log_target = log_target.masked_fill(~stays[:, None], float("-inf"))
+            log_target = log_target.masked_fill(~stays, float("-inf"))
         return LowRankScores(
             self.features(self.start(), keep_features),
             self.features(taken(self.source, keep), keep_features),
-            torch.softmax(log_target, 0),
-            torch.logsumexp(log_target, 0),
+            torch.softmax(log_target, 1).mT,
+            torch.logsumexp(log_target, 1),
         )
 
 

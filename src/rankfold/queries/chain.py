@@ -91,7 +91,8 @@ def best_of(posterior: Tensor) -> Tensor:  # "b t z" -> "b t"
 
 def spread(path: Tensor, num_values: int) -> Tensor:  # "... t" -> "... t z"
     """A path as indicators; a position without a state has none."""
-    return one_hot(path.clamp(min=0), num_values) * (path >= 0).unsqueeze(-1)
+    there = path >= 0
+    return one_hot(torch.where(there, path, 0), num_values) * there.unsqueeze(-1)
 
 
 def expect_method(method: str, known: tuple[str, ...]) -> None:

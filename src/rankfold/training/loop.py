@@ -179,7 +179,7 @@ class Trainer:
                 log_likelihood = self.model.log_z(p, precision=precision).sum()
             except DomainError as error:  # NaN among the weights
                 raise self._not_finite([batch], str(error).splitlines()[0]) from None
-            value = float(log_likelihood)
+            value = float(log_likelihood.detach())
             if not math.isfinite(value):
                 raise self._not_finite([batch], f"its log-likelihood is {value}")
             (log_likelihood / -tokens).backward()  # type: ignore[no-untyped-call]

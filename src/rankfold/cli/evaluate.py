@@ -1,0 +1,180 @@
+"""`rankfold evaluate`: the perplexity of a text, with its denominator, and how well states predict tags.
+
+Read next: `training/evaluation.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from rankfold.analysis.tags import tag_scores
+from rankfold.cli.model_of import add_model, load, recipe_path, say, tell_unknown
+from rankfold.cli.tag import Method, add_method, tag
+from rankfold.data.text import Sentences, find_split, read_sentences
+from rankfold.errors import DataError, UnsupportedError
+from rankfold.models.catalog import AnyModel
+from rankfold.models.config import PlanName
+from rankfold.settings import build, read_toml
+from rankfold.training import evaluation
+from rankfold.training.config import Config, DataConfig
+
+Protocol = Literal["sentences", "streams"]
+DENOMINATOR = "words and one <eos> a sentence"
+EXAMPLE = """\
+example:
+  rankfold evaluate runs/small --data ptb
+  rankfold evaluate runs/small --data ptb/valid.txt --plan state --json
+  rankfold evaluate runs/small --data words.txt --tags tags.txt"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="the perplexity of a text, and how well states predict tags",
+        description=(
+            "Print the perplexity of a text. Tokens are its words and one <eos> a sentence; words the model does not "
+            "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown."
+        ),
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model(parser)
+    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="a text file, or a folder of splits")
+    parser.add_argument("--split", default="test", help="which file of a folder (default: test)")
+    parser.add_argument(
+        "--plan", choices=("auto", "state", "rank"), default="auto", help="rank-space models: what is summed out first"
+    )
+    parser.add_argument(
+        "--protocol",
+        choices=("sentences", "streams"),
+        help="sentences by themselves, or one text with the state carried across (default: as the run was trained)",
+    )
+    parser.add_argument("--tags", type=Path, metavar="FILE", help="gold tags, one a word, line by line with the text")
+    add_method(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the evaluation."""
+    result = evaluate(
+        arguments.folder,
+        arguments.data,
+        split=arguments.split,
+        plan=arguments.plan,
+        protocol=arguments.protocol,
+        tags=arguments.tags,
+        method=arguments.method,
+        device=arguments.device,
+    )
+    print(json.dumps(result, indent=2) if arguments.json else _text(result))
+    return 0
+
+
+def evaluate(
+    path: Path,
+    data: Path,
+    *,
+    split: str = "test",
+    plan: PlanName = "auto",
+    protocol: Protocol | None = None,
+    tags: Path | None = None,
+    method: Method = "posterior",
+    device: str = "auto",
+) -> dict[str, Any]:
+    """The evaluation as plain data; unknown words and empty lines are told on standard error."""
+    model, vocabulary = load(path, device)
+    options = _options(model, plan)
+    config = _batching(path, protocol)
+    text = read_sentences(find_split(data, split) if data.is_dir() else data)
+    gold = None if tags is None else _aligned(read_sentences(tags), text)
+    encoded = vocabulary.encode_all(text)
+    if text.num_empty_lines:
+        say(f"{text.path}: {text.num_empty_lines:,} empty lines are no sentences and were skipped")
+    tell_unknown(encoded.unknown, vocabulary)
+    say(f"evaluating {len(encoded):,} sentences, {encoded.num_tokens:,} tokens, on {model.device.type}")
+    found = evaluation.evaluate(model, encoded, config, **options)
+    difference, checked = evaluation.log_check(model, encoded.sentences)
+    result: dict[str, Any] = {
+        "perplexity": found.perplexity,
+        "tokens": found.tokens,
+        "log_likelihood": found.log_likelihood,
+        "sentences": found.sentences,
+        "unknown_words": encoded.num_unknown,
+        "unknown_rate": encoded.num_unknown / text.num_words,
+        "denominator": DENOMINATOR,
+        "protocol": "state carried across" if config.batching == "streams" else "sentences independent",
+        "largest_log_difference": difference,
+        "log_checked_sentences": checked,
+    }
+    return result if gold is None else {**result, "tags": _tags(model, encoded.sentences, gold, method)}
+
+
+def _options(model: AnyModel, plan: PlanName) -> dict[str, Any]:
+    """What the model's potentials are asked for."""
+    if plan == "auto":
+        return {}
+    if model.config.family != "rank":
+        raise UnsupportedError(
+            f'--plan is {plan}, but a model of the family "{model.config.family}" has one order only.\n'
+            "  Leave it out; plans are for rank-space models."
+        )
+    return {"plan": plan}
+
+
+def _batching(path: Path, protocol: Protocol | None) -> DataConfig:
+    """How the run cut its text, or as it is asked for."""
+    recipe = recipe_path(path)
+    config = DataConfig() if recipe is None else build(Config, read_toml(recipe), source=recipe).data
+    streams = config.batching == "streams" if protocol is None else protocol == "streams"
+    return dataclasses.replace(config, batching="streams" if streams else "length")
+
+
+def _aligned(gold: Sentences, text: Sentences) -> list[list[str]]:
+    """The tags, one for each word."""
+    for file in (gold, text):
+        if file.num_empty_lines:
+            raise DataError(
+                f"{file.path}: {file.num_empty_lines:,} empty lines: words and tags may have lost their pairing.\n"
+                "  Remove them from both files."
+            )
+    if len(gold) != len(text):
+        raise DataError(f"{gold.path} has {len(gold):,} lines, but {text.path} {len(text):,}: one for each sentence.")
+    for number, (tags, words) in enumerate(zip(gold, text, strict=True), 1):
+        if len(tags) != len(words):
+            raise DataError(
+                f"{gold.path}, line {number}: {len(tags)} tags, but {text.path} has {len(words)} words there.\n"
+                "  One tag a word was expected."
+            )
+    return gold.sentences
+
+
+def _tags(model: AnyModel, rows: list[list[int]], gold: list[list[str]], method: Method) -> dict[str, Any]:
+    states, of = tag(model, rows, method)
+    scores = tag_scores(states, gold)
+    names = ("many_to_one", "one_to_one", "v_measure", "homogeneity", "completeness")
+    return {**{name: getattr(scores, name) for name in names}, "states_used": scores.num_states_used, "of": of}
+
+
+def _text(result: dict[str, Any]) -> str:
+    lines = [
+        f"perplexity       {result['perplexity']:.3f}",
+        f"tokens           {result['tokens']:,} ({result['denominator']}), {result['sentences']:,} sentences",
+        f"log-likelihood   {result['log_likelihood']:.4f} nats",
+        f"protocol         {result['protocol']}",
+        f"unknown words    {result['unknown_words']:,} ({100 * result['unknown_rate']:.2f} % of words)",
+        f"check            {result['largest_log_difference']:.1e} nats a token from logarithms at most, "
+        f"over {result['log_checked_sentences']} sentences",
+    ]
+    if "tags" in result:
+        tags = result["tags"]
+        one = "needs scipy" if tags["one_to_one"] is None else f"{tags['one_to_one']:.4f}"
+        lines.append(
+            f"tags             many-to-one {tags['many_to_one']:.4f}  one-to-one {one}  V {tags['v_measure']:.4f} "
+            f"(h {tags['homogeneity']:.4f}, c {tags['completeness']:.4f})  {tags['states_used']:,} {tags['of']} used"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,108 @@
+"""The model a command is told of: the best one of a run, or a folder that holds one; and words as its ids.
+
+Read next: `models/pretrained.py`, which reads the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from rankfold.data.vocab import Vocabulary
+from rankfold.errors import DataError, UnsupportedError
+from rankfold.models.catalog import AnyModel
+from rankfold.models.pretrained import load_model
+from rankfold.training.run_dir import RECIPE
+
+CONFIG, BEST = "config.json", "best"
+NUM_SHOWN = 5  # unknown words
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The argument RUN, with --device and --json."""
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run (its best model) or of a model")
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """--device and --json."""
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one (default)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def model_folder(path: Path) -> Path:
+    """The folder that holds config.json: the path itself, or the best model of the run there."""
+    if not path.is_dir():
+        what = "a file, but a folder" if path.exists() else "no such folder; the folder"
+        raise DataError(f"{path}: {what} of a run or of a model was expected.")
+    for folder in (path, path / BEST):
+        if (folder / CONFIG).is_file():
+            return folder
+    if (path / RECIPE).is_file():
+        raise DataError(
+            f"{path}: the run has no model yet: {BEST}/ is written at its first evaluation.\n"
+            "  Wait for it, or go on with the run: rankfold train --resume."
+        )
+    raise DataError(
+        f"{path}: holds no model: neither {CONFIG} nor {BEST}/{CONFIG} is there.\n"
+        "  Give the folder that rankfold train --out made, or one that save_pretrained wrote."
+    )
+
+
+def recipe_path(path: Path) -> Path | None:
+    """The recipe of the run that a path names, or whose best model it names; None for a model by itself."""
+    run = path.parent if model_folder(path) == path and path.name == BEST else path
+    return run / RECIPE if (run / RECIPE).is_file() else None
+
+
+def load(path: Path, device: str = "auto") -> tuple[AnyModel, Vocabulary]:
+    """The model of a run or folder, and the words its ids mean."""
+    folder = model_folder(path)
+    model = load_model(folder, device=find_device(device))
+    if model.vocabulary is None:
+        raise DataError(
+            f"{folder}: the model was saved without a vocabulary, so its ids have no words.\n"
+            "  Set model.vocabulary and save it again."
+        )
+    return model, model.vocabulary
+
+
+def find_device(name: str) -> str:
+    """The device that "auto" stands for; "cuda" only where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError("--device is cuda, but torch sees no CUDA device here.\n  Use --device auto.")
+    return "cuda" if name == "auto" and torch.cuda.is_available() else "cpu" if name == "auto" else name
+
+
+def known_ids(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:
+    """The ids of the beginning of a sentence; `DataError` for a word the model does not know."""
+    for word in words:
+        if word not in vocabulary.index:
+            raise DataError(
+                f"{word!r} is not among the {len(vocabulary):,} words of the model.\n"
+                "  Write <unk> where an unknown word is meant."
+            )
+    return vocabulary.encode(words)[:-1]
+
+
+def tell_unknown(unknown: Mapping[str, int], vocabulary: Vocabulary) -> None:
+    """Say on standard error which words were counted as <unk>, the most frequent first."""
+    if not unknown:
+        return
+    ordered = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{word} ({count:,})" for word, count in ordered[:NUM_SHOWN])
+    more = f" and {len(ordered) - NUM_SHOWN:,} more" if len(ordered) > NUM_SHOWN else ""
+    say(f"words not in the vocabulary, counted as <unk>: {sum(unknown.values()):,}, of them {shown}{more}")
+    if not vocabulary.has_unk_mass:
+        say("warning: the training text held no <unk>, so unknown words have no trained probability")
+
+
+def say(line: str) -> None:
+    """One line for a person, on standard error."""
+    print(line, file=sys.stderr, flush=True)

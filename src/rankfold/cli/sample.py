@@ -1,0 +1,79 @@
+"""`rankfold sample`: sentences drawn from a model.
+
+Read next: `decoding/generate.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rankfold.cli.model_of import add_model, known_ids, load, say
+from rankfold.data.vocab import Vocabulary
+from rankfold.errors import DomainError
+from rankfold.models.catalog import AnyModel
+
+EXAMPLE = """\
+example:
+  rankfold sample runs/small --num 3
+  rankfold sample runs/small --prefix "the company" --seed 7 --json"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "sample",
+        help="sentences drawn from a model",
+        description="Print sentences drawn from a model, exactly and independently; the same for the same seed.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model(parser)
+    parser.add_argument("--num", type=int, default=5, help="how many (default: 5)")
+    parser.add_argument("--seed", type=int, default=1, help="of the draws (default: 1)")
+    parser.add_argument("--prefix", default="", metavar="WORDS", help="how each sentence begins")
+    parser.add_argument(
+        "--max-length", type=int, default=100, metavar="N", help="words after the prefix at most (default: 100)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the sentences."""
+    model, vocabulary = load(arguments.folder, arguments.device)
+    prefix = arguments.prefix.split()
+    drawn = sample(
+        model, vocabulary, arguments.num, seed=arguments.seed, prefix=prefix, max_length=arguments.max_length
+    )
+    cut = sum(not sentence["ended"] for sentence in drawn)
+    if cut:
+        say(f"{cut} of {len(drawn)} sentences were cut at --max-length {arguments.max_length}")
+    if arguments.json:
+        print(json.dumps({"prefix": prefix, "seed": arguments.seed, "sentences": drawn}, indent=2))
+    else:
+        print("\n".join(" ".join(sentence["words"]) for sentence in drawn))
+    return 0
+
+
+def sample(
+    model: AnyModel,
+    vocabulary: Vocabulary,
+    num: int = 5,
+    *,
+    seed: int = 1,
+    prefix: Sequence[str] = (),
+    max_length: int = 100,
+) -> list[dict[str, Any]]:
+    """The words of each sentence, prefix included, and whether it ended before `max_length` words of its own."""
+    if not 0 <= seed < 2**63:
+        raise DomainError(f"seed is {seed}, but must be at least 0 and below 2**63.")
+    if num < 1 or max_length < 1:
+        raise DomainError(f"--num is {num} and --max-length {max_length}, but both must be at least 1.")
+    ids = known_ids(prefix, vocabulary)
+    generator = torch.Generator(device=model.device).manual_seed(seed)
+    rows = model.generate(num, prefix=ids, max_length=max_length, generator=generator)
+    return [{"words": [*prefix, *vocabulary.decode(row)], "ended": len(row) < max_length} for row in rows]

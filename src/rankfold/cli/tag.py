@@ -1,0 +1,90 @@
+"""`rankfold tag`: the hidden state of every word.
+
+Read next: `queries/chain.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rankfold.cli.model_of import add_model, load, say, tell_unknown
+from rankfold.cli.score import read_lines
+from rankfold.data.batch import length_batches
+from rankfold.models.catalog import AnyModel
+
+Method = Literal["posterior", "viterbi"]
+NUM_TOKENS = 1024  # of a batch: each holds a posterior of all states
+EXAMPLE = """\
+example:
+  rankfold tag runs/small --data ptb/test.txt
+  rankfold tag runs/small --data ptb/test.txt --method viterbi --json"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "tag",
+        help="the hidden state of every word",
+        description=(
+            "Print every sentence as word/STATE. A rank-space model has summed its states out: its tags are ranks."
+        ),
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model(parser)
+    parser.add_argument("--data", type=Path, metavar="FILE", help="one sentence a line (default: standard input)")
+    add_method(parser)
+    parser.set_defaults(run=run)
+
+
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """The argument --method."""
+    parser.add_argument(
+        "--method",
+        choices=("posterior", "viterbi"),
+        default="posterior",
+        help="posterior: the likeliest state of each word (default); viterbi: the likeliest path",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one line for each sentence."""
+    model, vocabulary = load(arguments.folder, arguments.device)
+    sentences = [line.split() for line in read_lines(arguments.data)]
+    encoded = vocabulary.encode_all(sentences)
+    tell_unknown(Counter(encoded.unknown), vocabulary)
+    states, of = tag(model, encoded.sentences, arguments.method)
+    say(f"the tags are {of}")
+    for words, path in zip(sentences, states, strict=True):
+        if arguments.json:
+            print(json.dumps({"words": words, "states": path, "of": of}))
+        else:
+            print(" ".join(f"{word}/{state}" for word, state in zip(words, path, strict=True)))
+    return 0
+
+
+def tag(
+    model: AnyModel, sentences: Sequence[Sequence[int]], method: Method = "posterior"
+) -> tuple[list[list[int]], str]:
+    """The state of every word, that of `<eos>` left out, and what they are: "states" or "ranks".
+
+    -1 where a sentence is impossible under the model.
+    """
+    found: list[list[int]] = [[] for _ in sentences]
+    of = "states"
+    batches = length_batches(sentences, NUM_TOKENS)
+    with torch.no_grad():
+        parts = model.parts()
+        for group, batch in zip(batches.groups, batches, strict=True):
+            query = model.query(model.potentials(batch.to(model.device), parts=parts))
+            of = query.of
+            for i, path in zip(group, query.argmax(method).tolist(), strict=True):
+                found[i] = path[: len(sentences[i]) - 1]
+    return found, of

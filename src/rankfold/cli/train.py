@@ -1,0 +1,144 @@
+"""`rankfold train`: a recipe and a folder of text into a run, which can be interrupted and resumed.
+
+Read next: `training/loop.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rankfold.cli.model_of import say
+from rankfold.errors import DataError
+from rankfold.settings import assign, build, read_toml
+from rankfold.training import loop, report
+from rankfold.training.config import Config
+from rankfold.training.recipes import load_recipe, recipe_names
+from rankfold.training.run_dir import RECIPE, RunDir
+
+INTERRUPTED = 130
+EXAMPLE = """\
+example:
+  rankfold train --recipe small-lhmm --data ptb --out runs/small
+  rankfold train --recipe small-lhmm --set model.num_states=256 --set train.updates=100 --data ptb --out runs/tiny
+  rankfold train --resume --data ptb --out runs/small
+  rankfold train --list"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "train",
+        help="train a language model by a recipe; interrupted runs can be resumed",
+        description=(
+            "Train a model on the train.txt of a folder, choose the best by its valid.txt, and print the perplexity of "
+            "its test.txt. Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
+        ),
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--recipe", metavar="NAME_OR_FILE", help="a name from --list, or a TOML file")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder with train.txt, valid.txt, test.txt"
+    )
+    parser.add_argument("--out", type=Path, metavar="RUN", help="folder of the run")
+    add_settings(parser)
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out, by its own recipe")
+    parser.add_argument("--list", action="store_true", help="print the recipes that come with the library")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The argument --set, which may be repeated."""
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change the recipe, for instance model.rank=64; may be repeated",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train and print how it ended; 130 if it was interrupted."""
+    if arguments.list:
+        return _list(as_json=arguments.json)
+    if arguments.data is None or arguments.out is None:
+        raise DataError("train needs --data DIR and --out RUN; rankfold train --help shows an example.")
+    config = find_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
+    result = loop.train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
+    print(json.dumps(_record(result), indent=2) if arguments.json else _text(result))
+    if result.finished:
+        return 0
+    again = shlex.join(["rankfold", "train", "--resume", "--data", str(arguments.data), "--out", str(arguments.out)])
+    say(f"rankfold: interrupted; go on with: {again}")
+    return INTERRUPTED
+
+
+def find_config(recipe: str | None, settings: Sequence[str], out: Path, *, resume: bool = False) -> Config:
+    """The recipe with its settings; a resumed run has its own, and what is given must be the same."""
+    if recipe is not None:
+        return load_recipe(recipe, settings)
+    if not resume:
+        raise DataError(f"train needs --recipe: a TOML file, or one of {', '.join(recipe_names())}.")
+    with RunDir.open(out) as opened:
+        path = opened.path / RECIPE
+        mapping = read_toml(path)
+    for setting in settings:
+        assign(mapping, setting)
+    return build(Config, mapping, source=path)
+
+
+def recipes() -> dict[str, str]:
+    """The recipes that come with the library, each with the first line of its comment."""
+    folder = files("rankfold") / "recipes"
+    texts = {name: (folder / f"{name}.toml").read_text(encoding="utf-8").splitlines() for name in recipe_names()}
+    return {
+        name: next((line.lstrip("# ").rstrip() for line in lines if line.startswith("#")), "")
+        for name, lines in texts.items()
+    }
+
+
+def _list(*, as_json: bool) -> int:
+    known = recipes()
+    width = max(map(len, known))
+    print(json.dumps(known, indent=2) if as_json else "\n".join(f"{name:<{width}}  {known[name]}" for name in known))
+    return 0
+
+
+def _record(result: loop.Result) -> dict[str, Any]:
+    best, test = result.best_valid_perplexity, result.test
+    return {
+        "run": str(result.run),
+        "updates": result.updates,
+        "finished": result.finished,
+        "best_valid_perplexity": best if math.isfinite(best) else None,
+        "test_perplexity": None if test is None else test.perplexity,
+        "test_tokens": None if test is None else test.tokens,
+        "test_log_likelihood": None if test is None else test.log_likelihood,
+        "seconds": result.seconds,
+    }
+
+
+def _text(result: loop.Result) -> str:
+    best, test = result.best_valid_perplexity, result.test
+    missing = "no test.txt" if result.finished else "not yet"
+    return "\n".join(
+        [
+            f"run                {result.run}",
+            f"updates            {result.updates:,}" + ("" if result.finished else " (interrupted)"),
+            f"valid perplexity   {f'{best:.3f} (best)' if math.isfinite(best) else 'none yet'}",
+            "test perplexity    "
+            + (f"{test.perplexity:.3f} over {test.tokens:,} tokens, <eos> counted" if test else missing),
+            f"seconds            {result.seconds:,.1f}",
+        ]
+    )

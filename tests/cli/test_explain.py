@@ -1,0 +1,103 @@
+"""`rankfold explain`, as a new user would meet it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rankfold import cli
+from rankfold.cli import explain
+from rankfold.data.clusters import uniform_clusters
+from rankfold.models import ModelConfig, build_model
+from rankfold.models.config import Family
+from tests.cli.test_language_models import FAMILIES, as_json, said, save_model, write_recipe
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_recipe_is_explained_as_its_model(family: Family, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = write_recipe(tmp_path / "tiny.toml", family)
+    found = as_json(capsys, "explain", recipe, "--words", "50", "--batch", "2", "--length", "3")
+    config = ModelConfig(family=family, num_states=6, rank=4, dim=5, num_layers=1, band=1, num_clusters=2)
+    clusters = uniform_clusters(50, 2, seed=0) if family == "block" else None
+    model = build_model(config, 50, clusters=clusters)
+    assert found["parameters"] == sum(x.numel() for x in model.parameters())
+    for plan, truth in zip(found["plans"], model.plan(2, 3).ways, strict=True):
+        assert plan["order"] == truth.order
+        assert plan["multiply_adds"] == truth.multiply_adds == sum(plan["parts"].values())
+        assert plan["peak_bytes"] == truth.peak_bytes
+        assert plan["estimated_seconds"] == truth.seconds
+    assert [plan["chosen"] for plan in found["plans"]] == [True, False][: len(found["plans"])]
+
+
+def test_the_plan_that_is_asked_for_is_the_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = write_recipe(tmp_path / "tiny.toml", "rank")
+    for plan in ("rank", "state"):
+        found = as_json(capsys, "explain", recipe, "--set", f"model.plan={plan}")
+        assert [way["order"] for way in found["plans"] if way["chosen"]] == [plan]
+
+
+def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = said(capsys, "explain", save_model(tmp_path / "model", "rank"))
+    assert "rank, 6 states, 10 words" in out
+    assert "seconds (estimate)" in out
+    assert out.count("\n* ") == 1
+    assert "V^T U" in out
+    assert "tokens" in out
+
+
+def test_a_model_too_large_for_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """100,000 states without structure: 40 GB of transitions alone, and nothing of it is allocated."""
+    settings = ["--set", "model.family=hmm", "model.num_states=1000000", "model.neural=false"]
+    found = as_json(capsys, "explain", "small-lhmm", *settings)
+    assert found["parameters"] > 10**12
+    assert found["plans"][0]["largest_batch_tokens"] in (0, None)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without CUDA")
+def test_a_device_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("explain", "small-lhmm", "--device", "cuda", "--precision", "bf16")
+    found = as_json(capsys, *arguments)
+    assert found["memory_bytes"] is None
+    assert found["plans"][0]["largest_batch_tokens"] is None
+    assert "unknown memory" in said(capsys, *arguments)
+
+
+def test_largest_batch_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(explain, "_memory", lambda device: 10_000_000)
+    (plan,) = as_json(capsys, "explain", save_model(tmp_path / "model"))["plans"]
+    tokens = plan["largest_batch_tokens"]
+    (full,) = as_json(capsys, "explain", tmp_path / "model", "--batch", "1", "--length", tokens)["plans"]
+    (over,) = as_json(capsys, "explain", tmp_path / "model", "--batch", "1", "--length", tokens + 1)["plans"]
+    assert full["peak_bytes"] <= 10_000_000 < over["peak_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["small-lhm"], "Did you mean small-lhmm?"),
+        (["small-lhmm", "--set", "model.ranks=3"], "Did you mean model.rank?"),
+        (["small-lhmm", "--set", "model.rank=x"], "a whole number was expected"),
+        (["small-lhmm", "--batch", "0"], "must be at least 1"),
+        (["small-lhmm", "--length", "-1"], "must be at least 1"),
+        (["small-lhmm", "--words", "0"], "num_words is 0"),
+        (["model", "--set", "model.rank=3"], "whose sizes are fixed"),
+        (["model", "--words", "9"], "whose sizes are fixed"),
+    ],
+)
+def test_mistakes_exit_2(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_model(Path("model"))
+    assert cli.main(["explain", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""

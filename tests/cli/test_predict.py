@@ -1,0 +1,48 @@
+"""`rankfold predict`, as a new user would meet it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankfold import cli
+from rankfold.models.config import Family
+from tests.cli.test_language_models import FAMILIES, as_json, said, save_model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("text", [(), ("the",), ("the cat", "ran", "<unk>")])
+def test_probabilities(
+    family: Family, text: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_model(tmp_path / "model", family)
+    found = as_json(capsys, "predict", model, *text, "--top", "99")
+    assert found["prefix"] == " ".join(text).split()
+    shares = [entry["probability"] for entry in found["next"]]
+    assert len(shares) == 10
+    assert sum(shares) == pytest.approx(1, abs=1e-6)  # float32 parameters
+    assert shares == sorted(shares, reverse=True)
+    assert "<eos>" in [entry["word"] for entry in found["next"]]
+
+
+def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_model(tmp_path / "model")
+    lines = said(capsys, "predict", model, "the", "--top", "3").splitlines()
+    expected = as_json(capsys, "predict", model, "the", "--top", "3")["next"]
+    assert [line.split() for line in lines] == [[entry["word"], f"{entry['probability']:.6f}"] for entry in expected]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["the", "zebra"], "'zebra' is not among the 10 words"),
+        (["the <eos>"], "token 2 is <eos>"),
+        (["--top", "0"], "--top is 0"),
+    ],
+)
+def test_mistakes_exit_2(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", str(save_model(tmp_path / "model")), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""

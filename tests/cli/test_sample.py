@@ -1,0 +1,65 @@
+"""`rankfold sample`, as a new user would meet it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rankfold import cli
+from rankfold.cli.model_of import load
+from rankfold.cli.sample import sample
+from tests.cli.test_language_models import FAMILIES, as_json, said, save_model
+
+
+def test_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_model(tmp_path / "model")
+    first = said(capsys, "sample", model)
+    assert first.count("\n") == 5
+    assert said(capsys, "sample", model) == first
+    assert said(capsys, "sample", model, "--seed", "2") != first
+    assert "<eos>" not in first
+    found = as_json(capsys, "sample", model)
+    assert [" ".join(sentence["words"]) for sentence in found["sentences"]] == first.splitlines()
+
+
+def test_a_prefix_is_shown_and_long_sentences_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_model(tmp_path / "model")
+    arguments = ["sample", str(model), "--prefix", "the cat", "--max-length", "2", "--num", "20"]
+    assert cli.main(arguments) == 0
+    captured = capsys.readouterr()
+    lines = [line.split() for line in captured.out.splitlines()]
+    assert all(line[:2] == ["the", "cat"] for line in lines)
+    cut = sum(len(line) == 4 for line in lines)
+    assert 0 < cut < 20
+    assert f"{cut} of 20 sentences were cut at --max-length 2" in captured.err
+    assert [sentence["ended"] for sentence in as_json(capsys, *arguments)["sentences"]].count(False) == cut
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_come_as_often_as_predicted(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = save_model(tmp_path / "model", family)
+    drawn = sample(*load(folder), 4000, prefix=["the"], max_length=1)
+    counts = Counter(sentence["words"][1] if len(sentence["words"]) > 1 else "<eos>" for sentence in drawn)
+    for entry in as_json(capsys, "predict", folder, "the", "--top", "99")["next"]:
+        share = entry["probability"]
+        deviation = (share * (1 - share) / 4000) ** 0.5
+        assert abs(counts[entry["word"]] / 4000 - share) < 5 * deviation
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--prefix", "the zebra"], "'zebra' is not among the 10 words"),
+        (["--prefix", "the <eos>"], "token 2 is <eos>"),
+        (["--num", "0"], "must be at least 1"),
+        (["--max-length", "0"], "must be at least 1"),
+        (["--seed", "-1"], "seed is -1"),
+    ],
+)
+def test_mistakes_exit_2(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sample", str(save_model(tmp_path / "model")), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""

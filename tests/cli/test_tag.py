@@ -1,0 +1,63 @@
+"""`rankfold tag`, as a new user would meet it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rankfold import cli
+from rankfold.cli.model_of import load
+from rankfold.models.config import Family
+from tests.cli.test_language_models import FAMILIES, as_lines, said, save_model
+
+LINES = "the cat sat away\nthe\na yak\n"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(LINES)
+    return tmp_path / "text.txt"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ["posterior", "viterbi"])
+def test_each_sentence_as_if_alone(
+    family: Family, method: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save_model(tmp_path / "model", family)
+    found = as_lines(capsys, "tag", folder, "--data", text, "--method", method)
+    model, vocabulary = load(folder)
+    for line, entry in zip(LINES.splitlines(), found, strict=True):
+        assert entry["words"] == line.split()
+        assert entry["of"] == ("ranks" if family == "rank" else "states")
+        alone = model(torch.tensor([vocabulary.encode(line.split())])).argmax(method)[0, :-1]
+        assert entry["states"] == alone.tolist()
+
+
+def test_words_and_states_from_a_pipe(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_model(tmp_path / "model", "rank")
+    entries = as_lines(capsys, "tag", model, "--data", text)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(LINES.encode())))
+    assert cli.main(["tag", str(model)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        " ".join(f"{word}/{state}" for word, state in zip(entry["words"], entry["states"], strict=True))
+        for entry in entries
+    ]
+    assert "the tags are ranks" in captured.err
+    assert "counted as <unk>: 1, of them yak (1)" in captured.err
+
+
+def test_an_empty_line(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_model(tmp_path / "model")
+    said(capsys, "tag", model, "--data", text)
+    text.write_text("the\n\n")
+    assert cli.main(["tag", str(model), "--data", str(text)]) == 2
+    assert f"{text}, line 2: empty" in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""Generated sentences against the exact probabilities of what they may be."""
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from rankfold import DomainError
+from rankfold.data.batch import Batch
+from rankfold.decoding.generate import generate
+from rankfold.models import HMM
+from rankfold.models.catalog import AnyModel
+from tests.models.cases import BY_NAME, CASES, Case, seeded
+
+INF = float("inf")
+NEVER = -1  # an end symbol that no word is
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def exact(model: AnyModel, prefix: list[int], length: int) -> dict[tuple[int, ...], float]:
+    """The probability of every continuation of a length."""
+    strings = list(itertools.product(range(3), repeat=length))
+    rows = torch.tensor([[*prefix, *string] for string in strings])
+    log_prob = model.log_likelihood(Batch(rows, torch.full((len(rows),), rows.shape[1]))).detach()
+    weights = torch.softmax(log_prob, 0).tolist()
+    return dict(zip(strings, weights, strict=True))
+
+
+def expect_frequencies(drawn: list[list[int]], probabilities: dict[tuple[int, ...], float]) -> None:
+    """Pearson's statistic below its mean and six standard deviations."""
+    count = Counter(map(tuple, drawn))
+    assert set(count) <= {string for string, weight in probabilities.items() if weight > 0}
+    possible = {string: weight * len(drawn) for string, weight in probabilities.items() if weight > 0}
+    statistic = sum((count[string] - mean) ** 2 / mean for string, mean in possible.items())
+    degrees = len(possible) - 1
+    assert statistic < degrees + 6 * math.sqrt(2 * degrees) + 1e-9
+
+
+@every_case
+def test_frequencies(case: Case) -> None:
+    model = case.build()
+    drawn = model.generate(3000, end=NEVER, max_length=2, generator=seeded())
+    expect_frequencies(drawn, exact(model, [], 2))
+
+
+@every_case
+def test_a_prefix_is_gone_on_from(case: Case) -> None:
+    model = case.build()
+    for prefix in ([2], [0, 1, 1]):
+        drawn = model.generate(3000, prefix=prefix, end=NEVER, max_length=2, generator=seeded(1))
+        expect_frequencies(drawn, exact(model, prefix, 2))
+
+
+@every_case
+def test_a_seed_repeats(case: Case) -> None:
+    model = case.build()
+    one, two, other = (model.generate(20, max_length=9, generator=seeded(seed)) for seed in (0, 0, 1))
+    assert one == two != other
+
+
+def test_the_end_symbol_stops() -> None:
+    model = BY_NAME["lhmm-neural-3-2"].build()
+    drawn = model.generate(2000, end=1, max_length=3, generator=seeded())
+    assert all(1 not in sentence and len(sentence) <= 3 for sentence in drawn)
+    # The probability of an end at once, after one word, after two, or of none in three.
+    probabilities = exact(model, [], 3)
+    lengths: dict[tuple[int, ...], float] = {(n,): 0.0 for n in range(4)}
+    for string, weight in probabilities.items():
+        lengths[(string.index(1) if 1 in string else 3,)] += weight
+    expect_frequencies([[len(sentence)] for sentence in drawn], lengths)
+
+
+def test_the_default_end_is_that_of_a_vocabulary() -> None:
+    emission = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]], dtype=torch.float64)
+    transition = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    model = HMM.from_tables(torch.tensor([1.0, 0.0], dtype=torch.float64), transition, emission)
+    drawn = model.generate(50, generator=seeded())
+    assert {tuple(sentence) for sentence in drawn} == {(0,), (2,)}
+    assert model.generate(3, prefix=[2], generator=seeded()) == [[], [], []]
+    longer = model.generate(3, end=NEVER, max_length=5, generator=seeded())
+    assert [len(sentence) for sentence in longer] == [5, 5, 5]
+    assert all(sentence[1::2] == [1, 1] for sentence in longer)
+
+
+def test_max_length() -> None:
+    model = BY_NAME["hmm-free-3"].build()
+    for length in (1, 2, 17):
+        assert [len(x) for x in model.generate(4, end=NEVER, max_length=length, generator=seeded())] == [length] * 4
+
+
+def test_one_sentence_by_default() -> None:
+    assert len(BY_NAME["rank-free-3-2"].build().generate(generator=seeded())) == 1
+
+
+@pytest.mark.parametrize("name", ["hmm-neural-3", "block-free-6-2", "rank-neural-3-2"])
+def test_the_door(name: str) -> None:
+    model = BY_NAME[name].build()
+    with pytest.raises(DomainError, match="num is 0 and max_length 5"):
+        model.generate(0, max_length=5)
+    with pytest.raises(DomainError, match="max_length 0"):
+        model.generate(1, max_length=0)
+    with pytest.raises(DomainError, match="id 3, but this model knows 0 to 2"):
+        model.generate(prefix=[0, 3])
+
+
+def test_weights_of_zero_and_of_any_range() -> None:
+    """A state of weight zero is never drawn; the others by their difference, however small they are."""
+    log_next = torch.tensor([[-2000.0, -INF, -2000.0 + math.log(3)]], dtype=torch.float64).expand(4000, -1)
+    says = torch.full((3, 3), -INF, dtype=torch.float64).fill_diagonal_(0.0)
+    drawn = generate(
+        log_next, lambda index: log_next[index], lambda index: says[index], end=NEVER, max_length=1, generator=seeded()
+    )
+    expect_frequencies(drawn, {(0,): 0.25, (1,): 0.0, (2,): 0.75})
+
+
+def test_rows_are_asked_for_the_living_only() -> None:
+    """Sentence 0 ends at once: from then on it costs nothing."""
+    asked: list[int] = []
+    log_next = torch.tensor([[0.0, -INF], [-INF, 0.0], [-INF, 0.0]])
+    stay = torch.tensor([[0.0, -INF], [-INF, 0.0]])
+
+    def rows(index: torch.Tensor) -> torch.Tensor:
+        asked.append(len(index))
+        return stay[index]
+
+    out = generate(log_next, rows, lambda index: stay[index], end=0, max_length=3, generator=seeded())
+    assert out == [[], [1, 1, 1], [1, 1, 1]]
+    assert set(asked) == {2}
