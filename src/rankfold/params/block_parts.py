@@ -15,7 +15,7 @@ from torch.nn.functional import embedding
 from rankfold.data.clusters import Clusters
 from rankfold.errors import DomainError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
-from rankfold.params.blocks import residual_mlp, xavier
+from rankfold.params.blocks import normal, residual_mlp, xavier
 from rankfold.params.transitions import Start
 
 
@@ -128,10 +128,11 @@ class BlockParts(nn.Module):
         shape = (clusters.num_clusters, num_states // clusters.num_clusters, dim)
         self.start = Start(dim, num_layers, generator=generator)
         # Drawn as tables of all states, so that their spread is that of the other families.
-        self.source, self.target, self.state = (
-            nn.Parameter(xavier(num_states, dim, generator=generator).data.reshape(shape)) for _ in range(3)
+        self.source, self.target = (
+            nn.Parameter(xavier(num_states, dim, generator=generator).data.reshape(shape)) for _ in range(2)
         )
-        self.word = xavier(len(clusters.assignment), dim, generator=generator)
+        self.state = normal(*shape, generator=generator)
+        self.word = normal(len(clusters.assignment), dim, spread=dim**-0.5, generator=generator)
         self.mlp = residual_mlp(dim, num_layers, generator=generator)
 
     def forward(self, keep: Tensor | None = None) -> tuple[BlockDynamics, BlockEmission]:  # keep "c k"

@@ -47,9 +47,9 @@ def xavier(*shape: int, generator: torch.Generator) -> nn.Parameter:
     return nn.Parameter(nn.init.xavier_uniform_(torch.empty(*shape), generator=generator))
 
 
-def normal(*shape: int, generator: torch.Generator) -> nn.Parameter:
-    """Independent standard normal entries."""
-    return nn.Parameter(torch.randn(*shape, generator=generator))
+def normal(*shape: int, spread: float = 1.0, generator: torch.Generator) -> nn.Parameter:
+    """Independent normal entries of mean 0 and this standard deviation."""
+    return nn.Parameter(spread * torch.randn(*shape, generator=generator))
 
 
 def taken(x: Tensor, index: Tensor | None) -> Tensor:  # "z d", "k" -> "k d"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
-from rankfold.params.blocks import residual_mlp, taken, xavier
+from rankfold.params.blocks import normal, residual_mlp, taken, xavier
 
 
 class Emission(Protocol):
@@ -57,6 +57,8 @@ class TableEmission(NamedTuple):
 class CategoricalEmission(nn.Module):
     """p(v | z) = softmax_v(f2(e_z) . w_v), f2 of `num_layers` residual layers.
 
+    Logits begin with a spread of about 1, so that states differ from the first update on. The papers' code draws
+    both embeddings Xavier: all states then begin alike, and much of a short run is spent telling them apart.
     Source: Chiu, Deng, Rush 2021; their code applies f2 to the state, their eq. 10 to the word.
     """
 
@@ -64,8 +66,8 @@ class CategoricalEmission(nn.Module):
         self, num_states: int, num_words: int, dim: int, num_layers: int, *, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.state = xavier(num_states, dim, generator=generator)
-        self.word = xavier(num_words, dim, generator=generator)
+        self.state = normal(num_states, dim, generator=generator)
+        self.word = normal(num_words, dim, spread=dim**-0.5, generator=generator)
         self.mlp = residual_mlp(dim, num_layers, generator=generator)
 
     def forward(self, keep: Tensor | None = None) -> Emission:
