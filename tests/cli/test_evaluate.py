@@ -6,9 +6,12 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from rankfold import cli
-from tests.cli.test_language_models import as_json, said, save_model, write_corpus, write_recipe
+from rankfold.cli.model_of import load
+from rankfold.training import evaluation
+from tests.cli.test_language_models import OTHER, as_json, said, save_model, write_corpus, write_recipe
 
 
 @pytest.fixture
@@ -19,10 +22,13 @@ def data(tmp_path: Path) -> Path:
 def test_the_numbers(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = save_model(tmp_path / "model")
     found = as_json(capsys, "evaluate", model, "--data", data)
+    loaded, vocabulary = load(model)
+    rows = [vocabulary.encode(line.split()) for line in OTHER.splitlines()]
+    truth = sum(loaded(torch.tensor([row])).log_partition.item() for row in rows)
     assert found == {
-        "perplexity": pytest.approx(math.exp(-found["log_likelihood"] / 15), rel=1e-12),
+        "perplexity": pytest.approx(math.exp(-truth / 15), rel=1e-6),  # float32, in batches of another shape
         "tokens": 15,
-        "log_likelihood": pytest.approx(-15 * math.log(10), rel=0.5),
+        "log_likelihood": pytest.approx(truth, rel=1e-6),
         "sentences": 3,
         "unknown_words": 2,
         "unknown_rate": pytest.approx(2 / 12),
@@ -71,6 +77,17 @@ def test_the_protocol_is_that_of_the_run_unless_asked(
     assert as_json(capsys, "evaluate", best, "--data", data) == carried
     assert as_json(capsys, "evaluate", run, "--data", data, "--protocol", "sentences") == bare
     assert as_json(capsys, "evaluate", run, "--data", data, "--protocol", "streams") == carried
+
+
+@pytest.mark.parametrize("plan", ["state", "rank"])
+def test_a_plan_is_followed(
+    plan: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_model(tmp_path / "model", "rank")
+    asked, honest = [], evaluation.evaluate
+    monkeypatch.setattr(evaluation, "evaluate", lambda *a, **options: asked.append(options) or honest(*a, **options))
+    said(capsys, "evaluate", model, "--data", data, "--plan", plan)
+    assert asked == [{"plan": plan}]
 
 
 def test_plans_are_for_rank_space_models(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

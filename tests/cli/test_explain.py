@@ -48,11 +48,19 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_model_too_large_for_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    """100,000 states without structure: 40 GB of transitions alone, and nothing of it is allocated."""
+    """A million states without structure: 4 TB of transitions alone, and nothing of it is allocated."""
     settings = ["--set", "model.family=hmm", "model.num_states=1000000", "model.neural=false"]
     found = as_json(capsys, "explain", "small-lhmm", *settings)
     assert found["parameters"] > 10**12
     assert found["plans"][0]["largest_batch_tokens"] in (0, None)
+
+
+def test_a_folder_of_the_name_of_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small-lhmm").mkdir()
+    assert as_json(capsys, "explain", "small-lhmm")["num_states"] == 1024
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without CUDA")

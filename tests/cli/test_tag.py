@@ -12,6 +12,8 @@ import torch
 
 from rankfold import cli
 from rankfold.cli.model_of import load
+from rankfold.data.vocab import Vocabulary
+from rankfold.models import HMM
 from rankfold.models.config import Family
 from tests.cli.test_language_models import FAMILIES, as_lines, said, save_model
 
@@ -37,6 +39,18 @@ def test_each_sentence_as_if_alone(
         assert entry["of"] == ("ranks" if family == "rank" else "states")
         alone = model(torch.tensor([vocabulary.encode(line.split())])).argmax(method)[0, :-1]
         assert entry["states"] == alone.tolist()
+
+
+def test_the_likeliest_states_are_not_the_likeliest_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Paths of "a a <eos>": 000 and 001 .15 each, 011 .3, 111 .4; by position 0 .6, then 1 .7."""
+    start, transition = torch.tensor([0.6, 0.4]), torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+    model = HMM.from_tables(start, transition, torch.full((2, 3), 1 / 3))
+    model.vocabulary = Vocabulary.build([["a"]])
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("a a\n")
+    arguments = ("tag", tmp_path / "model", "--data", tmp_path / "text.txt")
+    assert said(capsys, *arguments) == said(capsys, *arguments, "--method", "posterior") == "a/0 a/1\n"
+    assert said(capsys, *arguments, "--method", "viterbi") == "a/1 a/1\n"
 
 
 def test_words_and_states_from_a_pipe(

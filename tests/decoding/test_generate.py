@@ -48,9 +48,8 @@ def test_frequencies(case: Case) -> None:
 @every_case
 def test_a_prefix_is_gone_on_from(case: Case) -> None:
     model = case.build()
-    for prefix in ([2], [0, 1, 1]):
-        drawn = model.generate(3000, prefix=prefix, end=NEVER, max_length=2, generator=seeded(1))
-        expect_frequencies(drawn, exact(model, prefix, 2))
+    drawn = model.generate(3000, prefix=[0, 1, 1], end=NEVER, max_length=2, generator=seeded(1))
+    expect_frequencies(drawn, exact(model, [0, 1, 1], 2))
 
 
 @every_case

@@ -31,6 +31,7 @@ SIZES: list[tuple[str, dict[str, Any]]] = [
     ("rank", {"num_states": 3, "rank": 2}),
     ("rank", {"num_states": 1, "rank": 1}),
     ("rank", {"num_states": 2, "rank": 3}),
+    ("rank", {"num_states": 3, "rank": 2, "plan": "rank"}),
 ]
 COMMON: dict[str, Any] = {"dim": 2, "num_layers": 1, "state_dropout": 0.4, "feature_dropout": 0.4, "logit_dropout": 0.4}
 NUM_WORDS = 3
@@ -90,9 +91,7 @@ def tables(parts: Any) -> Tables:
         if hasattr(parts, "dynamics"):
             every = torch.arange(parts.dynamics.log_initial.numel())
             start = parts.dynamics.log_initial.flatten()
-            return Tables(
-                start.exp(), parts.dynamics.log_rows(every).exp(), parts.emission.log_rows(every).exp()
-            )
+            return Tables(start.exp(), parts.dynamics.log_rows(every).exp(), parts.emission.log_rows(every).exp())
         every = torch.arange(len(parts.log_initial))
         emission = parts.emission.log_rows(every).exp()
         if hasattr(parts, "factors"):

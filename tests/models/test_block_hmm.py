@@ -71,3 +71,18 @@ def test_clusters_must_fit() -> None:
         build_model(config, 3, clusters=Clusters(torch.tensor([0, 1]), 2))
     with pytest.raises(DomainError, match="cluster 1 of 2 has no word"):
         build_model(config, 3, clusters=Clusters(torch.tensor([0, 0, 0]), 2))
+
+
+def test_parameters_of_other_clusters_are_refused_or_understood() -> None:
+    """Loaded into a model of other clusters, they must not make something that is no distribution."""
+    config = ModelConfig(family="block", num_states=4, num_clusters=2, dim=2)
+    one, other = (
+        build_model(config, 4, clusters=Clusters(torch.tensor(assignment), 2)).double()
+        for assignment in ([0, 0, 1, 1], [0, 1, 1, 1])
+    )
+    try:
+        other.load_state_dict(one.state_dict())
+    except (ValueError, RuntimeError):
+        return
+    words = torch.arange(4)[:, None]
+    torch.testing.assert_close(other(words).log_partition, one(words).log_partition, **EXACT)

@@ -6,6 +6,7 @@ import torch
 from tests.models.cases import CASES, Case, seeded, some_strings, tables
 from tests.params.build import EXACT, stirred
 
+INF = float("inf")
 HMMS = [case for case in CASES if case.config.family in ("hmm", "lhmm", "banded")]
 states_only = pytest.mark.parametrize("case", HMMS, ids=lambda case: case.name)
 
@@ -33,14 +34,13 @@ def test_states(case: Case, seed: int) -> None:
     start, transition = whole.start[keep], whole.transition[keep][:, keep]
     own = keep if len(some.start) == num_states else list(range(len(keep)))
     torch.testing.assert_close(some.start[own], start / start.sum(), **EXACT)
-    torch.testing.assert_close(
-        some.transition[own][:, own], transition / transition.sum(1, keepdim=True), **EXACT
-    )
+    torch.testing.assert_close(some.transition[own][:, own], transition / transition.sum(1, keepdim=True), **EXACT)
     gone = [z for z in range(len(some.start)) if z not in own]
     assert (some.start[gone] == 0).all()
     assert (some.transition[:, gone] == 0).all()
-    posterior = model.query(model.potentials(some_strings(), generator=seeded(seed))).marginals()
-    assert (posterior[..., gone] == 0).all()
+    potentials = model.potentials(some_strings(), generator=seeded(seed))
+    assert (potentials.log_obs[..., gone] == -INF).all()  # wherever the mass before them comes from
+    assert (model.query(potentials).marginals()[..., gone] == 0).all()
 
 
 BLOCKS = [case for case in CASES if case.config.family == "block"]

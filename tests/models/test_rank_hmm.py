@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rankfold import UnsupportedError
-from rankfold.models import RankHMM
+from rankfold.models import ModelConfig, RankHMM, build_model
 from rankfold.operators import Dense, LowRank
 from tests.models.cases import CASES, Case, as_rows, seeded, some_strings
 from tests.oracles import rank_chain as oracle
@@ -68,6 +68,16 @@ def test_the_configuration_chooses_the_order() -> None:
         assert isinstance(model_of(case).potentials(some_strings()).transition, kind)
 
 
+def test_auto_takes_the_cheaper_order_of_each_batch() -> None:
+    model = build_model(ModelConfig(family="rank", num_states=128, rank=64, dim=2), 3)
+    kinds = []
+    for num, length in ((1, 1), (16, 1), (1, 16), (2, 32)):
+        batch = model.batch(torch.zeros(num, length, dtype=torch.int64))
+        kinds.append(model.potentials(batch).transition)
+        assert isinstance(kinds[-1], Dense if model.plan(num, length).best.order == "rank" else LowRank)
+    assert [type(kind) for kind in kinds] == [LowRank, LowRank, Dense, Dense]
+
+
 def test_batches_share_the_multiplied_transition() -> None:
     model = model_of(RANK[0])
     parts = model.parts()
@@ -79,9 +89,7 @@ def test_parts_that_answered_without_gradients_still_have_them() -> None:
     """Otherwise parts that were first asked to predict train without the transition's gradient, in silence."""
     model = model_of(RANK[0])
     batch = some_strings()
-    expected = torch.autograd.grad(
-        model.log_z(model.potentials(batch, plan="rank")).sum(), tuple(model.parameters())
-    )
+    expected = torch.autograd.grad(model.log_z(model.potentials(batch, plan="rank")).sum(), tuple(model.parameters()))
     parts = model.parts()
     with torch.no_grad():
         model.potentials(batch, parts=parts, plan="rank")

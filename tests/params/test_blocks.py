@@ -32,7 +32,10 @@ def test_linear_begins_without_a_bias() -> None:
     assert module.weight.shape == (63, 5)
     bound = math.sqrt(6 / 68)
     assert 0.9 * bound < module.weight.abs().max() <= bound
-    close(stirred(module)(torch.ones(5, dtype=torch.float64)), [sum(row) + b for row, b in zip(*layer(module), strict=True)])
+    close(
+        stirred(module)(torch.ones(5, dtype=torch.float64)),
+        [sum(row) + b for row, b in zip(*layer(module), strict=True)],
+    )
 
 
 def test_xavier_and_normal() -> None:

@@ -35,20 +35,19 @@ def test_the_enumeration(case: Case) -> None:
     assert query.num_values == posterior.shape[-1] == len(written.start)
     assert query.of == ("ranks" if case.config.family == "rank" else "states")
     best, likely = query.argmax(), query.argmax("posterior")
+    log_z, unsure = query.log_partition.tolist(), query.entropy().tolist()
     for i, row in enumerate(as_rows(batch)):
         fields = written.as_lists(row)
         length = len(row)
-        assert query.log_partition[i].item() == pytest.approx(oracle.log_z(**fields), rel=1e-10, abs=1e-10)
-        assert query.entropy()[i].item() == pytest.approx(oracle.entropy(**fields), rel=1e-10, abs=1e-10)
+        assert log_z[i] == pytest.approx(oracle.log_z(**fields), rel=1e-10, abs=1e-10)
+        assert unsure[i] == pytest.approx(oracle.entropy(**fields), rel=1e-10, abs=1e-10)
         expected = torch.tensor(oracle.posterior(**fields), dtype=torch.float64)
         torch.testing.assert_close(posterior[i, :length], expected, **EXACT)
         assert (posterior[i, length:] == 0).all()
         assert best[i].tolist() == [*oracle.best_path(**fields)[0], *[-1] * (4 - length)]
         assert likely[i].tolist() == [*expected.argmax(1).tolist(), *[-1] * (4 - length)]
     assert torch.equal(query.log_prob(), query.log_partition)
-    torch.testing.assert_close(
-        posterior.sum(-1), (torch.arange(4) < batch.lengths[:, None]).double(), **EXACT
-    )
+    torch.testing.assert_close(posterior.sum(-1), (torch.arange(4) < batch.lengths[:, None]).double(), **EXACT)
 
 
 @every_case
@@ -122,11 +121,12 @@ def test_questions_are_differentiable(name: str) -> None:
     parameters = tuple(model.parameters())
 
     def answers(*_: Tensor) -> tuple[Tensor, ...]:
-        query = model(batch.words, batch.lengths)
-        weight = torch.arange(query.marginals().numel(), dtype=torch.float64).reshape(query.marginals().shape)
-        return query.log_partition, query.entropy(), (query.marginals() * weight.cos()).sum()
+        query = model(batch.words[:2, :3], [3, 1])
+        posterior = query.marginals()
+        weight = torch.arange(posterior.numel(), dtype=torch.float64).reshape(posterior.shape)
+        return query.entropy().sum(), (posterior * weight.cos()).sum()
 
-    assert torch.autograd.gradcheck(answers, parameters, fast_mode=True)
+    assert torch.autograd.gradcheck(answers, parameters, fast_mode=True, check_undefined_grad=False)
     with torch.no_grad():
         assert not model(batch.words).marginals().requires_grad
 

@@ -71,8 +71,6 @@ def sample(
     """The words of each sentence, prefix included, and whether it ended before `max_length` words of its own."""
     if not 0 <= seed < 2**63:
         raise DomainError(f"seed is {seed}, but must be at least 0 and below 2**63.")
-    if num < 1 or max_length < 1:
-        raise DomainError(f"--num is {num} and --max-length {max_length}, but both must be at least 1.")
     ids = known_ids(prefix, vocabulary)
     generator = torch.Generator(device=model.device).manual_seed(seed)
     rows = model.generate(num, prefix=ids, max_length=max_length, generator=generator)

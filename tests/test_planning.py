@@ -1,0 +1,129 @@
+"""Plans of a gradient step: what they say of one another, not what a machine does."""
+
+import pytest
+
+from rankfold import UnsupportedError
+from rankfold.models import ModelConfig, build_model
+from rankfold.planning import Plan, Plans, Rates, Work, block_plan, chain_plan, rank_plans
+
+devices = pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
+precisions = pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+
+
+def every_plan(batch: int = 8, length: int = 32, device: str = "cpu", precision: str = "float32") -> list[Plans]:
+    end = (batch, length, device, precision)
+    return [
+        chain_plan(1024, None, 0, 5000, 64, *end),
+        chain_plan(1024, 128, 0, 5000, 64, *end),
+        chain_plan(1024, 128, 17, 5000, 0, *end),
+        rank_plans(2048, 512, 5000, 64, *end),
+        rank_plans(3, 5, 7, 0, *end),
+        block_plan(32, 64, 300, 64, *end),
+        block_plan(1, 1, 1, 0, *end),
+    ]
+
+
+@devices
+@precisions
+def test_the_cheapest_comes_first(device: str, precision: str) -> None:
+    for batch in (1, 3, 17, 129):
+        for plans in every_plan(batch, 32, device, precision):
+            seconds = [way.seconds for way in plans.ways]
+            assert seconds == sorted(seconds)
+            assert plans.best is plans.ways[0]
+            assert len({way.order for way in plans.ways}) == len(plans.ways)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("num_states", "rank"), [(1024, 512), (16384, 128), (4096, 2048)])
+def test_the_better_order_changes_once_with_the_batch(num_states: int, rank: int, device: str) -> None:
+    """Multiplying V^T U out pays once there are tokens enough to share it."""
+    orders = [rank_plans(num_states, rank, 10_000, 128, 2**k, 4, device, "float32").best.order for k in range(14)]
+    assert orders[0] == "state"
+    assert orders[-1] == "rank"
+    assert orders == sorted(orders, reverse=True)
+
+
+def test_multiply_adds_of_both_orders() -> None:
+    z, r, tokens = 100, 7, 6
+    ways = {way.order: way for way in rank_plans(z, r, 11, 0, 2, 3, "cpu", "float32").ways}
+    # Forward, backward and the gradient's product of every cell of the scan; V^T U and its two gradients.
+    difference = 5 * tokens * (2 * z * r - r * r) - 3 * z * r * r
+    assert ways["state"].multiply_adds - ways["rank"].multiply_adds == difference
+
+
+@devices
+def test_memory_grows_with_the_tokens(device: str) -> None:
+    for small, more, longer in zip(
+        every_plan(4, 8, device), every_plan(5, 8, device), every_plan(4, 9, device), strict=True
+    ):
+        by_order = [{way.order: way for way in plans.ways} for plans in (small, more, longer)]
+        for order, way in by_order[0].items():
+            batch, length = by_order[1][order], by_order[2][order]
+            assert way.tokens == 32
+            assert batch.peak_bytes - way.peak_bytes == 8 * way.token_bytes > 0
+            assert length.peak_bytes - way.peak_bytes == 4 * way.token_bytes
+            assert batch.multiply_adds > way.multiply_adds
+            assert batch.seconds >= way.seconds
+            assert length.seconds > way.seconds
+
+
+def test_the_largest_batch_fits_and_one_token_more_does_not() -> None:
+    for plans in every_plan():
+        for way in plans.ways:
+            for memory in (way.fixed_bytes + way.token_bytes, way.peak_bytes, 10 * way.peak_bytes + 1, 2**40 + 3):
+                tokens = way.largest_batch(memory)
+                assert tokens >= 1
+                assert way._replace(tokens=tokens).peak_bytes <= memory
+                assert way._replace(tokens=tokens + 1).peak_bytes > memory
+            assert way.largest_batch(way.peak_bytes) == way.tokens
+            assert way.largest_batch(way.fixed_bytes + way.token_bytes - 1) == 0
+            assert way.largest_batch(0) == 0
+
+
+def test_low_rank_is_cheaper_than_dense_and_a_band_costs() -> None:
+    dense, low_rank, banded = (
+        chain_plan(1024, rank, band, 5000, 64, 8, 32, "cpu", "float32").best
+        for rank, band in ((None, 0), (64, 0), (64, 17))
+    )
+    assert low_rank.seconds < banded.seconds < dense.seconds
+    assert low_rank.peak_bytes < banded.peak_bytes < dense.peak_bytes
+
+
+def test_lower_precision_is_never_slower() -> None:
+    for plans in zip(*(every_plan(64, 32, "cuda", p) for p in ("float32", "tf32", "bf16")), strict=True):
+        seconds = [min(way.seconds for way in plan.ways) for plan in plans]
+        assert seconds == sorted(seconds, reverse=True)
+
+
+def test_seconds_are_the_larger_of_work_and_traffic() -> None:
+    rates = Rates(100.0, 10.0, 0.5)
+    assert Work("products", 1000, 20, 3).seconds(rates) == 10 + 1.5
+    assert Work("traffic", 100, 200, 0).seconds(rates) == 20
+    plan = Plan("state", (Work("a", 1000, 0, 0), Work("b", 0, 50, 2)), 7, 3, 5, rates)
+    assert plan.seconds == 10 + 5 + 1
+    assert plan.multiply_adds == 1000
+    assert plan.peak_bytes == 22
+
+
+@pytest.mark.parametrize("family", ["hmm", "lhmm", "banded", "rank"])
+def test_an_unknown_device(family: str) -> None:
+    model = build_model(ModelConfig(family=family, num_states=3, rank=2, dim=2), 3)
+    with pytest.raises(UnsupportedError, match=r"device is 'tpu:0'.*cpu.*cuda"):
+        model.plan(device="tpu:0")
+    with pytest.raises(UnsupportedError, match="device is ''"):
+        block_plan(2, 2, 2, 2, 1, 1, "", "float32")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_unknown_precision(device: str) -> None:
+    with pytest.raises(UnsupportedError, match="float16"):
+        rank_plans(8, 2, 3, 2, 1, 1, device, "float16")
+
+
+def test_dropout_makes_a_step_cheaper() -> None:
+    whole, half = (
+        build_model(ModelConfig(family="lhmm", num_states=64, rank=16, dim=4, state_dropout=p, feature_dropout=p), 3)
+        for p in (0.0, 0.5)
+    )
+    assert half.plan().best.multiply_adds < whole.plan().best.multiply_adds / 2

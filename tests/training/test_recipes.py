@@ -1,0 +1,99 @@
+"""Recipes that come with the library, and those of a user, with single values set on top."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from rankfold.errors import DataError, DomainError
+from rankfold.settings import differences, to_toml
+from rankfold.training.config import Config
+from rankfold.training.recipes import load_recipe, recipe_names
+from tests.training.runs import FAMILIES, tiny
+
+
+def shipped(name: str) -> list[str]:
+    return (files("rankfold") / "recipes" / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+
+
+def test_there_are_recipes() -> None:
+    assert recipe_names() == sorted(recipe_names())
+    assert {f"small-{family}" for family in FAMILIES} <= set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_loads_and_says_what_it_is(name: str) -> None:
+    assert isinstance(load_recipe(name), Config)
+    assert shipped(name)[0].startswith("# ")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_small_recipes_differ_by_the_family_alone(family: str) -> None:
+    pairs = zip(shipped("small-lhmm"), shipped(f"small-{family}"), strict=True)
+    different = [(before, after) for before, after in pairs if before != after]
+    assert different == ([] if family == "lhmm" else [('family = "lhmm"', f'family = "{family}"')])
+    found = differences(load_recipe("small-lhmm"), load_recipe(f"small-{family}"))
+    assert found == ([] if family == "lhmm" else [f"model.family: 'lhmm' -> '{family}'"])
+    assert load_recipe(f"small-{family}").model.family == family
+
+
+def test_a_recipe_nobody_knows() -> None:
+    with pytest.raises(DataError, match=r"'smal-lhmm'.\n  Did you mean small-lhmm\?.*\.toml"):
+        load_recipe("smal-lhmm")
+    with pytest.raises(DataError, match=r"'qqq'.\n  Known are .*small-hmm.*small-rank"):
+        load_recipe("qqq")
+    with pytest.raises(DataError, match=r"nowhere.toml: no such file"):
+        load_recipe("nowhere.toml")
+
+
+def test_a_recipe_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.toml").write_text(to_toml(tiny()))
+    assert load_recipe(tmp_path / "mine.toml") == tiny()
+    assert load_recipe(str(tmp_path / "mine.toml"), ["model.rank=3"]) == tiny(rank=3)
+    (tmp_path / "bare").write_text("[model]\nrank = 5\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("bare").model.rank == 5
+    (tmp_path / "broken.toml").write_text("[model\n")
+    with pytest.raises(DataError, match=r"broken.toml: not valid TOML"):
+        load_recipe("broken.toml")
+
+
+def test_settings_are_on_top_and_the_last_one_counts() -> None:
+    settings = ["model.rank=64", "train.lr=1e-2", "train.betas=[0.8, 0.9]", "data.batching=unsorted", "model.rank=32"]
+    found = differences(load_recipe("small-lhmm"), load_recipe("small-lhmm", settings))
+    assert [line.partition(":")[0] for line in found] == ["model.rank", "data.batching", "train.lr", "train.betas"]
+    assert load_recipe("small-lhmm", settings).model.rank == 32
+    assert load_recipe("small-lhmm").model.rank == 256  # and the recipe is as before
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("model.rnak=64", r"unknown key model.rnak.\n  Did you mean model.rank\?"),
+        ("train.zzz=1", r"unknown key train.zzz.\n  Known here: updates, "),
+        ("modell.rank=64", r"unknown key modell.\n  Did you mean model\?"),
+        ("model.rank=many", "model.rank is 'many', but a whole number was expected"),
+        ("model.rank=1.5", "model.rank is 1.5, but a whole number"),
+        ("model.rank=true", "model.rank is True, but a whole number"),
+        ("train.lr=inf", "train.lr is inf, but a finite number"),
+        ("train.betas=0.9", "train.betas is 0.9, but a list"),
+        ("train.betas=[0.9, 'x']", r"train.betas\[1\] is 'x', but a finite number"),
+        ("train.tensorboard=yes", "train.tensorboard is 'yes', but true or false"),
+        ("data.batching=stream", r"data.batching is 'stream'(.|\n)*Did you mean streams\?"),
+        ("model.family=lhm", r"model.family is 'lhm'(.|\n)*Did you mean lhmm\?"),
+        ("model=3", "model is 3, but a table"),
+        ("rank", "'rank' is not of the form key=value"),
+    ],
+)
+def test_settings_that_are_wrong(setting: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        load_recipe("small-lhmm", [setting])
+
+
+def test_the_text_names_recipe_and_settings() -> None:
+    with pytest.raises(DataError, match=r"^recipe small-hmm with --set model.band=9 --set a.b=c: unknown key a"):
+        load_recipe("small-hmm", ["model.band=9", "a.b=c"])
+    with pytest.raises(DomainError, match=r"^recipe small-hmm with --set train.updates=0: \[train\] updates is 0"):
+        load_recipe("small-hmm", ["train.updates=0"])
+    with pytest.raises(DomainError, match=r"num_states is 1000, which 32 clusters cannot share"):
+        load_recipe("small-block", ["model.num_states=1000"])

@@ -1,0 +1,104 @@
+"""The rate of every update, against the definitions written out in plain Python."""
+
+import math
+
+import pytest
+
+from rankfold.training.config import TrainConfig
+from rankfold.training.schedule import Plateau, learning_rate
+
+
+def restated(update: int, name: str, lr: float, min_lr: float, warmup: int, updates: int) -> float:
+    """A ramp to the full rate, then the curve over what is left of the run."""
+    if update < warmup:
+        return lr * (update + 1) / (warmup + 1)
+    if name in ("constant", "plateau"):
+        return lr
+    done = (update - warmup) / (updates - warmup)
+    height = {"linear": 1 - done, "cosine": 0.5 + 0.5 * math.cos(done * math.pi)}[name]
+    return min_lr + height * (lr - min_lr)
+
+
+@pytest.mark.parametrize("name", ["constant", "linear", "cosine", "plateau"])
+@pytest.mark.parametrize("warmup", [0, 1, 3])
+@pytest.mark.parametrize("min_lr", [0.0, 0.02])
+def test_every_update(name: str, warmup: int, min_lr: float) -> None:
+    config = TrainConfig(updates=10, lr=0.1, min_lr=min_lr, warmup=warmup, schedule=name)  # type: ignore[arg-type]
+    found = [learning_rate(update, config, Plateau()) for update in range(10)]
+    # A handful of roundings in float64.
+    assert found == pytest.approx([restated(i, name, 0.1, min_lr, warmup, 10) for i in range(10)], rel=1e-14, abs=0)
+    assert all(rate > 0 for rate in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "rates"),
+    [
+        ("constant", {0: 0.1, 5: 0.1, 9: 0.1, 10: 0.1}),
+        ("linear", {0: 0.1, 5: 0.06, 9: 0.028, 10: 0.02}),
+        ("cosine", {0: 0.1, 5: 0.06, 10: 0.02}),
+        ("plateau", {0: 0.1, 5: 0.1, 9: 0.1, 10: 0.1}),
+    ],
+)
+def test_first_middle_and_last(name: str, rates: dict[int, float]) -> None:
+    config = TrainConfig(updates=10, lr=0.1, min_lr=0.02, schedule=name)  # type: ignore[arg-type]
+    found = {update: learning_rate(update, config, Plateau()) for update in rates}
+    assert found == pytest.approx(rates, rel=1e-14, abs=0)
+
+
+@pytest.mark.parametrize("name", ["constant", "linear", "cosine", "plateau"])
+def test_the_ramp(name: str) -> None:
+    config = TrainConfig(updates=10, lr=0.1, warmup=4, schedule=name)  # type: ignore[arg-type]
+    found = [learning_rate(update, config, Plateau()) for update in range(5)]
+    assert found == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1], rel=1e-14, abs=0)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_runs_of_one_update_and_ramps_beyond_the_run(name: str) -> None:
+    one = TrainConfig(updates=1, lr=0.1, schedule=name)  # type: ignore[arg-type]
+    assert learning_rate(0, one, Plateau()) == 0.1
+    ramp = TrainConfig(updates=3, lr=0.1, warmup=9, schedule=name)  # type: ignore[arg-type]
+    assert [learning_rate(i, ramp, Plateau()) for i in range(3)] == pytest.approx([0.01, 0.02, 0.03], rel=1e-14, abs=0)
+
+
+def seen(perplexities: list[float], config: TrainConfig) -> tuple[list[bool], list[float], Plateau]:
+    plateau = Plateau()
+    best, rates = [], []
+    for perplexity in perplexities:
+        best.append(plateau.see(perplexity, config))
+        rates.append(learning_rate(100, config, plateau))
+    return best, rates, plateau
+
+
+def test_a_plateau_lowers_the_rate_after_its_patience() -> None:
+    config = TrainConfig(lr=1.0, schedule="plateau", plateau_factor=0.5, plateau_patience=2)
+    best, rates, plateau = seen([9, 8, 8, 8.5, 9, 9, 9, 9, 7, 7, 7, 7], config)
+    assert best == [True, True, *[False] * 6, True, *[False] * 3]
+    # Two evaluations without a better one are borne, the third is not; then the count starts again.
+    assert rates == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.125]
+    assert (plateau.best, plateau.since_best) == (7, 3)
+
+
+def test_patience_zero_lowers_at_once() -> None:
+    config = TrainConfig(lr=1.0, schedule="plateau", plateau_factor=0.5, plateau_patience=0)
+    assert seen([9, 9, 8, 9], config)[1] == [1, 0.5, 0.5, 0.25]
+
+
+def test_a_plateau_does_not_go_below_its_floor() -> None:
+    config = TrainConfig(lr=1.0, min_lr=0.2, schedule="plateau", plateau_factor=0.5, plateau_patience=0)
+    assert seen([9, 9, 9, 9, 9], config)[1] == [1, 0.5, 0.25, 0.2, 0.2]
+
+
+def test_other_schedules_count_and_keep_their_rate() -> None:
+    config = TrainConfig(lr=1.0, schedule="constant", plateau_factor=0.5, plateau_patience=0)
+    best, rates, plateau = seen([9, 9, 9], config)
+    assert (best, rates) == ([True, False, False], [1, 1, 1])
+    assert (plateau.since_best, plateau.scale) == (2, 1.0)
+
+
+@pytest.mark.parametrize("odd", [math.inf, math.nan])
+def test_an_evaluation_without_a_number_is_never_the_best(odd: float) -> None:
+    config = TrainConfig(lr=1.0, schedule="plateau", plateau_factor=0.5, plateau_patience=1)
+    best, rates, plateau = seen([odd, 9, odd, odd], config)
+    assert best == [False, True, False, False]
+    assert rates == [1, 1, 1, 0.5]
+    assert plateau.best == 9
