@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rankfold.errors import UnsupportedError
-from rankfold.numerics.precision import Precision
+from rankfold.numerics.precision import Precision, check_precision
 
 FLOAT = 4  # bytes
 # A gradient step multiplies every matrix three times: forward, and once for each factor's gradient.
@@ -161,6 +161,7 @@ def block_plan(
 
 
 def _rates(device: str, precision: Precision) -> Rates:
+    check_precision(precision)
     kind = device.split(":")[0]
     if kind not in ("cpu", "cuda"):
         raise UnsupportedError(f'device is {device!r}, but a plan is known for "cpu" and "cuda".')

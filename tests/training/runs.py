@@ -76,10 +76,12 @@ def write_corpus(folder: Path, *, test: bool = True) -> Path:
     return folder
 
 
-def fresh_model(config: Config, corpus: Corpus) -> AnyModel:
-    """The model a run starts with."""
+def fresh_model(config: Config, corpus: Corpus, *, seed: int | None = None) -> AnyModel:
+    """The model a run starts with; with a seed, other parameters on the same word clusters."""
     clusters = find_clusters(config.model, corpus, config.train.seed, lambda line: None)
-    return build_model(config.model, len(corpus.vocabulary), clusters=clusters, seed=config.train.seed)
+    return build_model(
+        config.model, len(corpus.vocabulary), clusters=clusters, seed=config.train.seed if seed is None else seed
+    )
 
 
 def corpus_of(config: Config, data: Path) -> Corpus:

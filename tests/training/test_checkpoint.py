@@ -63,7 +63,7 @@ def test_all_of_it_comes_back(family: str, kind: str, corpus: Corpus, tmp_path: 
     loaded = load_checkpoint(path)
     assert loaded.progress == PROGRESS
     assert loaded.corpus == "abc"
-    other = fresh_model(tiny(family=family, seed=99, clusters="uniform"), corpus)
+    other = fresh_model(config, corpus, seed=99)
     other_steps = optimizer(other, config.train)
     loaded.fill(other, other_steps)
     expect_equal(contents(model, steps_of), contents(other, other_steps))

@@ -60,6 +60,16 @@ def test_other_bounds_of_training(name: str, value: Any) -> None:
         TrainConfig(**{name: value})
 
 
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [(DataConfig, "batching"), *((TrainConfig, name) for name in ("optimizer", "schedule", "precision", "device"))],
+)
+def test_choices_nobody_knows(table: Any, name: str) -> None:
+    """From Python, too, where no recipe is read: otherwise another choice is taken without a word."""
+    with pytest.raises(DomainError, match=rf"{name} is 'other'"):
+        table(**{name: "other"})
+
+
 def test_values_on_the_right_side_of_a_bound() -> None:
     config = TrainConfig(lr=1e-30, betas=(0.0, 0.999999), plateau_factor=0.999, seed=2**63 - 1)
     assert config.seed == 2**63 - 1

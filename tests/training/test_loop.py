@@ -21,7 +21,7 @@ from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.hmm import HMM
 from rankfold.models.pretrained import load_model
 from rankfold.training import loop
-from rankfold.training.checkpoint import load_checkpoint
+from rankfold.training.checkpoint import load_checkpoint, update_generator
 from rankfold.training.config import Config
 from rankfold.training.evaluation import evaluate
 from rankfold.training.loop import Result, train
@@ -107,7 +107,8 @@ def by_hand(config: Config, data: Path, updates: int) -> tuple[AnyModel, list[fl
                 log_likelihood = log_likelihood + model.log_z(p).sum()
                 carried = model.carry(p)
         else:
-            log_likelihood = model.log_likelihood(union(parts)).sum()
+            generator = update_generator(settings.seed, update, torch.device("cpu"))
+            log_likelihood = model.log_likelihood(union(parts), generator=generator).sum()
         tokens.append(sum(int(batch.lengths.sum()) for batch in parts))
         steps.param_groups[0]["lr"] = settings.lr * (1 - update / settings.updates)
         steps.zero_grad()
@@ -138,6 +139,7 @@ def union(batches: list[Batch]) -> Batch:
         {"optimizer": "adam", "weight_decay": 0.3},
         {"weight_decay": 0.3, "betas": (0.5, 0.9)},
         {"batching": "unsorted", "accumulate": 2},
+        *({"family": family, **DROPOUT} for family in FAMILIES),
         {"family": "hmm", "batching": "streams", "accumulate": 3},
         {"family": "block", "batching": "streams", "accumulate": 2},
     ],
@@ -227,6 +229,7 @@ def test_the_best_model_is_kept(data: Path, tmp_path: Path) -> None:
     assert min(found) < found[-1]  # otherwise this shows nothing
     assert [record["best"] for record in records] == [x < min(found[:i], default=math.inf) for i, x in enumerate(found)]
     assert result.best_valid_perplexity == min(found)
+    assert [record["epoch"] for record in records] == [done // 7 for done in range(1, 15)]  # 7 batches an epoch
     best = load_model(result.run / "best")
     corpus = corpus_of(config, data)
     assert best.vocabulary == corpus.vocabulary

@@ -44,9 +44,7 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--recipe", metavar="NAME_OR_FILE", help="a name from --list, or a TOML file")
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder with train.txt, valid.txt, test.txt"
-    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder with train.txt, valid.txt, test.txt")
     parser.add_argument("--out", type=Path, metavar="RUN", help="folder of the run")
     add_settings(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, by its own recipe")

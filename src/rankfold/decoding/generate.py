@@ -10,6 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from rankfold.recursions.chain_sample import pick
+
 
 def generate(
     log_next: Tensor,  # "b z"   the distribution of the next state
@@ -28,8 +30,8 @@ def generate(
     with torch.no_grad():
         alive = torch.arange(len(log_next), device=log_next.device)
         for _ in range(max_length):
-            state = _drawn(log_next, generator)
-            word = _drawn(log_emission_rows(state), generator)
+            state = pick(log_next, generator)
+            word = pick(log_emission_rows(state), generator)
             for i, w in zip(alive.tolist(), word.tolist(), strict=True):
                 if w != end:
                     out[i].append(w)
@@ -39,9 +41,3 @@ def generate(
                 break
             log_next = log_transition_rows(state)
     return out
-
-
-def _drawn(log_weight: Tensor, generator: torch.Generator | None) -> Tensor:  # "k z" -> "k"
-    """One draw from each row, by the largest of log-weight plus Gumbel noise: no weight is rounded to zero first."""
-    noise = torch.empty_like(log_weight, dtype=torch.float64).exponential_(generator=generator)
-    return (log_weight.double() - noise.log()).argmax(-1)

@@ -23,6 +23,7 @@ from rankfold.numerics.precision import Precision
 from rankfold.params.emissions import Emission
 from rankfold.planning import Plans
 from rankfold.recursions.chain_solve import Arithmetic
+from rankfold.recursions.potentials import checked_lengths
 
 
 class HasEmission(Protocol):
@@ -35,6 +36,7 @@ class HasEmission(Protocol):
 Parts = TypeVar("Parts", bound=HasEmission)
 Potentials = TypeVar("Potentials")
 Carried = TypeVar("Carried")
+IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
@@ -97,15 +99,11 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
 
     def batch(self, words: Tensor, lengths: Tensor | None = None) -> Batch:  # "b t", "b"
         """Word ids as a batch on the model's device; raises on what is not one."""
-        if not isinstance(words, Tensor) or words.dtype.is_floating_point or words.ndim != 2 or not words.numel():
+        if not isinstance(words, Tensor) or words.dtype not in IDS or words.ndim != 2 or not words.numel():
             what = f"shape {tuple(words.shape)}, {words.dtype}" if isinstance(words, Tensor) else type(words).__name__
             raise ShapeError(f'words is {what}, but integer ids "b t" were expected, at least one.')
         device = self.device
-        if lengths is None:
-            lengths = torch.full((len(words),), words.shape[1])
-        lengths = torch.as_tensor(lengths).to(device).long()
-        if lengths.shape != (len(words),):
-            raise ShapeError(f'lengths has shape {tuple(lengths.shape)}, but "b" was expected, b = {len(words)}.')
+        lengths, _ = checked_lengths(lengths, *words.shape, torch.empty(0, device=device))
         words = words.to(device).long()
         inside = torch.arange(words.shape[1], device=device) < lengths[:, None]
         words = torch.where(inside, words, 0)

@@ -6,7 +6,7 @@ Read next: `models/catalog.py`, which builds a model from it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from rankfold.errors import DomainError
 from rankfold.params.dropout import DropoutKind
@@ -14,6 +14,12 @@ from rankfold.params.features import FeatureKind
 
 Family = Literal["hmm", "lhmm", "banded", "block", "rank"]
 PlanName = Literal["auto", "state", "rank"]
+CHOICES: dict[str, tuple[str, ...]] = {
+    "family": get_args(Family),
+    "feature_map": get_args(FeatureKind),
+    "plan": get_args(PlanName),
+    "state_dropout_kind": get_args(DropoutKind),
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,9 @@ class ModelConfig:
     logit_dropout: float = 0.0  # rank
 
     def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise DomainError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(choices)}.")
         for name in ("num_states", "rank", "dim", "num_clusters"):
             if getattr(self, name) < 1:
                 raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.errors import DomainError, UnsupportedError, expect, expect_weights
+from rankfold.errors import DomainError, UnsupportedError, expect, expect_weights, same_kind
 from rankfold.models.base import WordModel
 from rankfold.models.config import ModelConfig
 from rankfold.numerics.precision import Precision
@@ -64,6 +64,7 @@ class HMM(WordModel[HMMParts, ChainPotentials, Tensor]):
         expect(start, "z", name="start")
         expect(transition, "z y", name="transition", z=len(start), y=len(start))
         expect(emission, "z v", name="emission", z=len(start))
+        same_kind(start, "start", {"transition": transition, "emission": emission})
         for name, table in (("start", start), ("transition", transition), ("emission", emission)):
             expect_weights(table, name=name)
             _expect_ones(table.reshape(-1, table.shape[-1]), name)

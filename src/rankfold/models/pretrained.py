@@ -57,11 +57,13 @@ def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:
         if CLUSTER not in tensors:
             raise DataError(f"{folder}: the weights hold no {CLUSTER!r}, which a block model needs.")
         clusters = Clusters(tensors[CLUSTER], config.num_clusters)
-    model = build_model(config, content["num_words"], clusters=clusters)
-    _fill(model, tensors, folder)
+    try:
+        model = build_model(config, content["num_words"], clusters=clusters)
+    except DomainError as error:
+        raise DataError(f"{folder / 'config.json'} does not fit its weights: {error}") from None
     if content["dtype"] == "float64":
         model.double()
-        _fill(model, tensors, folder)
+    _fill(model, tensors, folder)
     path = folder / "vocab.json"
     if content["vocabulary"] is not None:
         model.vocabulary = Vocabulary.load(path)

@@ -34,7 +34,7 @@ class RankParts(NamedTuple):
 
     log_initial: Tensor  # "r"
     factors: Factors
-    multiplied: list[Operator]  # empty until a batch asks for V^T U
+    multiplied: dict[bool, Operator]  # V^T U once a batch asked for it, with and without a gradient to follow
 
     @property
     def emission(self) -> Emission:
@@ -46,9 +46,10 @@ class RankParts(NamedTuple):
         left, right = self.factors.state.mT, self.factors.rank.mT  # "r z", "r z"
         if order == "state":
             return LowRank.unchecked(left, right)
-        if not self.multiplied:
-            self.multiplied.append(Dense.unchecked(left @ right.mT))
-        return self.multiplied[0]
+        followed = torch.is_grad_enabled()
+        if followed not in self.multiplied:
+            self.multiplied[followed] = Dense.unchecked(left @ right.mT)
+        return self.multiplied[followed]
 
 
 class RankHMM(WordModel[RankParts, ChainPotentials, Tensor]):
@@ -61,7 +62,7 @@ class RankHMM(WordModel[RankParts, ChainPotentials, Tensor]):
     def parts(self, generator: torch.Generator | None = None) -> RankParts:
         factors = self.factors(self.config.logit_dropout, generator)
         log_initial = log_weights(torch.exp(factors.log_start) @ factors.rank)
-        return RankParts(log_initial, factors, [])
+        return RankParts(log_initial, factors, {})
 
     def potentials(
         self,

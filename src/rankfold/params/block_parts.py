@@ -6,7 +6,7 @@ Read next: `models/block_hmm.py`.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -86,26 +86,30 @@ class Members(nn.Module):
 
     def __init__(self, clusters: Clusters) -> None:
         super().__init__()
-        assignment = clusters.assignment
-        sizes = torch.bincount(assignment, minlength=clusters.num_clusters)
-        if not bool((sizes > 0).all()):
-            raise DomainError(
-                f"cluster {int((sizes == 0).nonzero()[0])} of {clusters.num_clusters} has no word.\n"
-                "  Its states would say nothing: give every cluster a word."
-            )
+        # On the CPU, whatever the parameters are made on: sizes are read here.
+        assignment = clusters.assignment.cpu()
+        sizes = _cluster_sizes(assignment, clusters.num_clusters)
         self.cluster: Tensor
         self.register_buffer("cluster", assignment)
         order = assignment.argsort(stable=True)
         position = torch.empty_like(assignment)
-        position[order] = torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[assignment[order]]
+        position[order] = torch.arange(len(order), device="cpu") - (sizes.cumsum(0) - sizes)[assignment[order]]
         self.position: Tensor
         self.register_buffer("position", position, persistent=False)
-        words = torch.zeros(clusters.num_clusters, int(sizes.max()), dtype=torch.int64)
-        words[assignment, position] = torch.arange(len(assignment))
+        words = assignment.new_zeros(clusters.num_clusters, int(sizes.max()))
+        words[assignment, position] = torch.arange(len(assignment), device="cpu")
         self.words: Tensor  # "c m"
         self.register_buffer("words", words, persistent=False)
         self.inside: Tensor  # "c m"
-        self.register_buffer("inside", torch.arange(words.shape[1]) < sizes[:, None], persistent=False)
+        inside = torch.arange(words.shape[1], device="cpu") < sizes[:, None]
+        self.register_buffer("inside", inside, persistent=False)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Other clusters would need other positions: refused, not mixed."""
+        other = state_dict.get(prefix + "cluster")
+        if other is not None and not torch.equal(other.cpu(), self.cluster.cpu()):
+            raise DomainError("the weights are those of other word clusters.\n  Build the model with their clusters.")
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def emission(self, logits: Tensor) -> BlockEmission:  # "c m k"
         """Softmax over the members of each cluster."""
@@ -167,6 +171,22 @@ class FreeBlockParts(nn.Module):
         rows = torch.log_softmax(table.flatten(2), 2).reshape(table.shape)
         log_initial = torch.log_softmax(log_initial.flatten(), 0).reshape(log_initial.shape)
         return TableDynamics(log_initial, rows.transpose(1, 2).contiguous()), self.members.emission(logits)
+
+
+def _cluster_sizes(assignment: Tensor, num_clusters: int) -> Tensor:  # "v" -> "c"
+    """The number of words in each cluster; raises unless every one has a word and no word is elsewhere."""
+    low, high = int(assignment.min()), int(assignment.max())
+    if low < 0 or high >= num_clusters:
+        raise DomainError(
+            f"a word is in cluster {low if low < 0 else high}, but clusters are numbered 0 to {num_clusters - 1}."
+        )
+    sizes = torch.bincount(assignment, minlength=num_clusters)
+    if not bool((sizes > 0).all()):
+        raise DomainError(
+            f"cluster {int((sizes == 0).nonzero()[0])} of {num_clusters} has no word.\n"
+            "  Its states would say nothing: give every cluster a word."
+        )
+    return sizes
 
 
 def _within(x: Tensor, keep: Tensor | None) -> Tensor:  # "c k d", "c j" -> "c j d"

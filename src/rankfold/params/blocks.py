@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
-from torch.nn.utils import skip_init
 
 
 class ResidualLayer(nn.Module):
@@ -36,9 +35,8 @@ def residual_mlp(dim: int, num_layers: int, *, leading: bool = False, generator:
 
 def linear(num_in: int, num_out: int, *, generator: torch.Generator) -> nn.Linear:
     """A linear layer: weights Xavier uniform, bias zero."""
-    layer: nn.Linear = skip_init(nn.Linear, num_in, num_out)  # type: ignore[no-untyped-call]
-    nn.init.xavier_uniform_(layer.weight, generator=generator)
-    nn.init.zeros_(layer.bias)
+    layer = nn.Linear(num_in, num_out, device="meta")  # no numbers drawn: they come from our generator
+    layer.weight, layer.bias = xavier(num_out, num_in, generator=generator), nn.Parameter(torch.zeros(num_out))
     return layer
 
 

@@ -6,6 +6,7 @@ Weights below the dtype's smallest number become 0. Read next: `params/emissions
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -175,7 +176,7 @@ class BandedTransition(nn.Module):
         self.reach = min(band, num_states - 1)
         width = 2 * self.reach + 1
         # By default band and low rank begin with about the same mass: phi . phi is about r, and a row has z of them.
-        level = float(torch.tensor(rank * num_states / width).log()) if band_init is None else band_init
+        level = math.log(rank * num_states / width) if band_init is None else band_init
         self.log_band = nn.Parameter(xavier(num_states, width, generator=generator).data + level)
         column = torch.arange(num_states)[:, None] - self.reach + torch.arange(width)
         self.column: Tensor

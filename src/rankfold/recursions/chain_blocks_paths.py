@@ -11,7 +11,7 @@ from torch import Tensor
 from rankfold.errors import DomainError
 from rankfold.recursions.chain_blocks_potentials import BlockChainPotentials, checked
 from rankfold.recursions.chain_blocks_steps import filtered, total
-from rankfold.recursions.chain_sample import _pick
+from rankfold.recursions.chain_sample import pick
 
 
 def best_path(p: BlockChainPotentials) -> tuple[Tensor, Tensor]:  # "b t", "b"
@@ -56,12 +56,12 @@ def draw(p: BlockChainPotentials, num_samples: int, generator: torch.Generator |
     with torch.no_grad():
         messages, log_steps = filtered(*c.tensors())
         possible = total(log_steps, inside) > float("-inf")
-        index = _pick(messages[-1].expand(num_samples, -1, -1), generator)  # "n b"
+        index = pick(messages[-1].expand(num_samples, -1, -1), generator)  # "n b"
         path = [index]
         each = torch.arange(len(c.lengths), device=index.device)
         for t in range(inside.shape[1] - 1, 0, -1):
             column = c.log_transition[:, t - 1].mT[each, index]  # "n b k"
             column = torch.where(inside[:, t, None], column, 0.0)  # the last position has nothing after it
-            index = _pick(messages[t - 1] + column, generator)
+            index = pick(messages[t - 1] + column, generator)
             path.append(index)
     return c.states(torch.stack(path[::-1], -1), inside & possible[:, None])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, expect_logs, may_look, same_kind
-from rankfold.recursions.potentials import _lengths
+from rankfold.recursions.potentials import checked_lengths
 
 
 class BlockChainPotentials(NamedTuple):
@@ -69,7 +69,7 @@ def checked(p: BlockChainPotentials) -> BlockChain:
     _expect_transition(p.log_transition, num_sequences, num_positions, num_items)
     same_kind(p.log_obs, "log_obs", {"log_initial": p.log_initial, "log_transition": p.log_transition})
     _expect_block(p.block, p.log_obs)
-    lengths, ragged = _lengths(p.lengths, num_sequences, num_positions, p.log_obs)
+    lengths, ragged = checked_lengths(p.lengths, num_sequences, num_positions, p.log_obs)
     c = BlockChain(p.log_initial, p.log_transition, p.log_obs, p.block.long(), lengths, ragged)
     inside = c.inside()
     expect_logs(p.log_initial, name="log_initial")

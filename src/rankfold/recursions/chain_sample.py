@@ -21,17 +21,17 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     solution = solve(c, "scaled", "float32")
     log_ahead = observations(c).double() + solution.log_future()  # "t b z"
     num_positions, num_sequences, num_states = log_ahead.shape
-    state = _pick((c.log_initial + log_ahead[0]).expand(num_samples, -1, -1), generator)
+    state = pick((c.log_initial + log_ahead[0]).expand(num_samples, -1, -1), generator)
     path = [state]
     for t in range(1, num_positions):
         log_row = c.transition.log_rows(state.reshape(-1)).reshape(num_samples, num_sequences, num_states)
-        state = torch.where(t < c.lengths, _pick(log_row + log_ahead[t], generator), state)
+        state = torch.where(t < c.lengths, pick(log_row + log_ahead[t], generator), state)
         path.append(state)
     known = c.inside() & (solution.log_z > float("-inf"))[:, None]
     return torch.where(known, torch.stack(path, -1), -1)
 
 
-def _pick(logits: Tensor, generator: torch.Generator | None) -> Tensor:  # "n b z" -> "n b"
+def pick(logits: Tensor, generator: torch.Generator | None) -> Tensor:  # "n b z" -> "n b"
     top = logits.amax(-1, keepdim=True)
     # Beyond a length, or in an impossible sequence, nothing may have weight; what is drawn there is not used.
     weights = torch.where(top > float("-inf"), torch.exp(logits - top), 1.0)

@@ -101,7 +101,7 @@ def checked(p: ChainPotentials) -> Chain:
             expect(end, "z", name=name, z=num_states)
     factors = {f"transition factor {i}": factor for i, factor in enumerate(p.transition.factors())}
     same_kind(p.log_obs, "log_obs", {**ends, **factors})
-    lengths, ragged = _lengths(p.lengths, num_sequences, num_positions, p.log_obs)
+    lengths, ragged = checked_lengths(p.lengths, num_sequences, num_positions, p.log_obs)
     log_final = p.log_obs.new_zeros(()) if p.log_final is None else p.log_final
     chain = Chain(
         p.log_initial.expand(num_sequences, num_states),
@@ -129,7 +129,10 @@ def _hint(log_obs: Tensor, num_states: int) -> str:
     return f"The transition maps {num_states} -> {num_states}: did both see the same states?"
 
 
-def _lengths(lengths: Tensor | None, num_sequences: int, num_positions: int, like: Tensor) -> tuple[Tensor, bool]:
+def checked_lengths(
+    lengths: Tensor | None, num_sequences: int, num_positions: int, like: Tensor
+) -> tuple[Tensor, bool]:  # "b"
+    """Lengths as int64 on the device of `like`, and whether some are shorter than all positions; raises on others."""
     if lengths is None:
         return torch.full((num_sequences,), num_positions, device=like.device), False
     lengths = torch.as_tensor(lengths)
@@ -146,7 +149,7 @@ def _lengths(lengths: Tensor | None, num_sequences: int, num_positions: int, lik
     if wrong.any():
         where = int(wrong.nonzero()[0])
         raise DomainError(
-            f"lengths[{where}] is {int(lengths[where])}, but log_obs has {num_positions} positions: "
+            f"lengths[{where}] is {int(lengths[where])}, but there are {num_positions} positions: "
             f"lengths run from 1 to {num_positions}.\n  Leave empty sequences out."
         )
     return lengths.to(like.device, torch.int64), bool((lengths < num_positions).any())
