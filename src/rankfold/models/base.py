@@ -103,7 +103,7 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
             what = f"shape {tuple(words.shape)}, {words.dtype}" if isinstance(words, Tensor) else type(words).__name__
             raise ShapeError(f'words is {what}, but integer ids "b t" were expected, at least one.')
         device = self.device
-        lengths, _ = checked_lengths(lengths, *words.shape, torch.empty(0, device=device))
+        lengths, _ = checked_lengths(lengths, len(words), words.shape[1], torch.empty(0, device=device))
         words = words.to(device).long()
         inside = torch.arange(words.shape[1], device=device) < lengths[:, None]
         words = torch.where(inside, words, 0)

@@ -31,8 +31,9 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     return torch.where(known, torch.stack(path, -1), -1)
 
 
-def pick(logits: Tensor, generator: torch.Generator | None) -> Tensor:  # "n b z" -> "n b"
+def pick(logits: Tensor, generator: torch.Generator | None) -> Tensor:  # "... z" -> "..."
+    """One draw from each distribution, given as unnormalised logarithms."""
     top = logits.amax(-1, keepdim=True)
     # Beyond a length, or in an impossible sequence, nothing may have weight; what is drawn there is not used.
     weights = torch.where(top > float("-inf"), torch.exp(logits - top), 1.0)
-    return torch.multinomial(weights.flatten(0, 1), 1, generator=generator).reshape(weights.shape[:2])
+    return torch.multinomial(weights.flatten(0, -2), 1, generator=generator).reshape(logits.shape[:-1])
