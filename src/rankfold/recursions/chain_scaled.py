@@ -35,15 +35,17 @@ def forward(c: Chain) -> Forward:
     first = largest(c.log_initial)
     x = torch.exp(c.log_initial - first)
     tiny = torch.finfo(x.dtype).tiny
-    filtered, norm = torch.empty_like(emission), emission.new_empty(emission.shape[:2])
-    for t in range(len(emission)):
+    filtered, tops = torch.empty_like(emission), emission.new_empty(*emission.shape[:2], 1)
+    # Views of all positions at once, and results written in place: small steps are bound by the number of calls.
+    rows = filtered.unbind(0)
+    for t, (row, top, weight) in enumerate(zip(rows, tops.unbind(0), emission.unbind(0), strict=True)):
         if t:
-            x = c.transition.push(filtered[t - 1]).to(emission.dtype)
-        y = x * emission[t]
-        top = y.amax(-1, keepdim=True)
-        norm[t] = top[:, 0]
+            x = c.transition.push(rows[t - 1]).to(emission.dtype)
+        torch.mul(x, weight, out=row)
+        torch.amax(row, -1, keepdim=True, out=top)
         # A vector of zeros stays one: tiny only keeps 0 / 0 away. Its log_scale is -inf.
-        torch.div(y, top.clamp(min=tiny), out=filtered[t])
+        row.div_(top.clamp(min=tiny))
+    norm = tops[..., 0]
     log_shift[1:] += c.transition.log_scale
     log_scale = (norm.double().log() + log_shift).cumsum(0) + first[:, 0]
     top = largest(c.log_final)
@@ -78,23 +80,24 @@ def backward(c: Chain, f: Forward, weight: Tensor, tolerance: float) -> Backward
     Messages only ever lose mass, so posteriors that sum to 1 at every position have lost none.
     """
     num_positions, _, num_states = f.filtered.shape
-    posterior, target = torch.empty_like(f.filtered), torch.empty_like(f.filtered)
-    mass, norm = f.norm.new_empty(f.norm.shape), torch.ones_like(f.norm)
-    tiny = torch.finfo(mass.dtype).tiny
-    future = f.final
-    for t in reversed(range(num_positions)):
-        if t < num_positions - 1:
-            x = c.transition.pull(target[t + 1]).to(target.dtype)
-            top = x.amax(-1, keepdim=True)
-            norm[t] = top[:, 0]
-            future = x / top.clamp(min=tiny)
-            if c.ragged:
-                future = torch.where((c.lengths == t + 1)[:, None], f.final, future)
-        torch.mul(f.filtered[t], future, out=posterior[t])
-        mass[t] = posterior[t].sum(-1)
-        torch.mul(f.emission[t], future, out=target[t])
+    future, target = torch.empty_like(f.filtered), torch.empty_like(f.filtered)
+    tops = f.norm.new_ones(*f.norm.shape, 1)
+    tiny = torch.finfo(tops.dtype).tiny
     inside = c.inside().mT
     last = inside & ~torch.cat([inside[1:], torch.zeros_like(inside[:1])])
+    futures, targets, norms = future.unbind(0), target.unbind(0), tops.unbind(0)
+    emissions, ends = f.emission.unbind(0), last.unsqueeze(-1).unbind(0)
+    futures[-1].copy_(f.final)
+    for t in reversed(range(num_positions)):
+        if t < num_positions - 1:
+            x = c.transition.pull(targets[t + 1]).to(target.dtype)
+            torch.amax(x, -1, keepdim=True, out=norms[t])
+            torch.div(x, norms[t].clamp(min=tiny), out=futures[t])
+            if c.ragged:
+                torch.where(ends[t], f.final, futures[t], out=futures[t])
+        torch.mul(emissions[t], futures[t], out=targets[t])
+    norm, posterior = tops[..., 0], future.mul_(f.filtered)
+    mass = posterior.sum(-1)
     trusted = _accounted(c, f, mass, norm, last, tolerance)
     sound = inside & trusted
     share = weight.to(mass.dtype) / torch.where(sound, mass, 1.0)
