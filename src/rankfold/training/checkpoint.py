@@ -100,10 +100,15 @@ def load_checkpoint(path: Path) -> Loaded:
     return Loaded(path, tensors, progress, content["corpus"])
 
 
-def update_generator(seed: int, update: int, device: torch.device) -> torch.Generator:
-    """The random numbers of one update: neither updates nor neighbouring seeds share any."""
-    digest = hashlib.sha256(f"update:{seed}:{update}".encode()).digest()
-    return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+def update_seed(seed: int, update: int, part: int = 0) -> int:
+    """A seed for the random numbers of one batch of an update: no two, nor those of neighbouring seeds, are alike."""
+    digest = hashlib.sha256(f"update:{seed}:{update}:{part}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def update_generator(seed: int, update: int, device: torch.device, part: int = 0) -> torch.Generator:
+    """The random numbers of one batch of an update."""
+    return torch.Generator(device=device).manual_seed(update_seed(seed, update, part))
 
 
 def _leaves(carried: Any) -> list[Tensor]:

@@ -58,6 +58,7 @@ class TrainConfig:
     log_every: int = 50  # updates
     precision: Precision = "float32"  # of matrix products
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    graphs: bool = True  # on a GPU: capture the gradient of each shape of batch
     tensorboard: bool = False
 
     def __post_init__(self) -> None:

@@ -25,10 +25,11 @@ from rankfold.models.catalog import build_model
 from rankfold.models.pretrained import load_model
 from rankfold.numerics.precision import matmul_precision
 from rankfold.settings import to_toml
-from rankfold.training.checkpoint import Loaded, Progress, load_checkpoint, save_checkpoint, update_generator
+from rankfold.training.checkpoint import Loaded, Progress, load_checkpoint, save_checkpoint, update_seed
 from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
 from rankfold.training.evaluation import Evaluation, evaluate
+from rankfold.training.graphs import GraphedGradients
 from rankfold.training.report import Reporter, tensorboard_writer
 from rankfold.training.run_dir import CHECKPOINT, RECIPE, RunDir, environment
 from rankfold.training.schedule import learning_rate
@@ -93,6 +94,7 @@ class Trainer:
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
             report.say(f"{moved} lines of metrics after the last checkpoint moved to metrics.lost.jsonl")
+        self.graphs = GraphedGradients.of(self.model, config)
         self.interrupted = False
 
     def run(self) -> Result:
@@ -149,12 +151,8 @@ class Trainer:
         rate = learning_rate(progress.update, config, progress.plateau)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        generator = update_generator(config.seed, progress.update, self.device)
         tokens = sum(batch.num_tokens for batch in batches)
-        total = 0.0
-        for batch in batches:
-            total += self._gradient(batch, tokens, generator)
+        total = self._gradients(batches, tokens)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
         if not bool(torch.isfinite(norm)):
             raise self._not_finite(batches, f"the gradient's norm is {float(norm)}")
@@ -168,8 +166,21 @@ class Trainer:
         progress.window_log_likelihood, progress.window_tokens = 0.0, 0
         return {"train_perplexity": perplexity, "lr": rate, "gradient_norm": float(norm)}
 
-    def _gradient(self, batch: Batch, tokens: int, generator: torch.Generator) -> float:
+    def _gradients(self, batches: list[Batch], tokens: int) -> float:
+        """The gradient of an update, and the log-likelihood of its batches."""
+        config, update = self.config.train, self.progress.update
+        seeds = [update_seed(config.seed, update, part) for part in range(len(batches))]
+        if self.graphs is not None and all(self.graphs.takes(batch) for batch in batches):
+            self.optimizer.zero_grad(set_to_none=False)
+            parts = [float(self.graphs(batch, tokens, seed)) for batch, seed in zip(batches, seeds, strict=True)]
+            if math.isfinite(sum(parts)):
+                return sum(parts)
+        self.optimizer.zero_grad(set_to_none=self.graphs is None)
+        return sum(self._gradient(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
+
+    def _gradient(self, batch: Batch, tokens: int, seed: int) -> float:
         """Add the gradient of one batch's share of the loss; its log-likelihood."""
+        generator = torch.Generator(device=self.device).manual_seed(seed)
         precision = self.config.train.precision
         streams = self.config.data.batching == "streams"
         carried = None if batch.first else self.carried

@@ -1,0 +1,105 @@
+"""Gradients of a batch as captured CUDA graphs: one launch instead of hundreds, where launches are what takes time.
+
+Shapes repeat: widths are padded up to a multiple of 8, rows up to what the budget of tokens allows, with weight 0.
+A graph cannot look at values: a sequence it cannot vouch for is NaN, and the loop repeats that update without graphs.
+Read next: `training/loop.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from rankfold.data.batch import Batch
+from rankfold.models.catalog import AnyModel
+from rankfold.numerics.precision import Precision, matmul_precision
+from rankfold.training.config import Config
+
+WIDTH, MOST = 8, 64  # widths are multiples of this; no more shapes than this are captured
+
+
+class Captured(NamedTuple):
+    """One shape: write the inputs, replay, read the result. Gradients are added to the parameters' own."""
+
+    graph: torch.cuda.CUDAGraph
+    words: Tensor  # "b t"
+    lengths: Tensor  # "b"
+    weight: Tensor  # "b"   float64: 1 for a sentence, 0 for a row that only fills the shape
+    share: Tensor  # ""     float64: 1 / tokens of the update
+    log_likelihood: Tensor  # ""   float64
+
+
+class GraphedGradients:
+    """Adds the gradient of -log_likelihood / tokens to the parameters, shape by shape from a captured graph."""
+
+    def __init__(self, model: AnyModel, tokens: int, precision: Precision) -> None:
+        self.model, self.tokens, self.precision = model, tokens, precision
+        self.parameters = [x for x in model.parameters() if x.requires_grad]
+        self.generator = torch.Generator(device=model.device)
+        self.shapes: dict[tuple[int, int], Captured] = {}
+        self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
+
+    @classmethod
+    def of(cls, model: AnyModel, config: Config) -> GraphedGradients | None:
+        """Where graphs serve: on a GPU, with shapes that repeat and no state carried in from the batch before."""
+        shapes_repeat = model.config.state_dropout_kind == "exact" or not model.config.state_dropout
+        serves = config.train.graphs and model.device.type == "cuda" and config.data.batching != "streams"
+        return cls(model, config.data.tokens, config.train.precision) if serves and shapes_repeat else None
+
+    def takes(self, batch: Batch) -> bool:
+        """Whether there is, or may yet be, a graph for this batch."""
+        return self._shape(batch) in self.shapes or len(self.shapes) < MOST
+
+    def __call__(self, batch: Batch, tokens: int, seed: int) -> Tensor:  # ""   float64
+        """The log-likelihood of a batch, NaN where a graph cannot vouch for it; gradients are added as said."""
+        shape = self._shape(batch)
+        if shape not in self.shapes:
+            self.shapes[shape] = self._capture(shape)
+        taken = self.shapes[shape]
+        rows, width = batch.words.shape
+        taken.words.copy_(pad(batch.words, (0, shape[1] - width, 0, shape[0] - rows)), non_blocking=True)
+        taken.lengths.copy_(pad(batch.lengths, (0, shape[0] - rows), value=1), non_blocking=True)
+        taken.weight.copy_((torch.arange(shape[0]) < rows).double(), non_blocking=True)
+        taken.share.fill_(1.0 / tokens)
+        self.generator.manual_seed(seed)
+        taken.graph.replay()
+        return taken.log_likelihood
+
+    def _shape(self, batch: Batch) -> tuple[int, int]:
+        rows, width = batch.words.shape
+        width = -(-width // WIDTH) * WIDTH
+        return max(rows, self.tokens // width), width
+
+    def _capture(self, shape: tuple[int, int]) -> Captured:
+        device = self.model.device
+        words = torch.zeros(shape, dtype=torch.int64, device=device)
+        lengths = torch.ones(shape[0], dtype=torch.int64, device=device)
+        weight = torch.ones(shape[0], dtype=torch.float64, device=device)
+        share = torch.ones((), dtype=torch.float64, device=device)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        grads = []
+        for x in self.parameters:
+            x.grad = torch.zeros_like(x) if x.grad is None else x.grad
+            grads.append(x.grad)
+
+        def gradients() -> tuple[Tensor, tuple[Tensor, ...]]:
+            with matmul_precision(self.precision, device):
+                p = self.model.potentials(Batch(words, lengths), generator=self.generator)
+                total = (weight * self.model.log_z(p, precision=self.precision)).sum()
+                return total.detach(), torch.autograd.grad(-share * total, self.parameters)
+
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # libraries set themselves up on first use, which cannot be captured
+                gradients()
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph, pool=self.pool):
+            total, found = gradients()
+            for grad, new in zip(grads, found, strict=True):
+                grad += new
+        return Captured(graph, words, lengths, weight, share, total)
