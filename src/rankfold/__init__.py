@@ -6,16 +6,21 @@ from rankfold.decoding.posterior import ExpectedCounts, expected_counts, state_p
 from rankfold.decoding.sample import sample
 from rankfold.decoding.viterbi import BestPath, JointPath, joint_map, viterbi
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
+from rankfold.models import HMM, BlockHMM, ModelConfig, RankHMM, build_model, load_model
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators import Banded, Dense, LowRank, MaxOperator, Operator, RowScaled, Sum
 from rankfold.recursions import chain
+from rankfold.recursions.chain_blocks import BlockChainPotentials
 from rankfold.recursions.potentials import ChainPotentials
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "HMM",
     "Banded",
     "BestPath",
+    "BlockChainPotentials",
+    "BlockHMM",
     "ChainPotentials",
     "DataError",
     "Dense",
@@ -26,17 +31,21 @@ __all__ = [
     "JointPath",
     "LowRank",
     "MaxOperator",
+    "ModelConfig",
     "Operator",
+    "RankHMM",
     "RowScaled",
     "Scaled",
     "ShapeError",
     "Sum",
     "UnsupportedError",
+    "build_model",
     "chain",
     "entropy",
     "expected_counts",
     "filter",
     "joint_map",
+    "load_model",
     "predict",
     "sample",
     "state_posterior",

@@ -95,6 +95,14 @@ def differences(a: DataclassInstance, b: DataclassInstance) -> list[str]:
     return list(_differences(to_mapping(a), to_mapping(b), ""))
 
 
+def check_choices(settings: DataclassInstance) -> None:
+    """Raise unless every `Literal` field holds one of its choices: for `__post_init__`, where Python callers pass."""
+    for name, hint in get_type_hints(type(settings)).items():
+        value = getattr(settings, name, None)
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            raise DomainError(f"{name} is {value!r}, but must be one of {', '.join(get_args(hint))}.")
+
+
 def _build(cls: type[Settings], mapping: Any, source: str, prefix: str) -> Settings:
     """One table and the tables in it; `prefix` is its dotted name and a dot, or empty."""
     if not isinstance(mapping, Mapping):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rankfold
-from rankfold.cli import COMMANDS, demo, doctor, exactness, main, measure
+from rankfold.cli import COMMANDS, compare, doctor, exactness, main, measure
 
 
 def test_doctor_reports_versions_devices_and_exactness(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,8 +43,8 @@ def test_doctor_fails_where_the_library_is_wrong(
     assert "FAIL" in capsys.readouterr().out
 
 
-def test_demo_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--states", "64", "--rank", "8", "--out", str(tmp_path / "new")]) == 0
+def test_compare_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--states", "64", "--rank", "8", "--out", str(tmp_path / "new")]) == 0
     captured = capsys.readouterr()
     assert "equal" in captured.out
     assert re.search(r"\d+\.\dx (faster|slower) in low rank", captured.out)
@@ -55,27 +55,27 @@ def test_demo_compares_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert picture.stat().st_size > 10_000
 
 
-def test_demo_as_json_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "peak_bytes", lambda *_: None)
-    first, second = (demo.demo(32, 4, seed=5, out=tmp_path) for _ in range(2))
+def test_compare_as_json_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "peak_bytes", lambda *_: None)
+    first, second = (compare.compare(32, 4, seed=5, out=tmp_path) for _ in range(2))
     assert first["log_likelihood"] == second["log_likelihood"]
     assert json.loads(json.dumps(first))["agree"] is True
     assert first["time_ratio"] > 0
-    assert "not measurable" in demo._text(first)
+    assert "not measurable" in compare._text(first)
 
 
-def test_demo_says_when_the_two_forms_differ(
+def test_compare_says_when_the_two_forms_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "peak_bytes", lambda *_: None)
-    honest = demo.log_z
-    monkeypatch.setattr(demo, "log_z", lambda p: honest(p) + 0.1 * len(p.transition.factors()))
-    assert main(["demo", "--states", "8", "--rank", "2", "--out", str(tmp_path)]) == 1
+    monkeypatch.setattr(compare, "peak_bytes", lambda *_: None)
+    honest = compare.log_z
+    monkeypatch.setattr(compare, "log_z", lambda p: honest(p) + 0.1 * len(p.transition.factors()))
+    assert main(["compare", "--states", "8", "--rank", "2", "--out", str(tmp_path)]) == 1
     assert "NOT EQUAL" in capsys.readouterr().out
 
 
 def test_a_users_mistake_exits_2_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--states", "0"]) == 2
+    assert main(["compare", "--states", "0"]) == 2
     error = capsys.readouterr().err
     assert "num_states is 0, but must be at least 1" in error
     assert "Traceback" not in error
@@ -83,7 +83,7 @@ def test_a_users_mistake_exits_2_with_one_line(capsys: pytest.CaptureFixture[str
 
 def test_an_output_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "taken").write_text("")
-    assert main(["demo", "--states", "8", "--rank", "2", "--out", str(tmp_path / "taken")]) == 2
+    assert main(["compare", "--states", "8", "--rank", "2", "--out", str(tmp_path / "taken")]) == 2
     assert "taken" in capsys.readouterr().err
     assert (tmp_path / "taken").read_text() == ""
 
@@ -119,7 +119,7 @@ def test_the_library_needs_no_plotting(tmp_path: Path) -> None:
 def test_without_matplotlib_the_picture_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(rankfold.UnsupportedError, match="pip install matplotlib"):
-        demo.draw_posterior(4, 2, 0, tmp_path)
+        compare.draw_posterior(4, 2, 0, tmp_path)
 
 
 def _allocate(num_bytes: int) -> object:

@@ -237,7 +237,7 @@ def test_killed_before_the_first_update(data: Path, tmp_path: Path, monkeypatch:
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("rankfold.training.loop.Trainer", killed)
+        patch.setattr("rankfold.training.loop.Trainer.run", killed)
         with pytest.raises(KilledError):
             train(tiny(), data, run)
     expect_same_end(train(tiny(), data, run, resume=True), train(tiny(), data, tmp_path / "plain"))
@@ -322,7 +322,7 @@ def test_other_data_is_refused(data: Path, tmp_path: Path) -> None:
     interrupted(data, run)
     before = contents(run)
     other = changed_text(tmp_path / "other", "train")
-    with pytest.raises(DataError, match=r"other: the training text is not the one .*run was started with"):
+    with pytest.raises(DataError, match=r"other: the text is not the one .*run was started with"):
         train(tiny(), other, run, resume=True)
     assert contents(run) == before
     moved = shutil.copytree(data, tmp_path / "moved")  # the same text elsewhere is welcome
@@ -332,7 +332,7 @@ def test_other_data_is_refused(data: Path, tmp_path: Path) -> None:
 def test_other_data_is_refused_before_the_first_checkpoint(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     died(tiny(), data, run, 2)
-    with pytest.raises(DataError, match="training text is not the one"):
+    with pytest.raises(DataError, match="text is not the one"):
         train(tiny(), changed_text(tmp_path / "other", "train"), run, resume=True)
 
 
@@ -373,6 +373,17 @@ def test_a_deleted_checkpoint_starts_again(data: Path, tmp_path: Path) -> None:
     assert (run / "metrics.lost.jsonl").read_bytes() == (tmp_path / "copy" / "metrics.jsonl").read_bytes()
 
 
+def test_the_clusters_of_the_checkpoint_are_used(data: Path, tmp_path: Path) -> None:
+    """They are not searched again: the file they came from may be gone, and Brown clusters take their time."""
+    file = tmp_path / "words.tsv"
+    file.write_text("w03\t1\nw01\t0\n<eos>\t2\nw02\t3\n")
+    config = tiny(family="block", clusters=str(file))
+    plain = train(config, data, tmp_path / "plain")
+    interrupted(data, tmp_path / "run", config)
+    file.unlink()
+    expect_same_end(train(config, data, tmp_path / "run", resume=True), plain)
+
+
 def test_metrics_that_were_changed_are_refused(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     interrupted(data, run)
@@ -388,7 +399,7 @@ def test_the_vocabulary_of_the_run_is_used(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"vocab.json: no such file"):
         train(tiny(), data, run, resume=True)
     Vocabulary.build([["w01"]]).save(run / "vocab.json")
-    with pytest.raises(DataError, match="training text is not the one"):
+    with pytest.raises(DataError, match="text is not the one"):
         train(tiny(), data, run, resume=True)
 
 

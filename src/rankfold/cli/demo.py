@@ -1,160 +1,167 @@
-"""`rankfold demo`: the same hidden Markov model, dense and low rank, on the same sequences.
+"""`rankfold demo`: train a language model of 1,024 states on English that is on every machine, and look at it.
 
-Equal log-likelihoods, the measured ratio of time and memory, and a picture of the posterior.
-Read next: `data/synthetic.py` for the model, `plots/posterior.py` for the picture.
+The docstrings of Python's standard library; perplexity beside two baselines, what the states say, sampled
+sentences, and a picture. Read next: `training/loop.py`, which does the work.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from rankfold.cli.measure import median_seconds, peak_bytes
-from rankfold.data.synthetic import draw_sequences, draw_tables
-from rankfold.decoding.posterior import state_posterior
-from rankfold.decoding.viterbi import viterbi
-from rankfold.errors import DomainError
-from rankfold.operators import Dense, LowRank, Operator
-from rankfold.plots.posterior import plot_posterior, require_matplotlib
-from rankfold.recursions.chain import log_z
-from rankfold.recursions.potentials import ChainPotentials
+from rankfold.analysis.ngrams import KneserNeyBigram, Unigram
+from rankfold.analysis.usage import UsageSummary, state_usage, top_words
+from rankfold.data.batch import length_batches
+from rankfold.data.docstrings import write_corpus
+from rankfold.errors import DataError
+from rankfold.models import load_model
+from rankfold.models.catalog import AnyModel
+from rankfold.plots.learning import plot_learning
+from rankfold.plots.posterior import require_matplotlib
+from rankfold.training.corpus import Corpus, read_corpus
+from rankfold.training.loop import train
+from rankfold.training.recipes import load_recipe
+from rankfold.training.report import Reporter, reporter
+from rankfold.training.run_dir import METRICS, read_metrics
 
-NUM_WORDS, NUM_SEQUENCES, NUM_POSITIONS = 1000, 8, 64
-Kind = Literal["dense", "low_rank"]
-EXAMPLE = "example:\n  rankfold demo --states 1024 --rank 64 --out demo"
+NUM_STATES_SHOWN, NUM_SENTENCES = 10, 5
+EXAMPLE = "example:\n  rankfold demo --out rankfold-demo"
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "demo",
-        help="dense against low rank on the same sequences, with a picture",
+        help="train a model of 1,024 states on Python's docstrings, and show what it learned",
         description=(
-            "Draw a hidden Markov model from a seed and compare its dense and low-rank forms: equal log-likelihoods, "
-            "measured ratios of time and memory for one gradient step, and a picture of a posterior."
+            "Train a low-rank HMM of 1,024 states on the docstrings of the installed Python's standard library; print "
+            "its perplexity beside a unigram and a Kneser-Ney bigram, what its states say, and sampled sentences."
         ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--states", type=int, default=4096, help="number of states (default: 4096)")
-    parser.add_argument("--rank", type=int, default=256, help="rank of the transition matrix (default: 256)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the model and the sequences (default: 1)")
-    parser.add_argument("--out", type=Path, default=Path("rankfold-demo"), help="folder for the picture")
+    parser.add_argument("--out", type=Path, default=Path("rankfold-demo"), help="folder for text, runs and pictures")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="a.b=c", help="change the recipe")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the sampled sentences (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the comparison; 1 if the two forms disagree."""
-    result = demo(arguments.states, arguments.rank, seed=arguments.seed, out=arguments.out, progress=_say)
+    """Train, and print what came of it."""
+    result = demo(arguments.out, settings=arguments.set, seed=arguments.seed, report=reporter())
     print(json.dumps(result, indent=2) if arguments.json else _text(result))
-    return 0 if result["agree"] else 1
+    return 0 if result["finished"] else 130
 
 
 def demo(
-    num_states: int = 4096,
-    rank: int = 256,
-    *,
-    seed: int = 1,
-    out: Path = Path("rankfold-demo"),
-    progress: Callable[[str], None] = lambda _: None,
+    out: Path = Path("rankfold-demo"), *, settings: list[str], seed: int = 1, report: Reporter | None = None
 ) -> dict[str, Any]:
-    """The comparison as plain data; writes `posterior.png` into `out`."""
+    """The demonstration as plain data; each call trains into a folder of its own, `run-1`, `run-2`, ..."""
     require_matplotlib()
-    if not 0 <= seed < 2**63:
-        raise DomainError(f"seed is {seed}, but must be at least 0 and below 2**63.")
-    out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is found out before the work
-    kinds: tuple[Kind, Kind] = ("dense", "low_rank")
-    values: dict[str, torch.Tensor] = {}
-    seconds: dict[str, float] = {}
-    memory: dict[str, int | None] = {}
-    for kind in kinds:
-        progress(f"{kind}: log-likelihoods and gradient steps, {num_states:,} states")
-        with torch.no_grad():
-            values[kind] = log_z(potentials(kind, num_states, rank, seed))
-        seconds[kind] = median_seconds(gradient_step(kind, num_states, rank, seed), repeats=5)
-        progress(f"{kind}: memory, in a fresh process")
-        memory[kind] = peak_bytes(gradient_step, kind, num_states, rank, seed)
-    progress("posterior and best path of the first sequence")
-    picture = draw_posterior(num_states, rank, seed, out)
-    difference = (values["dense"] - values["low_rank"]).abs().max().item()
-    return {
-        "num_states": num_states,
-        "rank": rank,
-        "tokens": NUM_SEQUENCES * NUM_POSITIONS,
-        "log_likelihood": {kind: values[kind].sum().item() for kind in kinds},
-        "largest_difference": difference,
-        # Both are float32 sums of the same numbers in another order: T steps of round-off, with a margin of 8.
-        "agree": difference <= 8 * NUM_POSITIONS * torch.finfo(torch.float32).eps * 8,
-        "seconds": seconds,
-        "time_ratio": seconds["dense"] / seconds["low_rank"],
-        "memory": memory,
+    report = report or Reporter()
+    config = load_recipe("demo", settings)
+    if config.model.family == "block":
+        raise DataError("the demo shows states of their own words: set model.family to hmm, lhmm, banded or rank.")
+    folder = out / "corpus"
+    write_corpus(folder)
+    corpus = read_corpus(folder, config.data)
+    baselines = {
+        "unigram": Unigram.fit(corpus.train.sentences, len(corpus.vocabulary)).perplexity(_test(corpus)),
+        "Kneser-Ney bigram": KneserNeyBigram.fit(corpus.train.sentences, len(corpus.vocabulary)).perplexity(
+            _test(corpus)
+        ),
+    }
+    outcome = train(config, folder, _next_run(out), report=report)
+    result: dict[str, Any] = {"finished": outcome.finished, "run": str(outcome.run)}
+    if not outcome.finished or outcome.test is None:
+        return result
+    model = load_model(outcome.run / "best")
+    usage = _usage(model, corpus)
+    title = f"{config.model.num_states:,} states on {corpus.train.num_tokens:,} tokens of Python's docstrings"
+    metrics = read_metrics(outcome.run / METRICS)
+    mass = [use.share for use in usage.by_share]
+    picture = plot_learning(metrics, outcome.run / "learning.png", usage=mass, baselines=baselines, title=title)
+    return result | {
+        "train_tokens": corpus.train.num_tokens,
+        "test_tokens": outcome.test.tokens,
+        "vocabulary": len(corpus.vocabulary),
+        "num_states": config.model.num_states,
+        "rank": config.model.rank,
+        "perplexity": {**baselines, f"{config.model.family}": outcome.test.perplexity},
+        "effective_states": usage.effective,
+        "states": _shown(model, usage),
+        "samples": _samples(model, seed),
         "picture": str(picture),
+        "seconds": outcome.seconds,
     }
 
 
-def potentials(kind: Kind, num_states: int, rank: int, seed: int, *, trained: bool = False) -> ChainPotentials:
-    """The same sequences under the dense or the low-rank form of the same model."""
-    tables = draw_tables(num_states, rank, NUM_WORDS, seed=seed)
-    words = draw_sequences(tables, NUM_SEQUENCES, NUM_POSITIONS, seed=seed).words
-    factors = [tables.left @ tables.right.T] if kind == "dense" else [tables.left, tables.right]
-    factors = [factor.requires_grad_(trained) for factor in factors]
-    transition: Operator = Dense(*factors) if kind == "dense" else LowRank(*factors)
-    log_obs = tables.emission.log().T[words].requires_grad_(trained)
-    return ChainPotentials(tables.start.log(), transition, log_obs)
+def _test(corpus: Corpus) -> list[list[int]]:
+    assert corpus.test is not None  # write_corpus writes all three splits
+    return corpus.test.sentences
 
 
-def gradient_step(kind: Kind, num_states: int, rank: int, seed: int) -> Callable[[], object]:
-    """A call that computes log Z and its gradient in the transition and the observations."""
-    p = potentials(kind, num_states, rank, seed, trained=True)
-    inputs = [p.log_obs, *p.transition.factors()]
-    return lambda: torch.autograd.grad(log_z(p).sum(), inputs)
+def _next_run(out: Path) -> Path:
+    """The first of run-1, run-2, ... that does not exist: no run is ever written over."""
+    number = 1
+    while (out / f"run-{number}").exists():
+        number += 1
+    return out / f"run-{number}"
 
 
-def draw_posterior(num_states: int, rank: int, seed: int, out: Path) -> Path:
-    """Save the picture of the first sequence's posterior, best path and true states."""
-    p = potentials("dense", num_states, rank, seed)
-    tables = draw_tables(num_states, rank, NUM_WORDS, seed=seed)
-    truth = draw_sequences(tables, NUM_SEQUENCES, NUM_POSITIONS, seed=seed).states[0]
-    first = p._replace(log_obs=p.log_obs[:1])
-    return plot_posterior(
-        state_posterior(first)[0],
-        viterbi(first).path[0],
-        out / "posterior.png",
-        truth=truth,
-        title=f"Where a hidden Markov model of {num_states:,} states thinks it is",
-    )
+def _usage(model: AnyModel, corpus: Corpus) -> UsageSummary:
+    """How often each state is used, by its posterior over the validation text."""
+    mass: Any = 0.0
+    with torch.no_grad():
+        parts = model.parts()
+        for batch in length_batches(corpus.valid, 2048):
+            posterior = model.query(model.potentials(batch, parts=parts)).marginals()
+            mass = mass + posterior.sum((0, 1)).double()
+    return state_usage(mass)
 
 
-def _say(line: str) -> None:
-    print(f"  {line} ...", file=sys.stderr, flush=True)
+def _shown(model: AnyModel, usage: UsageSummary) -> list[dict[str, Any]]:
+    """The most used states and their most probable words."""
+    assert model.vocabulary is not None
+    most = usage.by_share[:NUM_STATES_SHOWN]
+    with torch.no_grad():
+        rows = model.parts().emission.log_rows(torch.tensor([use.state for use in most]))
+    tables = top_words(rows, model.vocabulary.words, num=7)
+    return [
+        {"state": use.state, "share": use.share, "words": [word for word, _ in words]}
+        for use, words in zip(most, tables, strict=True)
+    ]
 
 
-def _speed(ratio: float) -> str:
-    return f"{ratio:.1f}x faster" if ratio >= 1 else f"{1 / ratio:.1f}x slower"
+def _samples(model: AnyModel, seed: int) -> list[str]:
+    assert model.vocabulary is not None
+    generator = torch.Generator().manual_seed(seed)
+    drawn = model.generate(NUM_SENTENCES, generator=generator, max_length=40)
+    return [" ".join(model.vocabulary.decode(ids)) for ids in drawn]
 
 
 def _text(result: dict[str, Any]) -> str:
-    value, seconds, memory = result["log_likelihood"], result["seconds"], result["memory"]
-    known = all(memory.values())
-    ratio = f"{memory['dense'] / memory['low_rank']:.1f}x less" if known else "not measurable here"
-    sizes = "  ".join(f"{kind} {memory[kind] / 2**20:,.0f} MiB" for kind in memory) if known else ""
-    return "\n".join(
-        [
-            f"One hidden Markov model, {result['num_states']:,} states, rank {result['rank']:,}, "
-            f"{NUM_SEQUENCES} sequences of {NUM_POSITIONS} words:",
-            f"  log-likelihood   dense {value['dense']:.4f}  low rank {value['low_rank']:.4f}  "
-            f"(largest difference of a sequence {result['largest_difference']:.1e} nats: "
-            f"{'equal' if result['agree'] else 'NOT EQUAL'})",
-            f"  gradient step    {_speed(result['time_ratio'])} in low rank  "
-            f"(dense {seconds['dense'] * 1e3:,.0f} ms, low rank {seconds['low_rank'] * 1e3:,.0f} ms)",
-            f"  peak memory      {ratio} in low rank  ({sizes})" if known else f"  peak memory      {ratio}",
-            f"  picture          {result['picture']}",
-        ]
-    )
+    if "perplexity" not in result:
+        return f"interrupted; the run is in {result['run']}"
+    lines = [
+        f"{result['num_states']:,} hidden states, rank {result['rank']:,}, trained on {result['train_tokens']:,} "
+        f"tokens of Python's docstrings ({result['vocabulary']:,} words) in {result['seconds']:.0f} s",
+        "",
+        f"test perplexity ({result['test_tokens']:,} tokens, <eos> counted)",
+        *(f"  {name:<20}{value:8.1f}" for name, value in result["perplexity"].items()),
+        "",
+        f"the ten most used states (as many as {result['effective_states']:.0f} equally used ones do the work)",
+        *(f"  {use['state']:>5} {use['share']:6.1%}  {' '.join(use['words'])}" for use in result["states"]),
+        "",
+        "sampled sentences",
+        *(f"  {sentence}" for sentence in result["samples"]),
+        "",
+        f"picture  {result['picture']}",
+        f"run      {result['run']}",
+    ]
+    return "\n".join(lines)

@@ -1,6 +1,6 @@
 """Times as medians, peak memory from a fresh process.
 
-Read next: `cli/demo.py`.
+Read next: `cli/compare.py`.
 """
 
 from __future__ import annotations

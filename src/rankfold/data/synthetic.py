@@ -1,6 +1,6 @@
 """Hidden Markov models drawn from a seed, and sequences drawn from them.
 
-Read next: `cli/demo.py`, which compares two operators on them.
+Read next: `cli/compare.py`, which compares two operators on them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ def build_model(config: ModelConfig, num_words: int, *, clusters: Clusters | Non
         )
         return RankHMM(config, factors, num_words)
     emission = (
-        CategoricalEmission(config.num_states, num_words, config.dim, config.num_layers, generator=generator)
+        CategoricalEmission(
+            config.num_states, num_words, config.dim, config.num_layers, init=config.init, generator=generator
+        )
         if config.neural
         else FreeEmission.draw(config.num_states, num_words, generator=generator)
     )
@@ -76,5 +78,7 @@ def _blocks(
             f"but the model has {config.num_clusters} clusters of {num_words} words."
         )
     if config.neural:
-        return BlockParts(config.num_states, clusters, config.dim, config.num_layers, generator=generator)
+        return BlockParts(
+            config.num_states, clusters, config.dim, config.num_layers, init=config.init, generator=generator
+        )
     return FreeBlockParts(config.num_states, clusters, generator=generator)

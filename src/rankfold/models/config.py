@@ -6,20 +6,16 @@ Read next: `models/catalog.py`, which builds a model from it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from rankfold.errors import DomainError
 from rankfold.params.dropout import DropoutKind
+from rankfold.params.emissions import InitKind
 from rankfold.params.features import FeatureKind
+from rankfold.settings import check_choices
 
 Family = Literal["hmm", "lhmm", "banded", "block", "rank"]
 PlanName = Literal["auto", "state", "rank"]
-CHOICES: dict[str, tuple[str, ...]] = {
-    "family": get_args(Family),
-    "feature_map": get_args(FeatureKind),
-    "plan": get_args(PlanName),
-    "state_dropout_kind": get_args(DropoutKind),
-}
 
 
 @dataclass(frozen=True)
@@ -32,6 +28,7 @@ class ModelConfig:
     dim: int = 128  # of embeddings and residual layers
     num_layers: int = 2  # residual layers of each network
     neural: bool = True  # false: free tables, the ablation
+    init: InitKind = "spread"  # all but rank: how the embeddings of the emissions begin
     feature_map: FeatureKind = "exp"  # lhmm, banded
     band: int = 8  # banded: diagonals on each side of the main one
     band_init: float | None = None  # banded: log-weight at the start; None: as much mass as the low-rank part
@@ -44,9 +41,7 @@ class ModelConfig:
     logit_dropout: float = 0.0  # rank
 
     def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise DomainError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(choices)}.")
+        check_choices(self)
         for name in ("num_states", "rank", "dim", "num_clusters"):
             if getattr(self, name) < 1:
                 raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")

@@ -15,7 +15,8 @@ from torch.nn.functional import embedding
 from rankfold.data.clusters import Clusters
 from rankfold.errors import DomainError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
-from rankfold.params.blocks import normal, residual_mlp, xavier
+from rankfold.params.blocks import residual_mlp, xavier
+from rankfold.params.emissions import InitKind, word_embeddings
 from rankfold.params.transitions import Start
 
 
@@ -125,7 +126,14 @@ class BlockParts(nn.Module):
     """
 
     def __init__(
-        self, num_states: int, clusters: Clusters, dim: int, num_layers: int, *, generator: torch.Generator
+        self,
+        num_states: int,
+        clusters: Clusters,
+        dim: int,
+        num_layers: int,
+        *,
+        init: InitKind = "spread",
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.members = Members(clusters)
@@ -135,8 +143,8 @@ class BlockParts(nn.Module):
         self.source, self.target = (
             nn.Parameter(xavier(num_states, dim, generator=generator).data.reshape(shape)) for _ in range(2)
         )
-        self.state = normal(*shape, generator=generator)
-        self.word = normal(len(clusters.assignment), dim, spread=dim**-0.5, generator=generator)
+        state, self.word = word_embeddings(num_states, len(clusters.assignment), dim, init, generator=generator)
+        self.state = nn.Parameter(state.data.reshape(shape))
         self.mlp = residual_mlp(dim, num_layers, generator=generator)
 
     def forward(self, keep: Tensor | None = None) -> tuple[BlockDynamics, BlockEmission]:  # keep "c k"

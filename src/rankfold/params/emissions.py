@@ -6,7 +6,7 @@ the columns of the batch's own words are computed. Read next: `models/hmm.py`.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from torch.nn.functional import embedding
 
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.params.blocks import normal, residual_mlp, taken, xavier
+
+InitKind = Literal["spread", "xavier"]
 
 
 class Emission(Protocol):
@@ -54,20 +56,36 @@ class TableEmission(NamedTuple):
         return self.log_table[states]
 
 
+def word_embeddings(
+    num_states: int, num_words: int, dim: int, init: InitKind, *, generator: torch.Generator
+) -> tuple[nn.Parameter, nn.Parameter]:  # "z d", "v d"
+    """Embeddings of states and words. "spread": logits begin with a spread of about 1, so that states differ from the
+    first update on. "xavier" is the papers' code: all states begin nearly alike, and a run first tells them apart.
+    """
+    if init == "xavier":
+        return xavier(num_states, dim, generator=generator), xavier(num_words, dim, generator=generator)
+    state = normal(num_states, dim, generator=generator)
+    return state, normal(num_words, dim, spread=dim**-0.5, generator=generator)
+
+
 class CategoricalEmission(nn.Module):
     """p(v | z) = softmax_v(f2(e_z) . w_v), f2 of `num_layers` residual layers.
 
-    Logits begin with a spread of about 1, so that states differ from the first update on. The papers' code draws
-    both embeddings Xavier: all states then begin alike, and much of a short run is spent telling them apart.
     Source: Chiu, Deng, Rush 2021; their code applies f2 to the state, their eq. 10 to the word.
     """
 
     def __init__(
-        self, num_states: int, num_words: int, dim: int, num_layers: int, *, generator: torch.Generator
+        self,
+        num_states: int,
+        num_words: int,
+        dim: int,
+        num_layers: int,
+        *,
+        init: InitKind = "spread",
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.state = normal(num_states, dim, generator=generator)
-        self.word = normal(num_words, dim, spread=dim**-0.5, generator=generator)
+        self.state, self.word = word_embeddings(num_states, num_words, dim, init, generator=generator)
         self.mlp = residual_mlp(dim, num_layers, generator=generator)
 
     def forward(self, keep: Tensor | None = None) -> Emission:

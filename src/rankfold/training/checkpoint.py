@@ -93,11 +93,12 @@ def load_checkpoint(path: Path) -> Loaded:
             raise DataError(f"{path}: the format {content['format']!r}, but this release reads {FORMAT!r}.")
         fields = dict(content["progress"])
         progress = Progress(**{**fields, "plateau": Plateau(**fields["plateau"])})
+        corpus = str(content["corpus"])
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: not a checkpoint of a training run ({error!r}).") from None
-    return Loaded(path, tensors, progress, content["corpus"])
+    return Loaded(path, tensors, progress, corpus)
 
 
 def update_seed(seed: int, update: int, part: int = 0) -> int:

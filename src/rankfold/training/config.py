@@ -11,6 +11,7 @@ from typing import Literal
 from rankfold.errors import DomainError
 from rankfold.models.config import ModelConfig
 from rankfold.numerics.precision import Precision
+from rankfold.settings import check_choices
 
 Batching = Literal["length", "unsorted", "streams"]
 Schedule = Literal["constant", "linear", "cosine", "plateau"]
@@ -30,6 +31,7 @@ class DataConfig:
     eval_tokens: int = 4096  # of a batch when evaluating
 
     def __post_init__(self) -> None:
+        check_choices(self)
         _expect_at_least(self, 1, "min_count", "tokens", "rounding", "num_streams", "window", "eval_tokens")
         if self.max_vocabulary is not None:
             _expect_at_least(self, 2, "max_vocabulary")
@@ -62,6 +64,7 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
+        check_choices(self)
         _expect_at_least(self, 1, "updates", "accumulate", "evaluate_every", "checkpoint_every", "log_every")
         _expect_at_least(self, 0, "seed", "clip", "weight_decay", "warmup", "min_lr", "plateau_patience", "patience")
         if not self.lr > 0:
@@ -92,5 +95,5 @@ class Config:
 
 def _expect_at_least(config: object, least: int, *names: str) -> None:
     for name in names:
-        if getattr(config, name) < least:
+        if not getattr(config, name) >= least:  # NaN is not
             raise DomainError(f"{name} is {getattr(config, name)}, but must be at least {least}.")

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rankfold.data.batch import Batch, Batches, epoch_generator, length_batches, streams, unsorted_batches
 from rankfold.data.brown import brown
@@ -28,7 +30,28 @@ class Corpus:
     train: Encoded
     valid: Encoded
     test: Encoded | None
-    fingerprint: str  # of the training ids: what a resumed run must find again
+
+    @property
+    def splits(self) -> dict[str, Encoded]:
+        """The splits that are there, by name."""
+        splits = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: split for name, split in splits.items() if split is not None}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of all ids: what a resumed run must find again."""
+        return hashlib.sha256(repr([split.sentences for split in self.splits.values()]).encode()).hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """What was read, counted: words that became <unk> among it."""
+        return {
+            "fingerprint": self.fingerprint,
+            "vocabulary": len(self.vocabulary),
+            **{
+                name: {"sentences": len(split), "tokens": split.num_tokens, "unknown_words": split.num_unknown}
+                for name, split in self.splits.items()
+            },
+        }
 
     def epoch(self, config: DataConfig, seed: int, epoch: int) -> Batches | list[Batch]:
         """The batches of an epoch, the same whenever asked."""
@@ -49,8 +72,7 @@ def read_corpus(folder: str | Path, config: DataConfig, vocabulary: Vocabulary |
         vocabulary = Vocabulary.build(texts["train"], max_size=config.max_vocabulary, min_count=config.min_count)
     train, valid = vocabulary.encode_all(texts["train"]), vocabulary.encode_all(texts["valid"])
     held_out = None if test is None else vocabulary.encode_all(read_sentences(test))
-    digest = hashlib.sha256(repr(train.sentences).encode()).hexdigest()
-    return Corpus(vocabulary, train, valid, held_out, digest)
+    return Corpus(vocabulary, train, valid, held_out)
 
 
 def find_clusters(config: ModelConfig, corpus: Corpus, seed: int, progress: Callable[[str], None]) -> Clusters | None:
@@ -66,6 +88,11 @@ def find_clusters(config: ModelConfig, corpus: Corpus, seed: int, progress: Call
     if config.clusters == "uniform":
         return uniform_clusters(num_words, config.num_clusters, seed=seed)
     if config.clusters != "brown":
+        if not Path(config.clusters).is_file():
+            raise DataError(
+                f'model.clusters is {config.clusters!r}: no such file, and neither "brown" nor "uniform".\n'
+                "  Give one of these, or a file of word clusters."
+            )
         clusters = read_clusters(config.clusters, corpus.vocabulary.index, missing="last")
         if clusters.num_clusters != config.num_clusters:
             raise DataError(

@@ -56,22 +56,33 @@ def train(
     with opened(config, out, resume=resume) as run:
         vocabulary = Vocabulary.load(run.path / "vocab.json") if resume else None
         corpus = read_corpus(data, config.data, vocabulary)
-        if not resume:
-            corpus.vocabulary.save(run.path / "vocab.json")
-            write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
-            write_text(run.path / RECIPE, to_toml(config))
         checkpoint = run.path / CHECKPOINT
         loaded = load_checkpoint(checkpoint) if resume and checkpoint.exists() else None
-        if loaded and loaded.corpus != corpus.fingerprint:
+        if resume and _fingerprint(run.path) != corpus.fingerprint:
             raise DataError(
-                f"{data}: the training text is not the one {run.path} was started with.\n"
+                f"{data}: the text is not the one {run.path} was started with.\n"
                 "  Resume with the same --data, or start another run."
             )
         trainer = Trainer(config, corpus, run, report, loaded)
+        if not resume:  # the recipe last: a folder with one is a run
+            corpus.vocabulary.save(run.path / "vocab.json")
+            for name, content in (("environment", environment()), ("data", corpus.summary())):
+                write_text(run.path / f"{name}.json", json.dumps(content, indent=2) + "\n")
+            write_text(run.path / RECIPE, to_toml(config))
         try:
             return trainer.run()
         finally:
-            report.close()
+            trainer.close()
+
+
+def _fingerprint(path: Path) -> str:
+    """That of the text a run was started with."""
+    try:
+        return str(json.loads((path / "data.json").read_bytes())["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path / 'data.json'}: cannot be read ({error!r}); it says which text the run is of."
+        ) from None
 
 
 class Trainer:
@@ -83,6 +94,8 @@ class Trainer:
         self.progress = loaded.progress if loaded else Progress()
         self.writer = tensorboard_writer(run.path, self.progress.update) if config.train.tensorboard else None
         groups = clusters(config, corpus, report, loaded)
+        if config.data.batching == "streams":
+            corpus.epoch(config.data, config.train.seed, 0)  # too few tokens for so many streams: said before any work
         self.model = build_model(config.model, len(corpus.vocabulary), clusters=groups, seed=config.train.seed)
         self.model.vocabulary = corpus.vocabulary
         self.model.to(self.device)
@@ -118,10 +131,10 @@ class Trainer:
                 if record:
                     self._write({"update": done, "epoch": progress.epoch, **record})
                 self.report.update(done, record)
-                last = self.interrupted or progress.stopped or done == config.updates
-                if last or done % config.checkpoint_every == 0:
+                interrupted = self.interrupted  # read once: a signal may come between the lines
+                if interrupted or progress.stopped or done == config.updates or done % config.checkpoint_every == 0:
                     self._checkpoint()
-                if self.interrupted:
+                if interrupted:
                     self.report.say(f"interrupted after update {done:,}; --resume goes on from there")
                     return self._result(finished=False)
         return self._finish()
@@ -208,14 +221,21 @@ class Trainer:
         ]
         write_text(path, json.dumps({"update": self.progress.update + 1, "sentences": rows}, indent=1) + "\n")
         return DomainError(
-            f"update {self.progress.update + 1}: {what}. The run has stopped; its last checkpoint is untouched.\n"
+            f"update {self.progress.update + 1}: {what.removesuffix('.')}. The run has stopped; "
+            "its last checkpoint is untouched.\n"
             f"  The batch is in {path}. A lower train.lr or a smaller train.clip usually helps."
         )
 
     def _evaluate(self) -> dict[str, Any]:
         """Validation perplexity; the model is saved if it is the best so far."""
         config, plateau = self.config, self.progress.plateau
-        found = evaluate(self.model, self.corpus.valid, config.data, precision=config.train.precision)
+        try:
+            found = evaluate(self.model, self.corpus.valid, config.data, precision=config.train.precision)
+        except DomainError as error:  # the update before it left no numbers
+            raise DomainError(
+                f"update {self.progress.update}: the evaluation after it found none but: {error}\n"
+                "  The run has stopped; its last checkpoint is untouched. A lower train.lr usually helps."
+            ) from None
         best = plateau.see(found.perplexity, config.train)
         if best:
             self.model.save_pretrained(self.run_dir.path / "best")
@@ -253,9 +273,13 @@ class Trainer:
             final |= {"test_perplexity": result.test.perplexity, "test_tokens": result.test.tokens}
         self._write(final)
         self.report.say("done: " + json.dumps(final))
+        return result
+
+    def close(self) -> None:
+        """Let go of the screen and of TensorBoard."""
+        self.report.close()
         if self.writer is not None:
             self.writer.close()
-        return result
 
     def _result(self, *, finished: bool) -> Result:
         progress = self.progress

@@ -55,7 +55,7 @@ class Bar(Lines):
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
         )
         self.progress = Progress(*columns, console=Console(stderr=True))
         self.task = self.progress.add_task("", total=total, completed=done)
@@ -63,7 +63,7 @@ class Bar(Lines):
 
     def say(self, line: str) -> None:
         if hasattr(self, "progress"):
-            self.progress.console.print(line, highlight=False)
+            self.progress.console.print(line, highlight=False, markup=False)
         else:
             super().say(line)
 
@@ -110,4 +110,4 @@ def tensorboard_writer(folder: Path, start: int) -> Any:
             "train.tensorboard is true, but TensorBoard is not installed.\n"
             "  pip install tensorboard, or set train.tensorboard=false: metrics.jsonl has the same numbers."
         ) from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=start)
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)

@@ -30,14 +30,17 @@ def opened(config: Config, out: str | Path, *, resume: bool) -> RunDir:
     if not resume:
         return RunDir.create(out)
     run = RunDir.open(out)
-    before = build(Config, read_toml(run.path / RECIPE), source=run.path / RECIPE)
-    changed = differences(before, config)
-    if changed:
+    try:
+        before = build(Config, read_toml(run.path / RECIPE), source=run.path / RECIPE)
+        changed = differences(before, config)
+        if changed:
+            raise DataError(
+                f"{out} was started with another recipe: {'; '.join(changed)}.\n"
+                "  Resume without --recipe and --set, or start another run."
+            )
+    except ValueError:
         run.close()
-        raise DataError(
-            f"{out} was started with another recipe: {'; '.join(changed)}.\n"
-            "  Resume without --recipe and --set, or start another run."
-        )
+        raise
     return run
 
 
