@@ -1,0 +1,92 @@
+"""The demonstration: trains, compares with baselines, shows states and sentences, and never writes over a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfold.cli import demo, main
+from rankfold.training.recipes import load_recipe
+
+TINY = ["model.num_states=8", "model.rank=4", "model.dim=4", "train.updates=6", "train.evaluate_every=3"]
+TINY += ["train.log_every=2", "data.tokens=40", "data.max_vocabulary=9"]
+TEXT = {
+    "train": "the cat sat\nthe dog sat down\na cat ran off\nthe bird ran\n" * 3,
+    "valid": "the cat ran\na dog sat\n",
+    "test": "the bird sat down\na cat ran\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def small_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for split, text in TEXT.items():
+            (folder / f"{split}.txt").write_text(text)
+
+    monkeypatch.setattr(demo, "write_corpus", write)
+
+
+@pytest.fixture
+def result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["demo", "--out", str(tmp_path), "--json", "--set", *TINY]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_baselines_are_of_the_same_split_and_vocabulary(result: dict[str, Any]) -> None:
+    words = TEXT["train"].split()
+    kept = {*sorted(set(words), key=lambda word: (-words.count(word), word))[:7], "<eos>"}  # and <unk>: nine
+    counts = Counter(w if w in kept else "<unk>" for w in _with_ends("train"))
+    test = [w if w in kept else "<unk>" for w in _with_ends("test")]
+    expected = math.exp(-sum(math.log(counts[w] / counts.total()) for w in test) / len(test))
+    assert result["perplexity"]["unigram"] == pytest.approx(expected, rel=1e-12)
+    assert result["test_tokens"] == len(test)
+    assert set(result["perplexity"]) == {"unigram", "Kneser-Ney bigram", "lhmm"}
+
+
+def _with_ends(split: str) -> list[str]:
+    return [word for line in TEXT[split].splitlines() for word in [*line.split(), "<eos>"]]
+
+
+def test_states_words_and_sentences_are_shown(result: dict[str, Any], tmp_path: Path) -> None:
+    shares = [use["share"] for use in result["states"]]
+    assert len(shares) == 8
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares == sorted(shares, reverse=True)
+    words = {*_with_ends("train"), "<unk>"}
+    assert all(set(use["words"]) <= words for use in result["states"])
+    assert len(result["samples"]) == 5
+    assert all(set(sentence.split()) <= words for sentence in result["samples"])
+    assert Path(result["picture"]).read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "run-1" / "best" / "model.safetensors").exists()
+
+
+def test_the_text_says_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", str(tmp_path), "--set", *TINY]) == 0
+    out = capsys.readouterr().out
+    for words in ("8 hidden states, rank 4", "unigram", "Kneser-Ney bigram", "lhmm", "most used states", "sampled"):
+        assert words in out
+    assert str(tmp_path / "run-1" / "learning.png") in out
+
+
+def test_a_second_demo_leaves_the_first_alone(tmp_path: Path) -> None:
+    first, second = (demo.demo(tmp_path, settings=TINY) for _ in range(2))
+    assert [Path(x["run"]).name for x in (first, second)] == ["run-1", "run-2"]
+    assert first["perplexity"] == second["perplexity"]
+    assert first["samples"] == second["samples"]
+
+
+def test_families_without_words_of_their_own_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [*TINY, "model.family=block", "model.num_clusters=4"]
+    assert main(["demo", "--out", str(tmp_path), "--set", *settings]) == 2
+    assert "model.family" in capsys.readouterr().err
+
+
+def test_the_shipped_recipe_has_at_least_a_thousand_states() -> None:
+    assert load_recipe("demo").model.num_states >= 1024

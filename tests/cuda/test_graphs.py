@@ -1,0 +1,71 @@
+"""Captured gradients: the numbers of eager steps, for every family; rows that only fill a shape count nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rankfold.data.batch import Batch
+from rankfold.data.clusters import uniform_clusters
+from rankfold.models import ModelConfig, build_model
+from rankfold.models.catalog import AnyModel
+from rankfold.training.graphs import GraphedGradients
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+CUDA = torch.device("cuda")
+FAMILIES = ["hmm", "lhmm", "banded", "block", "rank"]
+
+
+def model_of(family: str) -> AnyModel:
+    config = ModelConfig(
+        family=family,  # type: ignore[arg-type]
+        num_states=48,
+        rank=24,
+        dim=16,
+        band=3,
+        num_clusters=4,
+        state_dropout=0.25,
+        feature_dropout=0.25,
+        logit_dropout=0.25,
+    )
+    return build_model(config, 30, clusters=uniform_clusters(30, 4, seed=0), seed=3).to(CUDA)
+
+
+def eager(model: AnyModel, batch: Batch, tokens: int, seed: int) -> tuple[float, list[torch.Tensor]]:
+    generator = torch.Generator(device=CUDA).manual_seed(seed)
+    total = model.log_likelihood(batch.to(CUDA), generator=generator).sum()
+    gradients = torch.autograd.grad(-total / tokens, list(model.parameters()))
+    return float(total.detach()), list(gradients)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_graphs_give_the_gradients_of_eager_steps(family: str) -> None:
+    """Replayed twice with other words, lengths and seeds; the second shape shares the first one's memory."""
+    model = model_of(family)
+    graphs = GraphedGradients(model, 64, "float32")
+    for i, (rows, width) in enumerate([(3, 7), (8, 8), (2, 13), (5, 8)]):
+        draw = torch.Generator().manual_seed(i)
+        words = torch.randint(30, (rows, width), generator=draw)
+        batch = Batch(words, torch.randint(1, width + 1, (rows,), generator=draw))
+        model.zero_grad(set_to_none=False)
+        value = float(graphs(batch, 20 + i, seed=100 + i))
+        found = [x.grad.clone() for x in model.parameters() if x.grad is not None]
+        expected, gradients = eager(model, batch, 20 + i, 100 + i)
+        assert value == pytest.approx(expected, rel=1e-6)
+        for one, other in zip(found, gradients, strict=True):
+            # Sums in another order, in float32.
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    assert len(graphs.shapes) == 2
+
+
+def test_two_batches_add_up() -> None:
+    model = model_of("lhmm")
+    graphs = GraphedGradients(model, 64, "float32")
+    batches = [Batch(torch.randint(30, (4, 8)), torch.full((4,), 8)) for _ in range(2)]
+    model.zero_grad(set_to_none=False)
+    for seed, batch in enumerate(batches):
+        graphs(batch, 64, seed)
+    found = [x.grad.clone() for x in model.parameters() if x.grad is not None]
+    parts = [eager(model, batch, 64, seed)[1] for seed, batch in enumerate(batches)]
+    for one, first, second in zip(found, *parts, strict=True):
+        torch.testing.assert_close(one, first + second, rtol=1e-4, atol=1e-6)
