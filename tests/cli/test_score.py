@@ -60,7 +60,7 @@ def test_strings_of_one_length_sum_to_1(
 def test_the_end_of_a_sentence_is_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A sentence is its words and then <eos>, however it is asked for."""
     model, text, with_end = save_model(tmp_path / "model"), tmp_path / "text.txt.gz", tmp_path / "with-end.txt"
-    text.write_bytes(gzip.compress(b"the cat\na dog ran\n"))
+    text.write_bytes(gzip.compress(b"the cat\na dog ran\n", mtime=0))
     with_end.write_text("the cat <eos>\na dog ran <eos>\n")
     whole = as_lines(capsys, "score", model, "--data", text)
     spelt = as_lines(capsys, "score", model, "--data", with_end, "--no-eos")
@@ -117,7 +117,7 @@ def test_no_line_of_a_file_is_dropped(extra: list[str], tmp_path: Path, capsys: 
 
 def test_damaged_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.gz"
-    text.write_bytes(gzip.compress(b"the cat\n" * 999)[:-9])
+    text.write_bytes(gzip.compress(b"the cat\n" * 999, mtime=0)[:-9])
     for extra in ([], ["--no-eos"]):
         assert cli.main(["score", str(save_model(tmp_path / "model")), "--data", str(text), *extra]) == 2
         assert "gzip data is damaged" in capsys.readouterr().err

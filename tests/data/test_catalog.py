@@ -50,7 +50,7 @@ def folder(tmp_path: Path, origin: Origin) -> Path:
     """A folder with the three splits under other names, one of them gzip."""
     path = tmp_path / "local"
     path.mkdir()
-    (path / "tiny.train.txt.gz").write_bytes(gzip.compress(TEXTS["train"]))
+    (path / "tiny.train.txt.gz").write_bytes(gzip.compress(TEXTS["train"], mtime=0))
     (path / "tiny.valid.tokens").write_bytes(TEXTS["valid"])
     (path / "test.txt").write_bytes(TEXTS["test"])
     return path

@@ -21,7 +21,7 @@ def written(folder: Path, content: bytes, name: str = "corpus.txt") -> Path:
 
 @pytest.mark.parametrize("name", ["corpus.txt", "corpus.txt.gz"])
 def test_one_sentence_a_line(name: str, tmp_path: Path) -> None:
-    path = written(tmp_path, gzip.compress(LINES) if name.endswith(".gz") else LINES, name)
+    path = written(tmp_path, gzip.compress(LINES, mtime=0) if name.endswith(".gz") else LINES, name)
     found = read_sentences(str(path))
     assert found.sentences == [["the", "cat", "sat"], ["A", "b", "c"], ["last"]]
     assert found.num_empty_lines == 2
@@ -46,7 +46,7 @@ BAD = {
     "bom": (b"\xef\xbb\xbfa b\n", r"line 1: starts with a byte order mark.*without BOM"),
     "old line ends": (b"a b\rc d\re f\r", r"line 1: a carriage return inside the line.*tr "),
     "end symbol": (b"a b\n\nc <eos> d\n", r"line 3: token 2 is <eos>.*remove it"),
-    "gzip in disguise": (gzip.compress(LINES), r"line 1: gzip data in a file whose name does not end in \.gz"),
+    "gzip in disguise": (gzip.compress(LINES, mtime=0), r"line 1: gzip data in a file whose name does not end in \.gz"),
 }
 
 
@@ -60,7 +60,7 @@ def test_bad_files(content: bytes, words: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("content", "words"), [BAD[key] for key in ("empty", "nul", "latin1", "end symbol")])
 def test_bad_files_in_gzip(content: bytes, words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"(?s){words}"):
-        read_sentences(written(tmp_path, gzip.compress(content), "corpus.txt.gz"))
+        read_sentences(written(tmp_path, gzip.compress(content, mtime=0), "corpus.txt.gz"))
 
 
 def test_a_line_that_is_too_long(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_limit_of_a_line_is_without_its_end(end: bytes, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kept", [5, 30, -12, -4])
 def test_truncated_gzip(kept: int, tmp_path: Path) -> None:
-    whole = gzip.compress(b"some words of a line\n" * 1000)
+    whole = gzip.compress(b"some words of a line\n" * 1000, mtime=0)
     path = written(tmp_path, whole[:kept], "corpus.txt.gz")
     with pytest.raises(
         DataError, match=r"(?s)corpus\.txt\.gz, line \d+: the gzip data is damaged or ends early.*again"
@@ -89,7 +89,7 @@ def test_truncated_gzip(kept: int, tmp_path: Path) -> None:
 
 
 def test_damaged_gzip(tmp_path: Path) -> None:
-    checksum, block = bytearray(gzip.compress(LINES)), bytearray(gzip.compress(LINES))
+    checksum, block = bytearray(gzip.compress(LINES, mtime=0)), bytearray(gzip.compress(LINES, mtime=0))
     checksum[-6] ^= 1
     block[10] = 0xFF  # a kind of block that does not exist
     for content in (checksum, block, b"plain words\n"):
@@ -120,7 +120,7 @@ def test_splits_of_a_folder(names: tuple[str, str, str], tmp_path: Path) -> None
         (tmp_path / f"old.{split}.txt").mkdir()
     for split, name in zip(("train", "valid", "test"), names, strict=True):
         content = f"a {split}\n".encode()
-        written(tmp_path, gzip.compress(content) if name.endswith(".gz") else content, name)
+        written(tmp_path, gzip.compress(content, mtime=0) if name.endswith(".gz") else content, name)
     found = read_splits(str(tmp_path))
     assert {split: text.sentences for split, text in found.items()} == {
         split: [["a", split]] for split in ("train", "valid", "test")
