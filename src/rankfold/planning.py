@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rankfold.errors import UnsupportedError
+from rankfold.kernels.linear_logsumexp.torch import KEPT
 from rankfold.numerics.precision import Precision, check_precision
 
 FLOAT = 4  # bytes
@@ -104,7 +105,8 @@ def chain_plan(
         _scan("scan", cells, z, batch, length),
     )
     params = (3 * z + num_words) * max(dim, 1) + z * band
-    return Plans((Plan("state", parts, _held(params, cells, z, num_words), _message_bytes(z), batch * length, rates),))
+    held = _held(params, cells, z, num_words) + _kept(z, num_words, device)
+    return Plans((Plan("state", parts, held, _message_bytes(z), batch * length, rates),))
 
 
 def rank_plans(
@@ -119,7 +121,7 @@ def rank_plans(
         Plan(
             "rank",
             (*shared, multiplied, _scan("scan", r * r, r, batch, length)),
-            _held(params, 2 * z * r + r * r, r, num_words),
+            _held(params, 2 * z * r + r * r, r, num_words) + _kept(r, num_words, device),
             _message_bytes(r),
             batch * length,
             rates,
@@ -127,7 +129,7 @@ def rank_plans(
         Plan(
             "state",
             (*shared, _scan("scan", 2 * z * r, r, batch, length)),
-            _held(params, 2 * z * r, r, num_words),
+            _held(params, 2 * z * r, r, num_words) + _kept(r, num_words, device),
             _message_bytes(r) + FLOAT * z,
             batch * length,
             rates,
@@ -156,7 +158,7 @@ def block_plan(
         Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 8 * length),
     )
     params = (3 * z + c * largest_cluster) * max(dim, 1)
-    held = _held(params, c * largest_cluster * (k + dim), z, 0)
+    held = _held(params, c * largest_cluster * (k + dim), z, 0) + _kept(z, z, device)
     return Plans((Plan("state", parts, held, FLOAT * (4 * k * k + 3 * k * dim), tokens, rates),))
 
 
@@ -189,6 +191,12 @@ def _scan(name: str, cells: int, width: int, batch: int, length: int) -> Work:
 def _held(params: int, cells: int, num_rows: int, num_words: int) -> int:
     """Parameters and gradients; every table of the transition with its gradient and one copy on the way."""
     return FLOAT * (2 * params + 3 * cells + 4 * num_rows + num_words)
+
+
+def _kept(num_rows: int, num_columns: int, device: str) -> int:
+    """The table of a normaliser, which is kept for the backward pass if it is small enough."""
+    cells = num_rows * num_columns
+    return FLOAT * cells if cells <= KEPT[device.split(":")[0]] else 0
 
 
 def _message_bytes(width: int) -> int:

@@ -109,7 +109,9 @@ def recipes() -> dict[str, str]:
 def _list(*, as_json: bool) -> int:
     known = recipes()
     width = max(map(len, known))
-    print(json.dumps(known, indent=2) if as_json else "\n".join(f"{name:<{width}}  {known[name]}" for name in known))
+    models = {name: load_recipe(name).model for name in known}
+    lines = (f"{name:<{width}}  {models[name].family:<6}  {text}" for name, text in known.items())
+    print(json.dumps(known, indent=2) if as_json else "\n".join(lines))
     return 0
 
 
