@@ -11,7 +11,7 @@ precisions = pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
 
 
 def every_plan(batch: int = 8, length: int = 32, device: str = "cpu", precision: str = "float32") -> list[Plans]:
-    end = (batch, length, device, precision)
+    end = (batch, length, device, precision, 1000)
     return [
         chain_plan(1024, None, 0, 5000, 64, *end),
         chain_plan(1024, 128, 0, 5000, 64, *end),
@@ -38,7 +38,7 @@ def test_the_cheapest_comes_first(device: str, precision: str) -> None:
 @pytest.mark.parametrize(("num_states", "rank"), [(1024, 512), (16384, 128), (4096, 2048)])
 def test_the_better_order_changes_once_with_the_batch(num_states: int, rank: int, device: str) -> None:
     """Multiplying V^T U out pays once there are tokens enough to share it."""
-    orders = [rank_plans(num_states, rank, 10_000, 128, 2**k, 4, device, "float32").best.order for k in range(14)]
+    orders = [rank_plans(num_states, rank, 10_000, 128, 2**k, 4, device, "float32", 1000).best.order for k in range(14)]
     assert orders[0] == "state"
     assert orders[-1] == "rank"
     assert orders == sorted(orders, reverse=True)
@@ -46,7 +46,7 @@ def test_the_better_order_changes_once_with_the_batch(num_states: int, rank: int
 
 def test_multiply_adds_of_both_orders() -> None:
     z, r, tokens = 100, 7, 6
-    ways = {way.order: way for way in rank_plans(z, r, 11, 0, 2, 3, "cpu", "float32").ways}
+    ways = {way.order: way for way in rank_plans(z, r, 11, 0, 2, 3, "cpu", "float32", 1000).ways}
     # Forward, backward and the gradient's product of every cell of the scan; V^T U and its two gradients.
     difference = 5 * tokens * (2 * z * r - r * r) - 3 * z * r * r
     assert ways["state"].multiply_adds - ways["rank"].multiply_adds == difference
@@ -83,7 +83,7 @@ def test_the_largest_batch_fits_and_one_token_more_does_not() -> None:
 
 def test_low_rank_is_cheaper_than_dense_and_a_band_costs() -> None:
     dense, low_rank, banded = (
-        chain_plan(1024, rank, band, 5000, 64, 8, 32, "cpu", "float32").best
+        chain_plan(1024, rank, band, 5000, 64, 8, 32, "cpu", "float32", 1000).best
         for rank, band in ((None, 0), (64, 0), (64, 17))
     )
     assert low_rank.seconds < banded.seconds < dense.seconds
@@ -112,13 +112,13 @@ def test_an_unknown_device(family: str) -> None:
     with pytest.raises(UnsupportedError, match=r"device is 'tpu:0'.*cpu.*cuda"):
         model.plan(device="tpu:0")
     with pytest.raises(UnsupportedError, match="device is ''"):
-        block_plan(2, 2, 2, 2, 1, 1, "", "float32")
+        block_plan(2, 2, 2, 2, 1, 1, "", "float32", 1000)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_an_unknown_precision(device: str) -> None:
     with pytest.raises(UnsupportedError, match="float16"):
-        rank_plans(8, 2, 3, 2, 1, 1, device, "float16")
+        rank_plans(8, 2, 3, 2, 1, 1, device, "float16", 1000)
 
 
 def test_dropout_makes_a_step_cheaper() -> None:
@@ -127,3 +127,17 @@ def test_dropout_makes_a_step_cheaper() -> None:
         for p in (0.0, 0.5)
     )
     assert half.plan().best.multiply_adds < whole.plan().best.multiply_adds / 2
+
+
+def test_free_tables_and_kept_ones_are_counted() -> None:
+    """A free table of emissions is written with its gradient; that of a network is kept while it is small."""
+    free, neural = (chain_plan(512, 16, 0, 4000, dim, 1, 1, "cpu", "float32", 10**6).best for dim in (0, 8))
+    assert free.peak_bytes - neural.peak_bytes == 4 * 512 * 4000
+    small, large = (chain_plan(z, 16, 0, 10_000, 8, 1, 1, "cpu", "float32", 0).best.fixed_bytes for z in (800, 840))
+    assert small > large  # 2**23 entries lie between the two
+
+
+def test_parameters_are_held_with_their_gradients() -> None:
+    model = build_model(ModelConfig(family="hmm", num_states=64, neural=False), 1000)
+    assert model.num_parameters == 64 + 64 * 64 + 64 * 1000
+    assert model.plan().best.fixed_bytes > 2 * 4 * model.num_parameters

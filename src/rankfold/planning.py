@@ -95,6 +95,7 @@ def chain_plan(
     length: int,
     device: str,
     precision: Precision,
+    params: int,  # numbers in all parameters
 ) -> Plans:
     """An HMM that says words from states: state space is the only order, its ranks have no words to themselves."""
     z, rates = num_states, _rates(device, precision)
@@ -104,24 +105,30 @@ def chain_plan(
         _normaliser("emission normaliser", z, num_words, dim),
         _scan("scan", cells, z, batch, length),
     )
-    params = (3 * z + num_words) * max(dim, 1) + z * band
-    held = _held(params, cells, z, num_words) + _kept(z, num_words, device)
+    held = _held(params, cells, z, num_words) + _kept(z, num_words, dim, device)
     return Plans((Plan("state", parts, held, _message_bytes(z), batch * length, rates),))
 
 
 def rank_plans(
-    num_states: int, rank: int, num_words: int, dim: int, batch: int, length: int, device: str, precision: Precision
+    num_states: int,
+    rank: int,
+    num_words: int,
+    dim: int,
+    batch: int,
+    length: int,
+    device: str,
+    precision: Precision,
+    params: int,
 ) -> Plans:
     """A rank-space HMM: V^T U multiplied out ("rank"), or applied as two thin products ("state")."""
     z, r, rates = num_states, rank, _rates(device, precision)
     shared = (_made("factors", 2 * z * r, dim), _normaliser("emission normaliser", r, num_words, dim))
-    params = (2 * z + num_words + 2 * r) * max(dim, 1)
     multiplied = Work("V^T U", STEP * z * r * r, STEP * FLOAT * (2 * z * r + r * r), STEP)
     ways = [
         Plan(
             "rank",
             (*shared, multiplied, _scan("scan", r * r, r, batch, length)),
-            _held(params, 2 * z * r + r * r, r, num_words) + _kept(r, num_words, device),
+            _held(params, 2 * z * r + r * r, r, num_words) + _kept(r, num_words, dim, device),
             _message_bytes(r),
             batch * length,
             rates,
@@ -129,7 +136,7 @@ def rank_plans(
         Plan(
             "state",
             (*shared, _scan("scan", 2 * z * r, r, batch, length)),
-            _held(params, 2 * z * r, r, num_words) + _kept(r, num_words, device),
+            _held(params, 2 * z * r, r, num_words) + _kept(r, num_words, dim, device),
             _message_bytes(r) + FLOAT * z,
             batch * length,
             rates,
@@ -147,6 +154,7 @@ def block_plan(
     length: int,
     device: str,
     precision: Precision,
+    params: int,
 ) -> Plans:
     """Block-sparse emissions: k x k blocks a token, the normalisers of all z rows once a batch."""
     c, k, z, rates = num_clusters, per_cluster, num_clusters * per_cluster, _rates(device, precision)
@@ -157,8 +165,7 @@ def block_plan(
         Work("blocks", STEP * tokens * k * k * max(dim, 1), 2 * STEP * FLOAT * tokens * k * (k + dim), 2 * STEP),
         Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 8 * length),
     )
-    params = (3 * z + c * largest_cluster) * max(dim, 1)
-    held = _held(params, c * largest_cluster * (k + dim), z, 0) + _kept(z, z, device)
+    held = _held(params, c * largest_cluster * (k + dim), z, 0) + _kept(z, z, dim, device)
     return Plans((Plan("state", parts, held, FLOAT * (4 * k * k + 3 * k * dim), tokens, rates),))
 
 
@@ -193,9 +200,11 @@ def _held(params: int, cells: int, num_rows: int, num_words: int) -> int:
     return FLOAT * (2 * params + 3 * cells + 4 * num_rows + num_words)
 
 
-def _kept(num_rows: int, num_columns: int, device: str) -> int:
-    """The table of a normaliser, which is kept for the backward pass if it is small enough."""
+def _kept(num_rows: int, num_columns: int, dim: int, device: str) -> int:
+    """The table of a normaliser, kept for the backward pass if it is small enough; free tables (no dim) are written."""
     cells = num_rows * num_columns
+    if not dim:
+        return 2 * FLOAT * cells
     return FLOAT * cells if cells <= KEPT[device.split(":")[0]] else 0
 
 

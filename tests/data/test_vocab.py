@@ -1,6 +1,8 @@
 """Vocabularies: ids, counts, unknown words, and files that are not one."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +123,10 @@ def test_an_interrupted_save_leaves_the_old_file(tmp_path: Path, monkeypatch: py
     path = tmp_path / "vocab.json"
     Vocabulary.build(TEXT).save(path)
 
-    def fail(self: Path, text: str, **_: Any) -> int:
-        with self.open("w") as out:
-            out.write(text[:10])
-        raise OSError("No space left on device")
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
         Vocabulary.build([["other"]]).save(path)
     assert Vocabulary.load(path) == Vocabulary.build(TEXT)

@@ -441,7 +441,6 @@ def test_the_second_signal_stops_at_once(data: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tiny(), data, tmp_path / "run", report=stop)
     assert signal.getsignal(signal.SIGINT) is before
-    assert any("once more to stop at once" in line for line in stop.said)
     assert load_checkpoint(tmp_path / "run" / "checkpoint.safetensors").progress.update == 5
     plain = train(tiny(), data, tmp_path / "plain")
     expect_same_end(train(tiny(), data, tmp_path / "run", resume=True), plain)

@@ -7,7 +7,6 @@ Read next: `data/synthetic.py` for the model, `plots/posterior.py` for the pictu
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from rankfold.cli.measure import median_seconds, peak_bytes
+from rankfold.cli.output import to_json
 from rankfold.data.synthetic import draw_sequences, draw_tables
 from rankfold.decoding.posterior import state_posterior
 from rankfold.decoding.viterbi import viterbi
@@ -53,7 +53,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the comparison; 1 if the two forms disagree."""
     result = compare(arguments.states, arguments.rank, seed=arguments.seed, out=arguments.out, progress=_say)
-    print(json.dumps(result, indent=2) if arguments.json else _text(result))
+    print(to_json(result, indent=2) if arguments.json else _text(result))
     return 0 if result["agree"] else 1
 
 

@@ -6,12 +6,12 @@ Read next: `data/catalog.py`.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
+from rankfold.cli.output import to_json
 from rankfold.data import catalog
 
 EXAMPLE = "example:\n  rankfold data list"
@@ -61,7 +61,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     """Print the catalogue."""
     entries = catalog.DATASETS.values()
     if arguments.json:
-        print(json.dumps({entry.name: _record(entry) for entry in entries}, indent=2))
+        print(to_json({entry.name: _record(entry) for entry in entries}, indent=2))
     else:
         print("\n\n".join(map(_text, entries)))
     return 0
@@ -73,7 +73,7 @@ def run_get(arguments: argparse.Namespace) -> int:
     print(textwrap.fill(f"licence: {dataset.licence}", 100), file=sys.stderr)
     results = catalog.fetch(arguments.name, arguments.out, source=arguments.source, progress=_Quarters())
     if arguments.json:
-        print(json.dumps({result.split: {"path": str(result.path), "action": result.action} for result in results}))
+        print(to_json({result.split: {"path": str(result.path), "action": result.action} for result in results}))
     else:
         print("\n".join(f"{result.split:<6} {result.action:<14} {result.path}" for result in results))
     return 0

@@ -7,7 +7,6 @@ sentences, and a picture. Read next: `training/loop.py`, which does the work.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import torch
 
 from rankfold.analysis.ngrams import KneserNeyBigram, Unigram
 from rankfold.analysis.usage import UsageSummary, state_usage, top_words
+from rankfold.cli.output import to_json
+from rankfold.cli.train import add_settings
 from rankfold.data.batch import length_batches
 from rankfold.data.docstrings import write_corpus
 from rankfold.errors import DataError
@@ -45,7 +46,7 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=Path("rankfold-demo"), help="folder for text, runs and pictures")
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="a.b=c", help="change the recipe")
+    add_settings(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the sampled sentences (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -53,8 +54,8 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print what came of it."""
-    result = demo(arguments.out, settings=arguments.set, seed=arguments.seed, report=reporter())
-    print(json.dumps(result, indent=2) if arguments.json else _text(result))
+    result = demo(arguments.out, settings=arguments.settings, seed=arguments.seed, report=reporter())
+    print(to_json(result, indent=2) if arguments.json else _text(result))
     return 0 if result["finished"] else 130
 
 
@@ -65,8 +66,8 @@ def demo(
     require_matplotlib()
     report = report or Reporter()
     config = load_recipe("demo", settings)
-    if config.model.family == "block":
-        raise DataError("the demo shows states of their own words: set model.family to hmm, lhmm, banded or rank.")
+    if config.model.family not in ("hmm", "lhmm", "banded"):
+        raise DataError("the demo shows what states say of all words: set model.family to hmm, lhmm or banded.")
     folder = out / "corpus"
     write_corpus(folder)
     corpus = read_corpus(folder, config.data)

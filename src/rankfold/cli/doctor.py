@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
-import json
 import platform
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 
 from rankfold import __version__
 from rankfold.cli.exactness import Exactness, check_exactness
+from rankfold.cli.output import to_json
 from rankfold.errors import DomainError
 
 PACKAGES = ("torch", "numpy", "triton", "matplotlib")
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.seconds < 3600:
         raise DomainError(f"--seconds is {arguments.seconds}, but must be above 0 and below 3600.")
     report = doctor(seconds=arguments.seconds)
-    print(json.dumps(report, indent=2) if arguments.json else _text(report))
+    print(to_json(report, indent=2) if arguments.json else _text(report))
     return 0 if report["exact"] else 1
 
 

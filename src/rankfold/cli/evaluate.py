@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from rankfold.analysis.tags import tag_scores
 from rankfold.cli.model_of import add_model, load, recipe_path, say, tell_unknown
+from rankfold.cli.output import to_json
 from rankfold.cli.tag import Method, add_method, tag
 from rankfold.data.text import Sentences, find_split, read_sentences
 from rankfold.errors import DataError, UnsupportedError
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         method=arguments.method,
         device=arguments.device,
     )
-    print(json.dumps(result, indent=2) if arguments.json else _text(result))
+    print(to_json(result, indent=2) if arguments.json else _text(result))
     return 0
 
 

@@ -6,8 +6,6 @@ Read next: `planning.py`.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +13,8 @@ from typing import Any
 
 import torch
 
-from rankfold.cli.model_of import add_options, find_device, model_folder
+from rankfold.cli.model_of import add_options, find_device, model_folder, recipe_path
+from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DataError, DomainError
@@ -50,7 +49,7 @@ def add_to(commands: Any) -> None:
     add_settings(parser)
     parser.add_argument("--batch", type=int, default=8, help="sequences (default: 8)")
     parser.add_argument("--length", type=int, default=32, help="tokens of each (default: 32)")
-    parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), default="float32", help="of products")
+    parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), help="of products (default: the recipe's)")
     parser.add_argument("--words", type=int, help=f"size of a recipe's vocabulary (default: {NUM_WORDS})")
     add_options(parser)
     parser.set_defaults(run=run)
@@ -61,10 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     model = find_model(arguments.model, arguments.settings, arguments.words)
     # A plan for a device needs none: jobs are often planned where there is no GPU.
     device = "cuda" if arguments.device == "cuda" else find_device(arguments.device)
-    result = explain(
-        model, batch=arguments.batch, length=arguments.length, device=device, precision=arguments.precision
-    )
-    print(json.dumps(result, indent=2) if arguments.json else _text(result))
+    precision = arguments.precision or own_precision(arguments.model, arguments.settings)
+    result = explain(model, batch=arguments.batch, length=arguments.length, device=device, precision=precision)
+    print(to_json(result, indent=2) if arguments.json else _text(result))
     return 0
 
 
@@ -77,18 +75,22 @@ def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = 
     return load_model(model_folder(Path(name)))
 
 
+def own_precision(name: str, settings: Sequence[str] = ()) -> Precision:
+    """The precision a recipe, or the recipe of a run, trains in; float32 for a model by itself."""
+    if name in recipe_names() or not Path(name).is_dir():
+        return load_recipe(name, settings).train.precision
+    recipe = recipe_path(Path(name))
+    return "float32" if recipe is None else load_recipe(recipe).train.precision
+
+
 def of_sizes(config: ModelConfig, num_words: int) -> AnyModel:
     """A model for its sizes: without memory for its parameters where the family can be built so.
 
     Block models take clusters of equal size; those found in a text have a larger largest one.
     """
-    if config.band_init is None:
-        config = dataclasses.replace(config, band_init=0.0)  # otherwise computed from the other parameters
     clusters = uniform_clusters(num_words, config.num_clusters, seed=0) if config.family == "block" else None
-    if clusters is not None:  # their members are values
-        return build_model(config, num_words, clusters=clusters)
     with torch.device("meta"):
-        return build_model(config, num_words)
+        return build_model(config, num_words, clusters=clusters)
 
 
 def explain(

@@ -10,13 +10,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
-
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DataError, UnsupportedError
+from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.pretrained import load_model
 from rankfold.training.run_dir import RECIPE
+from rankfold.training.setup import chosen_device
 
 CONFIG, BEST = "config.json", "best"
 NUM_SHOWN = 5  # unknown words
@@ -75,9 +74,7 @@ def load(path: Path, device: str = "auto") -> tuple[AnyModel, Vocabulary]:
 
 def find_device(name: str) -> str:
     """The device that "auto" stands for; "cuda" only where there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError("--device is cuda, but torch sees no CUDA device here.\n  Use --device auto.")
-    return "cuda" if name == "auto" and torch.cuda.is_available() else "cpu" if name == "auto" else name
+    return str(chosen_device(name, "--device"))
 
 
 def known_ids(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:

@@ -6,7 +6,6 @@ Read next: `models/base.py`.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from rankfold.cli.model_of import add_model, known_ids, load
+from rankfold.cli.output import to_json
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
@@ -21,7 +21,7 @@ from rankfold.models.catalog import AnyModel
 EXAMPLE = """\
 example:
   rankfold predict runs/small "the company said"
-  rankfold predict runs/small --top 3 --json"""
+  rankfold predict runs/small --top 3 --prefix "the company said" --json"""
 
 
 def add_to(commands: Any) -> None:
@@ -34,7 +34,8 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model(parser)
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="the beginning of a sentence (default: nothing)")
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="the beginning of a sentence, right after RUN")
+    parser.add_argument("--prefix", default="", metavar="TEXT", help="the same, wherever it stands (default: nothing)")
     parser.add_argument("--top", type=int, default=10, help="how many words (default: 10)")
     parser.set_defaults(run=run)
 
@@ -42,10 +43,12 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the table."""
     model, vocabulary = load(arguments.folder, arguments.device)
-    prefix = " ".join(arguments.text).split()
+    if arguments.text and arguments.prefix:
+        raise DomainError("the beginning of the sentence is given twice: as TEXT and as --prefix.")
+    prefix = " ".join(arguments.text or [arguments.prefix]).split()
     found = predict(model, vocabulary, prefix, top=arguments.top)
     if arguments.json:
-        print(json.dumps({"prefix": prefix, "next": found}, indent=2))
+        print(to_json({"prefix": prefix, "next": found}, indent=2))
     else:
         width = max(len(entry["word"]) for entry in found)
         print("\n".join(f"{entry['word']:<{width}}  {entry['probability']:.6f}" for entry in found))

@@ -6,13 +6,13 @@ Read next: `decoding/generate.py`.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from rankfold.cli.model_of import add_model, known_ids, load, say
+from rankfold.cli.output import to_json
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if cut:
         say(f"{cut} of {len(drawn)} sentences were cut at --max-length {arguments.max_length}")
     if arguments.json:
-        print(json.dumps({"prefix": prefix, "seed": arguments.seed, "sentences": drawn}, indent=2))
+        print(to_json({"prefix": prefix, "seed": arguments.seed, "sentences": drawn}, indent=2))
     else:
         print("\n".join(" ".join(sentence["words"]) for sentence in drawn))
     return 0

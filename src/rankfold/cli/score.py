@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 
 from rankfold.cli.model_of import add_model, load, tell_unknown
+from rankfold.cli.output import to_json
 from rankfold.data.batch import length_batches
 from rankfold.data.text import BROKEN_GZIP, open_bytes, read_sentences
 from rankfold.data.vocab import Vocabulary
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     sentences = [line.split() for line in lines]
     tell_unknown(Counter(word for words in sentences for word in words if word not in vocabulary.index), vocabulary)
     for line, found in zip(lines, score(model, vocabulary, sentences, end=not arguments.no_eos), strict=True):
-        print(json.dumps({"line": line, **found._asdict()}) if arguments.json else f"{found.log_prob:.6f}\t{line}")
+        print(to_json({"line": line, **found._asdict()}) if arguments.json else f"{found.log_prob:.6f}\t{line}")
     return 0
 
 

@@ -6,7 +6,6 @@ Read next: `queries/chain.py`.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from rankfold.cli.model_of import add_model, load, say, tell_unknown
+from rankfold.cli.output import to_json
 from rankfold.cli.score import read_lines
 from rankfold.data.batch import length_batches
 from rankfold.models.catalog import AnyModel
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"the tags are {of}")
     for words, path in zip(sentences, states, strict=True):
         if arguments.json:
-            print(json.dumps({"words": words, "states": path, "of": of}))
+            print(to_json({"words": words, "states": path, "of": of}))
         else:
             print(" ".join(f"{word}/{state}" for word, state in zip(words, path, strict=True)))
     return 0

@@ -6,7 +6,6 @@ Read next: `training/loop.py`.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.cli.model_of import say
+from rankfold.cli.output import to_json
 from rankfold.errors import DataError
 from rankfold.settings import assign, build, read_toml
 from rankfold.training import loop, report
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("train needs --data DIR and --out RUN; rankfold train --help shows an example.")
     config = find_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
     result = loop.train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
-    print(json.dumps(_record(result), indent=2) if arguments.json else _text(result))
+    print(to_json(_record(result), indent=2) if arguments.json else _text(result))
     if result.finished:
         return 0
     again = shlex.join(["rankfold", "train", "--resume", "--data", str(arguments.data), "--out", str(arguments.out)])
@@ -111,7 +111,7 @@ def _list(*, as_json: bool) -> int:
     width = max(map(len, known))
     models = {name: load_recipe(name).model for name in known}
     lines = (f"{name:<{width}}  {models[name].family:<6}  {text}" for name, text in known.items())
-    print(json.dumps(known, indent=2) if as_json else "\n".join(lines))
+    print(to_json(known, indent=2) if as_json else "\n".join(lines))
     return 0
 
 

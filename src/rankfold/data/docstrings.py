@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankfold.data.weights import write_text
 from rankfold.errors import DataError, DomainError
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__", "turtledemo"}
@@ -99,12 +100,9 @@ def write_corpus(folder: str | Path, *, source: str | Path | None = None) -> dic
     paths = {}
     for name, sentences in split(docstring_sentences(source)).items():
         path = paths[name] = folder / f"{name}.txt"
-        content = "".join(" ".join(sentence) + "\n" for sentence in sentences).encode()
-        if path.exists() and path.read_bytes() == content:
-            continue
-        part = path.with_name(path.name + ".part")
-        part.write_bytes(content)
-        os.replace(part, path)
+        content = "".join(" ".join(sentence) + "\n" for sentence in sentences)
+        if not path.exists() or path.read_bytes() != content.encode():
+            write_text(path, content)
     return paths
 
 

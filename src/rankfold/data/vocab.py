@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rankfold.data.weights import write_text
 from rankfold.errors import DataError, DomainError
 
 UNK, EOS = "<unk>", "<eos>"
@@ -132,11 +132,8 @@ class Vocabulary:
 
     def save(self, path: str | Path) -> None:
         """Write `vocab.json`, whole or not at all."""
-        path = Path(path)
         content = {"format": FORMAT, "version": VERSION, "words": self.words, "counts": self.counts}
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        os.replace(part, path)
+        write_text(path, json.dumps(content) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:

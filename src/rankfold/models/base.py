@@ -36,6 +36,7 @@ class HasEmission(Protocol):
 Parts = TypeVar("Parts", bound=HasEmission)
 Potentials = TypeVar("Potentials")
 Carried = TypeVar("Carried")
+AT_ONCE = 256
 IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -91,6 +92,7 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
         self, batch: Batch, *, parts: Parts | None = None, generator: torch.Generator | None = None
     ) -> Tensor:  # "b"   float64
         """The log-probability of each sequence of a batch; differentiable in the parameters."""
+        self._expect_ids(batch.words)
         return self.log_z(self.potentials(batch, parts=parts, generator=generator))
 
     def forward(self, words: Tensor, lengths: Tensor | None = None) -> Any:  # "b t", "b"
@@ -107,13 +109,17 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
         words = words.to(device).long()
         inside = torch.arange(words.shape[1], device=device) < lengths[:, None]
         words = torch.where(inside, words, 0)
-        if may_look(words):
-            low, high = int(words.min()), int(words.max())
-            if low < 0 or high >= self.num_words:
-                raise DomainError(
-                    f"a word has the id {low if low < 0 else high}, but this model knows 0 to {self.num_words - 1}."
-                )
+        self._expect_ids(words)
         return Batch(words, lengths)
+
+    def _expect_ids(self, words: Tensor) -> None:
+        if not may_look(words):
+            return
+        low, high = int(words.min()), int(words.max())
+        if low < 0 or high >= self.num_words:
+            raise DomainError(
+                f"a word has the id {low if low < 0 else high}, but this model knows 0 to {self.num_words - 1}."
+            )
 
     def generate(
         self,
@@ -133,14 +139,17 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
             log_next = self.log_next(parts, batch)
             if not bool((log_next > float("-inf")).any()):
                 raise DomainError("the prefix has probability 0 under this model: nothing can follow it.")
-            return generate(
-                log_next.expand(num, -1),
-                lambda index: self.transition_rows(parts, index),
-                parts.emission.log_rows,
-                end=end,
-                max_length=max_length,
-                generator=generator,
-            )
+            drawn: list[list[int]] = []
+            while len(drawn) < num:  # a few at a time: each holds a row of the transition and of the emissions
+                drawn += generate(
+                    log_next.expand(min(AT_ONCE, num - len(drawn)), -1),
+                    lambda index: self.transition_rows(parts, index),
+                    parts.emission.log_rows,
+                    end=end,
+                    max_length=max_length,
+                    generator=generator,
+                )
+            return drawn
 
     def predict(self, batch: Batch | None = None, *, parts: Parts | None = None) -> Tensor:  # "b v"   float64
         """The log-probability of every word as the next one, after each sequence of a batch (or at the start)."""
@@ -153,6 +162,11 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
                 part = log_next[:, index, None] + parts.emission.log_rows(index).double()
                 total = torch.logaddexp(total, torch.logsumexp(part, 1))
         return total
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers there are to train."""
+        return sum(x.numel() for x in self.parameters())
 
     @property
     def device(self) -> torch.device:

@@ -77,8 +77,11 @@ class BlockHMM(WordModel[BlockModelParts, BlockChainPotentials, BlockCarried]):
     def log_z(
         self, potentials: BlockChainPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
     ) -> Tensor:  # "b"
-        """The log-probability of each sequence; block chains always run in log arithmetic, whatever is asked."""
+        """The log-probability of each sequence. Block chains always run in logarithms: "log" asks for float64."""
         check_precision(precision)
+        if arithmetic == "log":
+            log_initial, log_transition, log_obs = (x.double() for x in potentials[:3])
+            potentials = potentials._replace(log_initial=log_initial, log_transition=log_transition, log_obs=log_obs)
         return chain_blocks.log_z(potentials)
 
     def carry(self, potentials: BlockChainPotentials) -> BlockCarried:
@@ -109,4 +112,6 @@ class BlockHMM(WordModel[BlockModelParts, BlockChainPotentials, BlockCarried]):
         size = num_kept(config.num_states // config.num_clusters, config.state_dropout)
         largest = self.blocks.members.words.shape[1]
         dim = config.dim if config.neural else 0
-        return block_plan(config.num_clusters, size, largest, dim, batch, length, device, precision)
+        return block_plan(
+            config.num_clusters, size, largest, dim, batch, length, device, precision, self.num_parameters
+        )

@@ -120,7 +120,7 @@ class HMM(WordModel[HMMParts, ChainPotentials, Tensor]):
         rank = None if config.family == "hmm" else num_kept(config.rank, config.feature_dropout)
         band = 2 * min(config.band, size - 1) + 1 if config.family == "banded" else 0
         dim = config.dim if config.neural else 0
-        return chain_plan(size, rank, band, self.num_words, dim, batch, length, device, precision)
+        return chain_plan(size, rank, band, self.num_words, dim, batch, length, device, precision, self.num_parameters)
 
 
 def _expect_ones(table: Tensor, name: str) -> None:  # "k v"

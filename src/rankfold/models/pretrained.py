@@ -15,18 +15,22 @@ from torch import Tensor
 from rankfold.data.clusters import Clusters
 from rankfold.data.vocab import Vocabulary
 from rankfold.data.weights import load_sharded, save_sharded, write_text
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.config import ModelConfig
 from rankfold.settings import build, to_mapping
 
 FORMAT, VERSION = "rankfold-model", 1
+DTYPES = ("float32", "float64")
 CLUSTER = "blocks.members.cluster"
 
 
 def save_model(model: AnyModel, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
     """Write a model into a folder, each file whole or not at all; the configuration last."""
     folder = Path(folder)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise UnsupportedError(f"the model is {dtype}, but float32 and float64 are saved.\n  Convert it with .float().")
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = model.vocabulary
     if vocabulary is not None:
@@ -34,7 +38,6 @@ def save_model(model: AnyModel, folder: str | Path, *, max_shard_bytes: int | No
             raise DomainError(f"the vocabulary has {len(vocabulary)} words, but the model {model.num_words}.")
         vocabulary.save(folder / "vocab.json")
     save_sharded(folder, model.state_dict(), max_shard_bytes=max_shard_bytes)
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -107,7 +110,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     good = (
         isinstance(content.get("model"), dict)
         and type(content.get("num_words")) is int
-        and content.get("dtype") in ("float32", "float64")
+        and content.get("dtype") in DTYPES
         and (content.get("vocabulary") is None or isinstance(content["vocabulary"], str))
     )
     if not good:

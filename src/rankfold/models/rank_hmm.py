@@ -99,11 +99,14 @@ class RankHMM(WordModel[RankParts, ChainPotentials, Tensor]):
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         config = self.config
         dim = config.dim if config.neural else 0
-        return rank_plans(config.num_states, config.rank, self.num_words, dim, batch, length, device, precision)
+        return rank_plans(
+            config.num_states, config.rank, self.num_words, dim, batch, length, device, precision, self.num_parameters
+        )
 
     def _order(self, plan: PlanName, batch: Batch) -> PlanName:
         if plan != "auto":
             return plan
         num_sequences, num_positions = batch.words.shape
-        best = self.plan(num_sequences, num_positions, batch.words.device.type).best
+        precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
+        best = self.plan(num_sequences, num_positions, batch.words.device.type, precision).best
         return "rank" if best.order == "rank" else "state"

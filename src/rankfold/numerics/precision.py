@@ -33,6 +33,11 @@ def round_off(dtype: torch.dtype, precision: Precision) -> float:
     return 2.0**-52 if dtype == torch.float64 else _EPS[precision]
 
 
+def parameter_precision(precision: Precision) -> Precision:
+    """The mode in which distributions are made: bfloat16 would leave them unnormalised, so "bf16" means tf32 there."""
+    return "tf32" if precision == "bf16" else precision
+
+
 @contextmanager
 def matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
     """Run the block's float32 products in this mode; torch's own settings come back afterwards."""

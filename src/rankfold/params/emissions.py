@@ -1,7 +1,7 @@
 """What a state says of words: softmax over the vocabulary, of inner products or of free logits.
 
-The table of all states and words is never written for a batch: its normalisers come from a blocked sum, and only
-the columns of the batch's own words are computed. Read next: `models/hmm.py`.
+Only the columns of a batch's own words are computed; the normalisers come from a blocked sum, which keeps the table of
+all states and words for the backward pass only while it is small. Read next: `models/hmm.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class InnerEmission(NamedTuple):
 
     @classmethod
     def normalised(cls, state: Tensor, word: Tensor) -> InnerEmission:  # "z d", "v d"
-        """Softmax over the words.   Cost: z v d multiply-adds; memory O(z + v) beside the arguments."""
+        """Softmax over the words.   Cost: z v d multiply-adds; memory as `linear_logsumexp` says."""
         return cls(state, word, linear_logsumexp(state, word))
 
     def log_obs(self, words: Tensor) -> Tensor:  # "b t" -> "b t z"

@@ -10,8 +10,10 @@ import torch
 
 from rankfold.data.batch import Batch, length_batches, streams
 from rankfold.models.catalog import AnyModel
-from rankfold.numerics.precision import Precision, matmul_precision
+from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.config import DataConfig
+
+BYTES = 2**31  # of a batch's own tensors
 
 
 class Evaluation(NamedTuple):
@@ -43,10 +45,10 @@ def evaluate(
     """
     rows = list(sentences)
     total, tokens = 0.0, 0
-    with torch.no_grad(), matmul_precision(precision, model.device):
+    with torch.no_grad(), matmul_precision(parameter_precision(precision), model.device):
         parts = model.parts() if parts is None else parts
         carried = None
-        for batch in _batches(rows, config):
+        for batch in _batches(rows, config, fitting_tokens(model, config.eval_tokens)):
             p = model.potentials(batch.to(model.device), parts=parts, carried=carried, **options)
             total += float(model.log_z(p, precision=precision).sum())
             tokens += batch.num_tokens
@@ -78,8 +80,13 @@ def log_check(
     return worst, len(rows)
 
 
-def _batches(rows: list[Sequence[int]], config: DataConfig) -> Iterable[Batch]:
+def fitting_tokens(model: AnyModel, tokens: int) -> int:
+    """The budget of a batch without gradients: fewer where a token of this model takes much memory."""
+    return max(1, min(tokens, BYTES // model.plan(1, 1).best.token_bytes))
+
+
+def _batches(rows: list[Sequence[int]], config: DataConfig, tokens: int) -> Iterable[Batch]:
     if config.batching == "streams":
         num_tokens = sum(map(len, rows))
         return streams(rows, min(config.num_streams, num_tokens), config.window)
-    return length_batches(rows, config.eval_tokens)
+    return length_batches(rows, tokens)

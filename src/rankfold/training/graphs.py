@@ -15,10 +15,10 @@ from torch.nn.functional import pad
 
 from rankfold.data.batch import Batch
 from rankfold.models.catalog import AnyModel
-from rankfold.numerics.precision import Precision, matmul_precision
+from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.config import Config
 
-WIDTH, MOST = 8, 64  # widths are multiples of this; no more shapes than this are captured
+WIDTH, WIDEST = 8, 512  # widths are multiples of the first, at most the second: so many shapes are captured
 
 
 class Captured(NamedTuple):
@@ -50,8 +50,12 @@ class GraphedGradients:
         return cls(model, config.data.tokens, config.train.precision) if serves and shapes_repeat else None
 
     def takes(self, batch: Batch) -> bool:
-        """Whether there is, or may yet be, a graph for this batch."""
-        return self._shape(batch) in self.shapes or len(self.shapes) < MOST
+        """Whether a graph of its width, filled up to the budget of tokens, holds this batch.
+
+        A matter of its shape alone, so that a resumed run takes the same. With `data.rounding = 8` nearly all fit.
+        """
+        rows, width = self._shape(batch)
+        return len(batch.words) <= rows and width <= WIDEST
 
     def __call__(self, batch: Batch, tokens: int, seed: int) -> Tensor:  # ""   float64
         """The log-likelihood of a batch, NaN where a graph cannot vouch for it; gradients are added as said."""
@@ -69,9 +73,8 @@ class GraphedGradients:
         return taken.log_likelihood
 
     def _shape(self, batch: Batch) -> tuple[int, int]:
-        rows, width = batch.words.shape
-        width = -(-width // WIDTH) * WIDTH
-        return max(rows, self.tokens // width), width
+        width = -(-batch.words.shape[1] // WIDTH) * WIDTH
+        return max(1, self.tokens // width), width
 
     def _capture(self, shape: tuple[int, int]) -> Captured:
         device = self.model.device
@@ -87,7 +90,7 @@ class GraphedGradients:
             grads.append(x.grad)
 
         def gradients() -> tuple[Tensor, tuple[Tensor, ...]]:
-            with matmul_precision(self.precision, device):
+            with matmul_precision(parameter_precision(self.precision), device):
                 p = self.model.potentials(Batch(words, lengths), generator=self.generator)
                 total = (weight * self.model.log_z(p, precision=self.precision)).sum()
                 return total.detach(), torch.autograd.grad(-share * total, self.parameters)

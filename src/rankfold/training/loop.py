@@ -23,7 +23,7 @@ from rankfold.errors import DataError, DomainError
 from rankfold.models.block_hmm import BlockCarried
 from rankfold.models.catalog import build_model
 from rankfold.models.pretrained import load_model
-from rankfold.numerics.precision import matmul_precision
+from rankfold.numerics.precision import matmul_precision, parameter_precision
 from rankfold.settings import to_toml
 from rankfold.training.checkpoint import Loaded, Progress, load_checkpoint, save_checkpoint, update_seed
 from rankfold.training.config import Config
@@ -165,10 +165,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         tokens = sum(batch.num_tokens for batch in batches)
-        total = self._gradients(batches, tokens)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
-        if not bool(torch.isfinite(norm)):
-            raise self._not_finite(batches, f"the gradient's norm is {float(norm)}")
+        total, norm = self._gradients(batches, tokens)
+        if not math.isfinite(norm):
+            raise self._not_finite(batches, f"the gradient's norm is {norm}")
         self.optimizer.step()
         progress.update += 1
         progress.window_log_likelihood += total
@@ -177,19 +176,25 @@ class Trainer:
             return {}
         perplexity = math.exp(min(700.0, -progress.window_log_likelihood / progress.window_tokens))
         progress.window_log_likelihood, progress.window_tokens = 0.0, 0
-        return {"train_perplexity": perplexity, "lr": rate, "gradient_norm": float(norm)}
+        return {"train_perplexity": perplexity, "lr": rate, "gradient_norm": norm}
 
-    def _gradients(self, batches: list[Batch], tokens: int) -> float:
-        """The gradient of an update, and the log-likelihood of its batches."""
+    def _gradients(self, batches: list[Batch], tokens: int) -> tuple[float, float]:
+        """The log-likelihood of an update's batches, and the norm of the gradient before it is clipped."""
         config, update = self.config.train, self.progress.update
         seeds = [update_seed(config.seed, update, part) for part in range(len(batches))]
         if self.graphs is not None and all(self.graphs.takes(batch) for batch in batches):
             self.optimizer.zero_grad(set_to_none=False)
-            parts = [float(self.graphs(batch, tokens, seed)) for batch, seed in zip(batches, seeds, strict=True)]
-            if math.isfinite(sum(parts)):
-                return sum(parts)
+            total = sum(float(self.graphs(batch, tokens, seed)) for batch, seed in zip(batches, seeds, strict=True))
+            norm = self._clipped()
+            if math.isfinite(total) and math.isfinite(norm):
+                return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None)
-        return sum(self._gradient(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
+        total = sum(self._gradient(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
+        return total, self._clipped()
+
+    def _clipped(self) -> float:
+        """The norm of the gradient, which is then no longer than the recipe allows."""
+        return float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.clip or math.inf))
 
     def _gradient(self, batch: Batch, tokens: int, seed: int) -> float:
         """Add the gradient of one batch's share of the loss; its log-likelihood."""
@@ -197,7 +202,7 @@ class Trainer:
         precision = self.config.train.precision
         streams = self.config.data.batching == "streams"
         carried = None if batch.first else self.carried
-        with matmul_precision(precision, self.device):
+        with matmul_precision(parameter_precision(precision), self.device):
             try:
                 p = self.model.potentials(batch.to(self.device), carried=carried, generator=generator)
                 log_likelihood = self.model.log_z(p, precision=precision).sum()
@@ -265,7 +270,7 @@ class Trainer:
         result = self._result(finished=True)
         if self.corpus.test is not None and math.isfinite(self.progress.plateau.best):
             best = load_model(self.run_dir.path / "best", device=str(self.device))
-            test = evaluate(best, self.corpus.test, self.config.data, precision=self.config.train.precision)
+            test = evaluate(best, self.corpus.test, self.config.data)  # float32, as `rankfold evaluate` does
             result = Result(**{**vars(result), "test": test})
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
         final |= {"best_valid_perplexity": result.best_valid_perplexity}
@@ -290,6 +295,5 @@ class Trainer:
         """A signal came: the first lets the update finish and a checkpoint be written, the second ends at once."""
         if self.interrupted:
             return True
-        self.interrupted = True
-        self.report.say("finishing this update; once more to stop at once")
+        self.interrupted = True  # printing here could interrupt another print
         return False

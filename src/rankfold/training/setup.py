@@ -51,10 +51,10 @@ def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | 
     return find_clusters(config.model, corpus, config.train.seed, report.say)
 
 
-def chosen_device(name: str) -> torch.device:
-    """The device a recipe names; "auto" is a GPU if there is one."""
+def chosen_device(name: str, asked: str = "train.device") -> torch.device:
+    """The device of a name; "auto" is a GPU if there is one. `asked` is who asks, for the error."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError('train.device is "cuda", but torch sees no CUDA device here.\n  Set train.device=auto.')
+        raise UnsupportedError(f"{asked} is cuda, but torch sees no CUDA device here.\n  Use auto, or cpu.")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
