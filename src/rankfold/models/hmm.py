@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.errors import DomainError, UnsupportedError, expect, expect_weights, same_kind
-from rankfold.models.base import WordModel
+from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Operator
@@ -22,9 +22,6 @@ from rankfold.params.dropout import kept, num_kept
 from rankfold.params.emissions import CategoricalEmission, Emission, FreeEmission
 from rankfold.params.transitions import BandedTransition, FreeTransition, LowRankTransition, SoftmaxTransition
 from rankfold.planning import Plans, chain_plan
-from rankfold.queries.chain import ChainQuery
-from rankfold.recursions import chain
-from rankfold.recursions.chain_solve import Arithmetic
 from rankfold.recursions.potentials import ChainPotentials
 
 Transition = SoftmaxTransition | FreeTransition | LowRankTransition | BandedTransition
@@ -39,7 +36,7 @@ class HMMParts(NamedTuple):
     log_mask: Tensor | None = None  # "z"   -inf for dropped states that keep their number (banded)
 
 
-class HMM(WordModel[HMMParts, ChainPotentials, Tensor]):
+class HMM(ChainModel[HMMParts]):
     """Families "hmm" (softmax), "lhmm" (low rank) and "banded" (low rank + band)."""
 
     def __init__(
@@ -97,22 +94,8 @@ class HMM(WordModel[HMMParts, ChainPotentials, Tensor]):
         log_initial = parts.log_initial if carried is None else carried[: len(batch.words)]
         return ChainPotentials(log_initial, parts.transition, log_obs, lengths=batch.lengths)
 
-    def log_z(
-        self, potentials: ChainPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
-    ) -> Tensor:  # "b"
-        return chain.log_z(potentials, arithmetic, precision)
-
-    def carry(self, potentials: ChainPotentials) -> Tensor:  # "b z"
-        return chain.carry(potentials)
-
-    def log_next(self, parts: HMMParts, batch: Batch | None) -> Tensor:  # "b z"
-        return parts.log_initial[None] if batch is None else self.carry(self.potentials(batch, parts=parts))
-
     def transition_rows(self, parts: HMMParts, index: Tensor) -> Tensor:  # "k" -> "k z"
         return parts.transition.log_rows(index)
-
-    def query(self, potentials: ChainPotentials) -> ChainQuery:
-        return ChainQuery(potentials)
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         config = self.config

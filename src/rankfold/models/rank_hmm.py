@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.models.base import WordModel
+from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig, PlanName
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Precision
@@ -23,9 +23,6 @@ from rankfold.operators import Dense, LowRank, Operator
 from rankfold.params.emissions import Emission
 from rankfold.params.rank_factors import Factors, FreeRankFactors, RankFactors
 from rankfold.planning import Plans, rank_plans
-from rankfold.queries.chain import ChainQuery
-from rankfold.recursions import chain
-from rankfold.recursions.chain_solve import Arithmetic
 from rankfold.recursions.potentials import ChainPotentials
 
 
@@ -52,8 +49,10 @@ class RankParts(NamedTuple):
         return self.multiplied[followed]
 
 
-class RankHMM(WordModel[RankParts, ChainPotentials, Tensor]):
+class RankHMM(ChainModel[RankParts]):
     """Family "rank"."""
+
+    of = "ranks"
 
     def __init__(self, config: ModelConfig, factors: RankFactors | FreeRankFactors, num_words: int) -> None:
         super().__init__()
@@ -79,22 +78,8 @@ class RankHMM(WordModel[RankParts, ChainPotentials, Tensor]):
         transition = parts.transition(self._order(plan or self.config.plan, batch))
         return ChainPotentials(log_initial, transition, log_obs, lengths=batch.lengths)
 
-    def log_z(
-        self, potentials: ChainPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
-    ) -> Tensor:  # "b"
-        return chain.log_z(potentials, arithmetic, precision)
-
-    def carry(self, potentials: ChainPotentials) -> Tensor:  # "b r"
-        return chain.carry(potentials)
-
-    def log_next(self, parts: RankParts, batch: Batch | None) -> Tensor:  # "b r"
-        return parts.log_initial[None] if batch is None else self.carry(self.potentials(batch, parts=parts))
-
     def transition_rows(self, parts: RankParts, index: Tensor) -> Tensor:  # "k" -> "k r"
         return parts.transition("state").log_rows(index)
-
-    def query(self, potentials: ChainPotentials) -> ChainQuery:
-        return ChainQuery(potentials, of="ranks")
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         config = self.config
