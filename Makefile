@@ -1,5 +1,7 @@
 # Every target sets up .venv by itself; when nothing changed, setting up takes no time.
 PYTHON ?= python3
+# Threads that spin while they wait would take the cores from the other test process.
+export OMP_WAIT_POLICY ?= PASSIVE
 VENV := .venv
 BIN := $(VENV)/bin
 FILES := pyproject.toml constraints.txt

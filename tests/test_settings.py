@@ -138,14 +138,14 @@ models = st.builds(
     st.integers(1),
     st.sampled_from(["dense", "lhmm"]),
     st.booleans(),
-    st.lists(st.integers()).map(tuple),
+    st.lists(st.integers(-(2**63), 2**63 - 1)).map(tuple),
     optims,
 )
 recipes = st.builds(
     Recipe,
     models,
     name=st.text(),
-    seed=st.integers(),
+    seed=st.integers(-(2**63), 2**63 - 1),
     tags=st.lists(st.text()).map(tuple),
     warm=st.none() | optims,
     note=st.none() | st.text(),

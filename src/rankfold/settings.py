@@ -163,7 +163,7 @@ def _is_text(value: Any) -> bool:
 
 # True is an int to Python, but never to us: hence types, not isinstance.
 SCALARS: dict[Any, tuple[Callable[[Any], bool], str]] = {
-    int: (lambda value: type(value) is int, "a whole number"),
+    int: (lambda value: type(value) is int and -(2**63) <= value < 2**63, "a whole number"),
     float: (_is_float, "a finite number"),
     bool: (lambda value: type(value) is bool, "true or false"),
     str: (_is_text, "a string, in double quotes"),

@@ -8,11 +8,15 @@ take the cores from any other process: beside one other training run on two core
 from __future__ import annotations
 
 import os
+import sys
 
 
 def main() -> int:
     """Run the command."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from rankfold.cli import main as run
-
+    try:
+        from rankfold.cli import main as run
+    except KeyboardInterrupt:  # while torch was being loaded
+        print("rankfold: interrupted", file=sys.stderr)
+        return 130
     return run()

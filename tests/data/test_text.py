@@ -100,7 +100,7 @@ def test_damaged_gzip(tmp_path: Path) -> None:
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"(?s)gone\.txt: no such file.*Check the path"):
         read_sentences(tmp_path / "gone.txt")
-    with pytest.raises(DataError, match=r"(?s)is a folder, but a text file.*read_splits"):
+    with pytest.raises(DataError, match=r"(?s)is a folder, but a text file.*such as train.txt"):
         read_sentences(tmp_path)
 
 

@@ -24,7 +24,9 @@ from rankfold.training.setup import optimizer
 from tests.training.runs import FAMILIES, corpus_of, expect_equal, fresh_model, tiny, write_corpus
 
 CPU = torch.device("cpu")
-PROGRESS = Progress(7, 2, 3, 1 / 3, -123.45678901234567, 99, 1234, True, Plateau(17.000000000000004, 3, 2, 0.0625))
+PROGRESS = Progress(
+    7, 2, 3, 1 / 3, -123.45678901234567, 99, 1234, True, False, Plateau(17.000000000000004, 3, 2, 0.0625)
+)
 
 
 @pytest.fixture(scope="module")

@@ -112,3 +112,8 @@ def test_recipes_survive_the_disk(config: Config) -> None:
     assert again == config
     assert differences(config, again) == []
     assert build(Config, to_mapping(config), source="mapping") == config
+
+
+def test_widths_are_not_rounded_beyond_a_batch() -> None:
+    with pytest.raises(DomainError, match="rounding is 513, but a batch has only tokens = 512"):
+        DataConfig(rounding=513)

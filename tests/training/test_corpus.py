@@ -196,3 +196,14 @@ def test_a_wrong_number_of_clusters(tmp_path: Path, corpus: Corpus) -> None:
 def test_a_file_of_clusters_that_is_not_there(tmp_path: Path, corpus: Corpus) -> None:
     with pytest.raises(DataError, match=r"none.tsv': no such file"):
         find_clusters(block(str(tmp_path / "none.tsv")), corpus, 1, lambda line: None)
+
+
+def test_unknown_words_are_told(tmp_path: Path) -> None:
+    for split, text in {"train": "a b\nb c\n", "valid": "a d d\n", "test": "b\n"}.items():
+        (tmp_path / f"{split}.txt").write_text(text)
+    first, second = read_corpus(tmp_path, DataConfig()).warnings()
+    assert first == "valid: 2 words (50.0% of tokens) are unknown, counted as <unk>"
+    assert "no trained probability" in second
+    assert len(read_corpus(tmp_path, DataConfig(min_count=2)).warnings()) == 1  # there is <unk> in training
+    (tmp_path / "valid.txt").write_text("a b\n")
+    assert read_corpus(tmp_path, DataConfig()).warnings() == []

@@ -34,7 +34,7 @@ def test_lines_go_to_standard_error(data: Path, tmp_path: Path, capfd: pytest.Ca
     assert lines[0].startswith("lhmm, ")
     assert lines[0].endswith(" 20 words, 220 training tokens, on cpu")
     assert [line.split("  ")[0] for line in lines[1:-1]] == [f"update {i}/11" for i in (3, 4, 6, 8, 9, 11)]
-    assert lines[-1].startswith('done: {"update": 11, ')
+    assert lines[-1].startswith("done: valid ")
     records = metrics(tmp_path / "run")
     assert f"train {records[0]['train_perplexity']:.2f}  rate {records[0]['lr']:.2e}" in lines[1]
     assert f"valid {records[1]['valid_perplexity']:.2f}  best so far" in lines[2]

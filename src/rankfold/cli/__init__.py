@@ -6,6 +6,7 @@ Results go to standard output, progress to standard error. Exit 2 for the user's
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -33,10 +34,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = build_parser().parse_args(arguments)
     try:
         status: int = chosen.run(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (DataError, DomainError, ShapeError, UnsupportedError, OSError) as error:
         print(f"rankfold: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("rankfold: interrupted", file=sys.stderr)
         return 130
+    except (RuntimeError, MemoryError, OverflowError) as error:
+        if not _is_memory(error):
+            raise
+        print(
+            f"rankfold: not enough memory ({str(error).splitlines()[0][:120]})\n"
+            "  rankfold explain says what a model and a batch need.",
+            file=sys.stderr,
+        )
+        return 2
     return status
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether an error is of sizes that no memory holds: torch raises plain RuntimeErrors for most of them."""
+    text = str(error).lower()
+    words = ("allocate memory", "out of memory", "storage size calculation overflow", "too large", "overflow")
+    return isinstance(error, MemoryError | OverflowError) or any(word in text for word in words)

@@ -27,7 +27,7 @@ DENOMINATOR = "words and one <eos> a sentence"
 EXAMPLE = """\
 example:
   rankfold evaluate runs/small --data ptb
-  rankfold evaluate runs/small --data ptb/valid.txt --plan state --json
+  rankfold evaluate runs/small --data ptb --split valid --json
   rankfold evaluate runs/small --data words.txt --tags tags.txt"""
 
 

@@ -120,7 +120,7 @@ def open_bytes(path: Path, *, gzipped: bool) -> BinaryIO:
 
 def _check_file(path: Path) -> None:
     if path.is_dir():
-        raise DataError(f"{path} is a folder, but a text file was expected.\n  read_splits reads a folder of splits.")
+        raise DataError(f"{path} is a folder, but a text file was expected.\n  Give one file of it, such as train.txt.")
     if not path.exists():
         raise DataError(f"{path}: no such file.\n  Check the path, relative to {Path.cwd()}.")
 

@@ -35,6 +35,7 @@ class Progress:
     window_tokens: int = 0
     metrics_size: int = 0  # bytes of metrics.jsonl
     stopped: bool = False  # early
+    finished: bool = False  # the end is in the metrics
     plateau: Plateau = field(default_factory=Plateau)
 
 

@@ -35,6 +35,8 @@ class DataConfig:
         _expect_at_least(self, 1, "min_count", "tokens", "rounding", "num_streams", "window", "eval_tokens")
         if self.max_vocabulary is not None:
             _expect_at_least(self, 2, "max_vocabulary")
+        if self.rounding > self.tokens:
+            raise DomainError(f"rounding is {self.rounding}, but a batch has only tokens = {self.tokens} in all.")
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,21 @@ class Corpus:
             },
         }
 
+    def warnings(self) -> list[str]:
+        """What a reader of perplexities should know: held-out words that became <unk>."""
+        lines = []
+        for name, split in self.splits.items():
+            if split.num_unknown and name != "train":
+                share = split.num_unknown / split.num_tokens
+                lines.append(
+                    f"{name}: {split.num_unknown:,} words ({share:.1%} of tokens) are unknown, counted as <unk>"
+                )
+        if lines and not self.vocabulary.has_unk_mass:
+            lines.append(
+                "the training text has no <unk>: unknown words have no trained probability (see data.min_count)"
+            )
+        return lines
+
     def epoch(self, config: DataConfig, seed: int, epoch: int) -> Batches | list[Batch]:
         """The batches of an epoch, the same whenever asked."""
         generator = epoch_generator(seed, epoch)

@@ -1,13 +1,13 @@
 """The training loop: batches to gradients to parameters, evaluated, checkpointed, resumed to the last digit.
 
-One class, from top to bottom. Read next: `models/base.py` for the likelihood, `training/checkpoint.py` for resuming,
-`training/setup.py` for what comes before the first update.
+Read next: `models/base.py` for the likelihood, `training/checkpoint.py` for resuming, `training/setup.py` for a start.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
 from rankfold.training.evaluation import Evaluation, evaluate
 from rankfold.training.graphs import GraphedGradients
-from rankfold.training.report import Reporter, tensorboard_writer
+from rankfold.training.report import Reporter, summary, tensorboard_writer
 from rankfold.training.run_dir import CHECKPOINT, RECIPE, RunDir, environment
 from rankfold.training.schedule import learning_rate
-from rankfold.training.setup import chosen_device, clusters, opened, optimizer, signals
+from rankfold.training.setup import chosen_device, clusters, opened, optimizer, signals, text_of
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ def train(
         corpus = read_corpus(data, config.data, vocabulary)
         checkpoint = run.path / CHECKPOINT
         loaded = load_checkpoint(checkpoint) if resume and checkpoint.exists() else None
-        if resume and _fingerprint(run.path) != corpus.fingerprint:
+        if resume and not loaded:
+            report.say(f"{run.path} holds no checkpoint: the run starts again from its first update")
+        if resume and text_of(run.path) != corpus.fingerprint:
             raise DataError(
                 f"{data}: the text is not the one {run.path} was started with.\n"
                 "  Resume with the same --data, or start another run."
@@ -75,16 +77,6 @@ def train(
             trainer.close()
 
 
-def _fingerprint(path: Path) -> str:
-    """That of the text a run was started with."""
-    try:
-        return str(json.loads((path / "data.json").read_bytes())["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path / 'data.json'}: cannot be read ({error!r}); it says which text the run is of."
-        ) from None
-
-
 class Trainer:
     """A run in progress."""
 
@@ -95,7 +87,7 @@ class Trainer:
         self.writer = tensorboard_writer(run.path, self.progress.update) if config.train.tensorboard else None
         groups = clusters(config, corpus, report, loaded)
         if config.data.batching == "streams":
-            corpus.epoch(config.data, config.train.seed, 0)  # too few tokens for so many streams: said before any work
+            corpus.epoch(config.data, config.train.seed, 0)  # too few tokens are found out before any work
         self.model = build_model(config.model, len(corpus.vocabulary), clusters=groups, seed=config.train.seed)
         self.model.vocabulary = corpus.vocabulary
         self.model.to(self.device)
@@ -119,6 +111,10 @@ class Trainer:
             f"{self.corpus.train.num_tokens:,} training tokens, on {self.device}"
             + (f", from update {progress.update:,}" if progress.update else "")
         )
+        for line in self.corpus.warnings():
+            self.report.say(line)
+        if progress.finished:
+            self.report.say("the run was finished already")
         self.report.start(progress.update, config.updates)
         with signals(self._stop):
             for batches in self._updates():
@@ -134,6 +130,8 @@ class Trainer:
                 interrupted = self.interrupted  # read once: a signal may come between the lines
                 if interrupted or progress.stopped or done == config.updates or done % config.checkpoint_every == 0:
                     self._checkpoint()
+                if progress.stopped:
+                    self.report.say(f"stopped early: no better evaluation in the last {config.patience}")
                 if interrupted:
                     self.report.say(f"interrupted after update {done:,}; --resume goes on from there")
                     return self._result(finished=False)
@@ -276,8 +274,11 @@ class Trainer:
         final |= {"best_valid_perplexity": result.best_valid_perplexity}
         if result.test:
             final |= {"test_perplexity": result.test.perplexity, "test_tokens": result.test.tokens}
-        self._write(final)
-        self.report.say("done: " + json.dumps(final))
+        self.report.say(f"done: {summary({**final, 'valid_perplexity': result.best_valid_perplexity})}")
+        if not self.progress.finished:
+            self._write(final)
+            self.progress.finished = True
+            self._checkpoint()
         return result
 
     def close(self) -> None:
@@ -288,12 +289,12 @@ class Trainer:
 
     def _result(self, *, finished: bool) -> Result:
         progress = self.progress
-        best = progress.plateau.best
-        return Result(self.run_dir.path, progress.update, finished, best, None, progress.seconds)
+        return Result(self.run_dir.path, progress.update, finished, progress.plateau.best, None, progress.seconds)
 
     def _stop(self) -> bool:
         """A signal came: the first lets the update finish and a checkpoint be written, the second ends at once."""
         if self.interrupted:
             return True
-        self.interrupted = True  # printing here could interrupt another print
+        self.interrupted = True
+        os.write(2, b"finishing this update; once more to stop at once\n")  # print may be interrupted in another print
         return False

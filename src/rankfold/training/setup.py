@@ -5,6 +5,7 @@ Read next: `training/loop.py`.
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -42,6 +43,16 @@ def opened(config: Config, out: str | Path, *, resume: bool) -> RunDir:
         run.close()
         raise
     return run
+
+
+def text_of(path: Path) -> str:
+    """The fingerprint of the text a run was started with."""
+    try:
+        return str(json.loads((path / "data.json").read_bytes())["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path / 'data.json'}: cannot be read ({error!r}); it says which text the run is of."
+        ) from None
 
 
 def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | None) -> Clusters | None:
