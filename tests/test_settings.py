@@ -135,7 +135,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 optims = st.builds(Optim, finite, st.none() | finite, st.sampled_from(["constant", "cosine"]))
 models = st.builds(
     Model,
-    st.integers(1),
+    st.integers(1, 2**63 - 1),
     st.sampled_from(["dense", "lhmm"]),
     st.booleans(),
     st.lists(st.integers(-(2**63), 2**63 - 1)).map(tuple),
