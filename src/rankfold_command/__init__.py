@@ -2,7 +2,7 @@
 
 A package of its own, because importing anything of `rankfold` loads torch. OpenMP threads that spin while they wait
 take the cores from any other process: beside one other training run on two cores a run took ten times as long
-(2026-11-15). Threads that sleep cost little where the machine is idle. An OMP_WAIT_POLICY that is set stays.
+(2026-11-15). Threads that sleep take a quarter longer where the machine is idle; an OMP_WAIT_POLICY that is set stays.
 """
 
 from __future__ import annotations
