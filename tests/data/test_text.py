@@ -173,3 +173,9 @@ def test_wikitext_2() -> None:
     found = read_splits(FOLDER / "wikitext-2")
     assert [len(text) for text in found.values()] == [23_767, 2_461, 2_891]
     assert [text.num_empty_lines for text in found.values()] == [36_718 - 23_767, 3_760 - 2_461, 4_358 - 2_891]
+
+
+def test_a_packed_file_of_that_name_is_named(tmp_path: Path) -> None:
+    written(tmp_path, gzip.compress(LINES, mtime=0), "corpus.txt.gz")
+    with pytest.raises(DataError, match=r"(?s)corpus\.txt: no such file.*Did you mean .*corpus\.txt\.gz"):
+        read_sentences(tmp_path / "corpus.txt")

@@ -21,7 +21,7 @@ from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.hmm import HMM
 from rankfold.models.pretrained import load_model
 from rankfold.training import loop
-from rankfold.training.checkpoint import load_checkpoint, update_generator
+from rankfold.training.checkpoint import load_checkpoint, update_seed
 from rankfold.training.config import Config
 from rankfold.training.evaluation import evaluate
 from rankfold.training.loop import Result, train
@@ -108,7 +108,7 @@ def by_hand(config: Config, data: Path, updates: int) -> tuple[AnyModel, list[fl
                 log_likelihood = log_likelihood + model.log_z(p).sum()
                 carried = model.carry(p)
         else:
-            generator = update_generator(settings.seed, update, torch.device("cpu"))
+            generator = torch.Generator().manual_seed(update_seed(settings.seed, update))
             log_likelihood = model.log_likelihood(union(parts), generator=generator).sum()
         tokens.append(sum(int(batch.lengths.sum()) for batch in parts))
         steps.param_groups[0]["lr"] = settings.lr * (1 - update / settings.updates)

@@ -27,7 +27,7 @@ NUM_TOKENS = 4096  # of a batch
 MAX_LINE_BYTES = 1_000_000  # as `data/text.py` has it
 EXAMPLE = """\
 example:
-  rankfold score runs/small --data ptb/test.txt
+  rankfold score runs/small --data sentences.txt
   rankfold score runs/small --json < sentences.txt"""
 
 

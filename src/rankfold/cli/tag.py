@@ -23,8 +23,8 @@ Method = Literal["posterior", "viterbi"]
 NUM_TOKENS = 1024  # of a batch: each holds a posterior of all states
 EXAMPLE = """\
 example:
-  rankfold tag runs/small --data ptb/test.txt
-  rankfold tag runs/small --data ptb/test.txt --method viterbi --json"""
+  rankfold tag runs/small --data sentences.txt
+  rankfold tag runs/small --data sentences.txt --method viterbi --json"""
 
 
 def add_to(commands: Any) -> None:

@@ -122,7 +122,9 @@ def _check_file(path: Path) -> None:
     if path.is_dir():
         raise DataError(f"{path} is a folder, but a text file was expected.\n  Give one file of it, such as train.txt.")
     if not path.exists():
-        raise DataError(f"{path}: no such file.\n  Check the path, relative to {Path.cwd()}.")
+        packed = path.with_name(path.name + ".gz")
+        hint = f"Did you mean {packed}?" if packed.exists() else f"Check the path, relative to {Path.cwd()}."
+        raise DataError(f"{path}: no such file.\n  {hint}")
 
 
 def _lines(stream: BinaryIO, path: Path, max_line_bytes: int) -> Iterator[bytes]:

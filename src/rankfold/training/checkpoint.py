@@ -108,11 +108,6 @@ def update_seed(seed: int, update: int, part: int = 0) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def update_generator(seed: int, update: int, device: torch.device, part: int = 0) -> torch.Generator:
-    """The random numbers of one batch of an update."""
-    return torch.Generator(device=device).manual_seed(update_seed(seed, update, part))
-
-
 def _leaves(carried: Any) -> list[Tensor]:
     if carried is None:
         return []
