@@ -12,6 +12,7 @@ from rankfold.cli import explain
 from rankfold.data.clusters import uniform_clusters
 from rankfold.models import ModelConfig, build_model
 from rankfold.models.config import Family
+from rankfold.models.pretrained import load_model
 from tests.cli.test_language_models import FAMILIES, as_json, said, save_model, write_recipe
 
 
@@ -70,17 +71,61 @@ def test_a_device_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["memory_bytes"] is None
     assert found["plans"][0]["largest_batch_tokens"] is None
     assert "unknown memory" in said(capsys, *arguments)
+    assert found["training"]["fits"] is None
+    assert "if it fits" in said(capsys, *arguments)
 
 
 def test_largest_batch_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(explain, "_memory", lambda device: 10_000_000)
+    monkeypatch.setattr(explain, "available", lambda device, asked: 10_000_000)
     (plan,) = as_json(capsys, "explain", save_model(tmp_path / "model"))["plans"]
     tokens = plan["largest_batch_tokens"]
     (full,) = as_json(capsys, "explain", tmp_path / "model", "--batch", "1", "--length", tokens)["plans"]
     (over,) = as_json(capsys, "explain", tmp_path / "model", "--batch", "1", "--length", tokens + 1)["plans"]
-    assert full["peak_bytes"] <= 10_000_000 < over["peak_bytes"]
+    assert full["training_bytes"] <= 10_000_000 < over["training_bytes"]
+    assert full["training_bytes"] - full["peak_bytes"] == 8 * load_model(tmp_path / "model").num_parameters
+
+
+def test_how_a_recipe_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = write_recipe(tmp_path / "tiny.toml", "lhmm")
+    arguments = ("explain", recipe, "--words", "50", "--length", "9", "--set", "data.tokens=100")
+    whole = as_json(capsys, *arguments)["training"]
+    assert (whole["fits"], whole["part_tokens"], whole["parts_of_a_batch"]) == (True, 100, 1)
+    assert "a batch of 100 tokens at once" in said(capsys, *arguments)
+    little = f"train.memory={1.01 * whole['least_bytes'] / 2**30!r}"
+    found = as_json(capsys, *arguments, little)
+    assert found["memory_bytes"] == int(1.01 * whole["least_bytes"])
+    cut = found["training"]
+    assert 9 <= cut["part_tokens"] < 100
+    assert cut["parts_of_a_batch"] == -(-100 // cut["part_tokens"])
+    assert f"in {cut['parts_of_a_batch']} parts of at most {cut['part_tokens']} tokens" in said(
+        capsys, *arguments, little
+    )
+    less = f"train.memory={0.9 * whole['least_bytes'] / 2**30!r}"
+    refused = as_json(capsys, *arguments, less)["training"]
+    assert refused["fits"] is False
+    assert "cannot be trained" in refused["why_not"]
+    assert "What would fit" in said(capsys, *arguments, less)
+
+
+def test_kernels_and_launches_of_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("explain", "small-lhmm", "--device", "cuda", "--set", "train.memory=80", "train.precision=tf32")
+    found = as_json(capsys, *arguments)
+    (plan,) = found["plans"]
+    assert plan["kernels"]["emission normaliser"] == "triton"
+    assert plan["kernels"]["scan"] == "torch"
+    assert sum(plan["seconds"].values()) == pytest.approx(plan["estimated_seconds"], rel=1e-12, abs=0)
+    assert found["training"]["graphs"] is True
+    assert "as captured graphs" in said(capsys, *arguments)
+    eager = as_json(capsys, *arguments, "train.graphs=false")
+    assert eager["training"]["graphs"] is False
+    assert eager["plans"][0]["estimated_seconds"] > plan["estimated_seconds"]
+
+
+def test_a_model_by_itself_is_not_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert as_json(capsys, "explain", save_model(tmp_path / "model"))["training"] is None
+    assert "training" not in said(capsys, "explain", tmp_path / "model")
 
 
 @pytest.mark.parametrize(

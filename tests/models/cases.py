@@ -28,6 +28,8 @@ SIZES: list[tuple[str, dict[str, Any]]] = [
     ("block", {"num_states": 6, "num_clusters": 2}),
     ("block", {"num_states": 3, "num_clusters": 1}),
     ("block", {"num_states": 3, "num_clusters": 3}),
+    ("block", {"num_states": 6, "num_clusters": 2, "dim": 3, "tied": True}),
+    ("block", {"num_states": 3, "num_clusters": 3, "dim": 3, "tied": True, "num_layers": 0}),
     ("rank", {"num_states": 3, "rank": 2}),
     ("rank", {"num_states": 1, "rank": 1}),
     ("rank", {"num_states": 2, "rank": 3}),
@@ -63,8 +65,9 @@ def _name(family: str, sizes: dict[str, Any], neural: bool) -> str:
 
 
 CASES = [
-    Case(_name(family, sizes, neural), ModelConfig(family=family, neural=neural, **COMMON, **sizes))
+    Case(_name(family, sizes, neural), ModelConfig(family=family, neural=neural, **{**COMMON, **sizes}))
     for (family, sizes), neural in itertools.product(SIZES, (True, False))
+    if neural or not sizes.get("tied")
 ]
 BY_NAME = {case.name: case for case in CASES}
 

@@ -51,6 +51,7 @@ def test_every_choice_arrives(kind: FeatureKind) -> None:
         ({"family": "block", "num_states": 7, "num_clusters": 3}, "7, which 3 clusters.*\n.*num_states = 6"),
         ({"family": "block", "num_states": 2, "num_clusters": 3}, "2, which 3 clusters.*\n.*num_states = 3"),
         ({"family": "block", "state_dropout": 0.5, "state_dropout_kind": "bernoulli"}, "bernoulli.*exact"),
+        ({"family": "block", "tied": True, "neural": False}, "tied is true, but neural is false"),
     ],
 )
 def test_refused(fields: dict[str, Any], text: str) -> None:

@@ -75,13 +75,14 @@ def test_auto_takes_the_cheaper_order_of_each_batch() -> None:
         batch = model.batch(torch.zeros(num, length, dtype=torch.int64))
         kinds.append(model.potentials(batch).transition)
         assert isinstance(kinds[-1], Dense if model.plan(num, length).best.order == "rank" else LowRank)
-    assert [type(kind) for kind in kinds] == [LowRank, LowRank, Dense, Dense]
+    assert [isinstance(kind, Dense) for kind in kinds] == [False, False, True, True]
 
 
 def test_batches_share_the_multiplied_transition() -> None:
     model = model_of(RANK[0])
-    parts = model.parts()
-    one, two = (model.potentials(some_strings(), parts=parts, plan="rank") for _ in range(2))
+    with torch.no_grad():
+        parts = model.parts()
+        one, two = (model.potentials(some_strings(), parts=parts, plan="rank") for _ in range(2))
     assert one.transition is two.transition
 
 

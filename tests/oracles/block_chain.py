@@ -26,7 +26,7 @@ def log_sum_exp(terms: list[float]) -> float:
 def paths(log_initial: Vector, log_transition: list[Matrix], log_obs: Matrix) -> dict[Path, float]:
     """The log weight of every path (i_1, ..., i_T), added up from left to right; -inf for an impossible one."""
     found = {}
-    for path in itertools.product(range(len(log_initial)), repeat=len(log_obs)):
+    for path in itertools.product(*(range(len(states)) for states in log_obs)):  # k may differ from place to place
         total = log_initial[path[0]] + log_obs[0][path[0]]
         for t in range(1, len(path)):
             total = total + log_transition[t - 1][path[t - 1]][path[t]] + log_obs[t][path[t]]

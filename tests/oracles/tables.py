@@ -28,6 +28,13 @@ def residual(x: Vector, first: Layer, second: Layer) -> Vector:
     return [a + max(0.0, h) for a, h in zip(x, linear(inner, second), strict=True)]
 
 
+def layer_norm(x: Vector, scale: Vector, shift: Vector, eps: float) -> Vector:
+    """(x - mean) / sqrt(variance + eps), entry by entry times scale plus shift; the variance is divided by d."""
+    mean = math.fsum(x) / len(x)
+    spread = math.sqrt(math.fsum((a - mean) ** 2 for a in x) / len(x) + eps)
+    return [(a - mean) / spread * s + b for a, s, b in zip(x, scale, shift, strict=True)]
+
+
 def log_features(x: Vector, projection: Matrix, kind: str) -> Vector:
     """log phi(x) as "r" for a projection "d r": x W, and for "positive" less |x|^2 / 2."""
     shift = dot(x, x) / 2 if kind == "positive" else 0.0

@@ -59,7 +59,7 @@ def test_ordinary_chains_are_not_repeated_in_lower_precision(precision: str, mon
     p = ordinary("dense")
     runs = []
     forward = chain_scaled.forward
-    monkeypatch.setattr(chain_scaled, "forward", lambda c: runs.append(c.log_obs.dtype) or forward(c))
+    monkeypatch.setattr(chain_scaled, "forward", lambda c, *a, **k: runs.append(c.log_obs.dtype) or forward(c, *a, **k))
     at = leaves(p)
     log_z(at.potentials, precision=precision).sum().backward()
     assert runs == [torch.float32]

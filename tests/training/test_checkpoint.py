@@ -72,7 +72,7 @@ def test_all_of_it_comes_back(family: str, kind: str, corpus: Corpus, tmp_path: 
     again = loaded.carried(BlockCarried, CPU)
     if family == "block":
         assert isinstance(again, BlockCarried)
-        assert again.block.dtype == torch.int64
+        assert again.states.dtype == torch.int64
         assert all(torch.equal(x, y) for x, y in zip(again, carried, strict=True))
     else:
         assert isinstance(again, torch.Tensor)

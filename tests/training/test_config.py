@@ -13,6 +13,7 @@ from tests.training.runs import FAMILIES, tiny
 ONES = ("min_count", "tokens", "rounding", "num_streams", "window", "eval_tokens")
 TRAIN_ONES = ("updates", "accumulate", "evaluate_every", "checkpoint_every", "log_every")
 ZEROS = ("seed", "clip", "weight_decay", "warmup", "min_lr", "plateau_patience", "patience")
+ZEROS += ("memory", "checkpoint_shard_mb")
 
 
 @pytest.mark.parametrize("name", ONES)
@@ -52,6 +53,12 @@ def test_numbers_of_training_have_a_least_value(name: str, least: int) -> None:
         ("plateau_factor", 0.0),
         ("plateau_factor", 1.0),
         ("plateau_factor", float("nan")),
+        ("plateau_threshold", -1.0),
+        ("plateau_threshold", 1.0),
+        ("plateau_threshold", float("nan")),
+        ("average", -0.1),
+        ("average", 1.0),
+        ("average", float("nan")),
         ("seed", 2**63),
     ],
 )
@@ -79,7 +86,7 @@ def test_values_on_the_right_side_of_a_bound() -> None:
 def test_streams_keep_their_states(family: str) -> None:
     assert tiny(family=family, batching="streams", feature_dropout=0.5, logit_dropout=0.5)
     assert tiny(family=family, batching="unsorted", state_dropout=0.5)
-    if family == "rank":  # has no dropout of states: the value is ignored, as everywhere
+    if family in ("rank", "block"):  # the one has no dropout of states, the other carries them by number
         assert tiny(family=family, batching="streams", state_dropout=0.5)
         return
     with pytest.raises(DomainError, match=r'batching is "streams"(.|\n)*state_dropout=0'):

@@ -1,11 +1,16 @@
 """Recipes that come with the library, and those of a user, with single values set on top."""
 
+import dataclasses
+import re
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import torch
 
+from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DataError, DomainError
+from rankfold.models import build_model
 from rankfold.settings import differences, to_toml
 from rankfold.training.config import Config
 from rankfold.training.recipes import load_recipe, recipe_names
@@ -27,6 +32,50 @@ def test_every_recipe_loads_and_says_what_it_is(name: str) -> None:
     assert shipped(name)[0].startswith("# ")
 
 
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_is_a_model(name: str) -> None:
+    """At a 64th of its size, with dropout, on a vocabulary of 50 words."""
+    full = load_recipe(name).model
+    shrunk = ("num_states", "rank", "dim", "num_clusters", "band")
+    sizes = {field: max(1, getattr(full, field) // 64) for field in shrunk}
+    config = dataclasses.replace(full, **sizes)
+    clusters = uniform_clusters(50, config.num_clusters, seed=0) if config.family == "block" else None
+    model = build_model(config, 50, clusters=clusters)
+    batch = model.batch(torch.arange(48).reshape(4, 12))
+    loss = model.log_likelihood(batch, generator=torch.Generator().manual_seed(0)).sum()
+    loss.backward()
+    assert loss.isfinite()
+
+
+OF_A_PAPER = [name for name in recipe_names() if re.search(r"-(ptb|wt2)(-faithful)?$", name)]
+FAMILY_OF = {"hmm": "hmm", "lhmm": "lhmm", "banded": "banded", "rank": "rank", "sehmm": "block", "vlhmm": "block"}
+
+
+@pytest.mark.parametrize("name", OF_A_PAPER)
+def test_a_recipe_is_what_its_name_says(name: str) -> None:
+    config = load_recipe(name)
+    family, *sizes = re.findall(r"[a-z]+|\d+", name.partition("-ptb")[0].partition("-wt2")[0])
+    assert config.model.family == FAMILY_OF[family]
+    numbers = [int(size) for size in sizes if size.isdigit()]
+    assert numbers == [config.model.num_states, config.model.rank][: len(numbers)]
+    assert len(numbers) == (2 if family in ("lhmm", "banded", "rank") else 1)
+    assert config.model.tied == (family == "vlhmm" and "free" not in sizes)
+    assert config.model.neural == ("free" not in sizes)
+    assert (config.model.clusters == "uniform") == ("uniform" in sizes)
+    if family == "vlhmm":
+        assert config.model.state_dropout == (0.0 if "whole" in sizes else 0.5)
+    assert config.train.schedule == ("plateau" if name.endswith("-faithful") else "linear")
+
+
+@pytest.mark.parametrize("name", [name for name in OF_A_PAPER if name.endswith("-faithful")])
+def test_two_ways_to_train_one_model(name: str) -> None:
+    faithful, best = load_recipe(name), load_recipe(name.removesuffix("-faithful"))
+    found = {line.partition(":")[0] for line in differences(best, faithful) if line.startswith("model.")}
+    if best.model.family == "block":
+        found -= {"model.rank", "model.feature_dropout"}  # which it has not
+    assert found <= {"model.init", "model.state_dropout_kind", "model.band_init", "model.reset_eos"}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_small_recipes_differ_by_the_family_alone(family: str) -> None:
     pairs = zip(shipped("small-lhmm"), shipped(f"small-{family}"), strict=True)
@@ -40,7 +89,7 @@ def test_small_recipes_differ_by_the_family_alone(family: str) -> None:
 def test_a_recipe_nobody_knows() -> None:
     with pytest.raises(DataError, match=r"'smal-lhmm'.\n  Did you mean small-lhmm\?.*\.toml"):
         load_recipe("smal-lhmm")
-    with pytest.raises(DataError, match=r"'qqq'.\n  Known are .*small-hmm.*small-rank"):
+    with pytest.raises(DataError, match=r"'qqq'.\n  rankfold train --list shows"):
         load_recipe("qqq")
     with pytest.raises(DataError, match=r"nowhere.toml: no such file"):
         load_recipe("nowhere.toml")
@@ -56,6 +105,33 @@ def test_a_recipe_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "broken.toml").write_text("[model\n")
     with pytest.raises(DataError, match=r"broken.toml: not valid TOML"):
         load_recipe("broken.toml")
+
+
+def test_a_base_gives_what_is_not_said(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "small-lhmm"\n[model]\nrank = 7\n[train]\nlr = 1.0\n')
+    found = differences(load_recipe("small-lhmm"), load_recipe(path))
+    assert found == ["model.rank: 256 -> 7", "train.lr: 0.005 -> 1.0"]
+    assert load_recipe(path, ["model.rank=9"]).model.rank == 9
+    path.write_text('base = "small-lhmm"\n')
+    assert load_recipe(path) == load_recipe("small-lhmm")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('base = "smal-lhmm"', r"its base is 'smal-lhmm'(.|\n)*Did you mean small-lhmm\?"),
+        ("base = 3", r"its base is 3, but the name of a shipped recipe"),
+        ('base = "mine.toml"', "its base is 'mine.toml'"),
+        ('base = "hmm-16384-ptb"', r"base hmm-16384-ptb has a base itself, lhmm-4096-1024-ptb\.\n  One step"),
+        ('base = "small-lhmm"\n[modell]\nrank = 3', "unknown key modell"),
+        ('base = "small-lhmm"\nmodel = 3', "model is 3, but a table"),
+    ],
+)
+def test_a_base_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "mine.toml").write_text(text + "\n")
+    with pytest.raises(DataError, match=words):
+        load_recipe(tmp_path / "mine.toml")
 
 
 def test_settings_are_on_top_and_the_last_one_counts() -> None:

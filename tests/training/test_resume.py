@@ -39,7 +39,7 @@ ROUGH = {"lr": 0.3, "evaluate_every": 1, "seed": 2}
 CASES: dict[str, dict[str, Any]] = {
     **{family: {"family": family, **DROPOUT} for family in FAMILIES},
     "banded-streams": {"family": "banded", "batching": "streams", "feature_dropout": 0.3},
-    "block-streams": {"family": "block", "batching": "streams"},
+    "block-streams": {"family": "block", "batching": "streams", "state_dropout": 0.5, "reset_eos": True},
     "rank-streams": {"family": "rank", "batching": "streams", "logit_dropout": 0.2},
     "plateau": {**ROUGH, "schedule": "plateau", "plateau_patience": 1, "plateau_factor": 0.5},
     "patience": {**ROUGH, "schedule": "constant", "patience": 3},

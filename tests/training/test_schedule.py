@@ -83,6 +83,27 @@ def test_patience_zero_lowers_at_once() -> None:
     assert seen([9, 9, 8, 9], config)[1] == [1, 0.5, 0.5, 0.25]
 
 
+@pytest.mark.parametrize(
+    ("threshold", "rates"),
+    [
+        (0.0, [1, 1, 0.5, 0.25]),
+        # 8.001 is worse than 8 by 0.006% of the log-likelihood: it passes, and so does 8.002 after it, and 8.003.
+        (-1e-4, [1, 1, 1, 1]),
+        (-5e-5, [1, 1, 0.5, 0.25]),
+        (0.5, [1, 0.5, 0.25, 0.125]),  # half the log-likelihood of 9 would be 3
+    ],
+)
+def test_a_threshold_of_the_log_likelihood(threshold: float, rates: list[float]) -> None:
+    config = TrainConfig(
+        lr=1.0, schedule="plateau", plateau_factor=0.5, plateau_patience=0, plateau_threshold=threshold
+    )
+    best, found, plateau = seen([9, 8, 8.001, 8.002], config)
+    assert found == rates
+    # The best model and early stopping do not mind.
+    assert best == [True, True, False, False]
+    assert (plateau.best, plateau.since_best) == (8, 2)
+
+
 def test_a_plateau_does_not_go_below_its_floor() -> None:
     config = TrainConfig(lr=1.0, min_lr=0.2, schedule="plateau", plateau_factor=0.5, plateau_patience=0)
     assert seen([9, 9, 9, 9, 9], config)[1] == [1, 0.5, 0.25, 0.2, 0.2]

@@ -1,35 +1,33 @@
 """`rankfold explain`: what a gradient step costs, in every order it can be computed, before a long job starts.
 
-Read next: `planning.py`.
+And what training would do about memory: how batches are cut, or what would fit. Read next: `planning/cost.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from rankfold.cli.model_of import add_options, find_device, model_folder, recipe_path
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
-from rankfold.data.clusters import uniform_clusters
-from rankfold.errors import DataError, DomainError
-from rankfold.models.catalog import AnyModel, build_model
-from rankfold.models.config import ModelConfig
+from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.models.catalog import AnyModel
 from rankfold.models.pretrained import load_model
 from rankfold.numerics.precision import Precision
-from rankfold.planning import Plan
+from rankfold.planning import Plan, rates_of
+from rankfold.training.config import Config
+from rankfold.training.memory import GIB, Text, available, fit, need, sized
 from rankfold.training.recipes import load_recipe, recipe_names
 
 NUM_WORDS = 10_000
 EXAMPLE = """\
 example:
   rankfold explain small-lhmm
-  rankfold explain small-lhmm --set model.num_states=65536 --device cuda --precision bf16
+  rankfold explain small-lhmm --set model.num_states=65536 --device cuda --precision bf16 --set train.memory=80
   rankfold explain runs/small --batch 16 --length 64 --json"""
 
 
@@ -60,8 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
     model = find_model(arguments.model, arguments.settings, arguments.words)
     # A plan for a device needs none: jobs are often planned where there is no GPU.
     device = "cuda" if arguments.device == "cuda" else find_device(arguments.device)
-    precision = arguments.precision or own_precision(arguments.model, arguments.settings)
-    result = explain(model, batch=arguments.batch, length=arguments.length, device=device, precision=precision)
+    config = own_recipe(arguments.model, arguments.settings)
+    result = explain(
+        model,
+        batch=arguments.batch,
+        length=arguments.length,
+        device=device,
+        precision=arguments.precision,
+        config=config,
+    )
     print(to_json(result, indent=2) if arguments.json else _text(result))
     return 0
 
@@ -69,40 +74,41 @@ def run(arguments: argparse.Namespace) -> int:
 def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = None) -> AnyModel:
     """The model of a run or folder, or one of a recipe's sizes whose parameters have no values."""
     if name in recipe_names() or not Path(name).is_dir():
-        return of_sizes(load_recipe(name, settings).model, NUM_WORDS if num_words is None else num_words)
+        return sized(load_recipe(name, settings).model, NUM_WORDS if num_words is None else num_words)
     if settings or num_words is not None:
         raise DataError(f"{name} is a model, whose sizes are fixed: --set and --words are for recipes.")
     return load_model(model_folder(Path(name)))
 
 
-def own_precision(name: str, settings: Sequence[str] = ()) -> Precision:
-    """The precision a recipe, or the recipe of a run, trains in; float32 for a model by itself."""
+def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:
+    """The recipe of that name, or that of a run; None for a model by itself."""
     if name in recipe_names() or not Path(name).is_dir():
-        return load_recipe(name, settings).train.precision
-    recipe = recipe_path(Path(name))
-    return "float32" if recipe is None else load_recipe(recipe).train.precision
-
-
-def of_sizes(config: ModelConfig, num_words: int) -> AnyModel:
-    """A model for its sizes: without memory for its parameters where the family can be built so.
-
-    Block models take clusters of equal size; those found in a text have a larger largest one.
-    """
-    clusters = uniform_clusters(num_words, config.num_clusters, seed=0) if config.family == "block" else None
-    with torch.device("meta"):
-        return build_model(config, num_words, clusters=clusters)
+        return load_recipe(name, settings)
+    path = recipe_path(Path(name))
+    return None if path is None else load_recipe(path)
 
 
 def explain(
-    model: AnyModel, *, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32"
+    model: AnyModel,
+    *,
+    batch: int = 8,
+    length: int = 32,
+    device: str = "cpu",
+    precision: Precision | None = None,
+    config: Config | None = None,
 ) -> dict[str, Any]:
-    """The plans as plain data, the cheapest first."""
+    """The plans as plain data, the cheapest first; with a recipe, also how it would be trained here.
+
+    The precision is the recipe's unless one is given; float32 without a recipe.
+    """
     if batch < 1 or length < 1:
         raise DomainError(f"--batch is {batch} and --length {length}, but both must be at least 1.")
+    precision = precision or (config.train.precision if config else "float32")
     plans = model.plan(batch, length, device, precision)
-    asked = model.config.plan if model.config.family == "rank" else "auto"
-    chosen = plans.best.order if asked == "auto" else asked
-    memory = _memory(device)
+    chosen = plans.chosen(model.config.plan if model.config.family == "rank" else "auto").order
+    memory = available(device, config.train.memory if config else 0.0)
+    captured = config is None or (config.train.graphs and config.data.batching != "streams")
+    plans = plans.at(rates_of(device, precision, captured=captured))
     return {
         "family": model.config.family,
         "num_states": model.config.num_states,
@@ -114,37 +120,52 @@ def explain(
         "precision": precision,
         "memory_bytes": memory,
         "plans": [_record(plan, memory, chosen=plan.order == chosen) for plan in plans.ways],
+        "training": None if config is None else _training(config, precision, model.num_words, length, device, memory),
     }
 
 
 def _record(plan: Plan, memory: int | None, *, chosen: bool) -> dict[str, Any]:
+    trained = plan.trained()
     return {
         "order": plan.order,
         "chosen": chosen,
         "multiply_adds": plan.multiply_adds,
         "parts": {part.name: part.multiply_adds for part in plan.parts},
+        "seconds": {part.name: part.seconds(plan.rates) for part in plan.parts},
+        "kernels": {part.name: part.kernel for part in plan.parts},
         "estimated_seconds": plan.seconds,
         "peak_bytes": plan.peak_bytes,
-        "largest_batch_tokens": None if memory is None else plan.largest_batch(memory),
+        "training_bytes": trained.peak_bytes,
+        "largest_batch_tokens": None if memory is None else trained.largest_batch(memory),
     }
 
 
-def _memory(device: str) -> int | None:
-    """The bytes a device has in all; None where there is no such device, or it does not say."""
-    if device == "cuda":
-        return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+def _training(
+    config: Config, precision: Precision, num_words: int, length: int, device: str, memory: int | None
+) -> dict[str, Any]:
+    """How the recipe's batches would be cut, of a text whose longest sentence has `length` tokens."""
+    config = replace(config, train=replace(config.train, precision=precision))
+    data, text = config.data, Text(num_words, length, length)
+    tokens = data.num_streams * data.window if data.batching == "streams" else max(data.tokens, length)
+    found: dict[str, Any] = {"batch_tokens": tokens, "least_bytes": need(config, text, device).total}
     try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-    limit = Path("/sys/fs/cgroup/memory.max")  # a container may have less than its machine
-    text = limit.read_text().strip() if limit.is_file() else ""
-    return min(total, int(text)) if text.isdigit() else total
+        room = fit(config, text, device, memory)
+    except UnsupportedError as error:
+        return {**found, "fits": False, "why_not": str(error)}
+    part = room.part_tokens or tokens
+    return {
+        **found,
+        "fits": None if memory is None else True,
+        "part_tokens": part,
+        "parts_of_a_batch": -(-tokens // part),
+        "eval_tokens": room.eval_tokens or data.eval_tokens,
+        "graphs": room.graphs and device == "cuda" and config.train.graphs and data.batching != "streams",
+    }
 
 
 def _text(result: dict[str, Any]) -> str:
     memory = result["memory_bytes"]
-    held = f"{memory / 2**30:,.1f} GiB" if memory else "unknown memory"
+    held = f"{memory / GIB:,.3g} GiB" if memory else "unknown memory"
     lines = [
         f"{result['family']}, {result['num_states']:,} states, {result['num_words']:,} words, "
         f"{result['parameters']:,} parameters",
@@ -160,5 +181,26 @@ def _text(result: dict[str, Any]) -> str:
             f"{plan['estimated_seconds']:>22.4f}{plan['peak_bytes'] / 2**20:>12,.0f} MiB"
             f"{'unknown' if fits is None else f'{fits:,} tokens':>24}"
         )
-        lines += [f"    {name:<22}{count:>20,}" for name, count in plan["parts"].items()]
-    return "\n".join(lines)
+        lines += [
+            f"    {name:<22}{count:>20,}{plan['seconds'][name]:>22.6f}    {plan['kernels'][name]}"
+            for name, count in plan["parts"].items()
+        ]
+    return "\n".join(lines + _training_lines(result["training"], known=bool(memory)))
+
+
+def _training_lines(training: dict[str, Any] | None, *, known: bool) -> list[str]:
+    """What a person should know before `rankfold train`."""
+    if training is None:
+        return []
+    if training["fits"] is False:
+        return ["", training["why_not"]]
+    tokens, parts, least = training["batch_tokens"], training["parts_of_a_batch"], training["least_bytes"] / GIB
+    how = "at once" if parts == 1 else f"in {parts} parts of at most {training['part_tokens']:,} tokens"
+    if not known:
+        how = "at once, if it fits (train.memory=GIB says into what)"
+    graphs = ", as captured graphs" if training["graphs"] else ""
+    return [
+        "",
+        f"training, with an optimiser: a batch of {tokens:,} tokens {how}{graphs}; evaluation by "
+        f"{training['eval_tokens']:,} tokens; at least {least:.3g} GiB",
+    ]

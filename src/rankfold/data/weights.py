@@ -62,11 +62,14 @@ def save_sharded(
     stem: str = "model",
     max_shard_bytes: int | None = None,
     metadata: Mapping[str, str] | None = None,
+    superseding: bool = False,
 ) -> list[Path]:
     """The files written: `model.safetensors`, or above the limit shards and their index as Hugging Face lays them out.
 
     No tensor is divided: one above the limit has a shard of its own. Until the last file is in place, `load_sharded`
     gives the earlier weights, or refuses where shards of both have the same names; it never mixes them.
+    With `superseding` no names are the same, so that the earlier weights load until the new index is in place; then
+    their shards are removed.
     """
     folder = Path(folder)
     shards = _divide(tensors, max_shard_bytes)
@@ -75,13 +78,16 @@ def save_sharded(
     if len(shards) == 1:
         save_tensors(whole, tensors, metadata)
         _retire(index)  # where there is an index, it is what loads
+        _sweep(folder, stem, [])
         return [whole]
-    names = [f"{stem}-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
+    letter = f"-{_other_letter(index, stem)}" if superseding else ""
+    names = [f"{stem}{letter}-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     digests = [_save(folder / name, shard, metadata or {}) for name, shard in zip(names, shards, strict=True)]
     total = {"total_size": sum(map(_num_bytes, tensors.values())), CHECKSUM: _joint(digests)}
     weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
     write_text(index, json.dumps({"metadata": total, "weight_map": weight_map}, indent=2) + "\n")
     _retire(whole)  # other readers prefer it to the index
+    _sweep(folder, stem, names)
     return [*(folder / name for name in names), index]
 
 
@@ -203,6 +209,22 @@ def _retire(path: Path) -> None:
     if path.exists():
         path.unlink()
         _sync_folder(path)
+
+
+def _other_letter(index: Path, stem: str) -> str:
+    """The one of two letters that the shards of the earlier weights have not; an index nobody can read has none."""
+    try:
+        used = set(_read_index(index)[0].values())
+    except (DataError, OSError):
+        return "a"
+    return "b" if any(name.startswith(f"{stem}-a-") for name in used) else "a"
+
+
+def _sweep(folder: Path, stem: str, names: list[str]) -> None:
+    """Remove shards with a letter that no index names any more: of earlier weights, or of a saving that was killed."""
+    for path in folder.glob(f"{stem}-[ab]-?????-of-?????.safetensors*"):
+        if path.name not in names:
+            path.unlink()
 
 
 def _divide(tensors: Mapping[str, Tensor], limit: int | None) -> list[dict[str, Tensor]]:

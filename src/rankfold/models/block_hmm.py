@@ -4,7 +4,10 @@
 
 So a position has k states instead of z, and a step is a k x k block of the transition. Only the blocks a text
 visits are computed; the rows' normalisers run over all states, blocked. Read next: `params/block_parts.py`.
-Source: Chiu and Rush 2020 (SE-HMM; with k states a cluster dropped at random in training, VL-HMM).
+Source: Chiu and Rush 2020 (SE-HMM, VL-HMM: some states of each cluster are dropped at random in training).
+
+A stream with dropout carries its last states by their number in the whole model. The next step leaves them by their
+own rows, also those it has dropped, normalised over the states it has kept.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from rankfold.data.batch import Batch
+from rankfold.data.vocab import Vocabulary
 from rankfold.models.base import WordModel
 from rankfold.models.config import ModelConfig
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.params.block_parts import BlockDynamics, BlockEmission, BlockParts, FreeBlockParts
 from rankfold.params.dropout import kept_by_cluster, num_kept
+from rankfold.params.tied_block_parts import TiedBlockParts
 from rankfold.planning import Plans, block_plan
 from rankfold.queries.blocks import BlockQuery
 from rankfold.recursions import chain_blocks
@@ -33,27 +38,37 @@ class BlockModelParts(NamedTuple):
 
     dynamics: BlockDynamics
     emission: BlockEmission
+    keep: Tensor | None = None  # "c k"   which states of each cluster they are; None: all
+    reset: bool = False  # whether the state after <eos> is drawn as a first one
+
+
+class KeptPotentials(BlockChainPotentials):
+    """Potentials that know which states of the whole model they are about, for `carry`."""
+
+    keep: Tensor | None = None  # "c k"
 
 
 class BlockCarried(NamedTuple):
-    """Where a stream stands: the block of the last word, and the distribution of its states."""
+    """Where a stream stands: the states the last word may have, numbered in the whole model, and their distribution."""
 
-    block: Tensor  # "b"
+    states: Tensor  # "b k"   cluster * k + index, of one cluster a row
     log_filtered: Tensor  # "b k"
 
 
 class BlockHMM(WordModel[BlockModelParts, BlockChainPotentials, BlockCarried]):
     """Family "block"."""
 
-    def __init__(self, config: ModelConfig, blocks: BlockParts | FreeBlockParts) -> None:
+    def __init__(self, config: ModelConfig, blocks: BlockParts | FreeBlockParts | TiedBlockParts) -> None:
         super().__init__()
         self.config, self.blocks = config, blocks
         self.num_words = len(blocks.members.cluster)
+        self.per_cluster = config.num_states // config.num_clusters
 
     def parts(self, generator: torch.Generator | None = None) -> BlockModelParts:
-        num, config = self.config.num_clusters, self.config
-        keep = kept_by_cluster(num, config.num_states // num, config.state_dropout, generator=generator)
-        return BlockModelParts(*self.blocks(keep))
+        config = self.config
+        keep = kept_by_cluster(config.num_clusters, self.per_cluster, config.state_dropout, generator=generator)
+        dynamics, emission = self.blocks(keep)
+        return BlockModelParts(dynamics, emission, keep, config.reset_eos and generator is not None)
 
     def potentials(
         self,
@@ -63,16 +78,29 @@ class BlockHMM(WordModel[BlockModelParts, BlockChainPotentials, BlockCarried]):
         carried: BlockCarried | None = None,
         generator: torch.Generator | None = None,
     ) -> BlockChainPotentials:
-        dynamics, emission = self.parts(generator) if parts is None else parts
+        parts = self.parts(generator) if parts is None else parts
+        dynamics, emission = parts.dynamics, parts.emission
         block = self.blocks.members.cluster[batch.words]
         if carried is None:
             log_initial = embedding(block[:, 0], dynamics.log_initial)
         else:
-            before = BlockCarried(*(x[: len(block)] for x in carried))
-            step = dynamics.steps(before.block[:, None], block[:, :1])[:, 0]
-            log_initial = torch.logsumexp(before.log_filtered.unsqueeze(-1) + step, 1)
+            log_initial = self._continued(parts, carried, block[:, 0])
         steps = dynamics.steps(block[:, :-1], block[:, 1:])
-        return BlockChainPotentials(log_initial, steps, emission.log_obs(batch.words), block, batch.lengths)
+        if parts.reset:
+            ended = (batch.words[:, :-1] == Vocabulary.eos_id)[..., None, None]
+            steps = torch.where(ended, embedding(block[:, 1:], dynamics.log_initial).unsqueeze(-2), steps)
+        potentials = KeptPotentials(log_initial, steps, emission.log_obs(batch.words), block, batch.lengths)
+        potentials.keep = parts.keep
+        return potentials
+
+    def _continued(self, parts: BlockModelParts, carried: BlockCarried, block: Tensor) -> Tensor:  # "b" -> "b k"
+        """The log-distribution of the state in each row's first block, given where its stream stood."""
+        states, log_filtered = (x[: len(block)] for x in carried)
+        if parts.keep is None and states.shape[1] == self.per_cluster:  # all are there, and so are their normalisers
+            step = parts.dynamics.steps(states[:, :1] // self.per_cluster, block[:, None])[:, 0]
+        else:
+            step = self.blocks.border(states, block, parts.keep)
+        return torch.logsumexp(log_filtered.unsqueeze(-1) + step, 1)
 
     def log_z(
         self, potentials: BlockChainPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
@@ -85,15 +113,15 @@ class BlockHMM(WordModel[BlockModelParts, BlockChainPotentials, BlockCarried]):
         return chain_blocks.log_z(potentials)
 
     def carry(self, potentials: BlockChainPotentials) -> BlockCarried:
-        last = torch.full_like(potentials.block[:, :1], potentials.block.shape[1]) - 1
-        if potentials.lengths is not None:
-            last = potentials.lengths[:, None] - 1
-        return BlockCarried(potentials.block.gather(1, last)[:, 0], chain_blocks.advance(potentials)[0])
+        block, keep = _last_block(potentials), getattr(potentials, "keep", None)
+        index = torch.arange(self.per_cluster, device=block.device)[None] if keep is None else keep[block]
+        return BlockCarried(block[:, None] * self.per_cluster + index, chain_blocks.advance(potentials)[0])
 
     def log_next(self, parts: BlockModelParts, batch: Batch | None) -> Tensor:  # "b z"
         if batch is None:
             return parts.dynamics.log_initial.reshape(1, -1)
-        block, log_filtered = self.carry(self.potentials(batch, parts=parts))
+        potentials = self.potentials(batch, parts=parts)
+        block, log_filtered = _last_block(potentials), chain_blocks.advance(potentials)[0]
         size = log_filtered.shape[1]
         rows = []
         for own, weights in zip(block, log_filtered, strict=True):
@@ -109,9 +137,17 @@ class BlockHMM(WordModel[BlockModelParts, BlockChainPotentials, BlockCarried]):
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         config = self.config
-        size = num_kept(config.num_states // config.num_clusters, config.state_dropout)
+        size = num_kept(self.per_cluster, config.state_dropout)
         largest = self.blocks.members.words.shape[1]
         dim = config.dim if config.neural else 0
         return block_plan(
             config.num_clusters, size, largest, dim, batch, length, device, precision, self.num_parameters
         )
+
+
+def _last_block(potentials: BlockChainPotentials) -> Tensor:  # "b"
+    """The block of each sequence's last position."""
+    last = torch.full_like(potentials.block[:, :1], potentials.block.shape[1]) - 1
+    if potentials.lengths is not None:
+        last = potentials.lengths[:, None] - 1
+    return potentials.block.gather(1, last)[:, 0]

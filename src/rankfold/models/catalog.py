@@ -16,6 +16,7 @@ from rankfold.models.rank_hmm import RankHMM
 from rankfold.params.block_parts import BlockParts, FreeBlockParts
 from rankfold.params.emissions import CategoricalEmission, FreeEmission
 from rankfold.params.rank_factors import FreeRankFactors, RankFactors
+from rankfold.params.tied_block_parts import TiedBlockParts
 from rankfold.params.transitions import BandedTransition, FreeTransition, LowRankTransition, SoftmaxTransition
 
 AnyModel = WordModel[Any, Any, Any]
@@ -66,7 +67,7 @@ def _transition(config: ModelConfig, generator: torch.Generator) -> Transition:
 
 def _blocks(
     config: ModelConfig, num_words: int, clusters: Clusters | None, generator: torch.Generator
-) -> BlockParts | FreeBlockParts:
+) -> BlockParts | FreeBlockParts | TiedBlockParts:
     if clusters is None:
         raise DomainError(
             "a block model needs the cluster of every word: build_model(..., clusters=...).\n"
@@ -76,6 +77,10 @@ def _blocks(
         raise DomainError(
             f"{clusters.num_clusters} clusters of {len(clusters.assignment)} words were given, "
             f"but the model has {config.num_clusters} clusters of {num_words} words."
+        )
+    if config.tied:
+        return TiedBlockParts(
+            config.num_states, clusters, config.dim, config.num_layers, init=config.init, generator=generator
         )
     if config.neural:
         return BlockParts(

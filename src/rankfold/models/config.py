@@ -34,6 +34,8 @@ class ModelConfig:
     band_init: float | None = None  # banded: log-weight at the start; None: as much mass as the low-rank part
     clusters: str = "brown"  # block: "brown", "uniform", or a file of word clusters
     num_clusters: int = 32  # block
+    tied: bool = False  # block: one embedding for all roles of a state, as in the VL-HMM
+    reset_eos: bool = False  # block: in training, the state after <eos> is drawn as a first one (within a batch)
     plan: PlanName = "auto"  # rank: which variables are summed out first
     state_dropout: float = 0.0  # all but rank
     state_dropout_kind: DropoutKind = "exact"
@@ -57,5 +59,7 @@ class ModelConfig:
                 f"num_states is {self.num_states}, which {self.num_clusters} clusters cannot share evenly.\n"
                 f"  Take num_states = {below}, or another num_clusters."
             )
+        if self.family == "block" and self.tied and not self.neural:
+            raise DomainError("tied is true, but neural is false: free tables have no embedding to share.")
         if self.family == "block" and self.state_dropout_kind == "bernoulli" and self.state_dropout:
             raise DomainError('state_dropout_kind is "bernoulli", but block models keep an exact number: "exact".')

@@ -73,11 +73,14 @@ class HMM(ChainModel[HMMParts]):
         config = self.config
         keep = kept(config.num_states, config.state_dropout, generator=generator, kind=config.state_dropout_kind)
         features = kept(config.rank, config.feature_dropout, generator=generator)
+        masked = keep is not None and isinstance(self.transition, BandedTransition)
+        # Emissions first: gradients go the other way, so the transition's tables are gone when the emissions' are made.
+        emission = self.emission(None if masked else keep)
         log_initial, transition = self.transition(keep, features)
-        if keep is None or not isinstance(self.transition, BandedTransition):
-            return HMMParts(log_initial, transition, self.emission(keep))
+        if keep is None or not masked:
+            return HMMParts(log_initial, transition, emission)
         log_mask = torch.full_like(log_initial, float("-inf")).index_fill(0, keep, 0.0)
-        return HMMParts(log_initial, transition, self.emission(None), log_mask)
+        return HMMParts(log_initial, transition, emission, log_mask)
 
     def potentials(
         self,

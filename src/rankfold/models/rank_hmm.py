@@ -19,7 +19,7 @@ from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig, PlanName
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Precision
-from rankfold.operators import Dense, LowRank, Operator
+from rankfold.operators import Dense, LowRank, Multiplied, Operator
 from rankfold.params.emissions import Emission
 from rankfold.params.rank_factors import Factors, FreeRankFactors, RankFactors
 from rankfold.planning import Plans, rank_plans
@@ -31,7 +31,7 @@ class RankParts(NamedTuple):
 
     log_initial: Tensor  # "r"
     factors: Factors
-    multiplied: dict[bool, Operator]  # V^T U once a batch asked for it, with and without a gradient to follow
+    multiplied: list[Operator]  # V^T U, once a batch asked for it without a gradient to follow
 
     @property
     def emission(self) -> Emission:
@@ -43,10 +43,11 @@ class RankParts(NamedTuple):
         left, right = self.factors.state.mT, self.factors.rank.mT  # "r z", "r z"
         if order == "state":
             return LowRank.unchecked(left, right)
-        followed = torch.is_grad_enabled()
-        if followed not in self.multiplied:
-            self.multiplied[followed] = Dense.unchecked(left @ right.mT)
-        return self.multiplied[followed]
+        if torch.is_grad_enabled():
+            return Multiplied(left, right)
+        if not self.multiplied:
+            self.multiplied.append(Dense.unchecked(left @ right.mT))
+        return self.multiplied[0]
 
 
 class RankHMM(ChainModel[RankParts]):
@@ -61,7 +62,7 @@ class RankHMM(ChainModel[RankParts]):
     def parts(self, generator: torch.Generator | None = None) -> RankParts:
         factors = self.factors(self.config.logit_dropout, generator)
         log_initial = log_weights(torch.exp(factors.log_start) @ factors.rank)
-        return RankParts(log_initial, factors, {})
+        return RankParts(log_initial, factors, [])
 
     def potentials(
         self,

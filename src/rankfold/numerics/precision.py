@@ -6,14 +6,19 @@ Sums are float32 or wider in every mode. Read next: `recursions/chain.py`, which
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from rankfold.errors import UnsupportedError
 
 Precision = Literal["float32", "tf32", "bf16"]
+# "mixed" is how distributions are made for "bf16": they themselves as TF32 would, their gradients in bfloat16.
+Products = Literal["float32", "tf32", "bf16", "mixed"]
+_mixed: ContextVar[bool] = ContextVar("mixed", default=False)
 
 # Unit round-off of the operands of a product, by mode. float64 tensors ignore the mode.
 _EPS: dict[str, float] = {"float32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7}
@@ -33,19 +38,56 @@ def round_off(dtype: torch.dtype, precision: Precision) -> float:
     return 2.0**-52 if dtype == torch.float64 else _EPS[precision]
 
 
-def parameter_precision(precision: Precision) -> Precision:
-    """The mode in which distributions are made: bfloat16 would leave them unnormalised, so "bf16" means tf32 there."""
-    return "tf32" if precision == "bf16" else precision
+def parameter_precision(precision: Precision) -> Products:
+    """The mode in which distributions are made: bfloat16 would leave them unnormalised, so "bf16" means "mixed" there."""
+    return "mixed" if precision == "bf16" else precision
 
 
 @contextmanager
-def matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
+def matmul_precision(precision: Products, device: torch.device) -> Iterator[None]:
     """Run the block's float32 products in this mode; torch's own settings come back afterwards."""
     flags = torch.backends.cuda.matmul
     before = flags.fp32_precision
-    flags.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+    flags.fp32_precision = "tf32" if precision in ("tf32", "mixed") else "ieee"
+    mixed = _mixed.set(precision == "mixed")
     try:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             yield
     finally:
         flags.fp32_precision = before
+        _mixed.reset(mixed)
+
+
+def current_precision(device: torch.device) -> Products:
+    """The mode of products that the caller has set. Only CUDA multiplies bfloat16 into float32 sums."""
+    if device.type != "cuda":
+        return "float32"
+    if torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
+        return "bf16"
+    if torch.backends.cuda.matmul.fp32_precision != "tf32":
+        return "float32"
+    return "mixed" if _mixed.get() else "tf32"
+
+
+def products_in(precision: Products, device: torch.device) -> AbstractContextManager[None]:
+    """Products of float32 tensors as a kernel's caller had set the mode, autocast off: it would round results, too.
+
+    bfloat16 operands are the kernel's own business; what it leaves in float32 stays so.
+    """
+    if precision == current_precision(device) and not torch.is_autocast_enabled(device.type):
+        return nullcontext()  # as it is: two switches of mode cost a small table as much as its products
+    return matmul_precision("tf32" if precision in ("tf32", "mixed") else "float32", device)
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:  # "m k", "k n" -> "m n"
+    """x y in the mode that is set, with a result as wide as the operands: bfloat16 rounds only them."""
+    if x.dtype == torch.float32 and current_precision(x.device) == "bf16":
+        return torch.mm(x.bfloat16(), y.bfloat16(), out_dtype=torch.float32)
+    return x @ y
+
+
+def summed_outer(x: Tensor, y: Tensor, like: Tensor) -> Tensor:  # "n z", "n r", "z r" -> "z r"
+    """x^T y, laid out in memory as `like` is: what takes it on need not copy."""
+    if like.stride(0) == 1 and like.stride(1) != 1:
+        return product(y.mT, x).mT
+    return product(x.mT, y)

@@ -3,8 +3,9 @@
 from rankfold.operators.banded import Banded
 from rankfold.operators.dense import Dense
 from rankfold.operators.low_rank import LowRank
+from rankfold.operators.multiplied import Multiplied
 from rankfold.operators.protocol import MaxOperator, Operator
 from rankfold.operators.row_scaled import RowScaled
 from rankfold.operators.sum import Sum
 
-__all__ = ["Banded", "Dense", "LowRank", "MaxOperator", "Operator", "RowScaled", "Sum"]
+__all__ = ["Banded", "Dense", "LowRank", "MaxOperator", "Multiplied", "Operator", "RowScaled", "Sum"]

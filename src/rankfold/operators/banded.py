@@ -6,6 +6,7 @@ blocks are one batched product. Read next: `operators/sum.py`, which adds a band
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -17,6 +18,7 @@ from rankfold.kernels.blocks import BLOCK
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import x_log_x
 from rankfold.operators.factor import Factor
+from rankfold.operators.protocol import Inner
 
 # Fewest rows of a block: below it a batched product is all overhead, above it a narrow band is all zeros.
 MIN_BLOCK = 32
@@ -56,9 +58,21 @@ class Banded:
     def _set(self, value: Tensor, offset: int, *, is_log: bool) -> None:
         self._value, self.offset = value, offset
         self._weight = Factor(_inside(value, offset, float("-inf") if is_log else 0.0), is_log=is_log)
-        linear = self._weight.linear
-        self._by_source = _blocks(linear, 0.0)
-        self._by_target = _blocks(_transposed(linear, offset, 0.0), 0.0)
+        self._made: dict[tuple[str, bool], Tensor] = {}  # blocks, once asked for, with and without autograd watching
+
+    @property
+    def _by_source(self) -> Tensor:  # "block row window"
+        return self._kept("source", lambda: self._weight.linear)
+
+    @property
+    def _by_target(self) -> Tensor:  # "block row window"
+        return self._kept("target", lambda: _transposed(self._weight.linear, self.offset, 0.0))
+
+    def _kept(self, name: str, band: Callable[[], Tensor]) -> Tensor:
+        key = name, torch.is_grad_enabled() and self._value.requires_grad
+        if key not in self._made:
+            self._made[key] = _blocks(band(), 0.0)
+        return self._made[key]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -94,6 +108,19 @@ class Banded:
 
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
         return _windowed(x, self._by_source, self.offset, self.width, 0.0)
+
+    def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:
+        """d sum_n source[n] A target[n] / d factors: one product a block; None where autograd has to find it."""
+        if self._weight.is_log:
+            return None
+        size, width = self._value.shape
+        num_blocks, height, window = _block_shape(size, width)
+        sources = pad(source, (0, num_blocks * height - size)).reshape(-1, num_blocks, height)
+        targets = _shifted(target, self.offset, num_blocks * height + width - 1, 0.0).unfold(-1, window, height)
+        blocks = torch.bmm(sources.permute(1, 2, 0), targets.transpose(0, 1)).to(source.dtype)
+        # Cell (i, i + c) of a block is cell (i, c) of the band.
+        band = blocks.as_strided((num_blocks, height, width), (height * window, window + 1, 1))
+        return (_inside(band.reshape(-1, width)[:size], self.offset, 0.0),)
 
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         by_target = _transposed(self._weight.log, self.offset, float("-inf"))
@@ -174,12 +201,18 @@ def _transposed(band: Tensor, offset: int, outside: float) -> Tensor:  # "z k" -
 def _blocks(band: Tensor, empty: float) -> Tensor:  # "z k" -> "block row window"
     """Dense blocks along the band: block[i, i + c] = band[i, c]."""
     size, width = band.shape
-    height = max(width, MIN_BLOCK)
-    num_blocks = -(-size // height)
+    num_blocks, height, _ = _block_shape(size, width)
     band = pad(band, (0, height, 0, num_blocks * height - size), value=empty)
     # Rows of height + k cells, read back as rows of height + k - 1 cells: row i moves i cells right.
     flat = band.reshape(num_blocks, height * (height + width))[:, : height * (height + width - 1)]
     return flat.reshape(num_blocks, height, height + width - 1)
+
+
+def _block_shape(size: int, width: int) -> tuple[int, int, int]:
+    """How many blocks, their rows, their columns."""
+    height = max(width, MIN_BLOCK)
+    height += -(height + width - 1) % 8  # windows that begin where a GPU's products want them
+    return -(-size // height), height, height + width - 1
 
 
 def _shifted(x: Tensor, offset: int, length: int, empty: float) -> Tensor:  # "... z" -> "... length"

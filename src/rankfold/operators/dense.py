@@ -13,7 +13,9 @@ from rankfold.errors import expect, expect_logs, expect_weights
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.kernels.max_matmul import max_matmul
 from rankfold.numerics.log_space import x_log_x
+from rankfold.numerics.precision import summed_outer
 from rankfold.operators.factor import Factor
+from rankfold.operators.protocol import Inner
 
 
 class Dense:
@@ -67,6 +69,14 @@ class Dense:
 
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
         return x @ self._weight.linear.mT
+
+    def maps(self) -> tuple[Tensor, ...]:
+        """The matrices `push` multiplies by, in order."""
+        return (self._weight.linear,)
+
+    def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:
+        """d sum_n source[n] A target[n] / d factors; None where autograd has to find it."""
+        return None if self._weight.is_log else (summed_outer(source, target, self._weight.value),)
 
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         out = log_matmul(log_x.reshape(-1, self.shape[0]), self._weight.log)

@@ -12,9 +12,11 @@ from torch import Tensor
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import log_weights, x_log_x
+from rankfold.numerics.precision import product, summed_outer
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.factor import Factor
 from rankfold.operators.fit import Fit, factorise
+from rankfold.operators.protocol import Inner
 
 
 class LowRank(ByRows):
@@ -98,6 +100,18 @@ class LowRank(ByRows):
 
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
         return (x @ self._right.linear) @ self._left.linear.mT
+
+    def maps(self) -> tuple[Tensor, ...]:
+        """The matrices `push` multiplies by, in order."""
+        return self._left.linear, self._right.linear.mT
+
+    def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:
+        """d sum_n source[n] A target[n] / d factors; None where autograd has to find it."""
+        if any(self.log_factors):
+            return None
+        left, right = self._left.linear, self._right.linear
+        ahead, behind = inner or (product(source, left), product(target, right))
+        return summed_outer(source, behind, left), summed_outer(target, ahead, right)
 
     def push_loss(self) -> Tensor:  # "y"
         return _loss(self._left.linear, self._right.linear)

@@ -13,6 +13,10 @@ from torch import Tensor
 from rankfold.errors import UnsupportedError
 
 
+# Messages between two maps of an operator, "n r" each: source through the first, target back through the second.
+Inner = tuple[Tensor, Tensor]
+
+
 @runtime_checkable
 class Operator(Protocol):
     """A non-negative matrix A = exp(log_scale) * B, where B is what `push` and `pull` multiply by.
@@ -47,6 +51,22 @@ class MaxOperator(Operator, Protocol):
     """An operator that knows its best predecessors."""
 
     def push_max(self, log_x: Tensor) -> tuple[Tensor, Tensor]: ...  # "b z" -> best "b y", argmax "b y"
+
+
+@runtime_checkable
+class Composed(Operator, Protocol):
+    """An operator that is a product of one or two matrices: both passes of a chain can share their readings of it."""
+
+    def maps(self) -> tuple[Tensor, ...] | None: ...  # "z y", or "z r" and "r y": their product is B; None: too large
+
+
+@runtime_checkable
+class KnowsGradients(Protocol):
+    """An operator with its derivative written out: no pass that autograd would follow."""
+
+    def gradients(
+        self, source: Tensor, target: Tensor, inner: Inner | None = None
+    ) -> tuple[Tensor, ...] | None: ...  # "n z", "n y"   d sum_n source[n] B target[n] / d factors; None: let autograd
 
 
 def expect_operator(x: object, *, name: str) -> None:

@@ -148,11 +148,18 @@ class BlockParts(nn.Module):
         self.mlp = residual_mlp(dim, num_layers, generator=generator)
 
     def forward(self, keep: Tensor | None = None) -> tuple[BlockDynamics, BlockEmission]:  # keep "c k"
-        source, target, state = (_within(x, keep) for x in (self.source, self.target, self.state))
+        source, target, state = (within(x, keep) for x in (self.source, self.target, self.state))
         log_initial = torch.log_softmax((target @ self.start()).flatten(), 0).reshape(target.shape[:2])
         log_norm = linear_logsumexp(source.flatten(0, 1), target.flatten(0, 1)).reshape(target.shape[:2])
         logits = embedding(self.members.words, self.word) @ self.mlp(state).mT  # "c m k"
         return InnerDynamics(log_initial, source, target, log_norm), self.members.emission(logits)
+
+    def border(self, states: Tensor, block: Tensor, keep: Tensor | None) -> Tensor:  # "b j", "b", "c k" -> "b j k"
+        """log A out of any states of the whole model, kept or not, into the kept states of one block each.
+
+        Rows are normalised over all kept states: what a stream needs whose last states the next step has dropped.
+        """
+        return border(embedding(states, self.source.flatten(0, 1)), within(self.target, keep), block)
 
 
 class FreeBlockParts(nn.Module):
@@ -169,8 +176,8 @@ class FreeBlockParts(nn.Module):
         self.log_emission = xavier(len(clusters.assignment), size, generator=generator)
 
     def forward(self, keep: Tensor | None = None) -> tuple[BlockDynamics, BlockEmission]:  # keep "c k"
-        log_initial = _within(self.log_initial.unsqueeze(-1), keep).squeeze(-1)
-        table = _within(self.log_transition.flatten(2), keep)
+        log_initial = within(self.log_initial.unsqueeze(-1), keep).squeeze(-1)
+        table = within(self.log_transition.flatten(2), keep)
         table = table.reshape(*table.shape[:2], *self.log_transition.shape[2:])
         logits = embedding(self.members.words, self.log_emission)  # "c m k"
         if keep is not None:
@@ -179,6 +186,23 @@ class FreeBlockParts(nn.Module):
         rows = torch.log_softmax(table.flatten(2), 2).reshape(table.shape)
         log_initial = torch.log_softmax(log_initial.flatten(), 0).reshape(log_initial.shape)
         return TableDynamics(log_initial, rows.transpose(1, 2).contiguous()), self.members.emission(logits)
+
+    def border(self, states: Tensor, block: Tensor, keep: Tensor | None) -> Tensor:  # "b j", "b", "c k" -> "b j k"
+        """As `BlockParts.border`."""
+        rows = embedding(states, self.log_transition.flatten(0, 1).flatten(1))
+        table = rows.reshape(*states.shape, *self.log_transition.shape[2:])  # "b j c k"
+        if keep is not None:
+            table = table.gather(3, keep.expand(*states.shape, *keep.shape))
+        rows = torch.log_softmax(table.flatten(2), 2).reshape(table.shape)
+        index = block[:, None, None, None].expand(-1, table.shape[1], 1, table.shape[3])
+        return rows.gather(2, index)[:, :, 0]
+
+
+def border(source: Tensor, target: Tensor, block: Tensor) -> Tensor:  # "b j d", "c k d", "b" -> "b j k"
+    """log softmax of inner products over all targets, of which those of one block are returned.   Cost: b j z d."""
+    log_norm = linear_logsumexp(source.flatten(0, 1), target.flatten(0, 1)).reshape(source.shape[:2])
+    own = embedding(block, target.flatten(1)).reshape(len(block), *target.shape[1:])
+    return source @ own.mT - log_norm.unsqueeze(-1)
 
 
 def _cluster_sizes(assignment: Tensor, num_clusters: int) -> Tensor:  # "v" -> "c"
@@ -197,6 +221,6 @@ def _cluster_sizes(assignment: Tensor, num_clusters: int) -> Tensor:  # "v" -> "
     return sizes
 
 
-def _within(x: Tensor, keep: Tensor | None) -> Tensor:  # "c k d", "c j" -> "c j d"
-    """Some states of each cluster."""
+def within(x: Tensor, keep: Tensor | None) -> Tensor:  # "c k d", "c j" -> "c j d"
+    """Some states of each cluster, or all."""
     return x if keep is None else x.gather(1, keep.unsqueeze(-1).expand(-1, -1, x.shape[2]))

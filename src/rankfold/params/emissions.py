@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
+from rankfold.numerics.precision import products_in
 from rankfold.params.blocks import normal, residual_mlp, taken, xavier
 
 InitKind = Literal["spread", "xavier"]
@@ -38,7 +39,9 @@ class InnerEmission(NamedTuple):
         return cls(state, word, linear_logsumexp(state, word))
 
     def log_obs(self, words: Tensor) -> Tensor:  # "b t" -> "b t z"
-        return embedding(words, self.word) @ self.state.mT - self.log_norm
+        # Few words: their own products can afford float32, whose error would not average out as the normaliser's does.
+        with products_in("float32", words.device):
+            return embedding(words, self.word) @ self.state.mT - self.log_norm
 
     def log_rows(self, states: Tensor) -> Tensor:  # "k" -> "k v"
         return self.state[states] @ self.word.mT - self.log_norm[states, None]

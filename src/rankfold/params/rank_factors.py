@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rankfold.kernels.linear_softmax import linear_softmax
 from rankfold.params.blocks import linear, normal, residual_mlp, xavier
 from rankfold.params.dropout import drop_entries, drop_logits
 from rankfold.params.emissions import Emission, InnerEmission, TableEmission
@@ -46,15 +47,17 @@ class RankFactors(nn.Module):
         self.word_out = xavier(rank, dim, generator=generator)
 
     def forward(self, dropout: float, generator: torch.Generator | None) -> Factors:
+        # Words first: gradients go the other way, so the tables of states are gone when those of words are made.
+        emission = InnerEmission.normalised(self.word_out, self.word_mlp(self.word))
         start = self.start_mlp(drop_entries(self.start, dropout, generator=generator))
-        rank = drop_logits(self.source @ self.projection.mT, dropout, 1, generator=generator)
-        # Ranks in front: sums over states then run along memory (20x faster on an H200, 2026-11-15).
-        state = drop_logits(self.projection @ self.target.mT, dropout, 1, generator=generator)
+        rank = linear_softmax(self.source, self.projection, dropout=dropout, generator=generator)
+        # Ranks in front: sums over states then run along memory.
+        state = linear_softmax(self.projection, self.target, dropout=dropout, generator=generator)
         return Factors(
             torch.log_softmax(self.start_out(start), 0),
-            torch.softmax(rank, 1),
-            torch.softmax(state, 1).mT,
-            InnerEmission.normalised(self.word_out, self.word_mlp(self.word)),
+            rank.share,
+            state.share.mT,
+            emission,
         )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rankfold.kernels.linear_softmax import linear_softmax
 from rankfold.numerics.log_space import log_weights
 from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
 from rankfold.params.blocks import residual_mlp, taken, xavier
@@ -63,7 +64,7 @@ class SoftmaxTransition(nn.Module):
 
     def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
         target = taken(self.target, keep)
-        transition = torch.softmax(taken(self.source, keep) @ target.mT, -1)
+        transition = linear_softmax(taken(self.source, keep), target).share
         return Dynamics(torch.log_softmax(target @ self.start(), 0), Dense.unchecked(transition))
 
 
@@ -117,34 +118,20 @@ class LowRankTransition(nn.Module):
         )
 
     def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
-        scores = self.scores(keep, keep_features)
-        left = torch.softmax(scores.source + scores.total, 1)
-        initial = scores.right @ torch.softmax(scores.start + scores.total, 0)
-        return Dynamics(log_weights(initial), LowRank.unchecked(left, scores.right))
+        initial, right, total = self.targets(keep, keep_features)
+        left = self.features.by_state(taken(self.source, keep), total, keep_features)
+        return Dynamics(log_weights(initial), LowRank.unchecked(left, right))
 
-    def scores(self, keep: Tensor | None, keep_features: Tensor | None, stays: Tensor | None = None) -> LowRankScores:
-        """The unnormalised logarithms, to which a band may be added before rows are normalised.
+    def targets(
+        self, keep: Tensor | None, keep_features: Tensor | None, stays: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:  # "y", "y r", "r"
+        """The first state's distribution; right[y, r] = p(y | r); log s_r, what a source multiplies phi_r by.
 
         Dropped states leave by their index (`keep`) or, where the numbering matters, by a mask (`stays`).
         """
-        log_target = self.features.by_rank(taken(self.target, keep), keep_features)  # "r y"
-        if stays is not None:
-            log_target = log_target.masked_fill(~stays, float("-inf"))
-        return LowRankScores(
-            self.features(self.start(), keep_features),
-            self.features(taken(self.source, keep), keep_features),
-            torch.softmax(log_target, 1).mT,
-            torch.logsumexp(log_target, 1),
-        )
-
-
-class LowRankScores(NamedTuple):
-    """phi(u) . phi(v) = exp(source + total) . right, rank by rank."""
-
-    start: Tensor  # "r"     log phi(f1(e))
-    source: Tensor  # "z r"  log phi(u_z)
-    right: Tensor  # "y r"   phi_r(v_y) / s_r, columns sum to 1
-    total: Tensor  # "r"     log s_r
+        table = self.features.by_rank(taken(self.target, keep), keep_features, stays)
+        start = torch.softmax(self.features(self.start(), keep_features) + table.log_total, 0)
+        return table.mix(start), table.share.mT, table.log_total
 
 
 class BandedTransition(nn.Module):
@@ -190,13 +177,12 @@ class BandedTransition(nn.Module):
             # Dropped targets leave the low-rank sums and the band; dropped sources are never reached.
             stays = torch.zeros(num_states, dtype=torch.bool, device=allowed.device).index_fill(0, keep, True)
             allowed &= stays[self.column.clamp(0, num_states - 1)]
-        scores = self.low_rank.scores(None, keep_features, stays)
-        log_left = scores.source + scores.total  # "z r"
+        initial, right, total = self.low_rank.targets(None, keep_features, stays)
+        log_left = self.low_rank.features(self.low_rank.source, keep_features) + total  # "z r"
         log_band = self.log_band.masked_fill(~allowed, float("-inf"))
         log_row = torch.logsumexp(torch.cat([log_left, log_band], 1), 1, keepdim=True)
         terms: list[Operator] = [
-            LowRank.unchecked(torch.exp(log_left - log_row), scores.right),
+            LowRank.unchecked(torch.exp(log_left - log_row), right),
             Banded.unchecked(torch.exp(log_band - log_row), -self.reach),
         ]
-        initial = scores.right @ torch.softmax(scores.start + scores.total, 0)
         return Dynamics(log_weights(initial), Sum(terms))

@@ -124,7 +124,7 @@ class _LogZ(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, c: Chain, arithmetic: Arithmetic, precision: Precision, *tensors: Tensor) -> Tensor:
         ctx.chain = c = c.with_tensors(*(x.detach() for x in tensors))
-        ctx.solution = solve(c, arithmetic, precision)
+        ctx.solution = solve(c, arithmetic, precision, both=any(ctx.needs_input_grad[3:]))
         ctx.precision = precision
         ctx.save_for_backward(*tensors)
         log_z: Tensor = ctx.solution.log_z

@@ -15,7 +15,7 @@ from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.scaled import largest
 from rankfold.recursions.chain_blocks_paths import best_path, draw
 from rankfold.recursions.chain_blocks_potentials import BlockChainPotentials, checked
-from rankfold.recursions.chain_blocks_steps import filtered, future, total
+from rankfold.recursions.chain_blocks_steps import filtered, fused, future, total
 
 __all__ = ["BlockChainPotentials", "advance", "best_path", "checked", "draw", "log_z"]
 
@@ -95,6 +95,10 @@ def _moves(
     log_transition: Tensor, log_obs: Tensor, messages: Tensor, ahead: Tensor, here: Tensor, weight: Tensor
 ) -> Tensor:  # "b s k k"
     """weight times the posterior of every pair of neighbours, all positions in one go, each summing to 1 by itself."""
+    if fused(log_obs):
+        from rankfold.kernels.block_scan import triton as kernel
+
+        return kernel.moves(log_transition, log_obs, messages, ahead, torch.where(here, weight[:, None], 0.0)[:, 1:])
     joint = log_transition + messages[:-1].transpose(0, 1).unsqueeze(-1)
     joint += (log_obs + ahead.transpose(0, 1))[:, 1:].unsqueeze(-2)
     pairs = torch.softmax(joint.flatten(-2), -1).reshape(joint.shape)

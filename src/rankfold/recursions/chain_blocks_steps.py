@@ -10,6 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rankfold.kernels.triton_here import triton_serves
+
+LARGEST = 256  # states of a block whose table one program holds
+
 
 def filtered(log_initial: Tensor, log_transition: Tensor, log_obs: Tensor) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
     """log p(i_t | x_1..t) and, in float64, log p(x_t | x_1..t-1), at every position.
@@ -17,6 +21,10 @@ def filtered(log_initial: Tensor, log_transition: Tensor, log_obs: Tensor) -> tu
     A sequence without any path has -inf at the first position it cannot reach and NaN after it; beyond a length
     both hold whatever lies there. Not differentiable.
     """
+    if fused(log_obs):
+        from rankfold.kernels.block_scan import triton as kernel
+
+        return kernel.filtered(log_initial, log_transition, log_obs)
     zero = log_obs.new_zeros(())
     joint = log_initial + log_obs[:, 0]
     joints, messages = [joint], [torch.log_softmax(joint, -1)]
@@ -40,6 +48,12 @@ def future(log_transition: Tensor, log_obs: Tensor, inside: Tensor | None) -> Te
 
     `inside` "b t" is None where all lengths are equal. NaN in an impossible sequence.
     """
+    if fused(log_obs):
+        from rankfold.kernels.block_scan import triton as kernel
+
+        full = log_obs.shape[1]
+        lengths = torch.full_like(log_obs[:, 0, 0], full).long() if inside is None else inside.sum(1)
+        return kernel.future(log_transition, log_obs, lengths)
     zero = log_obs.new_zeros(())
     message = torch.zeros_like(log_obs[:, 0])
     messages = [message]
@@ -50,6 +64,11 @@ def future(log_transition: Tensor, log_obs: Tensor, inside: Tensor | None) -> Te
             message = torch.where(inside[:, t, None], message, zero)
         messages.append(message)
     return torch.stack(messages[::-1])
+
+
+def fused(log_obs: Tensor) -> bool:
+    """Whether one kernel takes all positions: on a GPU, for blocks that fit a program of it."""
+    return triton_serves(log_obs) and log_obs.dtype == torch.float32 and log_obs.shape[2] <= LARGEST
 
 
 def _log_sum(log_x: Tensor, dim: int, zero: Tensor) -> Tensor:

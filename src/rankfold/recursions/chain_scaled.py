@@ -13,8 +13,32 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
+from rankfold.kernels.triton_here import triton_serves
+from rankfold.numerics.precision import Precision
 from rankfold.numerics.scaled import largest
+from rankfold.operators.protocol import Composed, Inner
 from rankfold.recursions.potentials import Chain
+
+FEW = 64  # sequences up to which a step takes as long as reading its transition
+
+
+class Ahead(NamedTuple):
+    """What a backward pass leaves."""
+
+    future: Tensor  # "t b z"   mantissa of p(x_t+1..T | z_t), largest entry 1
+    target: Tensor  # "t b z"   emission * future
+    norm: Tensor  # "t b"       what each step was divided by; 1 at the last
+    inner: Inner | None = None  # "s b r"   between two maps of the transition, where they were kept
+    mass: Tensor | None = None  # "t b"     filtered . future, where it is known
+    clear: Tensor | None = None  # "t b"    whether nothing that matters is missing (see `underflow`), where known
+
+
+class Losses(NamedTuple):
+    """What underflow may take in one step, in smallest normal numbers, of vectors whose entries are at most 1."""
+
+    column: Tensor  # "1 y"          what a vector of ones becomes
+    push: Tensor | float  # "y"      from each entry of a pushed vector
+    pull: Tensor  # ""               from all entries of a pulled vector and of its source
 
 
 class Forward(NamedTuple):
@@ -27,13 +51,75 @@ class Forward(NamedTuple):
     log_scale: Tensor  # "t b"    float64: p(x_1..t, z_t) = filtered exp(log_scale)
     final: Tensor  # "b z"        exp(log_final) over its largest entry
     log_z: Tensor  # "b"          float64
+    ahead: Ahead | None = None  # where both passes ran at once
+    losses: Losses | None = None  # where they came with it
 
 
-def forward(c: Chain) -> Forward:
-    """The filtered messages and log Z. Beyond a length the messages are finite and mean nothing."""
+def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -> Forward:
+    """The filtered messages and log Z. Beyond a length the messages are finite and mean nothing.
+
+    `both`: a backward pass will follow. Where it costs little beside this one, it runs now.
+    """
     emission, log_shift = _emission(c)
     first = largest(c.log_initial)
     x = torch.exp(c.log_initial - first)
+    top = largest(c.log_final)
+    final = torch.exp(c.log_final - top)
+    ahead: Ahead | None = None
+    losses: Losses | None = None
+    maps = _maps(c, precision) if both else None
+    if maps is not None:
+        filtered, norm, ahead, losses = _both(c, maps, x, emission, final, precision)
+    else:
+        filtered, norm = _filtered(c, x, emission)
+    log_shift[1:] += c.transition.log_scale
+    log_scale = (norm.double().log() + log_shift).cumsum(0) + first[:, 0]
+    total = (c.last(filtered).double() * final).sum(-1)
+    log_z = total.log() + c.last(log_scale) + top[:, 0]
+    return Forward(filtered, emission, norm, log_shift, log_scale, final, log_z, ahead, losses)
+
+
+def _maps(c: Chain, precision: Precision) -> tuple[Tensor, ...] | None:
+    """The matrices of the transition, where one reading of them can serve both passes: few sequences on a GPU."""
+    if precision == "float32" or c.log_obs.dtype != torch.float32 or not triton_serves(c.log_obs):
+        return None
+    if not isinstance(c.transition, Composed) or c.log_obs.shape[1] == 1 or len(c.log_obs) > FEW:
+        return None
+    return c.transition.maps()
+
+
+def _both(
+    c: Chain, maps: tuple[Tensor, ...], x: Tensor, emission: Tensor, final: Tensor, precision: Precision
+) -> tuple[Tensor, Tensor, Ahead, Losses]:
+    from rankfold.kernels.two_way.passes import divide
+    from rankfold.kernels.two_way.triton import two_way
+
+    ends = _last(c.inside().mT) if c.ragged else None
+    found, sums = two_way(maps, x, emission, final, ends, precision)
+    size = sums.column.shape[1]
+    if sums.second is None or sums.ahead is None or sums.behind is None:
+        push: Tensor | float = c.transition.push_loss()
+        pull = (2 * sums.column + c.transition.pull_loss()).sum()
+    else:  # as LowRank.push_loss and pull_loss, of sums that are there already
+        rank, left, right = len(sums.ahead), sums.ahead.sum(), sums.behind.sum()
+        push = 2.0 * size * sums.second + rank + left
+        pull = 2 * (sums.ahead @ sums.behind) + size * (2.0 * left + rank + right)
+    filtered, norm, future, target, future_norm, inner = found
+    loss = push if isinstance(push, Tensor) else norm.new_full((1,), push)
+    each = per_entry(norm, sums.column)
+    mass, clear = divide(filtered, norm, future, future_norm, target, emission, sums.column, loss, each)
+    ahead = Ahead(future, target, future_norm, inner, mass, clear)
+    return filtered, norm, ahead, Losses(sums.column, push, pull)
+
+
+def per_entry(norm: Tensor, column: Tensor) -> Tensor:  # "t b", "1 y" -> "t b"
+    """What one step may lose in any entry by itself: in the emissions, in their product, in the rescale."""
+    largest = torch.full_like(norm, 1.0) + column.amax()
+    largest[0] = 2.0  # nothing was pushed yet
+    return largest / norm + 1
+
+
+def _filtered(c: Chain, x: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:  # "t b z", "t b"
     tiny = torch.finfo(x.dtype).tiny
     filtered, tops = torch.empty_like(emission), emission.new_empty(*emission.shape[:2], 1)
     # Views of all positions at once, and results written in place: small steps are bound by the number of calls.
@@ -45,14 +131,7 @@ def forward(c: Chain) -> Forward:
         torch.amax(row, -1, keepdim=True, out=top)
         # A vector of zeros stays one: tiny only keeps 0 / 0 away. Its log_scale is -inf.
         row.div_(top.clamp(min=tiny))
-    norm = tops[..., 0]
-    log_shift[1:] += c.transition.log_scale
-    log_scale = (norm.double().log() + log_shift).cumsum(0) + first[:, 0]
-    top = largest(c.log_final)
-    final = torch.exp(c.log_final - top)
-    total = (c.last(filtered).double() * final).sum(-1)
-    log_z = total.log() + c.last(log_scale) + top[:, 0]
-    return Forward(filtered, emission, norm, log_shift, log_scale, final, log_z)
+    return filtered, tops[..., 0]
 
 
 def _emission(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "t b" float64
@@ -72,6 +151,7 @@ class Backward(NamedTuple):
     source: Tensor  # "n z"        n = (t - 1) b
     target: Tensor  # "n y"        E[use of z -> y at n] = source[z] A[z, y] target[y]
     trusted: Tensor  # "b"         whether the posteriors of every position account for all of Z
+    inner: Inner | None  # "n r"   both sides between two maps of the transition, where they are known
 
 
 def backward(c: Chain, f: Forward, weight: Tensor, tolerance: float) -> Backward:  # weight "b"
@@ -79,12 +159,49 @@ def backward(c: Chain, f: Forward, weight: Tensor, tolerance: float) -> Backward
 
     Messages only ever lose mass, so posteriors that sum to 1 at every position have lost none.
     """
-    num_positions, _, num_states = f.filtered.shape
+    inside = c.inside().mT
+    last = _last(inside)
+    future, target, norm, inner, mass, _ = f.ahead or _future(c, f, last)
+    if mass is None:
+        mass = (future * f.filtered).sum(-1)
+    trusted = _accounted(c, f, mass, norm, last, tolerance)
+    sound = inside & trusted
+    share = weight.to(mass.dtype) / torch.where(sound, mass, 1.0)
+    # Sequences not trusted are computed elsewhere; inside a captured graph, where they cannot be, they are NaN.
+    doubtful = torch.where(inside & ~trusted, 0.0 if may_look(trusted) else float("nan"), 0.0).to(mass.dtype)
+    by_state, by_step = torch.where(sound, share, doubtful), torch.where(sound & ~last, share / norm, doubtful)
+    posterior, target = _weighed(f.filtered, future, target, by_state, by_step.roll(1, 0), fused=f.ahead is not None)
+    if inner is not None:
+        inner = inner[0].flatten(0, 1), (inner[1] * by_step[:-1, :, None]).flatten(0, 1)
+    if may_look(trusted) and not trusted.all():  # nothing of them, whatever their messages hold
+        inner = None
+        for x in (f.filtered, posterior, target):
+            x[:, ~trusted] = 0.0
+    num_states = posterior.shape[-1]
+    source = f.filtered[:-1].reshape(-1, num_states)
+    return Backward(posterior, source, target[1:].reshape(-1, num_states), trusted, inner)
+
+
+def _weighed(
+    filtered: Tensor, future: Tensor, target: Tensor, by_state: Tensor, by_step: Tensor, *, fused: bool
+) -> tuple[Tensor, Tensor]:  # "t b z", "t b" -> "t b z", "t b z"
+    if fused:
+        from rankfold.kernels.two_way.passes import weigh
+
+        return weigh(filtered, future, target, by_state, by_step)
+    return (future * filtered).mul_(by_state.unsqueeze(-1)), target * by_step.unsqueeze(-1)
+
+
+def _last(inside: Tensor) -> Tensor:  # "t b" -> "t b"
+    """The last position of each sequence."""
+    return inside & ~torch.cat([inside[1:], torch.zeros_like(inside[:1])])
+
+
+def _future(c: Chain, f: Forward, last: Tensor) -> Ahead:
+    num_positions = len(last)
     future, target = torch.empty_like(f.filtered), torch.empty_like(f.filtered)
     tops = f.norm.new_ones(*f.norm.shape, 1)
     tiny = torch.finfo(tops.dtype).tiny
-    inside = c.inside().mT
-    last = inside & ~torch.cat([inside[1:], torch.zeros_like(inside[:1])])
     futures, targets, norms = future.unbind(0), target.unbind(0), tops.unbind(0)
     emissions, ends = f.emission.unbind(0), last.unsqueeze(-1).unbind(0)
     futures[-1].copy_(f.final)
@@ -96,20 +213,7 @@ def backward(c: Chain, f: Forward, weight: Tensor, tolerance: float) -> Backward
             if c.ragged:
                 torch.where(ends[t], f.final, futures[t], out=futures[t])
         torch.mul(emissions[t], futures[t], out=targets[t])
-    norm, posterior = tops[..., 0], future.mul_(f.filtered)
-    mass = posterior.sum(-1)
-    trusted = _accounted(c, f, mass, norm, last, tolerance)
-    sound = inside & trusted
-    share = weight.to(mass.dtype) / torch.where(sound, mass, 1.0)
-    # Sequences not trusted are computed elsewhere; inside a captured graph, where they cannot be, they are NaN.
-    doubtful = torch.where(inside & ~trusted, 0.0 if may_look(trusted) else float("nan"), 0.0).to(mass.dtype)
-    posterior *= torch.where(sound, share, doubtful).unsqueeze(-1)
-    target *= torch.where(sound & ~last, share / norm, doubtful).roll(1, 0).unsqueeze(-1)
-    if may_look(trusted) and not trusted.all():  # nothing of them, whatever their messages hold
-        for x in (f.filtered, posterior, target):
-            x[:, ~trusted] = 0.0
-    source = f.filtered[:-1].reshape(-1, num_states)
-    return Backward(posterior, source, target[1:].reshape(-1, num_states), trusted)
+    return Ahead(future, target, tops[..., 0])
 
 
 def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, tolerance: float) -> Tensor:  # "b"
@@ -121,17 +225,20 @@ def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, t
     gap = (f.log_scale + mass.double().log() + log_future - f.log_z).abs()
     # The logs that are compared are themselves sums of float64 numbers, rounded at every step.
     tolerances = tolerance + (len(mass) + 8) * 2.0**-52 * (f.log_scale.abs() + log_future.abs())
-    in_range = torch.where(last, mass, norm * mass) > _least_mass(c)
+    in_range = torch.where(last, mass, norm * mass) > _least_mass(c, f)
     return torch.where(inside, (gap <= tolerances) & in_range, True).all(0)
 
 
-def _least_mass(c: Chain) -> Tensor:  # ""
+def _least_mass(c: Chain, f: Forward) -> Tensor:  # ""
     """The mass of a message at and above which underflow in one step of it cannot be seen.
 
     A step loses the entries of its source below the smallest normal number, and what the product loses:
     that is below the round-off of the mass. The power keeps a message over norm times mass from overflow.
     """
-    one = torch.ones_like(c.log_final[:1])
-    lost = (2 * c.transition.pull(one).to(one.dtype) + c.transition.pull_loss()).sum()
-    info = torch.finfo(one.dtype)
+    if f.losses is None:
+        one = torch.ones_like(c.log_final[:1])
+        lost = (2 * c.transition.pull(one).to(one.dtype) + c.transition.pull_loss()).sum()
+    else:
+        lost = f.losses.pull
+    info = torch.finfo(lost.dtype)
     return (lost * (info.tiny / info.eps)).clamp(min=info.tiny**0.75)

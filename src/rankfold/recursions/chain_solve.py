@@ -16,6 +16,7 @@ from torch import Tensor
 from rankfold.errors import UnsupportedError, may_look
 from rankfold.numerics.precision import Precision, matmul_precision, round_off
 from rankfold.numerics.scaled import Scaled
+from rankfold.operators.protocol import Composed
 from rankfold.recursions import chain_log, chain_plain, chain_scaled
 from rankfold.recursions.factors import factor_gradients
 from rankfold.recursions.potentials import Chain
@@ -25,9 +26,9 @@ Arithmetic = Literal["scaled", "log"]
 Trace = Literal["log_z", "filtered", "future"]
 
 
-def solve(c: Chain, arithmetic: Arithmetic, precision: Precision) -> Solution:
-    """Run the forward pass; what is kept for the gradient is O(b t z)."""
-    return LogSolution(c.double(), asked=True) if arithmetic == "log" else ScaledSolution(c, precision)
+def solve(c: Chain, arithmetic: Arithmetic, precision: Precision, *, both: bool = False) -> Solution:
+    """Run the forward pass; what is kept for the gradient is O(b t z). `both`: a backward pass will follow."""
+    return LogSolution(c.double(), asked=True) if arithmetic == "log" else ScaledSolution(c, precision, both=both)
 
 
 class LogSolution:
@@ -79,12 +80,14 @@ class LogSolution:
 class ScaledSolution:
     """The first rungs: linear products on scaled vectors; `wider` holds the sequences that need more."""
 
-    def __init__(self, c: Chain, precision: Precision) -> None:
+    def __init__(self, c: Chain, precision: Precision, *, both: bool = False) -> None:
+        if precision == "bf16" and c.log_obs.is_cuda and not isinstance(c.transition, Composed):
+            precision = "tf32"  # casting operands at every step would cost more than it saves
         self.chain, self.precision = c, precision
         self.wider: list[tuple[Tensor, Solution]] = []
         self.settled = False
         with self._products():
-            self.run = chain_scaled.forward(c)
+            self.run = chain_scaled.forward(c, precision, both=both)
             self.log_z = self.run.log_z
             if may_look(self.log_z):
                 self._widen((~lossless(c, self.run)).nonzero()[:, 0])
@@ -113,7 +116,7 @@ class ScaledSolution:
             back = chain_scaled.backward(c, self.run, weight, tolerance)
             grads = [back.posterior[0].clone(), back.posterior.transpose(0, 1), c.last(back.posterior)]
             if of_transition:
-                grads += factor_gradients(c, back.source, back.target, log=False)
+                grads += factor_gradients(c, back.source, back.target, log=False, inner=back.inner)
         if not self.settled and may_look(back.trusted):
             known = torch.zeros_like(back.trusted)
             for index, _ in self.wider:

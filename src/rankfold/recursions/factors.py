@@ -8,16 +8,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rankfold.operators.protocol import Inner, KnowsGradients
 from rankfold.recursions.potentials import Chain
 
 
-def factor_gradients(c: Chain, source: Tensor, target: Tensor, *, log: bool) -> tuple[Tensor, ...]:
+def factor_gradients(
+    c: Chain, source: Tensor, target: Tensor, *, log: bool, inner: Inner | None = None
+) -> tuple[Tensor, ...]:
     """The transition's share of a gradient: one product over all positions, differentiated to its factors.
 
     With `log`, `source` is a log-message and `target` the gradient of its pushed logarithm.
     """
     if not source.numel():
         return tuple(torch.zeros_like(factor) for factor in c.transition.factors())
+    if not log and isinstance(c.transition, KnowsGradients):
+        found = c.transition.gradients(source.flatten(0, -2), target.flatten(0, -2), inner)
+        if found is not None:
+            return found
     with torch.inference_mode(False), torch.enable_grad():
         factors = [_ordinary(factor).requires_grad_() for factor in c.transition.factors()]
         source, target = _ordinary(source), _ordinary(target)

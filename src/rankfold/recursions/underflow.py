@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels.blocks import BLOCK
-from rankfold.recursions.chain_scaled import Forward
+from rankfold.recursions.chain_scaled import Forward, per_entry
 from rankfold.recursions.potentials import Chain
 
 
@@ -32,31 +32,32 @@ def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
 
 def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
     """Whether every entry that matters exceeds what may be missing from it by 1 / round-off."""
-    column = _column_sums(c)
+    column, loss = _losses(c, f)  # "1 y", "y"
     info = torch.finfo(column.dtype)
-    per_entry, loss = _per_entry(f, column), c.transition.push_loss()  # "t b", "y"
+    each = per_entry(f.norm, column)  # "t b"
     num_positions, num_sequences, num_states = f.filtered.shape
-    sound = torch.ones_like(c.lengths, dtype=torch.bool)
+    first = (c.log_initial > float("-inf")).to(column.dtype) * f.emission[0] * (info.tiny / info.eps)
+    sound = (first <= f.filtered[0] * f.norm[0].unsqueeze(-1)).all(-1)
     inside = c.inside().mT
-    height = max(1, BLOCK // (num_sequences * num_states))
-    for start in range(0, num_positions, height):
-        at = slice(start, start + height)
-        before = slice(max(start - 1, 0), min(start + height, num_positions) - 1)
-        missing = per_entry[before].unsqueeze(-1) * column + loss
-        if start == 0:
-            missing = torch.cat([(c.log_initial > float("-inf")).to(missing.dtype).unsqueeze(0), missing])
-        missing = missing * f.emission[at] * (info.tiny / info.eps)
-        clear = (missing <= f.filtered[at] * f.norm[at].unsqueeze(-1)).all(-1)
-        sound &= torch.where(inside[at], clear, True).all(0)
-    at_end = (c.last(per_entry) + 1) * (num_states * info.tiny / info.eps)
+    clear = f.ahead.clear if f.ahead is not None else None
+    if clear is None:
+        clear = torch.ones_like(inside)
+        height = max(1, BLOCK // (num_sequences * num_states))
+        for start in range(1, num_positions, height):
+            at = slice(start, start + height)
+            missing = each[start - 1 : start + height - 1][: len(f.norm[at])].unsqueeze(-1) * column + loss
+            missing = missing * f.emission[at] * (info.tiny / info.eps)
+            clear[at] = (missing <= f.filtered[at] * f.norm[at].unsqueeze(-1)).all(-1)
+    sound &= torch.where(inside[1:], clear[1:], True).all(0)
+    at_end = (c.last(each) + 1) * (num_states * info.tiny / info.eps)
     return sound & (at_end <= (c.last(f.filtered) * f.final).sum(-1))
 
 
 def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
     """The bound itself: what may be missing travels through the same steps as the message."""
-    column = _column_sums(c)
+    column, loss = _losses(c, f)
     info = torch.finfo(column.dtype)
-    per_entry, loss = _per_entry(f, column), c.transition.push_loss()
+    each = per_entry(f.norm, column)
     num_states = column.shape[1]
     noise = (c.log_initial > float("-inf")).to(column.dtype)
     at_end = torch.zeros_like(noise)
@@ -65,22 +66,17 @@ def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
             noise = c.transition.push(noise) + loss
         # An observation of weight zero leaves nothing behind, so nothing can be missing there.
         possible = c.log_obs[:, t] > float("-inf")
-        noise = noise * f.emission[t] / f.norm[t].unsqueeze(-1) + per_entry[t].unsqueeze(-1)
+        noise = noise * f.emission[t] / f.norm[t].unsqueeze(-1) + each[t].unsqueeze(-1)
         noise = torch.where(possible, noise, 0.0)
         at_end = torch.where((c.lengths == t + 1)[:, None], noise, at_end)
     missing = ((at_end * f.final).sum(-1) + num_states) * info.tiny
     return missing <= info.eps * (c.last(f.filtered) * f.final).sum(-1)
 
 
-def _per_entry(f: Forward, column: Tensor) -> Tensor:  # "t b"
-    """What one step may lose in any entry by itself: in the emissions, in their product, in the rescale."""
-    largest = torch.full_like(f.norm, 1.0) + column.amax()
-    largest[0] = 2.0  # nothing was pushed yet
-    return largest / f.norm + 1
-
-
-def _column_sums(c: Chain) -> Tensor:  # "1 y"
-    return c.transition.push(torch.ones_like(c.log_initial[:1])).to(c.log_obs.dtype)
+def _losses(c: Chain, f: Forward) -> tuple[Tensor, Tensor | float]:  # "1 y", "y"
+    if f.losses is not None:
+        return f.losses.column, f.losses.push
+    return c.transition.push(torch.ones_like(c.log_initial[:1])).to(c.log_obs.dtype), c.transition.push_loss()
 
 
 def _take(f: Forward, index: Tensor) -> Forward:

@@ -1,4 +1,4 @@
-"""Everything a run needs to go on as if it had never stopped, in one file that is replaced whole.
+"""Everything a run needs to go on as if it had never stopped, in one file, or several, replaced as a whole.
 
 Random numbers need no state: those of an update are drawn from a generator made of (seed, update).
 Read next: `data/weights.py`.
@@ -10,12 +10,13 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from rankfold.data.weights import load_tensors, save_tensors
+from rankfold.data.row_pieces import join_pieces, to_pieces
+from rankfold.data.weights import load_sharded, load_tensors, save_sharded, save_tensors
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
 from rankfold.training.schedule import Plateau
@@ -37,19 +38,43 @@ class Progress:
     stopped: bool = False  # early
     finished: bool = False  # the end is in the metrics
     plateau: Plateau = field(default_factory=Plateau)
+    part_tokens: int = 0  # what fitted at once when the run began: sums round as they did then
+    eval_tokens: int = 0
 
 
 def save_checkpoint(
-    path: Path, model: AnyModel, optimizer: torch.optim.Optimizer, progress: Progress, carried: Any, corpus: str
+    path: Path,
+    model: AnyModel,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    carried: Any,
+    corpus: str,
+    *,
+    shard_bytes: int = 0,
+    moments: Literal["float32", "bf16"] = "float32",
 ) -> None:
-    """Write all of it; the earlier checkpoint stays until the new one is complete."""
+    """Write all of it; the earlier checkpoint stays until the new one is complete.
+
+    With `shard_bytes`, in files of at most so many bytes and an index beside them. With moments="bf16" the
+    optimiser's averages lose all but 8 bits: half the bytes of them, and a run that goes on is no longer the same.
+    """
     tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
     for i, state in optimizer.state_dict()["state"].items():
-        tensors.update({f"optimizer.{i}.{name}": x for name, x in state.items()})
+        tensors.update({f"optimizer.{i}.{name}": _stored(name, x, moments) for name, x in state.items()})
     for i, x in enumerate(_leaves(carried)):
         tensors[f"carried.{i}"] = x
     content = {"format": FORMAT, "corpus": corpus, "progress": asdict(progress)}
-    save_tensors(path, tensors, {"state": json.dumps(content)})
+    metadata = {"state": json.dumps(content)}
+    if not shard_bytes:
+        save_tensors(path, tensors, metadata)
+        return
+    pieces, limit = to_pieces(tensors, shard_bytes, metadata)
+    save_sharded(path.parent, pieces, stem=_stem(path), max_shard_bytes=limit, metadata=metadata, superseding=True)
+
+
+def has_checkpoint(path: Path) -> bool:
+    """Whether there is one, in one file or in shards."""
+    return path.exists() or _index(path).exists()
 
 
 @dataclass
@@ -87,7 +112,11 @@ class Loaded:
 
 def load_checkpoint(path: Path) -> Loaded:
     """Read a checkpoint; `DataError` for one that is missing, cut short or of another kind."""
-    tensors, metadata = load_tensors(path)
+    if _index(path).exists():
+        pieces, metadata = load_sharded(path.parent, _stem(path))
+        tensors = join_pieces(pieces)
+    else:
+        tensors, metadata = load_tensors(path)
     try:
         content = json.loads(metadata["state"])
         if content["format"] != FORMAT:
@@ -106,6 +135,19 @@ def update_seed(seed: int, update: int, part: int = 0) -> int:
     """A seed for the random numbers of one batch of an update: no two, nor those of neighbouring seeds, are alike."""
     digest = hashlib.sha256(f"update:{seed}:{update}:{part}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _index(path: Path) -> Path:
+    return path.with_name(f"{_stem(path)}.safetensors.index.json")
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".safetensors")
+
+
+def _stored(name: str, x: Any, moments: str) -> Any:
+    """A tensor of the optimiser's state as it is written; `step` counts, and stays whole."""
+    return x.bfloat16() if moments == "bf16" and name != "step" else x
 
 
 def _leaves(carried: Any) -> list[Tensor]:

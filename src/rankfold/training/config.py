@@ -56,6 +56,8 @@ class TrainConfig:
     min_lr: float = 0.0  # where linear and cosine end, and below which plateau does not go
     plateau_factor: float = 0.25  # plateau: the rate is multiplied by this
     plateau_patience: int = 4  # plateau: after more than so many evaluations without a better one
+    plateau_threshold: float = 0.0  # plateau: how much better, as a share of the log-likelihood; below 0: or worse
+    average: float = 0.0  # evaluate and save a running average of the parameters with this decay; 0: none
     patience: int = 0  # stop after so many evaluations without a better one; 0: never
     evaluate_every: int = 500  # updates
     checkpoint_every: int = 250  # updates
@@ -63,18 +65,26 @@ class TrainConfig:
     precision: Precision = "float32"  # of matrix products
     device: Literal["auto", "cpu", "cuda"] = "auto"
     graphs: bool = True  # on a GPU: capture the gradient of each shape of batch
+    memory: float = 0.0  # GiB a run may take: batches are computed in parts that fit; 0: what the device has free
+    checkpoint_shard_mb: float = 0.0  # checkpoints in files of at most so many million bytes; 0: in one
+    optimizer_state: Literal["float32", "bf16"] = "float32"  # of the optimiser's moments in a checkpoint
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
         check_choices(self)
         _expect_at_least(self, 1, "updates", "accumulate", "evaluate_every", "checkpoint_every", "log_every")
         _expect_at_least(self, 0, "seed", "clip", "weight_decay", "warmup", "min_lr", "plateau_patience", "patience")
+        _expect_at_least(self, 0, "memory", "checkpoint_shard_mb")
         if not self.lr > 0:
             raise DomainError(f"lr is {self.lr}, but a learning rate is above 0.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise DomainError(f"betas is {list(self.betas)}, but two numbers, at least 0 and below 1, were expected.")
         if not 0 < self.plateau_factor < 1:
             raise DomainError(f"plateau_factor is {self.plateau_factor}, but must be above 0 and below 1.")
+        if not -1 < self.plateau_threshold < 1:
+            raise DomainError(f"plateau_threshold is {self.plateau_threshold}, but must lie between -1 and 1.")
+        if not 0 <= self.average < 1:
+            raise DomainError(f"average is {self.average}, but must be at least 0 and below 1.")
         if self.seed >= 2**63:
             raise DomainError(f"seed is {self.seed}, but must be below 2**63.")
 
@@ -88,7 +98,8 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        if self.data.batching == "streams" and self.model.state_dropout and self.model.family != "rank":
+        carries = self.model.family in ("rank", "block")  # no dropout of states; states carried by their number
+        if self.data.batching == "streams" and self.model.state_dropout and not carries:
             raise DomainError(
                 'data.batching is "streams" with model.state_dropout above 0: a carried state would be of states that '
                 "the next\n  step has dropped. Set model.state_dropout=0, or batch by sentences."

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from rankfold.data.batch import Batch
 from rankfold.models.catalog import AnyModel
+from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.config import Config
 
@@ -43,11 +44,14 @@ class GraphedGradients:
         self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
 
     @classmethod
-    def of(cls, model: AnyModel, config: Config) -> GraphedGradients | None:
-        """Where graphs serve: on a GPU, with shapes that repeat and no state carried in from the batch before."""
+    def of(cls, model: AnyModel, config: Config, tokens: int = 0) -> GraphedGradients | None:
+        """Where graphs serve: on a GPU, with shapes that repeat and no state carried in from the batch before.
+
+        Shapes are filled up to `tokens`: those of a batch, or fewer if batches come in parts.
+        """
         shapes_repeat = model.config.state_dropout_kind == "exact" or not model.config.state_dropout
         serves = config.train.graphs and model.device.type == "cuda" and config.data.batching != "streams"
-        return cls(model, config.data.tokens, config.train.precision) if serves and shapes_repeat else None
+        return cls(model, tokens or config.data.tokens, config.train.precision) if serves and shapes_repeat else None
 
     def takes(self, batch: Batch) -> bool:
         """Whether a graph of its width, filled up to the budget of tokens, holds this batch.
@@ -82,8 +86,6 @@ class GraphedGradients:
         lengths = torch.ones(shape[0], dtype=torch.int64, device=device)
         weight = torch.ones(shape[0], dtype=torch.float64, device=device)
         share = torch.ones((), dtype=torch.float64, device=device)
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
         grads = []
         for x in self.parameters:
             x.grad = torch.zeros_like(x) if x.grad is None else x.grad
@@ -95,14 +97,14 @@ class GraphedGradients:
                 total = (weight * self.model.log_z(p, precision=self.precision)).sum()
                 return total.detach(), torch.autograd.grad(-share * total, self.parameters)
 
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # libraries set themselves up on first use, which cannot be captured
-                gradients()
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph, pool=self.pool):
+        def added() -> Tensor:
             total, found = gradients()
             for grad, new in zip(grads, found, strict=True):
                 grad += new
+            return total
+
+        before = [grad.clone() for grad in grads]
+        graph, total = captured(added, pool=self.pool, generator=self.generator)
+        for grad, value in zip(grads, before, strict=True):  # the runs that prepared the capture added theirs
+            grad.copy_(value)
         return Captured(graph, words, lengths, weight, share, total)

@@ -10,11 +10,9 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
@@ -23,17 +21,16 @@ from rankfold.errors import DataError, DomainError
 from rankfold.models.block_hmm import BlockCarried
 from rankfold.models.catalog import build_model
 from rankfold.models.pretrained import load_model
-from rankfold.numerics.precision import matmul_precision, parameter_precision
 from rankfold.settings import to_toml
-from rankfold.training.checkpoint import Loaded, Progress, load_checkpoint, save_checkpoint, update_seed
+from rankfold.training.checkpoint import Loaded, Progress, has_checkpoint, load_checkpoint, save_checkpoint
 from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
 from rankfold.training.evaluation import Evaluation, evaluate
-from rankfold.training.graphs import GraphedGradients
+from rankfold.training.gradients import Gradients
 from rankfold.training.report import Reporter, summary, tensorboard_writer
 from rankfold.training.run_dir import CHECKPOINT, RECIPE, RunDir, environment
 from rankfold.training.schedule import learning_rate
-from rankfold.training.setup import chosen_device, clusters, opened, optimizer, signals, text_of
+from rankfold.training.setup import chosen_device, clusters, fitted, opened, optimizer, signals, text_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def train(
         vocabulary = Vocabulary.load(run.path / "vocab.json") if resume else None
         corpus = read_corpus(data, config.data, vocabulary)
         checkpoint = run.path / CHECKPOINT
-        loaded = load_checkpoint(checkpoint) if resume and checkpoint.exists() else None
+        loaded = load_checkpoint(checkpoint) if resume and has_checkpoint(checkpoint) else None
         if resume and not loaded:
             report.say(f"{run.path} holds no checkpoint: the run starts again from its first update")
         if resume and text_of(run.path) != corpus.fingerprint:
@@ -88,18 +85,19 @@ class Trainer:
         groups = clusters(config, corpus, report, loaded)
         if config.data.batching == "streams":
             corpus.epoch(config.data, config.train.seed, 0)  # too few tokens are found out before any work
+        room = fitted(config, corpus, groups, self.device, self.progress, report.say)
+        self.eval_data = replace(config.data, eval_tokens=room.eval_tokens or config.data.eval_tokens)
         self.model = build_model(config.model, len(corpus.vocabulary), clusters=groups, seed=config.train.seed)
         self.model.vocabulary = corpus.vocabulary
         self.model.to(self.device)
         self.optimizer = optimizer(self.model, config.train)
-        self.carried: Any = None
+        self.gradients = Gradients(self.model, self.optimizer, config, room, self._not_finite)
         if loaded:
             loaded.fill(self.model, self.optimizer)
-            self.carried = loaded.carried(BlockCarried, self.device)
+            self.gradients.carried = loaded.carried(BlockCarried, self.device)
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
             report.say(f"{moved} lines of metrics after the last checkpoint moved to metrics.lost.jsonl")
-        self.graphs = GraphedGradients.of(self.model, config)
         self.interrupted = False
 
     def run(self) -> Result:
@@ -111,6 +109,11 @@ class Trainer:
             f"{self.corpus.train.num_tokens:,} training tokens, on {self.device}"
             + (f", from update {progress.update:,}" if progress.update else "")
         )
+        if config.optimizer_state == "bf16":
+            self.report.say(
+                "checkpoints keep the optimiser's moments in bf16: a run resumed from one is close to an uninterrupted "
+                "one, not equal to it"
+            )
         for line in self.corpus.warnings():
             self.report.say(line)
         if progress.finished:
@@ -163,7 +166,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         tokens = sum(batch.num_tokens for batch in batches)
-        total, norm = self._gradients(batches, tokens)
+        total, norm = self.gradients(batches, tokens, progress.update)
         if not math.isfinite(norm):
             raise self._not_finite(batches, f"the gradient's norm is {norm}")
         self.optimizer.step()
@@ -175,44 +178,6 @@ class Trainer:
         perplexity = math.exp(min(700.0, -progress.window_log_likelihood / progress.window_tokens))
         progress.window_log_likelihood, progress.window_tokens = 0.0, 0
         return {"train_perplexity": perplexity, "lr": rate, "gradient_norm": norm}
-
-    def _gradients(self, batches: list[Batch], tokens: int) -> tuple[float, float]:
-        """The log-likelihood of an update's batches, and the norm of the gradient before it is clipped."""
-        config, update = self.config.train, self.progress.update
-        seeds = [update_seed(config.seed, update, part) for part in range(len(batches))]
-        if self.graphs is not None and all(self.graphs.takes(batch) for batch in batches):
-            self.optimizer.zero_grad(set_to_none=False)
-            total = sum(float(self.graphs(batch, tokens, seed)) for batch, seed in zip(batches, seeds, strict=True))
-            norm = self._clipped()
-            if math.isfinite(total) and math.isfinite(norm):
-                return total, norm
-        self.optimizer.zero_grad(set_to_none=self.graphs is None)
-        total = sum(self._gradient(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
-        return total, self._clipped()
-
-    def _clipped(self) -> float:
-        """The norm of the gradient, which is then no longer than the recipe allows."""
-        return float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.clip or math.inf))
-
-    def _gradient(self, batch: Batch, tokens: int, seed: int) -> float:
-        """Add the gradient of one batch's share of the loss; its log-likelihood."""
-        generator = torch.Generator(device=self.device).manual_seed(seed)
-        precision = self.config.train.precision
-        streams = self.config.data.batching == "streams"
-        carried = None if batch.first else self.carried
-        with matmul_precision(parameter_precision(precision), self.device):
-            try:
-                p = self.model.potentials(batch.to(self.device), carried=carried, generator=generator)
-                log_likelihood = self.model.log_z(p, precision=precision).sum()
-            except DomainError as error:  # NaN among the weights
-                raise self._not_finite([batch], str(error).splitlines()[0]) from None
-            value = float(log_likelihood.detach())
-            if not math.isfinite(value):
-                raise self._not_finite([batch], f"its log-likelihood is {value}")
-            (log_likelihood / -tokens).backward()  # type: ignore[no-untyped-call]
-        if streams:
-            self.carried = self.model.carry(p)
-        return value
 
     def _not_finite(self, batches: list[Batch], what: str) -> DomainError:
         """The error that ends a run whose numbers are none, with the sentences that did it on disk."""
@@ -233,7 +198,7 @@ class Trainer:
         """Validation perplexity; the model is saved if it is the best so far."""
         config, plateau = self.config, self.progress.plateau
         try:
-            found = evaluate(self.model, self.corpus.valid, config.data, precision=config.train.precision)
+            found = evaluate(self.model, self.corpus.valid, self.eval_data, precision=config.train.precision)
         except DomainError as error:  # the update before it left no numbers
             raise DomainError(
                 f"update {self.progress.update}: the evaluation after it found none but: {error}\n"
@@ -260,15 +225,23 @@ class Trainer:
     def _checkpoint(self) -> None:
         self.run_dir.sync()
         self.progress.metrics_size = self.run_dir.metrics_size()
-        path = self.run_dir.path / CHECKPOINT
-        save_checkpoint(path, self.model, self.optimizer, self.progress, self.carried, self.corpus.fingerprint)
+        save_checkpoint(
+            self.run_dir.path / CHECKPOINT,
+            self.model,
+            self.optimizer,
+            self.progress,
+            self.gradients.carried,
+            self.corpus.fingerprint,
+            shard_bytes=int(self.config.train.checkpoint_shard_mb * 1e6),
+            moments=self.config.train.optimizer_state,
+        )
 
     def _finish(self) -> Result:
         """The test perplexity of the best model, once."""
         result = self._result(finished=True)
         if self.corpus.test is not None and math.isfinite(self.progress.plateau.best):
             best = load_model(self.run_dir.path / "best", device=str(self.device))
-            test = evaluate(best, self.corpus.test, self.config.data)  # float32, as `rankfold evaluate` does
+            test = evaluate(best, self.corpus.test, self.eval_data)  # float32, as `rankfold evaluate` does
             result = Result(**{**vars(result), "test": test})
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
         final |= {"best_valid_perplexity": result.best_valid_perplexity}

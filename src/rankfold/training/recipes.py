@@ -1,4 +1,8 @@
-"""Recipes by name or by file, with single values set from the command line. Read next: `training/config.py`."""
+"""Recipes by name or by file, with single values set from the command line. Read next: `training/config.py`.
+
+A recipe may begin with `base = "name"`: it is then that recipe with the values it gives itself. One step only, so that
+two files say all there is; a run keeps every value in its own recipe.toml.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import difflib
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 from rankfold.errors import DataError
 from rankfold.settings import assign, build, read_toml
@@ -21,16 +26,46 @@ def recipe_names() -> list[str]:
 def load_recipe(name: str | Path, settings: Sequence[str] = ()) -> Config:
     """A recipe by its name, or from a TOML file, with `a.b=c` settings on top; unknown keys are refused."""
     text = str(name)
-    if text in recipe_names():
-        with as_file(files("rankfold") / "recipes" / f"{text}.toml") as path:
-            mapping = read_toml(path)
-    elif Path(text).exists() or text.endswith(".toml"):
-        mapping = read_toml(text)
-    else:
-        near = difflib.get_close_matches(text, recipe_names(), n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(recipe_names())}."
-        raise DataError(f"no recipe and no file is called {text!r}.\n  {hint} A file of your own ends in .toml.")
+    mapping = _read(text)
+    if "base" in mapping:
+        mapping = _on_base(mapping, text)
     for setting in settings:
         assign(mapping, setting)
     source = f"recipe {text}" + (" with --set " + " --set ".join(settings) if settings else "")
     return build(Config, mapping, source=source)
+
+
+def _read(text: str) -> dict[str, Any]:
+    """The content of a recipe by its name, or of a file."""
+    if text in recipe_names():
+        with as_file(files("rankfold") / "recipes" / f"{text}.toml") as path:
+            return read_toml(path)
+    if Path(text).exists() or text.endswith(".toml"):
+        return read_toml(text)
+    raise DataError(f"no recipe and no file is called {text!r}.\n  {_hint(text)} A file of your own ends in .toml.")
+
+
+def _on_base(mapping: dict[str, Any], text: str) -> dict[str, Any]:
+    """The recipe that a recipe names as its base, with the recipe's own values in place of those it has."""
+    own = dict(mapping)
+    base = own.pop("base")
+    if base not in recipe_names():
+        raise DataError(
+            f"recipe {text}: its base is {base!r}, but the name of a shipped recipe was expected.\n  {_hint(str(base))}"
+        )
+    merged = _read(base)
+    if "base" in merged:
+        raise DataError(
+            f"recipe {text}: its base {base} has a base itself, {merged['base']}.\n"
+            "  One step is allowed: take that one."
+        )
+    for table, values in own.items():
+        both = isinstance(values, dict) and isinstance(merged.get(table), dict)
+        merged[table] = {**merged[table], **values} if both else values
+    return merged
+
+
+def _hint(name: str) -> str:
+    """The shipped recipe that is most like a name, or where they are listed."""
+    near = difflib.get_close_matches(name, recipe_names(), n=1)
+    return f"Did you mean {near[0]}?" if near else "rankfold train --list shows those that come along."

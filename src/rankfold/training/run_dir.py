@@ -28,6 +28,7 @@ except ImportError:  # no such locks here: runs go on without
     fcntl = None  # type: ignore[assignment]
 
 RECIPE, CHECKPOINT, METRICS = "recipe.toml", "checkpoint.safetensors", "metrics.jsonl"
+CHECKPOINT_INDEX = f"{CHECKPOINT}.index.json"  # where a checkpoint is in shards
 LOST, LOCK = "metrics.lost.jsonl", "lock"
 # Disks, mostly of a network, that keep no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -220,7 +221,7 @@ def environment() -> dict[str, Any]:
 
 
 def _expect_free(path: Path) -> None:
-    held = [name for name in (RECIPE, CHECKPOINT, METRICS) if os.path.lexists(path / name)]
+    held = [name for name in (RECIPE, CHECKPOINT, CHECKPOINT_INDEX, METRICS) if os.path.lexists(path / name)]
     if held:
         raise DataError(f"{path}: already holds a run ({', '.join(held)}): go on with --resume, or give another --out.")
 

@@ -19,13 +19,17 @@ class Plateau:
     since_best: int = 0  # evaluations
     since_change: int = 0  # evaluations without a better one since the rate last fell
     scale: float = 1.0
+    reference: float = math.inf  # the perplexity the next one is compared with, before the rate falls
 
     def see(self, perplexity: float, config: TrainConfig) -> bool:
         """Take note of an evaluation; whether it is the best so far."""
         better = perplexity < self.best
         self.best = min(self.best, perplexity)
         self.since_best = 0 if better else self.since_best + 1
-        self.since_change = 0 if better else self.since_change + 1
+        # By log-likelihoods. With a threshold below 0 a slightly worse one passes, and the next is held against it.
+        passes = math.log(perplexity) < math.log(self.reference) * (1.0 - config.plateau_threshold)
+        self.reference = perplexity if passes else self.reference
+        self.since_change = 0 if passes else self.since_change + 1
         if config.schedule == "plateau" and self.since_change > config.plateau_patience:
             self.scale *= config.plateau_factor
             self.since_change = 0

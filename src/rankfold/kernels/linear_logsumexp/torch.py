@@ -7,14 +7,14 @@ Read next: `numerics/precision.py`, which says what the products may lose.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankfold.numerics.log_space import log_sum
-from rankfold.numerics.precision import Precision, matmul_precision
+from rankfold.kernels.triton_here import triton_serves
+from rankfold.numerics.precision import Products, current_precision, products_in
 
 # Entries of a block of logits, by device type. Time of forward and backward against torch.logsumexp of the whole table,
 # two cores of a server CPU, float32, z = 4096, v = 10000, d = 128: 0.87 at 2**18, 0.65 at 2**20, 0.64 at 2**21 and 0.66
@@ -43,7 +43,7 @@ def linear_logsumexp(query: Tensor, key: Tensor, bias: Tensor | None = None) -> 
     if torch.is_autocast_enabled(query.device.type):  # layers before this one may have given half precision
         query, key = _single(query), _single(key)
         bias = None if bias is None else _single(bias)
-    out: Tensor = _LinearLogSumExp.apply(query, key, bias, _precision(query.device))
+    out: Tensor = _LinearLogSumExp.apply(query, key, bias, current_precision(query.device))
     return out
 
 
@@ -51,12 +51,21 @@ class _LinearLogSumExp(torch.autograd.Function):
     """The normaliser with the softmax as its derivative."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, bias: Tensor | None, precision: Precision) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, bias: Tensor | None, precision: Products) -> Tensor:
+        ctx.precision, ctx.fused = precision, _fused(query, key, precision)
+        if ctx.fused:
+            from rankfold.kernels.half import halved
+            from rankfold.kernels.linear_logsumexp.triton import log_normalisers
+
+            halves = halved(query), halved(key)
+            out = log_normalisers(*halves, bias)
+            ctx.save_for_backward(query, key, bias, out, *halves[0], *halves[1])
+            return out
         num_rows, num_keys = len(query), len(key)
         keep = num_rows * num_keys <= KEPT.get(query.device.type, KEPT["cuda"])
         table = query.new_empty(num_rows if keep else _height(query, key), num_keys)
         shift, total = query.new_empty(num_rows), query.new_empty(num_rows)
-        with _products(precision, query.device):
+        with products_in(precision, query.device):
             for rows in _blocks(query, key):
                 share = table[rows] if keep else table[: rows.stop - rows.start]
                 _logits(query[rows], key, bias, precision, share)
@@ -64,7 +73,6 @@ class _LinearLogSumExp(torch.autograd.Function):
                 shift[rows] = torch.where(top.isinf(), 0.0, top)  # -inf is a row without keys, +inf stays +inf
                 torch.sum(share.sub_(shift[rows, None]).exp_(), 1, out=total[rows])
         out = total.log() + shift
-        ctx.precision = precision
         ctx.save_for_backward(query, key, bias, out, *((table, total) if keep else ()))
         return out
 
@@ -76,10 +84,16 @@ class _LinearLogSumExp(torch.autograd.Function):
         if torch.is_grad_enabled():
             # The gradient will be differentiated: give autograd ordinary operations to follow.
             return _retraced((query, key, bias), wanted, grad, ctx.precision)
+        if ctx.fused:
+            from rankfold.kernels.half import Half
+            from rankfold.kernels.linear_logsumexp.triton import gradients
+
+            halves = Half(*kept[:2]), Half(*kept[2:])
+            return (*gradients(query, key, bias, halves, out, grad, wanted), None)
         grad_query = torch.empty_like(query) if wanted[0] else None
         grad_key = torch.zeros_like(key) if wanted[1] else None
         grad_bias = torch.zeros_like(bias) if wanted[2] else None
-        with _products(ctx.precision, query.device):
+        with products_in(ctx.precision, query.device):
             for rows, share, weight in _softmax(query, key, bias, out, kept, grad, ctx.precision):
                 # Row weights go to the small side of each product, so that nothing more passes over the block.
                 if grad_query is not None:
@@ -91,8 +105,13 @@ class _LinearLogSumExp(torch.autograd.Function):
         return grad_query, grad_key, grad_bias, None
 
 
+def _fused(query: Tensor, key: Tensor, precision: Products) -> bool:
+    """Whether the Triton kernel takes over: it rounds operands as TF32 does, so not in float32."""
+    return precision != "float32" and query.dtype == torch.float32 and triton_serves(query, key)
+
+
 def _softmax(
-    query: Tensor, key: Tensor, bias: Tensor | None, out: Tensor, kept: list[Tensor], grad: Tensor, precision: Precision
+    query: Tensor, key: Tensor, bias: Tensor | None, out: Tensor, kept: list[Tensor], grad: Tensor, precision: Products
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Blocks of (rows, share "z v", weight "z"): share * weight is the gradient of the block's logits."""
     if kept:
@@ -108,14 +127,14 @@ def _softmax(
 
 
 def _retraced(
-    inputs: tuple[Tensor, Tensor, Tensor | None], wanted: tuple[bool, ...], grad: Tensor, precision: Precision
+    inputs: tuple[Tensor, Tensor, Tensor | None], wanted: tuple[bool, ...], grad: Tensor, precision: Products
 ) -> tuple[Tensor | None, ...]:
     """The gradients as operations that autograd can follow again; the table of logits is written whole."""
     # Views, because inputs may be made of one another: only the last step to each is asked for.
     query, key, bias = (None if x is None else x.view_as(x) for x in inputs)
     assert query is not None
     assert key is not None
-    with _products(precision, query.device):
+    with products_in(precision, query.device):
         logits = query @ key.T
         out = log_sum(logits if bias is None else logits + bias)
         asked = [x for x, want in zip((query, key, bias), wanted, strict=False) if want and x is not None]
@@ -137,23 +156,7 @@ def _single(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _precision(device: torch.device) -> Precision:
-    """The mode of products that the caller has set. Only CUDA multiplies bfloat16 into float32 sums."""
-    if device.type != "cuda":
-        return "float32"
-    if torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
-        return "bf16"
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
-
-
-def _products(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
-    """Products as the mode says. Autocast is off: it would round the logits, too, and not only their operands."""
-    if precision == _precision(device) and not torch.is_autocast_enabled(device.type):
-        return nullcontext()  # as it is: two switches of mode cost a small table as much as its products
-    return matmul_precision("tf32" if precision == "tf32" else "float32", device)
-
-
-def _logits(x: Tensor, key: Tensor, bias: Tensor | None, precision: Precision, out: Tensor) -> None:
+def _logits(x: Tensor, key: Tensor, bias: Tensor | None, precision: Products, out: Tensor) -> None:
     """x . key + bias, written into `out`."""
     if precision == "bf16" and x.dtype == torch.float32:
         torch.mm(x.bfloat16(), key.bfloat16().T, out_dtype=torch.float32, out=out)
@@ -165,13 +168,13 @@ def _logits(x: Tensor, key: Tensor, bias: Tensor | None, precision: Precision, o
         torch.addmm(bias, x, key.T, out=out)
 
 
-def _product(x: Tensor, y: Tensor, precision: Precision) -> Tensor:
+def _product(x: Tensor, y: Tensor, precision: Products) -> Tensor:
     if precision == "bf16" and x.dtype == torch.float32:
         return torch.mm(x.bfloat16(), y.bfloat16(), out_dtype=torch.float32)
     return torch.mm(x, y)
 
 
-def _add_product(total: Tensor, x: Tensor, y: Tensor, precision: Precision) -> None:
+def _add_product(total: Tensor, x: Tensor, y: Tensor, precision: Products) -> None:
     if precision == "bf16" and x.dtype == torch.float32:
         total.add_(_product(x, y, precision))
     else:

@@ -1,0 +1,166 @@
+"""Runs in a folder of results, and the papers' figures beside which they stand.
+
+Read next: `results.py`, which makes the page of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankfold.errors import DataError
+from rankfold.settings import build, read_toml, to_mapping
+from rankfold.training.config import Config
+from rankfold.training.recipes import load_recipe, recipe_names
+from rankfold.training.run_dir import METRICS, RECIPE, read_metrics
+
+FAITHFUL = "-faithful"
+CORPORA = {
+    "ptb": "ptb",
+    "wt2": "wikitext-2",
+}  # by a part of a recipe's name; the folder of the text has the second name
+# Settings that change nothing but where a run writes and what it runs on.
+NAMES = ("device", "graphs", "memory", "tensorboard", "log_every", "checkpoint_every", "checkpoint_shard_mb")
+SILENT = {f"train.{name}" for name in NAMES}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a paper's table."""
+
+    corpus: str
+    recipe: str  # runs of it, or of it with -faithful, stand beside the row
+    model: str
+    source: str = ""
+    note: str = ""
+    valid: float | None = None
+    test: float | None = None
+    second_hand: bool = False  # figures from a listing, not from the paper itself
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a folder of results holds: the end of a run, or how far it came."""
+
+    name: str  # of its folder
+    config: Config
+    recipe: str | None  # the shipped recipe its folder is named after
+    gpu: str | None
+    records: list[dict[str, Any]] = field(repr=False)
+
+    @property
+    def corpus(self) -> str | None:
+        """The text, by the name of the folder."""
+        return next(
+            (corpus for part, corpus in CORPORA.items() if part in self.name.replace(".", "-").split("-")), None
+        )
+
+    @property
+    def updates(self) -> int:
+        """Updates reached."""
+        return int(self.records[-1]["update"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, by its budget or by early stopping."""
+        return any(record.get("end") for record in self.records)
+
+    @property
+    def minutes(self) -> float:
+        """Of training, evaluations included."""
+        return float(self.records[-1]["seconds"]) / 60
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """(minutes, validation perplexity) of every evaluation."""
+        return [(r["seconds"] / 60, value) for r in self.records if (value := _number(r, "valid_perplexity"))]
+
+    @property
+    def valid(self) -> float | None:
+        """The best validation perplexity."""
+        return min((value for _, value in self.curve), default=None)
+
+    @property
+    def test(self) -> float | None:
+        """The test perplexity of the best model; None before the end."""
+        return next((r["test_perplexity"] for r in self.records if _number(r, "test_perplexity")), None)
+
+    @property
+    def train(self) -> float | None:
+        """The last training perplexity, with dropout where the recipe has it."""
+        values = [value for r in self.records if (value := _number(r, "train_perplexity"))]
+        return values[-1] if values else None
+
+    @property
+    def protocol(self) -> str:
+        """What a perplexity is conditioned on."""
+        return "state carried" if self.config.data.batching == "streams" else "sentences independent"
+
+    @property
+    def command(self) -> str:
+        """What repeats the run."""
+        recipe = self.recipe or f"{self.name}/{RECIPE}"
+        settings = [] if self.recipe is None else list(_settings(load_recipe(self.recipe), self.config))
+        sets = [word for setting in settings for word in ("--set", setting)]
+        data = self.corpus or "DIR"
+        return shlex.join(["rankfold", "train", "--recipe", recipe, *sets, "--data", data, "--out", "run"])
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """The runs of a folder, by name: every folder in it with a recipe and at least one line of metrics."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; one with a folder a run was expected.")
+    runs = []
+    for path in sorted(item for item in folder.iterdir() if (item / RECIPE).is_file()):
+        records = read_metrics(path / METRICS) if (path / METRICS).is_file() else []
+        if records:
+            config = build(Config, read_toml(path / RECIPE), source=path / RECIPE)
+            runs.append(Run(path.name, config, _recipe(path.name), _gpu(path / "environment.json"), records))
+    return runs
+
+
+def published() -> list[Row]:
+    """The papers' rows, their sources written out."""
+    path = Path(__file__).with_name("published.toml")
+    content = read_toml(path)
+    sources = content["sources"]
+    rows = [build(Row, row, source=f"{path}, row {i}") for i, row in enumerate(content["rows"], 1)]
+    return [Row(**{**vars(row), "source": sources[row.source] if row.source else ""}) for row in rows]
+
+
+def belongs(run: Run, row: Row) -> bool:
+    """Whether a run is of a row's recipe, trained in either way."""
+    return run.recipe is not None and run.recipe.removesuffix(FAITHFUL) == row.recipe
+
+
+def _recipe(name: str) -> str | None:
+    """The longest recipe whose name a folder's begins with: lhmm-4096-1024-ptb-seed2 is of lhmm-4096-1024-ptb."""
+    begun = [recipe for recipe in recipe_names() if name == recipe or name.startswith((f"{recipe}-", f"{recipe}."))]
+    return max(begun, key=len, default=None)
+
+
+def _gpu(path: Path) -> str | None:
+    try:
+        device = json.loads(path.read_bytes()).get("cuda_device")
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{path}: cannot be read ({error!r}); it says what a run ran on.") from None
+    return None if device is None else str(device)
+
+
+def _number(record: dict[str, Any], key: str) -> float | None:
+    value = record.get(key)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _settings(shipped: Config, own: Config) -> Iterator[str]:
+    """What --set turns the one into the other."""
+    before, after = to_mapping(shipped), to_mapping(own)
+    for table, values in after.items():
+        for key, value in values.items():
+            if before[table][key] != value and f"{table}.{key}" not in SILENT:
+                yield f"{table}.{key}={value if isinstance(value, str) else json.dumps(value)}"

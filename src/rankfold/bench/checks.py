@@ -1,0 +1,131 @@
+"""No time without a right result: a step against the plain reference, against float64, and its graph against itself.
+
+A failing check leaves a row without times. Read next: `bench/reference.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.bench.cases import Case, small
+from rankfold.bench.memory import out_of_memory, release, too_large
+from rankfold.bench.step import Gradients, gradients, log_z, reference_gradients
+from rankfold.data.batch import Batch
+from rankfold.numerics.precision import Precision
+
+EXACT = 1e-10  # float64 against float64: the same sums in another order
+# log Z at the full size against float64, relative.
+FULL: dict[Precision, float] = {"float32": 1e-6, "tf32": 3e-5, "bf16": 1e-3}
+# log Z of few states and words, whose rounding errors do not average out. On a CPU, 2026-11-15, all families: 5e-8,
+# 3e-4 (operands of products rounded to tf32 by hand) and 2e-4 (bf16, which leaves the distributions in float32 there).
+SMALL: dict[Precision, float] = {"float32": 1e-5, "tf32": 1e-3, "bf16": 1e-2}
+# Gradients, against the largest entry of the same parameter's. Likewise 7e-5, 4e-3 and 2e-2, the largest where a start
+# that is nearly certain cancels.
+GRADIENT: dict[Precision, float] = {"float32": 1e-3, "tf32": 2e-2, "bf16": 1e-1}
+# Two float32 codes at the full size, each with rounding errors of its own.
+REFERENCE: dict[Precision, float] = {"float32": 1e-5, "tf32": 1e-4, "bf16": 2e-3}
+
+
+class Check(NamedTuple):
+    """One comparison; `error` is None where it was left out, and `why` says why."""
+
+    what: str
+    error: float | None
+    allowed: float
+    why: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within its limit; NaN is not, a check left out is."""
+        return self.error is None or self.error <= self.allowed
+
+    def text(self) -> str:
+        """The check in a line."""
+        if self.error is None:
+            return f"{self.what}: left out, {self.why}"
+        return f"{self.what}: off by {self.error:.2g}, allowed {self.allowed:.2g}"
+
+
+def small_checks(case: Case, precision: Precision, device: torch.device) -> list[Check]:
+    """log Z and every parameter's gradient at a small size of the same family, against the reference in float64."""
+    tiny = small(case)
+    batch = tiny.draw(device)
+    lengths = torch.tensor([tiny.length, 1, 3, 5][: tiny.batch], device=device)
+    batch = batch._replace(lengths=lengths)
+    model = tiny.build(device)
+    truth_model = copy.deepcopy(model).double()
+    truth = reference_gradients(truth_model, batch)
+    ours = gradients(truth_model, batch)
+    lower = gradients(model, batch, precision)
+    where = "at a small size, against the reference in float64"
+    return [
+        Check(f"log Z in float64 {where}", relative(ours.log_z, truth.log_z), EXACT),
+        Check(f"gradients in float64 {where}", gradient_error(ours, truth), EXACT),
+        Check(f"log Z in {precision} {where}", relative(lower.log_z, truth.log_z), SMALL[precision]),
+        Check(f"gradients in {precision} {where}", gradient_error(lower, truth), GRADIENT[precision]),
+    ]
+
+
+def full_check(model: Any, batch: Batch, precision: Precision, peak_bytes: int) -> Check:
+    """log Z at the full size, without dropout, against the same code in float64; left out where that does not fit."""
+    device = batch.words.device
+    what = f"log Z in {precision} at this size, against float64"
+    why = too_large(2 * peak_bytes, device)
+    if why:
+        return Check(what, None, FULL[precision], why)
+    with torch.no_grad():
+        found = log_z(model, batch, precision)
+        try:
+            truth = log_z(copy.deepcopy(model).double(), batch, "float32")
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            truth = None
+    release(device)
+    if truth is None:
+        return Check(what, None, FULL[precision], "float64 does not fit into memory")
+    return Check(what, relative(found, truth), FULL[precision])
+
+
+def reference_check(found: Tensor, reference: Tensor, precision: Precision) -> Check:  # "b", "b"
+    """log Z at the full size against the plain code, which shares no blocked sum with ours."""
+    what = f"log Z in {precision} at this size, against the reference"
+    return Check(what, relative(found, reference), REFERENCE[precision])
+
+
+def replay_checks(replayed: Gradients, eager: Gradients, precision: Precision) -> list[Check]:
+    """log Z and gradients of a captured graph against an eager step of the same seed.
+
+    A sequence that the graph cannot vouch for is NaN there, and fails: its step would be repeated eagerly.
+    """
+    return [
+        Check(f"log Z of the captured step in {precision}", relative(replayed.log_z, eager.log_z), FULL[precision]),
+        Check(f"gradients of the captured step in {precision}", gradient_error(replayed, eager), GRADIENT[precision]),
+    ]
+
+
+def relative(found: Tensor, truth: Tensor) -> float:  # "b", "b"
+    """The largest difference of a sequence, relative to its value."""
+    return float(((found.double() - truth.double()) / truth.double()).abs().max())
+
+
+def gradient_error(found: Gradients, truth: Gradients) -> float:
+    """The largest difference in any parameter's gradient, relative to that gradient's largest entry.
+
+    A gradient that nearly vanishes, a hundredth of the largest one, is measured against that hundredth.
+    """
+    scale = max(float(x.abs().max()) for x in truth.parameters)
+    errors = []
+    for one, other in zip(found.parameters, truth.parameters, strict=True):
+        size = max(float(other.abs().max()), 1e-2 * scale)
+        errors.append(float((one.double() - other.double()).abs().max()) / size)
+    return max(errors, key=_nan_last)
+
+
+def _nan_last(error: float) -> float:
+    return math.inf if math.isnan(error) else error

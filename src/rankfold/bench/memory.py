@@ -1,0 +1,53 @@
+"""Whether a step fits: what a device has free, and what its errors say. Read next: `bench/row.py`."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import torch
+
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int | None:
+    """The bytes this machine has free; None where it does not say."""
+    found = []
+    table = Path("/proc/meminfo")
+    if table.is_file():
+        found += [int(line.split()[1]) * 1024 for line in table.read_text().splitlines() if "MemAvailable" in line]
+    limit, used = _number(_GROUP / "memory.max"), _number(_GROUP / "memory.current")
+    if limit is not None and used is not None:  # a container may have less than its machine
+        found.append(max(0, limit - used))
+    return min(found, default=None)
+
+
+def _number(path: Path) -> int | None:
+    text = path.read_text().strip() if path.is_file() else ""
+    return int(text) if text.isdigit() else None
+
+
+def too_large(num_bytes: float, device: torch.device) -> str:
+    """Why a computation of this peak is not begun; empty if it may fit.
+
+    Asked beforehand on a CPU alone, where Linux grants what it does not have and ends the process later. A GPU says so.
+    """
+    free = available_bytes() if device.type == "cpu" else None
+    if free is None or num_bytes <= free:
+        return ""
+    return f"needs about {num_bytes / 2**30:,.1f} GiB, {free / 2**30:,.1f} GiB are free"
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: torch raises plain RuntimeErrors on a CPU."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
+    )
+
+
+def release(device: torch.device) -> None:
+    """Give back what nobody holds any more, so that the next peak is its own."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

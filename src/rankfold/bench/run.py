@@ -1,0 +1,59 @@
+"""All rows of a table, with what they depend on: the machine, the library, the day. Read next: `bench/row.py`."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rankfold import __version__
+from rankfold.bench.cases import Case
+from rankfold.bench.ceilings import measure_ceilings
+from rankfold.bench.memory import release
+from rankfold.bench.row import Settings, measure_row
+from rankfold.errors import DomainError
+from rankfold.numerics.precision import Precision
+
+
+def run_cases(
+    cases: Sequence[Case],
+    precisions: Sequence[Precision],
+    device: torch.device,
+    *,
+    repeats: int = 15,
+    reference: bool = True,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """The report as plain data; `passed` is false if a check of any row failed."""
+    if repeats < 1:
+        raise DomainError(f"repeats is {repeats}, but must be at least 1.")
+    for case in cases:
+        case.checked()
+    say("the ceiling of this machine")
+    ceilings = measure_ceilings(device, precisions)
+    release(device)
+    settings = Settings(device, ceilings, repeats, reference, say)
+    rows = [measure_row(case, precision, settings) for case in cases for precision in precisions]
+    return {
+        "rankfold": __version__,
+        "device": device_name(device),
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+        "ceilings": ceilings._asdict(),
+        "rows": rows,
+        "passed": all(row["passed"] for row in rows),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The device as its maker calls it; of a CPU also how many threads are used."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    table = Path("/proc/cpuinfo")
+    lines = table.read_text().splitlines() if table.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {torch.get_num_threads()} threads"

@@ -1,0 +1,168 @@
+"""A report as tables a person reads: what was measured, and how far it is from the ceiling and from the plan.
+
+On a terminal drawn by rich where that is installed, Markdown elsewhere. Read next: `bench/run.py`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+Rows = list[list[str]]
+
+
+def text(report: dict[str, Any], *, terminal: bool = False, width: int | None = None) -> str:
+    """The whole report; `terminal` asks for rich."""
+    rows = report["rows"]
+    published = any(row["published_ms"] is not None for row in rows)
+    measured = [_measured(row, published=published) for row in rows]
+    parts = [
+        f"{report['device']}, torch {report['torch']}, rankfold {report['rankfold']}, {report['date']}",
+        "A gradient step, parameters to potentials to log Z and back, in ms: median (quartiles)."
+        + (" Captured as a CUDA graph; eager beside it." if any(row["captured"] for row in rows) else ""),
+        _table(MEASURED + (PUBLISHED if published else []), measured, terminal=terminal, width=width),
+    ]
+    timed = [row for row in rows if row["step_ms"]]
+    if timed:
+        rates = report["ceilings"]["multiply_adds_per_second"]
+        speeds = ", ".join(f"{rate / 1e12:,.3g} T multiply-adds/s in {name}" for name, rate in rates.items())
+        parts += [
+            f"Against the ceiling, measured here: {report['ceilings']['bytes_per_second'] / 1e9:,.0f} GB/s copied, "
+            f"{speeds}. The floor is the plan's work at these speeds; the plan's own time is its fixed estimate.",
+            _table(CEILING, [_ceiling(row) for row in timed], terminal=terminal, width=width),
+        ]
+    parts += ["\n".join(lines) for lines in (_exponents(report), _remarks(rows)) if lines]
+    return "\n\n".join(parts)
+
+
+MEASURED = ["model", "batch x length", "precision", "step", "eager", "forward", "MiB"]
+MEASURED += ["reference", "reference MiB", "reference / step", "error of log Z"]
+PUBLISHED = ["published", "published MiB", "published / step"]
+CEILING = ["model", "precision", "step", "floor", "share of the ceiling", "plan", "MiB", "plan's MiB"]
+
+
+def _measured(row: dict[str, Any], *, published: bool) -> list[str]:
+    cells = [
+        row["name"],
+        f"{row['batch']} x {row['length']}",
+        row["precision"],
+        _step(row),
+        _ms(row["eager_ms"]),
+        _ms(row["forward_ms"]),
+        _whole(row["peak_mib"]),
+        _spread(row["reference_ms"]) if row["reference_ms"] else "-",
+        _whole(row["reference_mib"]),
+        _times(row["ratio"]),
+        "-" if row["error"] is None else f"{row['error']:.1e}",
+    ]
+    if published:
+        ms, step = row["published_ms"], row["step_ms"]
+        cells += ["-" if ms is None else f"{ms:.1f}", _whole(row["published_mib"])]
+        cells += [_times(ms / step["median"] if ms and step else None)]
+    return cells
+
+
+def _step(row: dict[str, Any]) -> str:
+    if not row["passed"]:
+        return "CHECK FAILED"
+    return _spread(row["step_ms"]) if row["step_ms"] else "not run"
+
+
+def _ceiling(row: dict[str, Any]) -> list[str]:
+    return [
+        row["name"],
+        row["precision"],
+        _ms(row["step_ms"]),
+        f"{row['floor_ms']:.3g}",
+        f"{row['share']:.0%}",
+        f"{row['estimate_ms']:.3g}",
+        _whole(row["peak_mib"]),
+        _whole(row["estimate_mib"]),
+    ]
+
+
+def _exponents(report: dict[str, Any]) -> list[str]:
+    sweep = report.get("sweep")
+    if not sweep:
+        return []
+    return [
+        f"time ~ {sweep['axis']}^{curve['exponent']:.2f}: {curve['code']}, {curve['precision']}, "
+        f"{min(curve['sizes']):,} to {max(curve['sizes']):,}"
+        for curve in sweep["curves"]
+        if curve["exponent"] is not None
+    ]
+
+
+def _remarks(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What failed, what was left out and why; each row's dropout."""
+    lines = []
+    for row in rows:
+        where = f"{row['name']}, {row['precision']}"
+        lines += [f"FAILED {where}: {check['text']}" for check in row["checks"] if not check["passed"]]
+        lines += [f"{where}: {check['text']}" for check in row["checks"] if check["error"] is None]
+        if row["note"]:
+            lines.append(f"{where}: not run, {row['note']}")
+        elif row["reference_note"] and row["reference_note"] != "not asked for":
+            lines.append(f"{where}: the reference is left out, it {row['reference_note']}")
+        if row["ratio"] is not None and row["same_step_ms"] != row["step_ms"]:
+            lines.append(
+                f"{where}: the reference has no dropout and is compared with our step without it, "
+                f"{_ms(row['same_step_ms'])} ms"
+            )
+    if any(not row["passed"] for row in rows):
+        lines.append("No time is reported for a result that is wrong.")
+    return lines
+
+
+def _ms(spread: dict[str, Any] | None) -> str:
+    return "-" if spread is None else _number(spread["median"])
+
+
+def _spread(spread: dict[str, Any]) -> str:
+    return f"{_number(spread['median'])} ({_number(spread['low'])} to {_number(spread['high'])})"
+
+
+def _number(ms: float) -> str:
+    return f"{ms:,.0f}" if ms >= 1000 else f"{ms:#.3g}".rstrip(".")
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def _table(head: Sequence[str], rows: Rows, *, terminal: bool, width: int | None) -> str:
+    if terminal:
+        try:
+            return _drawn(head, rows, width)
+        except ImportError:
+            pass
+    lines = [list(head), *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    body = [[_aligned(cell, widths[i], left=i == 0) for i, cell in enumerate(line)] for line in lines]
+    rule = ["-" * size if i == 0 else "-" * (size - 1) + ":" for i, size in enumerate(widths)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (body[0], rule, *body[1:]))
+
+
+def _aligned(cell: str, width: int, *, left: bool) -> str:
+    return cell.ljust(width) if left else cell.rjust(width)
+
+
+def _drawn(head: Sequence[str], rows: Rows, width: int | None) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for i, name in enumerate(head):
+        table.add_column(name, justify="left" if i == 0 else "right")
+    for row in rows:
+        bad = "CHECK FAILED" in row
+        table.add_row(*(Text(cell, style="red" if bad else "") for cell in row))
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=True).print(table)
+    return out.getvalue().rstrip()

@@ -1,0 +1,75 @@
+"""How long work takes: medians and quartiles, of the host's clock or of a replayed graph's events.
+
+Read next: `bench/step.py` for the work.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Spread(NamedTuple):
+    """Milliseconds: the median, the quartiles, and of how many."""
+
+    median: float
+    low: float
+    high: float
+    repeats: int
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Spread:
+        """The summary of at least one time."""
+        if len(times) == 1:
+            return cls(times[0], times[0], times[0], 1)
+        low, median, high = statistics.quantiles(times, n=4, method="inclusive")
+        return cls(median, low, high, len(times))
+
+
+def host_time(work: Callable[[], Any], device: torch.device) -> float:
+    """Milliseconds of one call by the host's clock, waiting for the device before and after."""
+    _wait(device)
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return 1e3 * (time.perf_counter() - start)
+
+
+def host_times(work: Callable[[], Any], device: torch.device, *, repeats: int, warm: int = 2) -> Spread:
+    """The spread of calls after some to warm up."""
+    for _ in range(warm):
+        work()
+    return Spread.of([host_time(work, device) for _ in range(repeats)])
+
+
+def replay_times(graph: torch.cuda.CUDAGraph, *, repeats: int, warm: int = 4) -> Spread:
+    """The spread of a captured graph's replays, each between two events of the device."""
+    times = []
+    for _ in range(warm + repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return Spread.of(times[warm:])
+
+
+def peak_mib(work: Callable[[], Any], device: torch.device) -> float | None:
+    """The most a call holds of the device's memory, parameters included, in MiB; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) / 2**20
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

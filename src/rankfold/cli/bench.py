@@ -1,0 +1,194 @@
+"""`rankfold bench`: a gradient step of any family and size on this machine, checked and then timed.
+
+Read next: `bench/row.py`, which does the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from rankfold.bench import sweep as scaling
+from rankfold.bench.cases import NUM_WORDS, Case, million_cases, modest_cases, published_cases
+from rankfold.bench.run import run_cases
+from rankfold.bench.table import text
+from rankfold.cli.model_of import add_options, find_device
+from rankfold.cli.output import to_json
+from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.models.config import Family, ModelConfig
+from rankfold.numerics.precision import Precision
+from rankfold.plots.posterior import require_matplotlib
+from rankfold.plots.scaling import plot_scaling
+
+EXAMPLE = """\
+example:
+  rankfold bench
+  rankfold bench --family lhmm --states 512 --rank 64 --dim 32 --words 1000 --repeats 5
+  rankfold bench --family block --states 512 --clusters 8 --state-dropout 0.5 --dim 32 --words 1000 --json
+  rankfold bench --sweep states --family hmm --values 128,256,512 --dim 32 --words 500 --plot states.png
+  rankfold bench --table published --device cuda"""
+# Option, the field it sets, its families.
+ALL: tuple[Family, ...] = get_args(Family)
+SIZES: dict[str, tuple[str, type, tuple[Family, ...], str]] = {
+    "states": ("num_states", int, ALL, "hidden states (default: 1024)"),
+    "rank": ("rank", int, ("lhmm", "banded", "rank"), "lhmm, banded, rank: the rank (default: 256)"),
+    "band": ("band", int, ("banded",), "banded: diagonals on each side of the main one (default: 8)"),
+    "clusters": ("num_clusters", int, ("block",), "block: clusters of words (default: 32)"),
+    "dim": ("dim", int, ALL, "of embeddings and networks (default: 256)"),
+    "state-dropout": ("state_dropout", float, ("hmm", "lhmm", "banded", "block"), "all but rank (default: 0)"),
+    "logit-dropout": ("logit_dropout", float, ("rank",), "rank (default: 0)"),
+}
+SHAPES = {
+    "words": ("num_words", f"size of the vocabulary (default: {NUM_WORDS:,})"),
+    "batch": ("batch", "sequences (default: 8)"),
+    "length": ("length", "words of each (default: 32)"),
+}
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "bench",
+        help="check a gradient step, then time it beside plain torch",
+        description=(
+            "Check a gradient step (parameters to potentials to log Z and back) against plain torch code and against "
+            "float64, then time it beside that code on this machine: ratios, spread, memory, share of the measured "
+            "ceiling. A step that fails a check gets no time, and the exit status is 1. Without arguments: every "
+            "family, at small sizes on a CPU, at the published ones on CUDA."
+        ),
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--table", choices=("published", "million"), help="the papers' sizes; million: also 2^20 states"
+    )
+    parser.add_argument("--family", choices=ALL, help="one model, of these sizes:")
+    for name, (_, kind, _, said) in SIZES.items():
+        parser.add_argument(f"--{name}", type=kind, help=said)
+    for name, (_, said) in SHAPES.items():
+        parser.add_argument(f"--{name}", type=int, help=said)
+    parser.add_argument("--sweep", choices=get_args(scaling.Axis), help="time against this size, for one family")
+    parser.add_argument("--values", help="sizes of the sweep, as 1024,2048,4096")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="picture of the sweep")
+    parser.add_argument(
+        "--precision",
+        nargs="+",
+        choices=get_args(Precision),
+        help="one or more (default: float32 on a CPU; tf32 on CUDA, for the published sizes bf16, too)",
+    )
+    parser.add_argument("--repeats", type=int, default=15, help="times of each step (default: 15)")
+    parser.add_argument("--no-reference", action="store_true", help="leave the plain code out of the times")
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the report; 1 if a check failed, 2 if nothing fits."""
+    device = torch.device(find_device(arguments.device))
+    case = chosen_case(arguments)
+    values = _values(arguments)
+    report = bench(
+        _table(arguments.table, device) if case is None else [case],
+        device=device,
+        precisions=arguments.precision,
+        repeats=arguments.repeats,
+        reference=not arguments.no_reference,
+        sweep=arguments.sweep,
+        values=values,
+        plot=arguments.plot,
+        progress=_say,
+    )
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else None
+    print(to_json(report, indent=2) if arguments.json else text(report, terminal=terminal, width=width))
+    if not report["passed"]:
+        return 1
+    return 0 if any(row["step_ms"] for row in report["rows"]) else 2
+
+
+def bench(
+    cases: Sequence[Case],
+    *,
+    device: torch.device | str = "cpu",
+    precisions: Sequence[Precision] | None = None,
+    repeats: int = 15,
+    reference: bool = True,
+    sweep: scaling.Axis | None = None,
+    values: Sequence[int] | None = None,
+    plot: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """The report as plain data. With `sweep` the one case is measured at each of `values` of that size."""
+    device = torch.device(device)
+    if plot is not None:
+        require_matplotlib()
+    if sweep is not None:
+        if len(cases) != 1:
+            raise DomainError(f"a sweep is of one case, but {len(cases)} were given.")
+        cases = scaling.sweep_cases(cases[0], sweep, values or scaling.DEFAULTS[device.type][sweep])
+    report = run_cases(
+        cases, precisions or _precisions(cases, device), device, repeats=repeats, reference=reference, say=progress
+    )
+    if sweep is not None:
+        report["sweep"] = scaling.summary(sweep, report["rows"])
+        if plot is not None and report["sweep"]["curves"]:
+            title = f"{cases[0].config.family}, {report['device']}"
+            report["plot"] = str(plot_scaling(sweep, report["sweep"]["curves"], plot, title=title))
+    return report
+
+
+def _precisions(cases: Sequence[Case], device: torch.device) -> tuple[Precision, ...]:
+    if device.type != "cuda":
+        return ("float32",)
+    return ("tf32", "bf16") if any(case.published_ms for case in cases) else ("tf32",)
+
+
+def _table(name: str | None, device: torch.device) -> list[Case]:
+    if name == "million":
+        return million_cases()
+    return published_cases() if name == "published" or device.type == "cuda" else modest_cases()
+
+
+def chosen_case(arguments: argparse.Namespace) -> Case | None:
+    """The one case the options describe; None for a table. Raises on options that do not go together."""
+    given = {name for name in (*SIZES, *SHAPES) if getattr(arguments, name.replace("-", "_")) is not None}
+    family = arguments.family
+    if family is None:
+        if given or arguments.sweep:
+            option = f"--{min(given)}" if given else "--sweep"
+            raise DataError(f"{option} is of one model.\n  Say which: --family {', '.join(ALL)}.")
+        return None
+    if arguments.table:
+        raise DataError(f"--table {arguments.table} has its own models.\n  Leave out --family, or --table.")
+    if arguments.sweep and arguments.sweep in given:
+        raise DataError(f"--sweep {arguments.sweep} takes its sizes from --values.\n  Leave out --{arguments.sweep}.")
+    sizes: dict[str, Any] = {"dim": 256}
+    for name in given & set(SIZES):
+        field, _, families, _ = SIZES[name]
+        if family not in families:
+            raise UnsupportedError(f"--{name} is for {', '.join(families)}: {family} has none.\n  Leave it out.")
+        sizes[field] = getattr(arguments, name.replace("-", "_"))
+    shape = {SHAPES[name][0]: getattr(arguments, name) for name in given & set(SHAPES)}
+    return Case(ModelConfig(family=family, **sizes), **shape).checked()
+
+
+def _values(arguments: argparse.Namespace) -> list[int] | None:
+    for name in ("values", "plot"):
+        if getattr(arguments, name) is not None and arguments.sweep is None:
+            raise DataError(f"--{name} is of a sweep.\n  Say of which size: --sweep {', '.join(scaling.KEYS)}.")
+    if arguments.values is None:
+        return None
+    try:
+        return [int(value) for value in arguments.values.split(",")]
+    except ValueError:
+        raise DataError(f"--values is {arguments.values!r}, but sizes as 1024,2048,4096 were expected.") from None
+
+
+def _say(line: str) -> None:
+    print(f"  {line} ...", file=sys.stderr, flush=True)

@@ -1,0 +1,4 @@
+"""Chains of small blocks in one launch for all positions.
+
+Its twin in torch is the pair of loops in `recursions/chain_blocks_steps.py`.
+"""

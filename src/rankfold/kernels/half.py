@@ -1,0 +1,62 @@
+"""Products of float32 matrices with half-precision operands, each divided by its largest entry first.
+
+float16 has the ten fraction bits of TF32 and twice its speed; the division keeps the five bits of its exponent from
+mattering: what is lost lies 2**-24 below the largest entry. Sums are float32. Read next: `kernels/linear_logsumexp`.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SIZE = 4096
+
+
+class Half(NamedTuple):
+    """x = half * scale, to the rounding of float16."""
+
+    half: Tensor  # float16
+    scale: Tensor  # "1"   float32, 0 for a tensor of zeros
+
+
+@triton.jit
+def _largest(x, weight, top, num, dim, WEIGHTED: tl.constexpr, SIZE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    value = tl.load(x + at, mask=at < num, other=0.0)
+    if WEIGHTED:
+        value *= tl.load(weight + at // dim, mask=at < num, other=0.0)
+    tl.atomic_max(top, tl.max(tl.abs(value), 0))
+
+
+@triton.jit
+def _halve(x, weight, top, out, num, dim, WEIGHTED: tl.constexpr, SIZE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    value = tl.load(x + at, mask=at < num, other=0.0)
+    if WEIGHTED:
+        value *= tl.load(weight + at // dim, mask=at < num, other=0.0)
+    scale = tl.load(top)
+    value = tl.where(scale == 0.0, 0.0, value / scale)
+    tl.store(out + at, value.to(tl.float16), mask=at < num)
+
+
+def halved(x: Tensor, weight: Tensor | None = None) -> Half:  # "z d", "z"
+    """A float32 matrix in half precision, its rows times `weight` if there is one. Nothing waits for the device."""
+    x = x.contiguous()
+    top = x.new_zeros(1)
+    out = torch.empty_like(x, dtype=torch.float16)
+    grid = (triton.cdiv(x.numel(), SIZE),)
+    for kernel, rest in ((_largest, (top,)), (_halve, (top, out))):
+        kernel[grid](x, weight, *rest, x.numel(), x.shape[1], WEIGHTED=weight is not None, SIZE=SIZE, num_warps=8)
+    return Half(out, top)
+
+
+def half_product(x: Tensor, y: Tensor) -> Tensor:  # "m k", "k n" float16 -> "m n" float32
+    """One product, summed in float32."""
+    if x.is_cuda:
+        return torch.mm(x, y, out_dtype=torch.float32)
+    return x.float() @ y.float()

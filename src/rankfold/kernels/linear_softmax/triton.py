@@ -1,0 +1,249 @@
+"""The two passes of `linear_softmax` over a table: logits to distributions in place, and the gradient of the logits.
+
+One program a row. Rows of up to WHOLE entries stay in registers; longer ones are read twice.
+Read next: `kernels/linear_softmax/torch.py`, the same in torch.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
+
+from rankfold.kernels.half import half_product, halved
+from rankfold.numerics.precision import Products
+
+WHOLE = 2**15  # entries of a row that 512 threads hold in registers, 64 each
+PIECE = 2**13  # entries of a piece of a longer row
+PIECE_OF_LOGITS = 2**25  # entries of the gradient of the logits that are there at a time: 128 MiB, or half of that
+
+
+@triton.jit
+def _stays(seed, row, start, dropout, SIZE: tl.constexpr):
+    """Which entries of a row stay. Four random numbers a call of the generator; a row is a stream of its own."""
+    at = start // 4 + tl.arange(0, SIZE // 4)
+    a, b, c, d = tl.rand4x(seed + row, at)
+    return tl.reshape(tl.join(tl.join(a, b), tl.join(c, d)), (SIZE,)) >= dropout
+
+
+@triton.jit
+def _logits(
+    table, scale, bias, seed, row, start, num, dropout, HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, SIZE: tl.constexpr
+):
+    """A piece of a row; -inf beyond its end and where entries leave."""
+    at = start + tl.arange(0, SIZE)
+    x = tl.load(table + row * num + at, mask=at < num, other=float("-inf")) * tl.load(scale)
+    if HAS_BIAS:
+        x += tl.load(bias + at, mask=at < num, other=0.0)
+    if DROPS:
+        x = tl.where(_stays(seed, row, start, dropout, SIZE), x, float("-inf"))
+    return x
+
+
+@triton.jit
+def _rounded(x, ROUNDED: tl.constexpr):
+    """The ten fraction bits of TF32, to nearest: products that cut the others off then lose nothing, above all no mass."""
+    if ROUNDED:
+        x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
+def _whole_row(
+    table, scale, bias, log_total, seed, num, dropout,
+    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, ROUNDED: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    key = tl.load(seed) if DROPS else 0
+    x = _logits(table, scale, bias, key, row, 0, num, dropout, HAS_BIAS, DROPS, SIZE)
+    top = tl.max(x, 0)
+    if DROPS:
+        if top == float("-inf"):  # all would leave: none does
+            x = _logits(table, scale, bias, key, row, 0, num, 0.0, HAS_BIAS, DROPS, SIZE)
+            top = tl.max(x, 0)
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    x = tl.exp(x - shift)
+    total = tl.sum(x, 0)
+    at = tl.arange(0, SIZE)
+    tl.store(table + row * num + at, _rounded(x / total, ROUNDED), mask=at < num)
+    tl.store(log_total + row, tl.log(total) + shift)
+
+
+@triton.jit
+def _row_sum(
+    table, scale, bias, key, row, num, dropout, HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, SIZE: tl.constexpr
+):
+    """The maximum of a row and the sum of exp(x - maximum), piece by piece."""
+    best = tl.full((SIZE,), float("-inf"), tl.float32)
+    sums = tl.zeros((SIZE,), tl.float32)
+    for start in range(0, num, SIZE):
+        x = _logits(table, scale, bias, key, row, start, num, dropout, HAS_BIAS, DROPS, SIZE)
+        new = tl.maximum(best, x)
+        shift = tl.where(new == float("-inf"), 0.0, new)
+        sums = sums * tl.exp(best - shift) + tl.exp(x - shift)
+        best = new
+    top = tl.max(best, 0)
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    return top, tl.sum(sums * tl.exp(best - shift), 0)
+
+
+@triton.jit
+def _long_row(
+    table, scale, bias, log_total, seed, num, dropout,
+    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, ROUNDED: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    key = tl.load(seed) if DROPS else 0
+    top, total = _row_sum(table, scale, bias, key, row, num, dropout, HAS_BIAS, DROPS, SIZE)
+    rate = tl.where(top == float("-inf"), 0.0, dropout)  # all would leave: none does
+    if DROPS:
+        if top == float("-inf"):
+            top, total = _row_sum(table, scale, bias, key, row, num, 0.0, HAS_BIAS, DROPS, SIZE)
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    for start in range(0, num, SIZE):
+        x = _logits(table, scale, bias, key, row, start, num, rate, HAS_BIAS, DROPS, SIZE)
+        at = start + tl.arange(0, SIZE)
+        tl.store(table + row * num + at, _rounded(tl.exp(x - shift) / total, ROUNDED), mask=at < num)
+    tl.store(log_total + row, tl.log(total) + shift)
+
+
+@triton.jit
+def _gradient_piece(table, grad, weight, mixed, base, start, num, MIXED: tl.constexpr, SIZE: tl.constexpr):
+    """A piece of a row of the table and of its gradient, that of a mixture included."""
+    at = start + tl.arange(0, SIZE)
+    share = tl.load(table + base + at, mask=at < num, other=0.0)
+    g = tl.load(grad + base + at, mask=at < num, other=0.0)
+    if MIXED:
+        g += weight * tl.load(mixed + at, mask=at < num, other=0.0)
+    return share, g
+
+
+@triton.jit
+def _gradient_row(
+    table, grad, grad_total, weights, mixed, out, num, WHOLE_ROW: tl.constexpr, MIXED: tl.constexpr, SIZE: tl.constexpr
+):
+    """share (grad - share . grad + grad_total)"""
+    row = tl.program_id(0).to(tl.int64)
+    base = row * num
+    weight = tl.load(weights + row) if MIXED else 0.0
+    if WHOLE_ROW:
+        at = tl.arange(0, SIZE)
+        share, g = _gradient_piece(table, grad, weight, mixed, base, 0, num, MIXED, SIZE)
+        level = tl.load(grad_total + row) - tl.sum(share * g, 0)
+        tl.store(out + base + at, share * (g + level), mask=at < num)
+    else:
+        sums = tl.zeros((SIZE,), tl.float32)
+        for start in range(0, num, SIZE):
+            share, g = _gradient_piece(table, grad, weight, mixed, base, start, num, MIXED, SIZE)
+            sums += share * g
+        level = tl.load(grad_total + row) - tl.sum(sums, 0)
+        for start in range(0, num, SIZE):
+            share, g = _gradient_piece(table, grad, weight, mixed, base, start, num, MIXED, SIZE)
+            at = start + tl.arange(0, SIZE)
+            tl.store(out + base + at, share * (g + level), mask=at < num)
+
+
+def shares(
+    query: Tensor,
+    key: Tensor,
+    bias: Tensor | None,
+    dropout: float,
+    generator: torch.Generator | None,
+    precision: Products,
+) -> tuple[Tensor, Tensor]:  # "m n", "m"
+    """The table and the log-normalisers; "mixed" multiplies half-precision operands, which TF32 would not round less."""
+    if precision != "mixed":
+        return _normalised(torch.mm(query, key.T), None, bias, dropout, generator, rounded=precision == "tf32")
+    q, k = halved(query), halved(key)
+    table = half_product(q.half, k.half.T)
+    return _normalised(table, q.scale * k.scale, bias, dropout, generator, rounded=True)
+
+
+def _normalised(
+    table: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    dropout: float,
+    generator: torch.Generator | None,
+    *,
+    rounded: bool,
+) -> tuple[Tensor, Tensor]:  # "m n", "m"
+    """Turn logits, times `scale`, into distributions where they lie, `rounded` as TF32 holds them."""
+    drops = bool(dropout) and generator is not None
+    seed = torch.randint(2**62, (1,), generator=generator, device=table.device) if drops else None
+    scale = table.new_ones(1) if scale is None else scale
+    log_total = table.new_empty(len(table))
+    whole, size = _size(table)
+    (_whole_row if whole else _long_row)[(len(table),)](
+        table, scale, bias, log_total, seed, table.shape[1], dropout,
+        HAS_BIAS=bias is not None, DROPS=drops, ROUNDED=rounded, SIZE=size, num_warps=_warps(size),
+    )  # fmt: skip
+    return table, log_total
+
+
+def gradients(
+    query: Tensor,
+    key: Tensor,
+    table: Tensor,
+    grad: Tensor,
+    grad_total: Tensor,
+    mixtures: list[tuple[Tensor, Tensor]],
+    wanted: tuple[bool, ...],
+    precision: Products,
+) -> tuple[Tensor | None, ...]:
+    """The gradients in query, key and bias, some rows at a time: the gradient of the logits is never all there.
+
+    The bias rides along as one more column of the queries.
+    """
+    kind = torch.bfloat16 if precision == "mixed" else torch.float32
+    columns = (query if not wanted[2] else pad(pad(query, (0, 1), value=1.0), (0, 7))).to(kind)
+    keys, dim = key.to(kind), query.shape[1]
+    grad = grad.contiguous()
+    grad_query = torch.empty_like(query) if wanted[0] else None
+    both: Tensor | None = None
+    height = max(1, PIECE_OF_LOGITS // table.shape[1])
+    for start in range(0, len(table), height):
+        rows = slice(start, start + height)
+        part = [(weights[rows], own) for weights, own in mixtures]
+        logits = _logit_gradient(table[rows], grad[rows], grad_total[rows], part, kind)
+        if grad_query is not None:
+            grad_query[rows] = _product(logits, keys)
+        if wanted[1] or wanted[2]:
+            more = _product(logits.T, columns[rows])
+            both = more if both is None else both.add_(more)
+    grad_key = both[:, :dim] if wanted[1] else None
+    return grad_query, grad_key, both[:, dim] if wanted[2] else None
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    if x.dtype == torch.float32:
+        return torch.mm(x, y)
+    return torch.mm(x, y, out_dtype=torch.float32) if x.is_cuda else x.float() @ y.float()
+
+
+def _logit_gradient(
+    table: Tensor, grad: Tensor, grad_total: Tensor, mixtures: list[tuple[Tensor, Tensor]], kind: torch.dtype
+) -> Tensor:  # "m n", "m n", "m" -> "m n"
+    """The gradient of the logits, given that of the distributions and of the log-normalisers."""
+    for weights, own in mixtures[1:]:  # one is taken along, others are added
+        grad = torch.addr(grad, weights, own)
+    weights, mixed = mixtures[0] if mixtures else (None, None)
+    out = torch.empty_like(grad, dtype=kind)
+    whole, size = _size(table)
+    _gradient_row[(len(table),)](
+        table, grad, grad_total.contiguous(), weights, mixed, out, table.shape[1],
+        WHOLE_ROW=whole, MIXED=bool(mixtures), SIZE=size, num_warps=_warps(size),
+    )  # fmt: skip
+    return out
+
+
+def _size(table: Tensor) -> tuple[bool, int]:
+    size = max(4, triton.next_power_of_2(table.shape[1]))
+    return (True, size) if size <= WHOLE else (False, PIECE)
+
+
+def _warps(size: int) -> int:
+    return max(1, min(16, size // 512))

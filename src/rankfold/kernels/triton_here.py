@@ -1,0 +1,22 @@
+"""Whether Triton kernels can run here: with a CUDA device, or anywhere in Triton's interpreter, for tests.
+
+Read next: `kernels/linear_logsumexp/triton.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+from torch import Tensor
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether the package is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def triton_serves(*tensors: Tensor) -> bool:
+    """Whether a Triton kernel can take these tensors."""
+    return has_triton() and all(x.is_cuda for x in tensors)

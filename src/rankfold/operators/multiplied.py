@@ -1,0 +1,79 @@
+"""Two thin factors, multiplied out once: a dense matrix whose gradient goes back to the factors.
+
+Read next: `operators/low_rank.py`, the same product left as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from rankfold.numerics.precision import current_precision, product, summed_outer
+from rankfold.operators.dense import Dense
+from rankfold.operators.factor import Factor
+from rankfold.operators.protocol import Inner
+
+STRETCH = 8192  # terms of a sum that tensor cores take at once
+
+
+class Multiplied(Dense):
+    """A[z, y] = sum_r left[z, r] right[y, r], written out at first use.   push and pull: z y multiply-adds a vector.
+
+    z y r multiply-adds once, and twice that for the gradient. In the precision of the recursion that uses it.
+    """
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:  # "z r", "y r", not looked at
+        self._left, self._right = left, right
+        self._tables: dict[bool, Factor] = {}
+
+    @property
+    def _weight(self) -> Factor:  # type: ignore[override]
+        watched = torch.is_grad_enabled() and (self._left.requires_grad or self._right.requires_grad)
+        if watched not in self._tables:
+            self._tables[watched] = Factor(_summed(self._left, self._right), is_log=False)
+        return self._tables[watched]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self._left), len(self._right)
+
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return False, False
+
+    @property
+    def log_scale(self) -> float:
+        return 0.0
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return self._left, self._right
+
+    def with_factors(self, *factors: Tensor) -> Self:
+        return self.__class__(*factors)
+
+    def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...]:
+        table = product(source.mT, target)
+        return summed_outer(table.mT, self._right, self._left), summed_outer(table, self._left, self._right)
+
+    def push_loss(self) -> float:
+        return (2.0 + self._left.shape[1]) * self.shape[0]  # of every term of an entry, too
+
+    def pull_loss(self) -> float:
+        return (2.0 + self._left.shape[1]) * self.shape[1]
+
+
+def _summed(left: Tensor, right: Tensor) -> Tensor:  # "z r", "y r" -> "z y"
+    """left right^T, a stretch of ranks at a time: tensor cores cut their running sums off, always downwards.
+
+    On an H200 in TF32 log Z loses 2.4e-5 of itself in one sum of 32,768 terms, and a quarter of that in sums of 8,192.
+    """
+    if current_precision(left.device) == "float32":
+        return left @ right.mT
+    total: Tensor | None = None
+    for start in range(0, left.shape[1], STRETCH):
+        part = product(left[:, start : start + STRETCH], right[:, start : start + STRETCH].mT)
+        total = part if total is None else total + part
+    assert total is not None
+    return total

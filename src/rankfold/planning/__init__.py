@@ -1,0 +1,21 @@
+"""What a gradient step costs before it is taken: multiply-adds, seconds, bytes held, for each way to do it.
+
+An estimate, to choose by and to refuse by, never a result. Read next: `planning/families.py`.
+"""
+
+from rankfold.planning.cost import CPU, CUDA, CUDA_EAGER_LAUNCH, Plan, Plans, Rates, Work, rates_of
+from rankfold.planning.families import block_plan, chain_plan, rank_plans
+
+__all__ = [
+    "CPU",
+    "CUDA",
+    "CUDA_EAGER_LAUNCH",
+    "Plan",
+    "Plans",
+    "Rates",
+    "Work",
+    "block_plan",
+    "chain_plan",
+    "rank_plans",
+    "rates_of",
+]

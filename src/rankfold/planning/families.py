@@ -1,0 +1,171 @@
+"""The plans of each family of models: the work of a step in launches that are alike, and the bytes it holds.
+
+Read next: `planning/held.py` for the bytes, `models/base.py` for who asks.
+"""
+
+from __future__ import annotations
+
+from rankfold.numerics.precision import Precision
+from rankfold.planning import held
+from rankfold.planning.cost import FLOAT, Plan, Plans, Work, device_kind, rates_of, sorted_plans
+from rankfold.planning.held import num_bytes, total
+
+# A gradient step multiplies every matrix three times: forward, and once for each factor's gradient.
+STEP = 3
+
+
+def chain_plan(
+    num_states: int,
+    rank: int | None,  # None: a dense transition
+    band: int,  # diagonals, 0 for none
+    num_words: int,
+    dim: int,  # 0: free tables
+    batch: int,
+    length: int,
+    device: str,
+    precision: Precision,
+    params: int,  # numbers in all parameters
+) -> Plans:
+    """An HMM that says words from states: state space is the only order, its ranks have no words to themselves."""
+    z, rates, kind = num_states, rates_of(device, precision), device_kind(device)
+    made = z * z if rank is None else 2 * z * rank
+    parts = (
+        _made("transition", made, dim),
+        _normaliser("emission normaliser", z, num_words, dim, kind, precision),
+        *_scan(made + z * band, z, batch, length, held.factor_bytes(kind, precision)),
+    )
+    if rank is None:
+        tables = num_bytes((held.DENSE if dim else held.FREE_DENSE)[kind], z * z)
+    else:
+        own = held.BANDED_LOW_RANK if band else held.LOW_RANK if dim else held.FREE_LOW_RANK
+        tables = num_bytes(own[kind], z * rank)
+    fixed, eval_fixed = total(
+        tables,
+        num_bytes(held.BAND[kind], z * band),
+        num_bytes(held.CHAIN_NETWORK[kind], z * dim),
+        _emission(z, num_words, dim, kind, precision),
+    )
+    token, eval_token = total(num_bytes(held.BANDED_MESSAGES if band else held.MESSAGES, z))
+    return Plans(
+        (
+            Plan(
+                "state",
+                parts,
+                2 * FLOAT * params + fixed,
+                token,
+                batch * length,
+                rates,
+                params,
+                eval_fixed,
+                eval_token,
+            ),
+        )
+    )
+
+
+def rank_plans(
+    num_states: int,
+    rank: int,
+    num_words: int,
+    dim: int,
+    batch: int,
+    length: int,
+    device: str,
+    precision: Precision,
+    params: int,
+) -> Plans:
+    """A rank-space HMM: V^T U multiplied out ("rank"), or applied as two thin products ("state")."""
+    z, r, rates, kind = num_states, rank, rates_of(device, precision), device_kind(device)
+    cell = held.factor_bytes(kind, precision)
+    made = (_made("factors", 2 * z * r, dim), _normaliser("emission normaliser", r, num_words, dim, kind, precision))
+    multiplied = Work("V^T U", STEP * z * r * r, STEP * FLOAT * (2 * z * r + r * r), STEP)
+    tables = (
+        num_bytes(held.RANK[kind], z * r),
+        num_bytes(held.RANK_NETWORK[kind], num_words * dim),
+        _emission(r, num_words, dim, kind, precision),
+    )
+    messages = num_bytes(held.MESSAGES, r)
+    work = {
+        "rank": (*made, multiplied, *_scan(r * r, r, batch, length, cell)),
+        "state": (*made, *_scan(2 * z * r, r, batch, length, cell)),
+    }
+    fixed = {"rank": total(*tables, num_bytes(held.DENSE[kind], r * r)), "state": total(*tables)}
+    token = {"rank": total(messages), "state": total(messages, num_bytes(held.THIN, z))}
+    return sorted_plans(
+        Plan(
+            order,
+            work[order],
+            2 * FLOAT * params + fixed[order][0],
+            token[order][0],
+            batch * length,
+            rates,
+            params,
+            fixed[order][1],
+            token[order][1],
+        )
+        for order in ("rank", "state")
+    )
+
+
+def block_plan(
+    num_clusters: int,
+    per_cluster: int,
+    largest_cluster: int,
+    dim: int,
+    batch: int,
+    length: int,
+    device: str,
+    precision: Precision,
+    params: int,
+) -> Plans:
+    """Block-sparse emissions: k x k blocks a token, the normalisers of all z rows once a batch."""
+    c, k, z, kind = num_clusters, per_cluster, num_clusters * per_cluster, device_kind(device)
+    tokens = batch * length
+    parts = (
+        _normaliser("transition normaliser", z, z, dim, kind, precision),
+        _made("emissions", c * largest_cluster * k, dim),
+        Work("blocks", STEP * tokens * k * k * max(dim, 1), 2 * STEP * FLOAT * tokens * k * (k + dim), 2 * STEP),
+        Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 8 * length),
+    )
+    fixed, eval_fixed = total(
+        num_bytes(held.BLOCK_EMISSION, c * largest_cluster * k),
+        num_bytes(held.BLOCK_NETWORK[kind], z * dim),
+        held.normaliser(z, z, kind, precision) if dim else num_bytes(held.FREE_BLOCKS, z * z),
+    )
+    token, eval_token = total(held.pair_bytes(k, dim))
+    rates = rates_of(device, precision)
+    return Plans(
+        (Plan("state", parts, 2 * FLOAT * params + fixed, token, tokens, rates, params, eval_fixed, eval_token),)
+    )
+
+
+def _made(name: str, cells: int, dim: int) -> Work:
+    """A table of inner products and its softmax, forward and backward."""
+    return Work(name, STEP * cells * dim, 4 * STEP * FLOAT * cells, 6 * STEP)
+
+
+def _normaliser(name: str, num_rows: int, num_columns: int, dim: int, kind: str, precision: Precision) -> Work:
+    """A log-sum-exp of inner products, whose table is made again in the backward pass where it was not kept."""
+    cells = num_rows * num_columns
+    products = STEP if held.is_kept(num_rows, num_columns, kind, precision) else STEP + 1
+    if held.is_fused(kind, precision) and dim:  # the table stays in registers: only the vectors move
+        return Work(name, products * cells * dim, 2 * products * FLOAT * (num_rows + num_columns) * dim, STEP, "triton")
+    return Work(name, products * cells * dim, 6 * FLOAT * cells, 8 * STEP)
+
+
+def _scan(cells: int, width: int, batch: int, length: int, cell: int) -> tuple[Work, Work]:
+    """Forward and backward over the positions, each reading the transition; its gradient, one product over all."""
+    tokens = batch * length
+    return (
+        Work("scan", 2 * tokens * cells, 2 * length * cell * cells + 8 * FLOAT * tokens * width, 14 * length),
+        Work("scan gradient", STEP * tokens * cells, STEP * FLOAT * cells + 4 * FLOAT * tokens * width, 2 * STEP),
+    )
+
+
+def _emission(num_rows: int, num_words: int, dim: int, kind: str, precision: Precision) -> held.Held:
+    """What the distributions of words hold: a table of free logits, or a normaliser's."""
+    return (
+        held.normaliser(num_rows, num_words, kind, precision)
+        if dim
+        else num_bytes(held.FREE_EMISSION, num_rows * num_words)
+    )

@@ -1,0 +1,137 @@
+"""The gradient of an update: its batches one after the other, each in parts of as many rows as fit into memory.
+
+Parts change when things are computed, not what: the loss is -log p / tokens of the whole update, and the parts of one
+batch draw the same dropout, so gradients add up to those of the batch. Only the rounding of sums differs.
+Read next: `training/memory.py`, which says how much fits, and `training/graphs.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankfold.data.batch import Batch
+from rankfold.errors import DomainError
+from rankfold.models.catalog import AnyModel
+from rankfold.numerics.precision import matmul_precision, parameter_precision
+from rankfold.training.checkpoint import update_seed
+from rankfold.training.config import Config
+from rankfold.training.graphs import WIDTH, GraphedGradients
+from rankfold.training.memory import Room
+
+
+class Gradients:
+    """Fills the parameters' gradients; on a GPU by captured graphs where it can."""
+
+    def __init__(
+        self,
+        model: AnyModel,
+        optimizer: torch.optim.Optimizer,
+        config: Config,
+        room: Room,
+        not_finite: Callable[[list[Batch], str], DomainError],
+    ) -> None:
+        self.model, self.optimizer, self.config, self.not_finite = model, optimizer, config, not_finite
+        self.tokens = room.part_tokens
+        self.graphs = GraphedGradients.of(model, config, self.tokens) if room.graphs else None
+        self.carried: Any = None  # the state of streams, after the last batch
+
+    def __call__(self, batches: list[Batch], tokens: int, update: int) -> tuple[float, float]:
+        """The log-likelihood of an update's batches, and the norm of the gradient before it is clipped.
+
+        With graphs the host waits for the device once.
+        """
+        seeds = [update_seed(self.config.train.seed, update, part) for part in range(len(batches))]
+        every = [(part, seed) for batch, seed in zip(batches, seeds, strict=True) for part in self._parts(batch)]
+        if self.graphs is not None and all(self.graphs.takes(part) for part, _ in every):
+            self.optimizer.zero_grad(set_to_none=False)
+            found = torch.zeros((), dtype=torch.float64, device=self.model.device)
+            for part, seed in every:
+                found += self.graphs(part, tokens, seed)  # read before another replay writes it again
+            total, norm = torch.stack([found, self._clipped().double()]).tolist()
+            if math.isfinite(total) and math.isfinite(norm):
+                return total, norm
+        self.optimizer.zero_grad(set_to_none=self.graphs is None)
+        total = sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
+        return total, float(self._clipped())
+
+    def _parts(self, batch: Batch) -> list[Batch]:
+        return [rows_of_batch(batch, rows) for rows in self._rows(batch)]
+
+    def _rows(self, batch: Batch) -> list[slice]:
+        return row_parts(batch, self.tokens, 1 if self.graphs is None else WIDTH)
+
+    def _clipped(self) -> Tensor:  # ""
+        """The norm of the gradient, which is then no longer than the recipe allows."""
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.clip or math.inf)
+
+    def _batch(self, batch: Batch, tokens: int, seed: int) -> float:
+        """Add the gradient of one batch's share of the loss, part by part; its log-likelihood."""
+        carried = None if batch.first else self.carried
+        streams = self.config.data.batching == "streams"
+        total, after = 0.0, []
+        for rows in self._rows(batch):
+            value, p = self._part(batch, rows, tokens, seed, carried)
+            total += value
+            if streams:
+                after.append(self.model.carry(p))
+        if streams:
+            self.carried = joined_rows(after)
+        return total
+
+    def _part(self, batch: Batch, rows: slice, tokens: int, seed: int, carried: Any) -> tuple[float, Any]:
+        """Add the gradient of some rows; their log-likelihood, and their potentials."""
+        device, precision = self.model.device, self.config.train.precision
+        generator = torch.Generator(device=device).manual_seed(seed)
+        part = rows_of_batch(batch, rows).to(device)
+        with matmul_precision(parameter_precision(precision), device):
+            try:
+                p = self.model.potentials(part, carried=rows_of(carried, rows), generator=generator)
+                log_likelihood = self.model.log_z(p, precision=precision).sum()
+            except DomainError as error:  # NaN among the weights
+                raise self.not_finite([batch], str(error).splitlines()[0]) from None
+            value = float(log_likelihood.detach())
+            if not math.isfinite(value):
+                raise self.not_finite([batch], f"its log-likelihood is {value}")
+            (log_likelihood / -tokens).backward()  # type: ignore[no-untyped-call]
+        return value, p
+
+
+def row_parts(batch: Batch, tokens: int, multiple: int = 1) -> list[slice]:
+    """Rows of a batch in parts of at most so many padded tokens each, or one row; all in one if tokens is 0.
+
+    Widths count as if padded up to a multiple, as graphs do. Parts differ by one row at most.
+    """
+    num, width = batch.words.shape
+    if not tokens or num * width <= tokens:
+        return [slice(0, num)]
+    largest = max(1, tokens // (-(-width // multiple) * multiple))
+    num_parts = -(-num // largest)
+    ends = [num * i // num_parts for i in range(num_parts + 1)]
+    return [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+
+def rows_of_batch(batch: Batch, rows: slice) -> Batch:
+    """Some sentences, or streams, of a batch; their width stays, since graphs are captured by width."""
+    return batch._replace(words=batch.words[rows], lengths=batch.lengths[rows])
+
+
+def rows_of(carried: Any, rows: slice) -> Any:
+    """The carried state, a tensor or a tuple of them, of some streams."""
+    if carried is None or isinstance(carried, Tensor):
+        return None if carried is None else carried[rows]
+    return type(carried)(*(x[rows] for x in carried))
+
+
+def joined_rows(parts: Sequence[Any]) -> Any:
+    """The carried state of all streams, from those of the parts."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))
+    return type(parts[0])(*(torch.cat(same) for same in zip(*parts, strict=True)))

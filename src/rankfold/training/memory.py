@@ -1,0 +1,219 @@
+"""How much of an update fits into memory at once, decided by the plan before a run starts; or why it cannot start.
+
+The model is planned on torch's meta device: nothing is allocated to find out that it would not fit.
+Read next: `planning/cost.py` for the bytes, `training/gradients.py`, which cuts batches accordingly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from rankfold.data.clusters import Clusters, uniform_clusters
+from rankfold.errors import DomainError, UnsupportedError
+from rankfold.models.catalog import AnyModel, build_model
+from rankfold.models.config import ModelConfig
+from rankfold.planning import Plan
+from rankfold.training.config import Config
+
+GIB = 2**30
+# Of a GPU's free memory: what its libraries take themselves, and what the allocator cannot use between two tensors.
+MARGIN, MARGIN_SHARE = GIB, 0.05
+FLOAT = 4
+
+
+class Text(NamedTuple):
+    """What a plan needs to know of a text: the sizes that cannot be cut."""
+
+    num_words: int
+    longest_train: int  # tokens of a sentence
+    longest_held_out: int
+    clusters: Clusters | None = None
+
+
+class Room(NamedTuple):
+    """What a run may do at once."""
+
+    part_tokens: int = 0  # padded tokens of a gradient; 0: whole batches
+    eval_tokens: int = 0  # padded tokens of an evaluation; 0: as the recipe says
+    graphs: bool = True  # whether captured graphs fit, whose memory stays theirs
+
+
+class Need(NamedTuple):
+    """Bytes of a run whose batches are cut into single sentences."""
+
+    state: int  # parameters, gradients, moments, average
+    work: int  # what is made of the parameters once a batch
+    sentence: int  # the longest
+    evaluating: bool  # whether it is an evaluation that needs most
+
+    @property
+    def total(self) -> int:
+        return self.state + self.work + self.sentence
+
+
+def available(device: str, asked: float = 0.0) -> int | None:
+    """The bytes a run may take: `asked` GiB, or if that is 0 what is free; None where nobody says."""
+    if asked:
+        return int(asked * GIB)
+    if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            return None
+        free, total = torch.cuda.mem_get_info(device)
+        own = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(max(0, free + own - max(MARGIN, MARGIN_SHARE * total)))
+    found = [x for x in (_machine(), _container()) if x is not None]
+    return min(found) if found else None
+
+
+def _machine() -> int | None:
+    """What the machine could give without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What a container may still take, which may be less than its machine has."""
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return max(0, int(limit) - int(used) + int(stat.get("inactive_file", 0)))
+    except (OSError, ValueError):  # no such folder, or the limit is "max"
+        return None
+
+
+def sized(config: ModelConfig, num_words: int, clusters: Clusters | None = None) -> AnyModel:
+    """A model for its sizes, without memory for its parameters.
+
+    Without `clusters` a block model takes some of equal size; those found in a text have a larger largest one.
+    """
+    if config.family == "block" and (clusters is None or clusters.num_clusters != config.num_clusters):
+        clusters = uniform_clusters(num_words, config.num_clusters, seed=0)
+    with torch.device("meta"):
+        return build_model(config, num_words, clusters=clusters)
+
+
+def fit(config: Config, text: Text, device: str, memory: int | None) -> Room:
+    """What fits into so many bytes; `UnsupportedError` with what would fit if not even one sentence does."""
+    if memory is None:
+        return Room()
+    for graphs in (True, False) if device.startswith("cuda") and config.train.graphs else (False,):
+        room = _room(config, text, device, memory, graphs=graphs)
+        if room is not None:
+            return room
+    raise UnsupportedError(_refusal(config, text, device, memory))
+
+
+def need(config: Config, text: Text, device: str) -> Need:
+    """The least a run takes: one sentence at a time, without graphs."""
+    step, evaluation = _plans(config, text, device)
+    _, longest, eval_tokens = _sizes(config, text)
+    state = _state(config, step)
+    training = Need(state, step.work_bytes, step.token_bytes * longest, False)
+    beside = FLOAT * step.parameters  # at the end the best model is evaluated, beside the last
+    evaluating = Need(state + beside, evaluation.eval_fixed_bytes, evaluation.eval_token_bytes * eval_tokens, True)
+    return max(training, evaluating, key=lambda found: found.total)
+
+
+def _room(config: Config, text: Text, device: str, memory: int, *, graphs: bool) -> Room | None:
+    step, evaluation = _plans(config, text, device)
+    largest, longest, eval_tokens = _sizes(config, text)
+    rest = memory - _state(config, step)
+    # The memory of a graph stays its own, so an update that is repeated without graphs needs the same again.
+    share = rest // 2 if graphs else rest
+    part = min(largest, (share - step.work_bytes) // step.token_bytes)
+    if part < longest:
+        return None
+    if graphs:
+        rest -= step.work_bytes + part * step.token_bytes
+    fitting = evaluation.largest_evaluation(rest - FLOAT * step.parameters)
+    if fitting < eval_tokens:
+        return None
+    asked = config.data.eval_tokens
+    return Room(part if part < largest else 0, fitting if fitting < asked else 0, graphs)
+
+
+def _plans(config: Config, text: Text, device: str) -> tuple[Plan, Plan]:
+    """The plan of a gradient step, and that of an evaluation, which drops no states.
+
+    Where a batch may choose between two orders, of each size the larger.
+    """
+    whole = dataclasses.replace(config.model, state_dropout=0.0, feature_dropout=0.0, logit_dropout=0.0)
+    found = []
+    for model in (config.model, whole):
+        plans = sized(model, text.num_words, text.clusters).plan(1, 1, device, config.train.precision)
+        ways = [way for way in plans.ways if model.plan in ("auto", way.order)] or list(plans.ways)
+        sizes = ("fixed_bytes", "token_bytes", "eval_fixed_bytes", "eval_token_bytes")
+        found.append(ways[0]._replace(**{name: max(getattr(way, name) for way in ways) for name in sizes}))
+    return found[0], found[1]
+
+
+def _sizes(config: Config, text: Text) -> tuple[int, int, int]:
+    """Padded tokens of the largest batch, of its longest row, and of the smallest batch of an evaluation."""
+    data = config.data
+    if data.batching == "streams":
+        return data.num_streams * data.window, data.window, data.num_streams * data.window
+    rounding = data.rounding if data.batching == "length" else 1
+    longest = -(-text.longest_train // rounding) * rounding
+    return max(data.tokens, longest), longest, text.longest_held_out
+
+
+def _state(config: Config, plan: Plan) -> int:
+    """What stays from update to update. An average is kept beside the parameters, which it swaps with."""
+    return plan.state_bytes + (2 * FLOAT * plan.parameters if config.train.average else 0)
+
+
+def _refusal(config: Config, text: Text, device: str, memory: int) -> str:
+    least = need(config, text, device)
+    own = f"train.memory is {memory / GIB:.3g} GiB" if config.train.memory else f"{device} has {memory / GIB:.3g} GiB"
+    what = "evaluated" if least.evaluating else "trained"
+    row = "one window of every stream" if config.data.batching == "streams" else "the longest sentence"
+    fitting = _what_fits(config, text, device, memory)
+    return (
+        f"{config.model.family} of {config.model.num_states:,} states cannot be {what}: it needs "
+        f"{least.total / GIB:.3g} GiB even with {row} alone, but {own}.\n"
+        f"  Parameters, gradients and optimiser {least.state / GIB:.3g} GiB; distributions made of them "
+        f"{least.work / GIB:.3g} GiB; {row} {least.sentence / GIB:.3g} GiB.\n"
+        f"  {'What would fit: ' + ', or '.join(fitting) if fitting else 'No smaller size of it fits'}."
+    )
+
+
+def _what_fits(config: Config, text: Text, device: str, memory: int) -> list[str]:
+    """Single settings with which the run would fit, sizes halved as often as it takes."""
+    found = []
+    for name in ("num_states", "rank"):
+        if name == "rank" and config.model.family in ("hmm", "block"):
+            continue
+        size, least = getattr(config.model, name), config.model.num_clusters if config.model.family == "block" else 1
+        while size > least:
+            size = max(least, size // 2 // least * least)
+            if _fits(config, text, device, memory, **{name: size}):
+                found.append(f"model.{name}={size}")
+                break
+    if config.model.family == "hmm" and _fits(config, text, device, memory, family="lhmm"):
+        found.append(f"model.family=lhmm (of rank {config.model.rank})")
+    if not config.model.neural and _fits(config, text, device, memory, neural=True):
+        found.append("model.neural=true")
+    tf32 = dataclasses.replace(config, train=dataclasses.replace(config.train, precision="tf32"))
+    if device.startswith("cuda") and config.train.precision == "float32" and _fits(tf32, text, device, memory):
+        found.append("train.precision=tf32")
+    return found
+
+
+def _fits(config: Config, text: Text, device: str, memory: int, **settings: object) -> bool:
+    try:
+        changed = dataclasses.replace(config, model=dataclasses.replace(config.model, **settings))  # type: ignore[arg-type]
+    except DomainError:  # sizes that do not go together
+        return False
+    return need(changed, text, device).total <= memory

@@ -1,0 +1,171 @@
+"""The page of results, written from a folder of made-up runs; and the papers' rows against the shipped recipes."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import results, runs
+from rankfold.errors import DataError
+from rankfold.settings import to_toml
+from rankfold.training.recipes import load_recipe, recipe_names
+
+PAGE = """# Results
+
+before
+
+<!-- results ptb -->
+old table
+<!-- end of results -->
+
+between
+
+<!-- results wikitext-2 --><!-- end of results -->
+
+## A gradient step
+
+after
+"""
+
+
+def add_run(
+    folder: Path, name: str, recipe: str, records: list[dict[str, Any]], *, gpu: str | None = "H200", sets: Any = ()
+) -> None:
+    path = folder / name
+    path.mkdir()
+    (path / "recipe.toml").write_text(to_toml(load_recipe(recipe, sets)))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (path / "environment.json").write_text(json.dumps({"cuda_device": gpu}))
+
+
+FINISHED: list[dict[str, Any]] = [
+    {"update": 2000, "train_perplexity": 300.0, "valid_perplexity": 250.0, "seconds": 60.0},
+    {"update": 4000, "train_perplexity": 100.25, "seconds": 90.0},
+    {"update": 39000, "valid_perplexity": 140.0, "seconds": 150.0},
+    {"update": 39000, "valid_perplexity": 141.0, "seconds": 160.0},
+    {"update": 39000, "end": True, "best_valid_perplexity": 140.0, "test_perplexity": 130.04, "seconds": 180.0},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / results.PAGE).write_text(PAGE)
+    return tmp_path
+
+
+def lines(folder: Path, start: str) -> list[list[str]]:
+    """The cells of the table's lines that begin with a text."""
+    text = (folder / results.PAGE).read_text()
+    found = [line for line in text.splitlines() if line.startswith(f"| {start}")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
+
+
+def test_a_finished_run(folder: Path) -> None:
+    add_run(folder, "lhmm-4096-1024-ptb", "lhmm-4096-1024-ptb", FINISHED)
+    assert results.main([str(folder)]) == 0
+    (line,) = lines(folder, "LHMM, 4,096 states, rank 1,024 (")
+    link = "[lhmm-4096-1024-ptb](lhmm-4096-1024-ptb/metrics.jsonl)"
+    middle = ["140.0", "130.0", "100.2", "sentences independent", "1", "39,000", "3.0"]
+    assert line[1:] == ["156 / -", *middle, link]
+    page = (folder / results.PAGE).read_text()
+    assert "`rankfold train --recipe lhmm-4096-1024-ptb --data ptb --out run`" in page
+    assert (folder / results.PICTURE).read_bytes().startswith(b"\x89PNG")
+    assert (folder / results.PICTURE).stat().st_size < 100_000
+
+
+def test_what_is_outside_the_marks_stays(folder: Path) -> None:
+    add_run(folder, "lhmm-4096-1024-ptb", "lhmm-4096-1024-ptb", FINISHED)
+    for _ in range(2):  # and writing again changes nothing
+        assert results.main([str(folder), "--no-picture"]) == 0
+        page = (folder / results.PAGE).read_text()
+        assert re.sub(r"(?s)(<!-- results [\w-]+ -->).*?(<!-- end)", r"\1\2", page) == re.sub(
+            r"(?s)(<!-- results [\w-]+ -->).*?(<!-- end)", r"\1\2", PAGE
+        )
+        assert "old table" not in page
+    assert not (folder / results.PICTURE).exists()
+
+
+def test_a_run_that_is_not_finished_and_one_that_stopped(folder: Path) -> None:
+    rank = "rank-16384-2048-ptb-faithful"
+    add_run(folder, "vlhmm-1024-ptb-faithful", "vlhmm-1024-ptb-faithful", FINISHED[:1], gpu=None)
+    add_run(folder, rank, rank, FINISHED)
+    assert results.main([str(folder)]) == 0
+    (line,) = lines(folder, "VL-HMM, 1,024 states (")
+    assert line[2:9] == ["250.0", "-", "300.0", "state carried", "1", "2,000 of 90,800, unfinished", "1.0 (CPU)"]
+    (line,) = lines(folder, "Rank-space HMM, 16,384 states, rank 2,048 (")
+    assert line[7] == "39,000 of 195,600, stopped early"
+
+
+def test_two_seeds_and_another_setting(folder: Path) -> None:
+    name = "hmm-4096-ptb"
+    add_run(folder, name, name, FINISHED)
+    add_run(folder, f"{name}-seed2", name, FINISHED, sets=["train.seed=2", "train.log_every=7", "model.init=xavier"])
+    add_run(folder, f"{name}-faithful", f"{name}-faithful", FINISHED)
+    assert results.main([str(folder), "--no-picture"]) == 0
+    found = lines(folder, "HMM, 4,096 states (")
+    assert [line[6] for line in found] == ["1", "1", "2"]
+    assert [line[9].partition("]")[0] for line in found] == [f"[{name}", f"[{name}-faithful", f"[{name}-seed2"]
+    page = (folder / results.PAGE).read_text()
+    assert f"--recipe {name} --set model.init=xavier --set train.seed=2 --data ptb" in page
+    assert f"--recipe {name}-faithful --data ptb" in page
+
+
+def test_every_row_is_there_with_or_without_a_run(folder: Path) -> None:
+    assert results.main([str(folder)]) == 0
+    page = (folder / results.PAGE).read_text()
+    rows = runs.published()
+    assert page.count("| not run |") == len(rows) > 40
+    assert lines(folder, "VL-HMM, 32,768 states (")[0][1] == "125 / 116 (second hand)"
+    assert page.index("not run") < page.index("between") < page.rindex("not run") < page.index("A gradient step")
+    assert not (folder / results.PICTURE).exists()
+
+
+def test_a_run_of_no_paper(folder: Path) -> None:
+    add_run(folder, "mine-ptb", "small-lhmm", FINISHED)
+    assert results.main([str(folder), "--no-picture"]) == 0
+    (line,) = lines(folder, "mine-ptb")
+    assert line[1:3] == ["-", "140.0"]
+    assert "--recipe mine-ptb/recipe.toml --data ptb" in (folder / results.PAGE).read_text()
+
+
+def test_folders_that_are_no_runs_are_passed_over(folder: Path) -> None:
+    (folder / "images").mkdir()
+    add_run(folder, "hmm-4096-ptb", "hmm-4096-ptb", [])
+    assert runs.read_runs(folder) == []
+    with pytest.raises(DataError, match="no such folder"):
+        runs.read_runs(folder / "nowhere")
+
+
+def test_what_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert results.main([str(folder / "nowhere")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    (folder / results.PAGE).write_text("no marks\n")
+    assert results.main([str(folder)]) == 2
+    assert "has marks for nothing" in capsys.readouterr().err
+    add_run(folder, "hmm-4096-ptb", "hmm-4096-ptb", FINISHED)
+    (folder / "hmm-4096-ptb" / "metrics.jsonl").write_text('{"update": 1}\n{"upd')
+    assert results.main([str(folder)]) == 2
+    assert "line 2 is torn" in capsys.readouterr().err
+
+
+def test_rows_have_recipes_and_recipes_rows() -> None:
+    """A recipe of a paper without a row would never show, a row without a recipe could never be run."""
+    rows = runs.published()
+    names = [row.recipe for row in rows]
+    assert len(set(names)) == len(names)
+    assert set(names) == {name for name in recipe_names() if re.search("-(ptb|wt2)$", name)}
+    for row in rows:
+        assert row.corpus == ("wikitext-2" if row.recipe.endswith("wt2") else "ptb")
+        sizes = [
+            int(size.replace(",", "")) for size in re.findall(r"([\d,]+) states|rank ([\d,]+)", row.model)[0] if size
+        ]
+        assert load_recipe(row.recipe).model.num_states == sizes[0]
+
+
+def test_sources_are_all_used() -> None:
+    content = tomllib.loads(Path(runs.__file__).with_name("published.toml").read_text())
+    assert set(content["sources"]) == {row["source"] for row in content["rows"] if "source" in row}
+    assert all("source" in row for row in content["rows"] if "valid" in row or "test" in row)

@@ -1,0 +1,188 @@
+"""What fits into memory, decided before a run starts, and what is said of a run that cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankfold.data.clusters import uniform_clusters
+from rankfold.errors import UnsupportedError
+from rankfold.models.catalog import build_model
+from rankfold.training import memory, setup
+from rankfold.training.checkpoint import Progress
+from rankfold.training.config import Config
+from rankfold.training.loop import train
+from rankfold.training.memory import GIB, Room, Text, available, fit, need, sized
+from rankfold.training.setup import fitted
+from tests.training.runs import DROPOUT, FAMILIES, corpus_of, replaced, tiny, write_corpus
+
+TEXT = Text(200, 30, 20)
+DEVICES = ("cpu", "cuda")
+
+
+def larger(family: str = "lhmm", **settings: Any) -> Config:
+    sizes = {"num_states": 512, "rank": 64, "dim": 16, "tokens": 300, "eval_tokens": 500, "rounding": 8}
+    return tiny(**{"family": family, **sizes, **settings})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_for_its_sizes(family: str) -> None:
+    config = larger(family).model
+    found = sized(config, 50)
+    truth = build_model(config, 50, clusters=uniform_clusters(50, 4, seed=0) if family == "block" else None)
+    assert {name: x.shape for name, x in found.named_parameters()} == {
+        name: x.shape for name, x in truth.named_parameters()
+    }
+    assert all(x.is_meta for x in found.parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("batching", ["length", "unsorted", "streams"])
+def test_what_is_said_to_fit_does(family: str, device: str, graphs: bool, batching: str) -> None:
+    """By the plan's own bytes, added up here; and more memory never makes for smaller parts."""
+    dropout = {} if batching == "streams" else DROPOUT
+    config = larger(family, batching=batching, graphs=graphs, precision="tf32", **dropout)
+    least = need(config, TEXT, device).total
+    longest = {"length": 32, "unsorted": 30, "streams": config.data.window}[batching]
+    batch = config.data.num_streams * config.data.window if batching == "streams" else config.data.tokens
+    model = sized(config.model, TEXT.num_words)
+    ways = model.plan(1, 1, device, "tf32").ways
+    before = 0
+    for room_for in (least, 11 * least // 10, 3 * least // 2, 2 * least, 3 * least, 100 * least):
+        room = fit(config, TEXT, device, room_for)
+        part = room.part_tokens or batch
+        assert longest <= part <= batch
+        assert part >= before or room.graphs  # graphs take twice
+        before = 0 if room.graphs else part
+        evaluated = room.eval_tokens or config.data.eval_tokens
+        assert evaluated >= (batch if batching == "streams" else TEXT.longest_held_out)
+        for way in ways:
+            copies = 2 if room.graphs else 1
+            trained = way.trained()
+            assert trained.state_bytes + copies * (way.work_bytes + part * way.token_bytes) <= room_for
+        assert room.graphs == (room.graphs and graphs and device == "cuda")
+    assert fit(config, TEXT, device, 100 * least) == Room(0, 0, graphs and device == "cuda")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_byte_less_than_needed_is_refused(family: str, device: str) -> None:
+    config = larger(family, **DROPOUT)
+    least = need(config, TEXT, device).total
+    assert fit(config, TEXT, device, least)
+    with pytest.raises(UnsupportedError, match=rf"{family} of 512 states cannot be (trained|evaluated)"):
+        fit(config, TEXT, device, least - 1)
+
+
+def test_nobody_says_how_much_there_is() -> None:
+    assert fit(larger(), TEXT, "cuda", None) == Room()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_would_fit_fits(family: str, device: str) -> None:
+    """Every setting the message names is taken at its word, and twice the size is not."""
+    config = larger(family, neural=family != "hmm", memory=1.0)
+    total = need(config, TEXT, device).total
+    with pytest.raises(UnsupportedError) as caught:
+        fit(config, TEXT, device, int(0.6 * total))
+    text = str(caught.value)
+    assert f"needs {total / GIB:.3g} GiB" in text
+    assert f"train.memory is {int(0.6 * total) / GIB:.3g} GiB" in text
+    named = re.findall(r"model\.(\w+)=(\w+)", text)
+    assert "num_states" in dict(named)
+    for name, value in named:
+        own = int(value) if value.isdigit() else value == "true" if name == "neural" else value
+        smaller = replaced(config, "model", **{name: own})
+        assert fit(smaller, TEXT, device, int(0.6 * total))
+        if isinstance(own, int) and not isinstance(own, bool):
+            with pytest.raises(UnsupportedError):
+                fit(replaced(config, "model", **{name: 2 * own}), TEXT, device, int(0.6 * total))
+
+
+def test_nothing_would_fit() -> None:
+    with pytest.raises(UnsupportedError, match="No smaller size of it fits"):
+        fit(larger(), TEXT, "cpu", 1000)
+
+
+def test_an_evaluation_that_does_not_fit_is_named() -> None:
+    """States that training drops are there when the model is evaluated, and a held-out sentence may be long."""
+    config, text = larger(state_dropout=0.9), TEXT._replace(longest_held_out=5000)
+    assert need(config, text, "cpu").evaluating
+    with pytest.raises(UnsupportedError, match="cannot be evaluated"):
+        fit(config, text, "cpu", need(config, text, "cpu").total - 1)
+
+
+@pytest.mark.parametrize("family", ["hmm", "lhmm", "block"])
+def test_an_evaluation_has_all_states(family: str) -> None:
+    text = TEXT._replace(longest_held_out=10_000)
+    dropped, whole = (need(larger(family, state_dropout=p, feature_dropout=p), text, "cpu") for p in (0.9, 0.0))
+    assert dropped == whole
+    assert whole.evaluating
+
+
+def test_an_optimiser_and_an_average_are_counted() -> None:
+    config = larger()
+    count = sized(config.model, TEXT.num_words).num_parameters
+    assert need(config, TEXT, "cpu").state >= 16 * count
+    averaged = need(replaced(config, "train", average=0.9), TEXT, "cpu")
+    assert averaged.state - need(config, TEXT, "cpu").state == 8 * count
+
+
+def test_what_a_recipe_allows() -> None:
+    assert available("cpu", 2.5) == available("cuda", 2.5) == int(2.5 * GIB)
+    found = available("cpu")
+    assert found is None or 0 < found < 2**50
+
+
+def test_a_container_has_less_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("max", "5000\n"), ("current", "3000\n"), ("stat", "anon 10\ninactive_file 400\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert memory._container(tmp_path) == 5000 - 3000 + 400
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory._container(tmp_path) is None
+    assert memory._container(tmp_path / "nothing") is None
+    monkeypatch.setattr(memory, "_container", lambda: 2400)
+    assert available("cpu") == 2400
+
+
+def test_a_run_that_does_not_fit_leaves_the_folder_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_corpus(tmp_path / "data")
+    monkeypatch.setattr(setup, "available", lambda device, asked: 1000)
+    with pytest.raises(UnsupportedError, match=r"lhmm of 8 states cannot be trained: .* cpu has 9\.31e-07 GiB"):
+        train(tiny(), data, tmp_path / "run")
+    monkeypatch.undo()
+    assert train(tiny(updates=1), data, tmp_path / "run").finished
+
+
+@pytest.mark.parametrize(
+    ("began", "now", "kept", "warned"),
+    [
+        ((0, 0), (0, 0), (0, 0), False),
+        ((20, 30), (0, 0), (20, 30), False),
+        ((20, 30), (25, 35), (20, 30), False),
+        ((20, 30), (15, 35), (15, 30), True),
+        ((0, 0), (15, 0), (15, 0), True),
+    ],
+)
+def test_a_resumed_run_keeps_its_parts(
+    began: tuple[int, int],
+    now: tuple[int, int],
+    kept: tuple[int, int],
+    warned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(setup, "fit", lambda *args: Room(*now, False))
+    said: list[str] = []
+    progress = dataclasses.replace(Progress(update=3), part_tokens=began[0], eval_tokens=began[1])
+    corpus = corpus_of(tiny(), write_corpus(tmp_path))
+    room = fitted(tiny(), corpus, None, setup.torch.device("cpu"), progress, said.append)
+    assert (room.part_tokens, room.eval_tokens) == kept == (progress.part_tokens, progress.eval_tokens)
+    assert any("less memory" in line for line in said) == warned
