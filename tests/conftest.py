@@ -1,5 +1,6 @@
 """Settings of the whole suite, and the fixtures that more than one folder uses."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,10 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+# Kernels are read as GPU code or as interpreted code once, when their modules are imported: none is so far.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # The same examples on every run: a failure seen once can be seen again.
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=25, derandomize=True)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from rankfold.operators import Banded, Dense, LowRank, Operator, RowScaled, Sum
+from rankfold.operators import Banded, Dense, LowRank, Multiplied, Operator, RowScaled, Sum
 from rankfold.operators.by_rows import ByRows
 
 
@@ -80,6 +80,15 @@ def _low_rank(r: int | None = None, zeros: float = 0.0) -> Callable[[int, Genera
     return build
 
 
+def _multiplied(r: int | None = None, zeros: float = 0.0) -> Callable[[int, Generator, torch.dtype], Operator]:
+    """The factors of `_low_rank`, written out as one matrix."""
+
+    def build(z: int, g: Generator, dtype: torch.dtype) -> Operator:
+        return Multiplied(*_low_rank(r, zeros)(z, g, dtype).factors())
+
+    return build
+
+
 def _low_rank_log(z: int, g: Generator, dtype: torch.dtype) -> Operator:
     return LowRank.from_log(logs(z, 2, g=g, dtype=dtype), logs(z, 2, g=g, dtype=dtype))
 
@@ -134,6 +143,8 @@ CASES = [
     Case("low_rank_2_zeros", _low_rank(2, zeros=0.5), positive=False),
     Case("low_rank_above_states", _low_rank()),
     Case("low_rank_log", _low_rank_log),
+    Case("multiplied", _multiplied()),
+    Case("multiplied_2_zeros", _multiplied(2, zeros=0.5), positive=False),
     Case("banded_near", _banded(-0.3, 0.3)),
     Case("banded_full", _banded(-1.0, 1.0)),
     Case("banded_lower", _banded(-1.0, -0.6)),

@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
 
 from rankfold import DomainError
 from rankfold.data.clusters import Clusters
-from rankfold.params.block_parts import BlockParts, FreeBlockParts, Members
+from rankfold.params.block_parts import BlockParts, FreeBlockParts, InnerDynamics, Members
 from tests.oracles import tables
 from tests.params.build import EXACT, close, seeded, stirred, through
 
@@ -154,3 +155,20 @@ def test_gradients_with_padded_clusters_are_finite(neural: bool, keep: list[list
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
+
+
+def test_derivatives_of_steps() -> None:
+    """Of both sides and of the normalisers, twice."""
+    g = seeded()
+    inputs = tuple(torch.randn(shape, generator=g, dtype=torch.float64) for shape in [(3, 2, 4), (3, 2, 4), (3, 2)])
+    source, target = torch.tensor([[0, 2, 2], [1, 1, 0]]), torch.tensor([[1, 2, 0], [1, 0, 0]])
+
+    def steps(left: Tensor, right: Tensor, log_norm: Tensor) -> Tensor:
+        return InnerDynamics(torch.zeros(3, 2), left, right, log_norm).steps(source, target)
+
+    left, right, log_norm = inputs
+    expected = torch.einsum("bskd,bsjd->bskj", left[source], right[target]) - log_norm[source].unsqueeze(-1)
+    torch.testing.assert_close(steps(*inputs), expected, rtol=1e-13, atol=1e-13)
+    leaves = tuple(x.requires_grad_() for x in inputs)
+    assert gradcheck(steps, leaves)
+    assert gradgradcheck(steps, leaves)

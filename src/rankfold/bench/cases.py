@@ -17,7 +17,7 @@ from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import build_model
 from rankfold.models.config import ModelConfig
-from rankfold.numerics.precision import Precision, parameter_precision
+from rankfold.numerics.precision import Precision
 from rankfold.params.dropout import num_kept
 from rankfold.planning import Plan
 
@@ -100,7 +100,7 @@ class Case(NamedTuple):
         """The same with the order of a rank-space model fixed, so that the order checked and priced is the one run."""
         if self.config.family != "rank":
             return self
-        order: Any = self.plan(device, parameter_precision(precision)).order
+        order: Any = self.plan(device, "tf32" if precision == "bf16" else precision).order  # as the model itself asks
         return self._replace(config=dataclasses.replace(self.config, plan=order))
 
     def draw(self, device: torch.device) -> Batch:

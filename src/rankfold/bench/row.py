@@ -17,7 +17,7 @@ from rankfold.bench.checks import Check, full_check, reference_check, replay_che
 from rankfold.bench.memory import out_of_memory, release, too_large
 from rankfold.bench.plain import Plain, measure_plain
 from rankfold.bench.step import Gradients, gradients, log_z
-from rankfold.bench.timing import Spread, host_times, peak_mib, replay_times
+from rankfold.bench.timing import Spread, held_bytes, host_times, peak_mib, replay_times
 from rankfold.data.batch import Batch
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision
@@ -118,6 +118,8 @@ def _measure(row: dict[str, Any], checks: _Checks, case: Case, precision: Precis
     checks.add(*small_checks(case, precision, device))
     if row["note"]:
         return
+    release(device)
+    held = held_bytes(device)
     model, batch = case.build(device), case.draw(device)
     full = full_check(model, batch, precision, plan.peak_bytes)
     row["error"] = full.error
@@ -133,7 +135,7 @@ def _measure(row: dict[str, Any], checks: _Checks, case: Case, precision: Precis
     say(f"{title}: times")
     floor = ceilings.floor_ms(plan, precision)
     generator = torch.Generator(device=device).manual_seed(SEED)
-    best = _own_times(row, checks, Step(model, batch, precision, generator), settings)
+    best = _own_times(row, checks, Step(model, batch, precision, generator), settings, held)
     row |= {"step_ms": best._asdict(), "floor_ms": floor, "share": floor / best.median, "reference_note": plain.why}
     if plain.time is None:
         return
@@ -170,11 +172,11 @@ class Step(NamedTuple):
             self.generator.manual_seed(SEED)
 
 
-def _own_times(row: dict[str, Any], checks: _Checks, step: Step, settings: Settings) -> Spread:
+def _own_times(row: dict[str, Any], checks: _Checks, step: Step, settings: Settings, held: int) -> Spread:
     """Peak memory and eager times into the row; the times of the fastest way come back."""
     device, repeats = settings.device, settings.repeats
     step.run()
-    row["peak_mib"] = peak_mib(step.run, device)
+    row["peak_mib"] = peak_mib(step.run, device, held)
     eager = host_times(step.run, device, repeats=repeats)
     row |= {"eager_ms": eager._asdict(), "forward_ms": host_times(step.forward, device, repeats=repeats)._asdict()}
     row["captured"] = device.type == "cuda"

@@ -59,15 +59,20 @@ def replay_times(graph: torch.cuda.CUDAGraph, *, repeats: int, warm: int = 4) ->
     return Spread.of(times[warm:])
 
 
-def peak_mib(work: Callable[[], Any], device: torch.device) -> float | None:
-    """The most a call holds of the device's memory, parameters included, in MiB; None on a CPU."""
+def held_bytes(device: torch.device) -> int:
+    """What the process holds of the device's memory: before a model is made, the workspaces of libraries."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def peak_mib(work: Callable[[], Any], device: torch.device, held: int = 0) -> float | None:
+    """The most a call holds of the device's memory beside what was `held` before, in MiB; None on a CPU."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     work()
     torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) / 2**20
+    return (torch.cuda.max_memory_allocated(device) - held) / 2**20
 
 
 def _wait(device: torch.device) -> None:

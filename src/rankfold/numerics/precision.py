@@ -39,7 +39,7 @@ def round_off(dtype: torch.dtype, precision: Precision) -> float:
 
 
 def parameter_precision(precision: Precision) -> Products:
-    """The mode in which distributions are made: bfloat16 would leave them unnormalised, so "bf16" means "mixed" there."""
+    """The mode in which distributions are made: "mixed" for "bf16", because bfloat16 would leave them unnormalised."""
     return "mixed" if precision == "bf16" else precision
 
 

@@ -58,7 +58,7 @@ class Banded:
     def _set(self, value: Tensor, offset: int, *, is_log: bool) -> None:
         self._value, self.offset = value, offset
         self._weight = Factor(_inside(value, offset, float("-inf") if is_log else 0.0), is_log=is_log)
-        self._made: dict[tuple[str, bool], Tensor] = {}  # blocks, once asked for, with and without autograd watching
+        self._made: dict[tuple[str, bool, bool], Tensor] = {}  # blocks, once asked for, in each mode of autograd
 
     @property
     def _by_source(self) -> Tensor:  # "block row window"
@@ -69,7 +69,7 @@ class Banded:
         return self._kept("target", lambda: _transposed(self._weight.linear, self.offset, 0.0))
 
     def _kept(self, name: str, band: Callable[[], Tensor]) -> Tensor:
-        key = name, torch.is_grad_enabled() and self._value.requires_grad
+        key = name, torch.is_grad_enabled() and self._value.requires_grad, torch.is_inference_mode_enabled()
         if key not in self._made:
             self._made[key] = _blocks(band(), 0.0)
         return self._made[key]

@@ -25,17 +25,18 @@ class Factor:
             top = largest(value.reshape(-1)).squeeze(-1)
             self.log_scale = top.double()
             self.linear = torch.exp(value - top)
-        self._logs: dict[bool, Tensor] = {}
+        self._logs: dict[tuple[bool, bool], Tensor] = {}
 
     @property
     def log(self) -> Tensor:
-        """The logarithm of the weights, computed once (and once more where autograd watches)."""
+        """The logarithm of the weights, computed once in each mode of autograd: watched, not watched, inference."""
         if self.is_log:
             return self.value
         watched = torch.is_grad_enabled() and self.value.requires_grad
-        if watched not in self._logs:
-            self._logs[watched] = log_weights(self.value)
-        return self._logs[watched]
+        key = watched, torch.is_inference_mode_enabled()
+        if key not in self._logs:
+            self._logs[key] = log_weights(self.value)
+        return self._logs[key]
 
     def like(self, value: Tensor) -> Factor:
         """Another tensor held the same way."""

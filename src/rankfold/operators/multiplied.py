@@ -26,14 +26,15 @@ class Multiplied(Dense):
 
     def __init__(self, left: Tensor, right: Tensor) -> None:  # "z r", "y r", not looked at
         self._left, self._right = left, right
-        self._tables: dict[bool, Factor] = {}
+        self._tables: dict[tuple[bool, bool], Factor] = {}  # once asked for, in each mode of autograd
 
     @property
     def _weight(self) -> Factor:  # type: ignore[override]
         watched = torch.is_grad_enabled() and (self._left.requires_grad or self._right.requires_grad)
-        if watched not in self._tables:
-            self._tables[watched] = Factor(_summed(self._left, self._right), is_log=False)
-        return self._tables[watched]
+        key = watched, torch.is_inference_mode_enabled()
+        if key not in self._tables:
+            self._tables[key] = Factor(_summed(self._left, self._right), is_log=False)
+        return self._tables[key]
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rankfold.errors import UnsupportedError
 
-
 # Messages between two maps of an operator, "n r" each: source through the first, target back through the second.
 Inner = tuple[Tensor, Tensor]
 

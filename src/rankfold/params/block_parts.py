@@ -15,7 +15,7 @@ from torch.nn.functional import embedding
 from rankfold.data.clusters import Clusters
 from rankfold.errors import DomainError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
-from rankfold.params.blocks import residual_mlp, xavier
+from rankfold.params.blocks import residual_mlp, taken, xavier
 from rankfold.params.emissions import InitKind, word_embeddings
 from rankfold.params.transitions import Start
 
@@ -41,7 +41,8 @@ class InnerDynamics(NamedTuple):
         shape = (*source.shape, *self.source.shape[1:])
         left = embedding(source, self.source.flatten(1)).reshape(shape)
         right = embedding(target, self.target.flatten(1)).reshape(shape)
-        return left @ right.mT - embedding(source, self.log_norm).unsqueeze(-1)
+        pairs: Tensor = _Pairs.apply(left, right)
+        return pairs - embedding(source, self.log_norm).unsqueeze(-1)
 
     def log_rows(self, states: Tensor) -> Tensor:  # "n" -> "n z"
         logits = self.source.flatten(0, 1)[states] @ self.target.flatten(0, 1).mT
@@ -223,4 +224,22 @@ def _cluster_sizes(assignment: Tensor, num_clusters: int) -> Tensor:  # "v" -> "
 
 def within(x: Tensor, keep: Tensor | None) -> Tensor:  # "c k d", "c j" -> "c j d"
     """Some states of each cluster, or all."""
-    return x if keep is None else x.gather(1, keep.unsqueeze(-1).expand(-1, -1, x.shape[2]))
+    if keep is None:
+        return x
+    rows = keep + x.shape[1] * torch.arange(len(x), device=x.device)[:, None]
+    return taken(x.flatten(0, 1), rows.flatten()).reshape(*keep.shape, -1)
+
+
+class _Pairs(torch.autograd.Function):
+    """left right^T, block by block. autograd's own gradient of `right` comes transposed, and is copied to be used."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:  # "... k d", "... j d" -> "... k j"
+        ctx.save_for_backward(left, right)
+        return left @ right.mT
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        left, right = ctx.saved_tensors
+        (grad,) = grads
+        return grad @ right, grad.mT @ left

@@ -107,6 +107,8 @@ class ScaledSolution:
         self.wider.append((index, wider))
         self.log_z[index] = wider.log_z
         self.run.filtered[:, index] = 0.0
+        if self.run.ahead is not None and self.run.ahead.mass is not None:
+            self.run.ahead.mass[:, index] = 0.0  # so that a backward pass that ran already does not count them either
 
     def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
         """d (weight . log_z) / d (log_initial, log_obs, log_final, *factors); empty factors if not asked."""

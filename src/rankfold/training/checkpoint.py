@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -50,6 +51,7 @@ def save_checkpoint(
     carried: Any,
     corpus: str,
     *,
+    average: Mapping[str, Tensor] | None = None,
     shard_bytes: int = 0,
     moments: Literal["float32", "bf16"] = "float32",
 ) -> None:
@@ -61,6 +63,7 @@ def save_checkpoint(
     tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
     for i, state in optimizer.state_dict()["state"].items():
         tensors.update({f"optimizer.{i}.{name}": _stored(name, x, moments) for name, x in state.items()})
+    tensors.update({f"average.{name}": x for name, x in (average or {}).items()})
     for i, x in enumerate(_leaves(carried)):
         tensors[f"carried.{i}"] = x
     content = {"format": FORMAT, "corpus": corpus, "progress": asdict(progress)}

@@ -22,6 +22,7 @@ from rankfold.models.block_hmm import BlockCarried
 from rankfold.models.catalog import build_model
 from rankfold.models.pretrained import load_model
 from rankfold.settings import to_toml
+from rankfold.training.average import Average
 from rankfold.training.checkpoint import Loaded, Progress, has_checkpoint, load_checkpoint, save_checkpoint
 from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
@@ -91,9 +92,11 @@ class Trainer:
         self.model.vocabulary = corpus.vocabulary
         self.model.to(self.device)
         self.optimizer = optimizer(self.model, config.train)
+        self.average = Average(self.model, config.train.average)
         self.gradients = Gradients(self.model, self.optimizer, config, room, self._not_finite)
         if loaded:
             loaded.fill(self.model, self.optimizer)
+            self.average.load(loaded.of("average"))
             self.gradients.carried = loaded.carried(BlockCarried, self.device)
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
@@ -170,6 +173,7 @@ class Trainer:
         if not math.isfinite(norm):
             raise self._not_finite(batches, f"the gradient's norm is {norm}")
         self.optimizer.step()
+        self.average.update()
         progress.update += 1
         progress.window_log_likelihood += total
         progress.window_tokens += tokens
@@ -196,6 +200,10 @@ class Trainer:
 
     def _evaluate(self) -> dict[str, Any]:
         """Validation perplexity; the model is saved if it is the best so far."""
+        with self.average.swapped():
+            return self._evaluated()
+
+    def _evaluated(self) -> dict[str, Any]:
         config, plateau = self.config, self.progress.plateau
         try:
             found = evaluate(self.model, self.corpus.valid, self.eval_data, precision=config.train.precision)
@@ -232,6 +240,7 @@ class Trainer:
             self.progress,
             self.gradients.carried,
             self.corpus.fingerprint,
+            average=self.average.tensors(),
             shard_bytes=int(self.config.train.checkpoint_shard_mb * 1e6),
             moments=self.config.train.optimizer_state,
         )

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankfold.numerics.log_space import log_sum
 from rankfold.kernels.triton_here import triton_serves
+from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.precision import Products, current_precision, products_in
 
 # Entries of a block of logits, by device type. Time of forward and backward against torch.logsumexp of the whole table,

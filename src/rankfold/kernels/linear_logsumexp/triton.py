@@ -17,7 +17,8 @@ from rankfold.kernels.half import Half, half_product, halved
 
 # Programs that keep an H200 (132 multiprocessors) busy: few queries share their keys out among several programs.
 PROGRAMS = 264
-# Entries of a block of the softmax in the backward pass, float16: 64 MiB. Smaller blocks would stay in the cache, but leave products too small to be fast.
+# Entries of a block of the softmax in the backward pass, float16: 64 MiB. Smaller blocks would stay in the cache, but
+# leave products too small to be fast.
 BLOCK = 2**25
 # The softmax is held as probability * LIFT in float16, whose largest number is 65504: so small ones keep their digits.
 LIFT = tl.constexpr(2.0**15)
@@ -93,8 +94,8 @@ def log_normalisers(query: Half, key: Half, bias: Tensor | None) -> Tensor:  # "
     top = query.scale.new_empty(splits, num_rows)
     total = torch.empty_like(top)
     _sums[heights, splits](
-        query.half, key.half, bias, query.scale * key.scale, top, total, num_rows, num_keys, per_program, dim,
-        STEP=_step(dim), HAS_BIAS=bias is not None, ROWS=TILE, COLS=WIDE, num_warps=WARPS, num_stages=STAGES,
+        query.half, key.half, _in_a_row(bias), query.scale * key.scale, top, total, num_rows, num_keys, per_program,
+        dim, STEP=_step(dim), HAS_BIAS=bias is not None, ROWS=TILE, COLS=WIDE, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     best = top.amax(0)
     shift = torch.where(best == float("-inf"), 0.0, best)
@@ -121,7 +122,7 @@ def gradients(
     keys = torch.nn.functional.pad(k.half, (0, 0, 0, width - num_keys))
     height = min(num_rows, max(TILE, BLOCK // width // TILE * TILE))
     block = torch.empty(height, width, dtype=torch.float16, device=query.device)
-    scale = q.scale * k.scale
+    scale, bias = q.scale * k.scale, _in_a_row(bias)
     for start in range(0, num_rows, height):
         rows = slice(start, min(start + height, num_rows))
         share = block[: rows.stop - start]
@@ -138,6 +139,11 @@ def gradients(
     if grad_key is not None:
         grad_key *= weighted.scale / LIFT.value
     return grad_query, grad_key, grad_bias
+
+
+def _in_a_row(bias: Tensor | None) -> Tensor | None:
+    """As kernels read it, who know no strides of it."""
+    return None if bias is None else bias.contiguous()
 
 
 def _step(dim: int) -> int:

@@ -14,7 +14,8 @@ from torch import Tensor
 from rankfold.kernels.triton_here import triton_serves
 from rankfold.numerics.precision import Products, current_precision, products_in
 
-Mixtures = list[tuple[Tensor, Tensor]]  # weights "m" of a mixture of rows, and its gradient "n"
+# Weights "m" of a mixture of rows and its gradient "n", by the backward pass that left them.
+Mixtures = dict[int, list[tuple[Tensor, Tensor]]]
 
 
 class SoftmaxTable(NamedTuple):
@@ -42,7 +43,8 @@ def linear_softmax(
 ) -> SoftmaxTable:  # "m d", "n d", "n" -> "m n", "m"
     """Each query's distribution over the keys, and the log of its normaliser.
 
-        share[m, n] = softmax_n(query[m] . key[n] + bias[n])        log_total[m] = log sum_n exp(query[m] . key[n] + bias[n])
+        share[m, n]  = softmax_n(query[m] . key[n] + bias[n])
+        log_total[m] = log sum_n exp(query[m] . key[n] + bias[n])
 
     With a generator, single entries leave the softmax with probability `dropout`; a row that would lose all of them is
     left whole. Cost: m n d, twice that for the gradients. Memory: the table, and in the backward pass its gradient
@@ -50,7 +52,7 @@ def linear_softmax(
     """
     if generator is None:
         dropout = 0.0
-    mixtures: Mixtures = []
+    mixtures: Mixtures = {}
     precision = current_precision(query.device)
     share, log_total = _LinearSoftmax.apply(query, key, bias, dropout, generator, precision, mixtures)
     return SoftmaxTable(share, log_total, mixtures)
@@ -86,8 +88,8 @@ class _LinearSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, bias, table = ctx.saved_tensors
-        wanted, mixtures = ctx.needs_input_grad[:3], list(ctx.mixtures)
-        ctx.mixtures.clear()
+        wanted, mixtures = ctx.needs_input_grad[:3], ctx.mixtures.pop(_this_pass(), [])
+        ctx.mixtures.clear()  # of passes that did not reach the table
         with products_in(ctx.precision, query.device):
             if torch.is_grad_enabled():
                 # The gradient will be differentiated: give autograd ordinary operations to follow.
@@ -95,7 +97,7 @@ class _LinearSoftmax(torch.autograd.Function):
             elif ctx.fused:
                 from rankfold.kernels.linear_softmax.triton import gradients
 
-                found = gradients(query, key, table, *grads, mixtures, wanted, ctx.precision)
+                found = gradients(query, key, table, grads[0], grads[1], mixtures, wanted, ctx.precision)
             else:
                 grad = grads[0]
                 for weights, own in mixtures:
@@ -127,8 +129,14 @@ class _Mix(torch.autograd.Function):
         if torch.is_grad_enabled():
             return share @ grad, torch.outer(weights, grad), None
         if ctx.needs_input_grad[1]:
-            ctx.mixtures.append((weights, grad))
+            ctx.mixtures.setdefault(_this_pass(), []).append((weights, grad))
         return (share @ grad if ctx.needs_input_grad[0] else None), None, None
+
+
+def _this_pass() -> int:
+    """The number of the backward pass that is running."""
+    number: int = torch._C._current_graph_task_id()
+    return number
 
 
 def _normalise(

@@ -35,17 +35,17 @@ def _logits(
 ):
     """A piece of a row; -inf beyond its end and where entries leave."""
     at = start + tl.arange(0, SIZE)
-    x = tl.load(table + row * num + at, mask=at < num, other=float("-inf")) * tl.load(scale)
+    x = tl.load(table + row * num + at, mask=at < num, other=0.0) * tl.load(scale)
     if HAS_BIAS:
         x += tl.load(bias + at, mask=at < num, other=0.0)
     if DROPS:
         x = tl.where(_stays(seed, row, start, dropout, SIZE), x, float("-inf"))
-    return x
+    return tl.where(at < num, x, float("-inf"))
 
 
 @triton.jit
 def _rounded(x, ROUNDED: tl.constexpr):
-    """The ten fraction bits of TF32, to nearest: products that cut the others off then lose nothing, above all no mass."""
+    """The ten fraction bits of TF32, to nearest: products that cut off the others then lose nothing, and no mass."""
     if ROUNDED:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return x
@@ -154,7 +154,7 @@ def shares(
     generator: torch.Generator | None,
     precision: Products,
 ) -> tuple[Tensor, Tensor]:  # "m n", "m"
-    """The table and the log-normalisers; "mixed" multiplies half-precision operands, which TF32 would not round less."""
+    """The table and the log-normalisers; "mixed" multiplies half-precision operands: TF32 would not round them less."""
     if precision != "mixed":
         return _normalised(torch.mm(query, key.T), None, bias, dropout, generator, rounded=precision == "tf32")
     q, k = halved(query), halved(key)
@@ -178,7 +178,7 @@ def _normalised(
     log_total = table.new_empty(len(table))
     whole, size = _size(table)
     (_whole_row if whole else _long_row)[(len(table),)](
-        table, scale, bias, log_total, seed, table.shape[1], dropout,
+        table, scale, _in_a_row(bias), log_total, seed, table.shape[1], dropout,
         HAS_BIAS=bias is not None, DROPS=drops, ROUNDED=rounded, SIZE=size, num_warps=_warps(size),
     )  # fmt: skip
     return table, log_total
@@ -234,10 +234,15 @@ def _logit_gradient(
     out = torch.empty_like(grad, dtype=kind)
     whole, size = _size(table)
     _gradient_row[(len(table),)](
-        table, grad, grad_total.contiguous(), weights, mixed, out, table.shape[1],
+        table, grad, grad_total.contiguous(), _in_a_row(weights), _in_a_row(mixed), out, table.shape[1],
         WHOLE_ROW=whole, MIXED=bool(mixtures), SIZE=size, num_warps=_warps(size),
     )  # fmt: skip
     return out
+
+
+def _in_a_row(x: Tensor | None) -> Tensor | None:
+    """As kernels read it, who know no strides of it."""
+    return None if x is None else x.contiguous()
 
 
 def _size(table: Tensor) -> tuple[bool, int]:

@@ -22,7 +22,7 @@ def _divide(
     filtered, norm, future, future_norm, target, emission, column, loss, per_entry, mass, short, num, width,
     SIZE: tl.constexpr, LOSSES: tl.constexpr,
 ):  # fmt: skip
-    """Messages over their norms; mass[t, b] = filtered . future; short[t, b] counts entries that may have lost digits."""
+    """Messages over their norms; mass[t, b] = filtered . future; short[t, b]: how many entries may have lost digits."""
     row = tl.program_id(0).to(tl.int64)  # t * num + b
     base = row * width
     below = tl.maximum(tl.load(norm + row), TINY)
@@ -50,7 +50,9 @@ def _divide(
 
 
 @triton.jit
-def _weigh(filtered, future, target, by_state, by_step, posterior, weighted, num, num_positions, width, SIZE: tl.constexpr):
+def _weigh(
+    filtered, future, target, by_state, by_step, posterior, weighted, num, num_positions, width, SIZE: tl.constexpr
+):
     """posterior[b, t] = by_state filtered future, and target[t, b] times by_step."""
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     t, b = tl.program_id(1).to(tl.int64), tl.program_id(2)

@@ -1,9 +1,10 @@
 """Both passes of a scaled chain through the same matrices, which are read once a step instead of twice.
 
 With few sequences a step takes as long as reading the transition. The forward message needs x W, the backward message
-W y, and neither waits for the other: so one kernel multiplies a tile of W from both sides while it holds it. A transition
-of two factors, A = L R^T, is passed by the two messages in opposite order, half a step apart, so they always meet.
-Messages are kept as they come out, and divided by their largest entry where they are read; `passes.py` divides all of them at the end.
+W y, and neither waits for the other: so one kernel multiplies a tile of W from both sides while it holds it. A
+transition of two factors, A = L R^T, is passed by the two messages in opposite order, half a step apart, so they always
+meet. Messages are kept as they come out, and divided by their largest entry where they are read; `passes.py` divides
+all of them at the end.
 Read next: `recursions/chain_scaled.py`.
 """
 
@@ -23,7 +24,8 @@ from rankfold.numerics.precision import Precision
 LARGEST_BATCH = 64  # sequences whose messages a program holds beside its tile
 # Of an H200's 132 multiprocessors; sizes of a tile with up to 16 sequences: measured there, 2026-11-15.
 PROGRAMS = {"tf32": 132, "bf16": 264}
-COLS, ROWS, WARPS, STAGES = 256, 64, 8, 3
+COLS, WARPS, STAGES = 256, 8, 3
+ROWS = {16: 64, 32: 16, 64: 16}  # by the padded number of sequences: tiles of 32 rows are thirty times slower
 TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 NOTHING, PLAIN, FORWARD, BACKWARD = (tl.constexpr(i) for i in range(4))
 
@@ -85,7 +87,7 @@ def _product(
         tile = tl.load(weight + at, mask=(rows < end)[:, None] & (cols < num_cols)[None, :], other=0.0)
         if HAS_X:
             left = _message(x, x_norm, b, rows, num, num_rows, HALF, X_DIVIDED)
-            acc = tl.dot(left, tile, acc)
+            acc += tl.dot(left, tile)  # added here, rounded: tensor cores cut their own running sums off
         if HAS_Y:
             pulled = tl.dot(tile, right)  # "rows b": the tile is not turned
             into = (tl.program_id(0) * num + b)[None, :].to(tl.int64) * num_rows + rows[:, None]
@@ -195,7 +197,7 @@ def two_way(
     torch.mul(final, emission[-1], out=target[-1])
     future_norm[-1] = 1.0
     final = final.contiguous()
-    ends = None if ends is None else ends.to(torch.int32)
+    ends = None if ends is None else ends.to(torch.int32).contiguous()  # it may be a transposed view
     last, two = num_positions - 1, len(maps) == 2
     step = _Step(tables, num, final)
     inner = tuple(emission.new_empty(last, num, maps[0].shape[1]) for _ in range(2)) if two else None
@@ -247,9 +249,11 @@ class _Step:
         self.tables, self.num, self.final = tables, num, final
         self.half = tables[0].weight.dtype == torch.bfloat16
         self.batch = max(16, triton.next_power_of_2(num))
-        self.rows = max(16, ROWS * 16 // self.batch)
+        self.rows = ROWS[self.batch]
         self.grids = [self._grid(table.weight) for table in tables]
-        sizes = [(s * t.weight.shape[1], c * t.weight.shape[0]) for t, (c, s, _) in zip(tables, self.grids, strict=True)]
+        sizes = [
+            (s * t.weight.shape[1], c * t.weight.shape[0]) for t, (c, s, _) in zip(tables, self.grids, strict=True)
+        ]
         self.x_parts = final.new_empty(num * max(x for x, _ in sizes), dtype=torch.float32)
         self.y_parts = final.new_empty(num * max(y for _, y in sizes), dtype=torch.float32)
 
