@@ -28,6 +28,8 @@ def generator() -> torch.Generator:
 @pytest.fixture
 def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh memory holds NaN (integers: a large negative number), so that an entry nobody wrote is seen."""
+    with torch.device("cpu"):  # torch notes which functions make tensors at first use, and must not note ours
+        torch.empty(0)
     for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
         monkeypatch.setattr(owner, name, _poisoned(getattr(owner, name)))
 

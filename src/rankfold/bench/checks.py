@@ -105,7 +105,9 @@ def replay_checks(replayed: Gradients, eager: Gradients, precision: Precision) -
     """
     return [
         Check(f"log Z of the captured step in {precision}", relative(replayed.log_z, eager.log_z), FULL[precision]),
-        Check(f"gradients of the captured step in {precision}", gradient_distance(replayed, eager), GRADIENT[precision]),
+        Check(
+            f"gradients of the captured step in {precision}", gradient_distance(replayed, eager), GRADIENT[precision]
+        ),
     ]
 
 
