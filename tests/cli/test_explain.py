@@ -114,7 +114,8 @@ def test_kernels_and_launches_of_a_gpu(capsys: pytest.CaptureFixture[str]) -> No
     found = as_json(capsys, *arguments)
     (plan,) = found["plans"]
     assert plan["kernels"]["emission normaliser"] == "triton"
-    assert plan["kernels"]["scan"] == "torch"
+    assert plan["kernels"]["scan"] == "triton"
+    assert plan["kernels"]["transition"] == "torch"
     assert sum(plan["seconds"].values()) == pytest.approx(plan["estimated_seconds"], rel=1e-12, abs=0)
     assert found["training"]["graphs"] is True
     assert "as captured graphs" in said(capsys, *arguments)

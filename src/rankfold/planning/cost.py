@@ -26,13 +26,14 @@ class Rates(NamedTuple):
     launch: float  # seconds a torch call takes at least
 
 
-# cpu: 2 cores with AVX2, torch 2.13, 2026-11-15. cuda: one H200, torch 2.11, 2026-11-15 (half of the FLOP/s), a launch
-# inside a captured graph; one that Python makes takes CUDA_EAGER_LAUNCH.
+# cpu: 2 cores with AVX2, torch 2.13, 2026-11-15. cuda: one H200, torch 2.11, 2026-11-15, what the kernels of a step
+# reach, about four fifths of the machine's ceilings; a launch inside a captured graph, one that Python makes takes
+# CUDA_EAGER_LAUNCH. With these, steps of 3 to 16 ms are estimated within 40%, most within 15% (docs/benchmarks.md).
 CPU = Rates(4e10, 1e10, 5e-6)
 CUDA: dict[str, Rates] = {
-    "float32": Rates(25e12, 4.1e12, 2e-6),
-    "tf32": Rates(210e12, 4.1e12, 2e-6),
-    "bf16": Rates(397e12, 4.1e12, 2e-6),
+    "float32": Rates(25e12, 3.4e12, 2e-6),
+    "tf32": Rates(170e12, 3.4e12, 2e-6),
+    "bf16": Rates(300e12, 3.4e12, 2e-6),
 }
 CUDA_EAGER_LAUNCH = 15e-6
 

@@ -5,13 +5,17 @@ Read next: `planning/held.py` for the bytes, `models/base.py` for who asks.
 
 from __future__ import annotations
 
+from rankfold.kernels.block_scan import LARGEST
 from rankfold.numerics.precision import Precision
+from rankfold.operators.sum import WRITTEN
 from rankfold.planning import held
 from rankfold.planning.cost import FLOAT, Plan, Plans, Work, device_kind, rates_of, sorted_plans
 from rankfold.planning.held import num_bytes, total
 
 # A gradient step multiplies every matrix three times: forward, and once for each factor's gradient.
 STEP = 3
+# Calls of a step beside its large ones: with graphs two microseconds each, and still a millisecond together.
+REST = {"cpu": 60, "cuda": 350}
 
 
 def chain_plan(
@@ -29,10 +33,13 @@ def chain_plan(
     """An HMM that says words from states: state space is the only order, its ranks have no words to themselves."""
     z, rates, kind = num_states, rates_of(device, precision), device_kind(device)
     made = z * z if rank is None else 2 * z * rank
+    once = held.readings(kind, precision, batch) == 1
+    read = z * z if band and once and z * z <= WRITTEN else made + z * band
     parts = (
         _made("transition", made, dim),
         _normaliser("emission normaliser", z, num_words, dim, kind, precision),
-        *_scan(made + z * band, z, batch, length, held.factor_bytes(kind, precision)),
+        *_scan(read, z, batch, length, kind, precision),
+        _network(z, dim, kind),
     )
     if rank is None:
         tables = num_bytes((held.DENSE if dim else held.FREE_DENSE)[kind], z * z)
@@ -76,7 +83,6 @@ def rank_plans(
 ) -> Plans:
     """A rank-space HMM: V^T U multiplied out ("rank"), or applied as two thin products ("state")."""
     z, r, rates, kind = num_states, rank, rates_of(device, precision), device_kind(device)
-    cell = held.factor_bytes(kind, precision)
     made = (_made("factors", 2 * z * r, dim), _normaliser("emission normaliser", r, num_words, dim, kind, precision))
     multiplied = Work("V^T U", STEP * z * r * r, STEP * FLOAT * (2 * z * r + r * r), STEP)
     tables = (
@@ -84,10 +90,10 @@ def rank_plans(
         num_bytes(held.RANK_NETWORK[kind], num_words * dim),
         _emission(r, num_words, dim, kind, precision),
     )
-    messages = num_bytes(held.MESSAGES, r)
+    messages, network = num_bytes(held.MESSAGES, r), _network(num_words, dim, kind)
     work = {
-        "rank": (*made, multiplied, *_scan(r * r, r, batch, length, cell)),
-        "state": (*made, *_scan(2 * z * r, r, batch, length, cell)),
+        "rank": (*made, multiplied, *_scan(r * r, r, batch, length, kind, precision), network),
+        "state": (*made, *_scan(2 * z * r, r, batch, length, kind, precision), network),
     }
     fixed = {"rank": total(*tables, num_bytes(held.DENSE[kind], r * r)), "state": total(*tables)}
     token = {"rank": total(messages), "state": total(messages, num_bytes(held.THIN, z))}
@@ -124,8 +130,11 @@ def block_plan(
     parts = (
         _normaliser("transition normaliser", z, z, dim, kind, precision),
         _made("emissions", c * largest_cluster * k, dim),
-        Work("blocks", STEP * tokens * k * k * max(dim, 1), 2 * STEP * FLOAT * tokens * k * (k + dim), 2 * STEP),
-        Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 8 * length),
+        Work("blocks", STEP * tokens * k * k * max(dim, 1), 2 * FLOAT * tokens * k * (3 * k + 6 * dim), 2 * STEP),
+        Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 3, "triton")
+        if kind == "cuda" and k <= LARGEST
+        else Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 8 * length),
+        _network(z, dim, kind),
     )
     fixed, eval_fixed = total(
         num_bytes(held.BLOCK_EMISSION, c * largest_cluster * k),
@@ -153,11 +162,19 @@ def _normaliser(name: str, num_rows: int, num_columns: int, dim: int, kind: str,
     return Work(name, products * cells * dim, 6 * FLOAT * cells, 8 * STEP)
 
 
-def _scan(cells: int, width: int, batch: int, length: int, cell: int) -> tuple[Work, Work]:
-    """Forward and backward over the positions, each reading the transition; its gradient, one product over all."""
-    tokens = batch * length
+def _network(num_rows: int, dim: int, kind: str) -> Work:
+    """Two residual layers, and the many small calls on messages and norms that no other part counts."""
+    return Work("networks and the rest", 4 * STEP * num_rows * dim**2, 24 * FLOAT * num_rows * dim, REST[kind])
+
+
+def _scan(cells: int, width: int, batch: int, length: int, kind: str, precision: Precision) -> tuple[Work, Work]:
+    """Forward and backward over the positions, which read the transition; its gradient, one product over all."""
+    tokens, readings = batch * length, held.readings(kind, precision, batch)
+    moved = readings * length * held.factor_bytes(kind, precision) * cells + 8 * FLOAT * tokens * width
     return (
-        Work("scan", 2 * tokens * cells, 2 * length * cell * cells + 8 * FLOAT * tokens * width, 14 * length),
+        Work("scan", 2 * tokens * cells, moved, 4 * length, "triton")
+        if readings == 1
+        else Work("scan", 2 * tokens * cells, moved, 14 * length),
         Work("scan gradient", STEP * tokens * cells, STEP * FLOAT * cells + 4 * FLOAT * tokens * width, 2 * STEP),
     )
 

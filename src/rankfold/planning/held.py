@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rankfold.kernels.linear_logsumexp.torch import BLOCK, KEPT
+from rankfold.kernels.two_way import FEW
 from rankfold.numerics.precision import Precision
 from rankfold.planning.cost import FLOAT
 
@@ -26,13 +27,13 @@ LOW_RANK = {"cpu": Held(5, 2), "cuda": Held(5, 2)}
 FREE_LOW_RANK = {"cpu": Held(7, 3), "cuda": Held(7, 3)}
 BANDED_LOW_RANK = {"cpu": Held(8, 4), "cuda": Held(8, 4)}
 BAND = {"cpu": Held(21, 17), "cuda": Held(21, 17)}  # "z k": dense blocks along the diagonal, and int64 columns
-DENSE = {"cpu": Held(3, 1), "cuda": Held(3, 1)}  # "z y", and "r r" of V^T U
+DENSE = {"cpu": Held(3, 1), "cuda": Held(2.25, 1)}  # "z y", and "r r" of V^T U
 FREE_DENSE = {"cpu": Held(5, 4), "cuda": Held(5, 4)}  # the logarithms, too
 RANK = {"cpu": Held(6, 2), "cuda": Held(5, 2)}  # "z r" of a rank-space model
 FREE_EMISSION = Held(4, 1)  # "z v" of free logits
 CHAIN_NETWORK = {"cpu": Held(11, 3), "cuda": Held(6, 3)}  # "z d"
 RANK_NETWORK = {"cpu": Held(9, 3), "cuda": Held(9, 3)}  # "v d"
-BLOCK_NETWORK = {"cpu": Held(12, 6), "cuda": Held(24, 6)}  # "z d"
+BLOCK_NETWORK = {"cpu": Held(12, 6), "cuda": Held(5, 5)}  # "z d"
 BLOCK_EMISSION = Held(4, 3)  # "c m k"
 FREE_BLOCKS = Held(3, 2)  # "z y" of free logits
 
@@ -73,6 +74,11 @@ def normaliser(num_rows: int, num_columns: int, kind: str, precision: Precision)
 def is_fused(kind: str, precision: Precision) -> bool:
     """Whether a normaliser is one Triton kernel, which sums where it multiplies and never writes a table."""
     return kind == "cuda" and precision != "float32"
+
+
+def readings(kind: str, precision: Precision, batch: int) -> int:
+    """How often a step of the scan reads the transition: once, where both passes meet in a kernel."""
+    return 1 if is_fused(kind, precision) and batch <= FEW else 2
 
 
 def is_kept(num_rows: int, num_columns: int, kind: str, precision: Precision) -> bool:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rankfold.kernels.block_scan import LARGEST
 from rankfold.kernels.triton_here import triton_serves
-
-LARGEST = 256  # states of a block whose table one program holds
 
 
 def filtered(log_initial: Tensor, log_transition: Tensor, log_obs: Tensor) -> tuple[Tensor, Tensor]:  # "t b k", "t b"

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from rankfold.errors import may_look
 from rankfold.kernels.triton_here import triton_serves
+from rankfold.kernels.two_way import FEW
 from rankfold.numerics.precision import Precision
 from rankfold.numerics.scaled import largest
 from rankfold.operators.protocol import Composed, Inner
 from rankfold.recursions.potentials import Chain
-
-FEW = 64  # sequences up to which a step takes as long as reading its transition
 
 
 class Ahead(NamedTuple):

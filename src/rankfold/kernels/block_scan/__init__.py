@@ -2,3 +2,5 @@
 
 Its twin in torch is the pair of loops in `recursions/chain_blocks_steps.py`.
 """
+
+LARGEST = 256  # states of a block whose table one program holds

@@ -2,3 +2,5 @@
 
 Its twin in torch is the pair of loops in `recursions/chain_scaled.py`.
 """
+
+FEW = 64  # sequences up to which a step takes as long as reading its transition

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from rankfold.numerics.precision import Precision
 
-LARGEST_BATCH = 64  # sequences whose messages a program holds beside its tile
 # Of an H200's 132 multiprocessors; sizes of a tile with up to 16 sequences: measured there, 2026-11-15.
 PROGRAMS = {"tf32": 132, "bf16": 264}
 COLS, WARPS, STAGES = 256, 8, 3
