@@ -51,6 +51,13 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
     def parts(self, generator: torch.Generator | None = None) -> Parts:
         """The distributions the model is made of; with a generator, those of one training step with dropout."""
 
+    def capturable_parts(self, generator: torch.Generator | None = None) -> Parts:
+        """The same distributions as a captured graph needs them: made without a look at values, in shapes that repeat.
+
+        The same seed drops the same as in `parts`; states that are dropped may keep their number, without mass.
+        """
+        return self.parts(generator)
+
     @abstractmethod
     def potentials(
         self,

@@ -18,7 +18,7 @@ from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Operator
-from rankfold.params.dropout import kept, num_kept
+from rankfold.params.dropout import kept, num_kept, staying
 from rankfold.params.emissions import CategoricalEmission, Emission, FreeEmission
 from rankfold.params.transitions import BandedTransition, FreeTransition, LowRankTransition, SoftmaxTransition
 from rankfold.planning import Plans, chain_plan
@@ -33,7 +33,7 @@ class HMMParts(NamedTuple):
     log_initial: Tensor  # "z"
     transition: Operator  # "z z"
     emission: Emission
-    log_mask: Tensor | None = None  # "z"   -inf for dropped states that keep their number (banded)
+    log_mask: Tensor | None = None  # "z"   -inf for dropped states that keep their number
 
 
 class HMM(ChainModel[HMMParts]):
@@ -70,16 +70,29 @@ class HMM(ChainModel[HMMParts]):
         return cls(config, FreeTransition(log_start, log_transition), FreeEmission(log_emission))
 
     def parts(self, generator: torch.Generator | None = None) -> HMMParts:
+        return self._parts(generator, masked=isinstance(self.transition, BandedTransition))
+
+    def capturable_parts(self, generator: torch.Generator | None = None) -> HMMParts:
+        """States that are dropped each by itself leave by a mask. Cost: that of all states."""
+        varies = self.config.state_dropout_kind == "bernoulli"
+        return self._parts(generator, masked=varies or isinstance(self.transition, BandedTransition))
+
+    def _parts(self, generator: torch.Generator | None, *, masked: bool) -> HMMParts:
+        """Dropped states are left out, or masked: of the start, of every step's targets and of the observations.
+
+        The same distribution over sentences: a dropped state has no mass, so what its own row says is never used.
+        """
         config = self.config
-        keep = kept(config.num_states, config.state_dropout, generator=generator, kind=config.state_dropout_kind)
+        size, dropout, kind = config.num_states, config.state_dropout, config.state_dropout_kind
+        keep = None if masked else kept(size, dropout, generator=generator, kind=kind)
+        stays = staying(size, dropout, generator=generator, kind=kind) if masked else None
         features = kept(config.rank, config.feature_dropout, generator=generator)
-        masked = keep is not None and isinstance(self.transition, BandedTransition)
         # Emissions first: gradients go the other way, so the transition's tables are gone when the emissions' are made.
-        emission = self.emission(None if masked else keep)
-        log_initial, transition = self.transition(keep, features)
-        if keep is None or not masked:
+        emission = self.emission(keep)
+        log_initial, transition = self.transition(keep, features, stays)
+        if stays is None:
             return HMMParts(log_initial, transition, emission)
-        log_mask = torch.full_like(log_initial, float("-inf")).index_fill(0, keep, 0.0)
+        log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))
         return HMMParts(log_initial, transition, emission, log_mask)
 
     def potentials(
@@ -102,7 +115,10 @@ class HMM(ChainModel[HMMParts]):
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         config = self.config
-        size = config.num_states if config.family == "banded" else num_kept(config.num_states, config.state_dropout)
+        # Banded states keep their numbers; so do, in a captured graph, those that are dropped each by itself.
+        graphs = config.state_dropout_kind == "bernoulli" and device.startswith("cuda")
+        masked = config.family == "banded" or graphs
+        size = config.num_states if masked else num_kept(config.num_states, config.state_dropout)
         rank = None if config.family == "hmm" else num_kept(config.rank, config.feature_dropout)
         band = 2 * min(config.band, size - 1) + 1 if config.family == "banded" else 0
         dim = config.dim if config.neural else 0

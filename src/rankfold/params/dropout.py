@@ -1,7 +1,7 @@
 """What a training step leaves out: states, features, single logits. Distributions renormalise over what is kept.
 
-By default an exact number is kept, so that shapes repeat from step to step (a captured graph needs that).
-Read next: `params/transitions.py`, which takes the indices.
+By default an exact number is kept, so that shapes repeat from step to step (a captured graph needs that); where
+the number varies, a mask repeats its shape. Read next: `params/transitions.py`, which takes either.
 """
 
 from __future__ import annotations
@@ -25,10 +25,26 @@ def kept(
         return None
     noise = torch.rand(size, generator=generator, device=generator.device)
     if kind == "bernoulli":
-        stay = noise >= dropout
-        stay[noise.argmax()] = True
-        return stay.nonzero()[:, 0]
+        return _above(noise, dropout).nonzero()[:, 0]
     return noise.argsort()[: num_kept(size, dropout)].sort().values
+
+
+def staying(
+    size: int, dropout: float, *, generator: torch.Generator | None, kind: DropoutKind = "exact"
+) -> Tensor | None:  # "z"   bool
+    """The same as a mask: true at exactly the indices that `kept` gives for the same seed. Looks at no value."""
+    if generator is None or dropout == 0.0:
+        return None
+    noise = torch.rand(size, generator=generator, device=generator.device)
+    if kind == "bernoulli":
+        return _above(noise, dropout)
+    none = torch.zeros_like(noise, dtype=torch.bool)
+    return none.index_fill(0, noise.argsort()[: num_kept(size, dropout)], True)
+
+
+def _above(noise: Tensor, dropout: float) -> Tensor:  # "z"   bool
+    """Each by itself; if none would stay, the largest does."""
+    return (noise >= dropout).index_fill(0, noise.argmax(), True)
 
 
 def kept_by_cluster(

@@ -1,7 +1,8 @@
 """Where a chain starts and how it goes on: softmax, low-rank, and low-rank plus banded transitions.
 
 Every row sums to 1, over the states that are kept. Start and transitions share the embeddings of the target.
-Weights below the dtype's smallest number become 0. Read next: `params/emissions.py`.
+Dropped states leave by their index (`keep`: smaller tables) or by a mask (`stays`: all states keep their number, the
+dropped ones are never a target). Weights below the dtype's smallest number become 0. Read next: `params/emissions.py`.
 """
 
 from __future__ import annotations
@@ -62,10 +63,14 @@ class SoftmaxTransition(nn.Module):
         self.source = xavier(num_states, dim, generator=generator)
         self.target = xavier(num_states, dim, generator=generator)
 
-    def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
+    def forward(
+        self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
+    ) -> Dynamics:
         target = taken(self.target, keep)
-        transition = linear_softmax(taken(self.source, keep), target).share
-        return Dynamics(torch.log_softmax(target @ self.start(), 0), Dense.unchecked(transition))
+        bias = None if stays is None else torch.where(stays, 0.0, float("-inf"))
+        transition = linear_softmax(taken(self.source, keep), target, bias).share
+        logits = target @ self.start()
+        return Dynamics(torch.log_softmax(_masked(logits, stays), 0), Dense.unchecked(transition))
 
 
 class FreeTransition(nn.Module):
@@ -80,9 +85,12 @@ class FreeTransition(nn.Module):
         """Small random logits around the uniform distribution."""
         return cls(torch.zeros(num_states), xavier(num_states, num_states, generator=generator).data)
 
-    def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
+    def forward(
+        self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
+    ) -> Dynamics:
         log_initial, logits = taken(self.log_initial, keep), taken(self.log_transition, keep)
         logits = logits if keep is None else logits.index_select(1, keep)
+        log_initial, logits = _masked(log_initial, stays), _masked(logits, stays)
         return Dynamics(torch.log_softmax(log_initial, 0), Dense.from_log(torch.log_softmax(logits, -1)))
 
 
@@ -117,8 +125,10 @@ class LowRankTransition(nn.Module):
             FeatureMap(dim, rank, kind=feature_map, generator=generator) if neural else FreeFeatures()
         )
 
-    def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
-        initial, right, total = self.targets(keep, keep_features)
+    def forward(
+        self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
+    ) -> Dynamics:
+        initial, right, total = self.targets(keep, keep_features, stays)
         left = self.features.by_state(taken(self.source, keep), total, keep_features)
         return Dynamics(log_weights(initial), LowRank.unchecked(left, right))
 
@@ -127,7 +137,7 @@ class LowRankTransition(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:  # "y", "y r", "r"
         """The first state's distribution; right[y, r] = p(y | r); log s_r, what a source multiplies phi_r by.
 
-        Dropped states leave by their index (`keep`) or, where the numbering matters, by a mask (`stays`).
+        Dropped states leave by their index (`keep`) or, where numbers or shapes must stay, by a mask (`stays`).
         """
         table = self.features.by_rank(taken(self.target, keep), keep_features, stays)
         start = torch.softmax(self.features(self.start(), keep_features) + table.log_total, 0)
@@ -169,13 +179,15 @@ class BandedTransition(nn.Module):
         self.column: Tensor
         self.register_buffer("column", column, persistent=False)
 
-    def forward(self, keep: Tensor | None = None, keep_features: Tensor | None = None) -> Dynamics:
+    def forward(
+        self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
+    ) -> Dynamics:
         num_states = len(self.log_band)
         allowed = (self.column >= 0) & (self.column < num_states)
-        stays = None
         if keep is not None:
-            # Dropped targets leave the low-rank sums and the band; dropped sources are never reached.
             stays = torch.zeros(num_states, dtype=torch.bool, device=allowed.device).index_fill(0, keep, True)
+        if stays is not None:
+            # Dropped targets leave the low-rank sums and the band; dropped sources are never reached.
             allowed &= stays[self.column.clamp(0, num_states - 1)]
         initial, right, total = self.low_rank.targets(None, keep_features, stays)
         log_left = self.low_rank.features(self.low_rank.source, keep_features) + total  # "z r"
@@ -186,3 +198,8 @@ class BandedTransition(nn.Module):
             Banded.unchecked(torch.exp(log_band - log_row), -self.reach),
         ]
         return Dynamics(log_weights(initial), Sum(terms))
+
+
+def _masked(logits: Tensor, stays: Tensor | None) -> Tensor:  # "... y"
+    """Logits with -inf at the targets that are dropped."""
+    return logits if stays is None else logits.masked_fill(~stays, float("-inf"))

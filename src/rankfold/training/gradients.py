@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,10 +19,12 @@ from rankfold.data.batch import Batch
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
 from rankfold.numerics.precision import matmul_precision, parameter_precision
+from rankfold.training.carried import joined_rows, rows_of
 from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
-from rankfold.training.graphs import WIDTH, GraphedGradients
+from rankfold.training.graphs import GraphedGradients
 from rankfold.training.memory import Room
+from rankfold.training.shapes import WIDTH
 
 
 class Gradients:
@@ -47,14 +49,15 @@ class Gradients:
         With graphs the host waits for the device once.
         """
         seeds = [update_seed(self.config.train.seed, update, part) for part in range(len(batches))]
-        every = [(part, seed) for batch, seed in zip(batches, seeds, strict=True) for part in self._parts(batch)]
-        if self.graphs is not None and all(self.graphs.takes(part) for part, _ in every):
+        if self.graphs is not None and all(self.graphs.takes(x) for batch in batches for x in self._parts(batch)):
             self.optimizer.zero_grad(set_to_none=False)
-            found = torch.zeros((), dtype=torch.float64, device=self.model.device)
-            for part, seed in every:
-                found += self.graphs(part, tokens, seed)  # read before another replay writes it again
+            found, carried = torch.zeros((), dtype=torch.float64, device=self.model.device), self.carried
+            for batch, seed in zip(batches, seeds, strict=True):
+                value, carried = self._replayed(self.graphs, batch, tokens, seed, None if batch.first else carried)
+                found += value
             total, norm = torch.stack([found, self._clipped().double()]).tolist()
             if math.isfinite(total) and math.isfinite(norm):
+                self.carried = carried
                 return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None)
         total = sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
@@ -65,6 +68,17 @@ class Gradients:
 
     def _rows(self, batch: Batch) -> list[slice]:
         return row_parts(batch, self.tokens, 1 if self.graphs is None else WIDTH)
+
+    def _replayed(
+        self, graphs: GraphedGradients, batch: Batch, tokens: int, seed: int, carried: Any
+    ) -> tuple[Tensor, Any]:
+        """Add the gradient of one batch's share of the loss by graphs; its log-likelihood, and what streams carry on."""
+        found, after = torch.zeros((), dtype=torch.float64, device=self.model.device), []
+        for rows in self._rows(batch):
+            value, own = graphs(rows_of_batch(batch, rows), tokens, seed, rows_of(carried, rows))
+            found += value  # read before another replay writes it again
+            after.append(own)
+        return found, joined_rows(after) if self.config.data.batching == "streams" else None
 
     def _clipped(self) -> Tensor:  # ""
         """The norm of the gradient, which is then no longer than the recipe allows."""
@@ -108,9 +122,10 @@ def row_parts(batch: Batch, tokens: int, multiple: int = 1) -> list[slice]:
     Widths count as if padded up to a multiple, as graphs do. Parts differ by one row at most.
     """
     num, width = batch.words.shape
-    if not tokens or num * width <= tokens:
+    padded = -(-width // multiple) * multiple
+    if not tokens or num * padded <= tokens:
         return [slice(0, num)]
-    largest = max(1, tokens // (-(-width // multiple) * multiple))
+    largest = max(1, tokens // padded)
     num_parts = -(-num // largest)
     ends = [num * i // num_parts for i in range(num_parts + 1)]
     return [slice(start, end) for start, end in itertools.pairwise(ends)]
@@ -119,19 +134,3 @@ def row_parts(batch: Batch, tokens: int, multiple: int = 1) -> list[slice]:
 def rows_of_batch(batch: Batch, rows: slice) -> Batch:
     """Some sentences, or streams, of a batch; their width stays, since graphs are captured by width."""
     return batch._replace(words=batch.words[rows], lengths=batch.lengths[rows])
-
-
-def rows_of(carried: Any, rows: slice) -> Any:
-    """The carried state, a tensor or a tuple of them, of some streams."""
-    if carried is None or isinstance(carried, Tensor):
-        return None if carried is None else carried[rows]
-    return type(carried)(*(x[rows] for x in carried))
-
-
-def joined_rows(parts: Sequence[Any]) -> Any:
-    """The carried state of all streams, from those of the parts."""
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], Tensor):
-        return torch.cat(list(parts))
-    return type(parts[0])(*(torch.cat(same) for same in zip(*parts, strict=True)))
