@@ -72,10 +72,10 @@ class Gradients:
     def _replayed(
         self, graphs: GraphedGradients, batch: Batch, tokens: int, seed: int, carried: Any
     ) -> tuple[Tensor, Any]:
-        """Add the gradient of one batch's share of the loss by graphs; its log-likelihood, and what streams carry on."""
+        """Add the gradient of one batch's share of the loss, by graphs; its log-likelihood, and what is carried on."""
         found, after = torch.zeros((), dtype=torch.float64, device=self.model.device), []
         for rows in self._rows(batch):
-            value, own = graphs(rows_of_batch(batch, rows), tokens, seed, rows_of(carried, rows))
+            value, own = graphs.step(rows_of_batch(batch, rows), tokens, seed, rows_of(carried, rows))
             found += value  # read before another replay writes it again
             after.append(own)
         return found, joined_rows(after) if self.config.data.batching == "streams" else None

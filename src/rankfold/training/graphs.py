@@ -20,7 +20,7 @@ from rankfold.models.catalog import AnyModel
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.carried import leaves, mapped
-from rankfold.training.config import Config
+from rankfold.training.config import Config, DataConfig
 from rankfold.training.shapes import Shapes
 
 
@@ -40,12 +40,14 @@ class Captured(NamedTuple):
 class GraphedGradients:
     """Adds the gradient of -log_likelihood / tokens to the parameters, shape by shape from a captured graph."""
 
-    def __init__(self, model: AnyModel, shapes: Shapes, precision: Precision) -> None:
-        self.model, self.shapes, self.precision = model, shapes, precision
-        self.streams = shapes.data.batching == "streams"
+    def __init__(self, model: AnyModel, filled: Shapes | int, precision: Precision) -> None:
+        """Batches are filled up to the shapes of `filled`; a number is that of tokens, of batches of like lengths."""
+        self.model, self.precision = model, precision
+        self.filled = Shapes(DataConfig(tokens=filled)) if isinstance(filled, int) else filled
+        self.streams = self.filled.data.batching == "streams"
         self.parameters = [x for x in model.parameters() if x.requires_grad]
         self.generator = torch.Generator(device=model.device)
-        self.graphs: dict[tuple[int, int, bool], Captured] = {}
+        self.shapes: dict[tuple[int, int, bool], Captured] = {}  # rows, width, whether a state is carried in
         self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
 
     @classmethod
@@ -60,19 +62,23 @@ class GraphedGradients:
 
     def takes(self, batch: Batch) -> bool:
         """Whether there is a shape that holds this batch. With `data.rounding = 8`, or unsorted, nearly all fit."""
-        return self.shapes.of(batch) is not None
+        return self.filled.of(batch) is not None
 
-    def __call__(self, batch: Batch, tokens: int, seed: int, carried: Any = None) -> tuple[Tensor, Any]:
-        """The log-likelihood of a batch (float64), NaN where a graph cannot vouch for it, and what streams carry on.
+    def __call__(self, batch: Batch, tokens: int, seed: int) -> Tensor:  # ""   float64
+        """The log-likelihood of a batch, NaN where a graph cannot vouch for it; gradients are added as said."""
+        return self.step(batch, tokens, seed)[0]
 
-        Gradients are added as said. The next call overwrites the log-likelihood, not what is carried.
+    def step(self, batch: Batch, tokens: int, seed: int, carried: Any = None) -> tuple[Tensor, Any]:
+        """The same of a batch that goes on from a carried state, if there is one, and the state that streams carry on.
+
+        Another step overwrites the log-likelihood, not what is carried on.
         """
-        shape = self.shapes.of(batch)
+        shape = self.filled.of(batch)
         assert shape is not None, "takes() said no"
-        key = (*shape, carried is None)
-        if key not in self.graphs:
-            self.graphs[key] = self._capture(shape, carried)
-        taken = self.graphs[key]
+        key = (*shape, carried is not None)
+        if key not in self.shapes:
+            self.shapes[key] = self._capture(shape, carried)
+        taken = self.shapes[key]
         rows, width = batch.words.shape
         taken.words.copy_(pad(batch.words, (0, shape[1] - width, 0, shape[0] - rows)), non_blocking=True)
         taken.lengths.copy_(pad(batch.lengths, (0, shape[0] - rows), value=1), non_blocking=True)

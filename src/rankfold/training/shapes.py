@@ -1,6 +1,7 @@
 """The few shapes that batches are filled up to, so that a graph is captured once for each.
 
-Widths go up to a multiple of 8, rows to the most that a batch of such a width can have. Read next: `training/graphs.py`.
+Widths go up to a multiple of 8, rows to the most that a batch of such a width can have.
+Read next: `training/graphs.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ WIDTH, WIDEST = 8, 512  # widths are multiples of the first, at most the second:
 
 
 class Shapes:
-    """Rows and width of the graph that takes a batch: a matter of its shape alone, so that a resumed run takes the same.
+    """Rows and width of the graph that takes a batch: a matter of its shape alone, so a resumed run takes the same.
 
     `part_tokens` is the largest part of a batch, where batches come in parts (`gradients.row_parts`); 0: they do not.
     """
