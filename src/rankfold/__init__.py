@@ -4,14 +4,28 @@ from rankfold.decoding.entropy import entropy
 from rankfold.decoding.online import Filtered, FilterState, filter, predict, step
 from rankfold.decoding.posterior import ExpectedCounts, expected_counts, state_posterior
 from rankfold.decoding.sample import sample
+from rankfold.decoding.trees import span_posterior
 from rankfold.decoding.viterbi import BestPath, JointPath, joint_map, viterbi
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.models import HMM, BlockHMM, ModelConfig, RankHMM, build_model, load_model
 from rankfold.numerics.scaled import Scaled
-from rankfold.operators import Banded, Dense, LowRank, MaxOperator, Operator, RowScaled, Sum
-from rankfold.recursions import chain
+from rankfold.operators import (
+    Banded,
+    BinaryCPD,
+    BinaryDense,
+    BinaryMatricised,
+    Branch,
+    Dense,
+    LowRank,
+    MaxOperator,
+    Operator,
+    RowScaled,
+    Sum,
+)
+from rankfold.recursions import chain, tree
 from rankfold.recursions.chain_blocks import BlockChainPotentials
 from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.tree_potentials import TreePotentials
 
 __version__ = "0.1.0"
 
@@ -19,8 +33,12 @@ __all__ = [
     "HMM",
     "Banded",
     "BestPath",
+    "BinaryCPD",
+    "BinaryDense",
+    "BinaryMatricised",
     "BlockChainPotentials",
     "BlockHMM",
+    "Branch",
     "ChainPotentials",
     "DataError",
     "Dense",
@@ -38,6 +56,7 @@ __all__ = [
     "Scaled",
     "ShapeError",
     "Sum",
+    "TreePotentials",
     "UnsupportedError",
     "build_model",
     "chain",
@@ -48,7 +67,9 @@ __all__ = [
     "load_model",
     "predict",
     "sample",
+    "span_posterior",
     "state_posterior",
     "step",
+    "tree",
     "viterbi",
 ]

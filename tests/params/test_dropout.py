@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold.params.dropout import DropoutKind, drop_entries, drop_logits, kept, kept_by_cluster, num_kept
+from rankfold.params.dropout import DropoutKind, drop_entries, drop_logits, kept, kept_by_cluster, num_kept, staying
 from tests.params.build import seeded
 
 INF = float("inf")
@@ -47,6 +47,21 @@ def test_bernoulli() -> None:
         keep = kept(3, 0.999, generator=seeded(seed), kind="bernoulli")
         assert keep is not None
         assert len(keep) == 1
+
+
+@pytest.mark.parametrize("kind", ["exact", "bernoulli"])
+@pytest.mark.parametrize(("size", "dropout"), [(1, 0.5), (3, 0.999), (17, 0.4), (63, 0.1)])
+def test_a_mask_keeps_what_indices_keep(kind: DropoutKind, size: int, dropout: float) -> None:
+    """And leaves the generator where they leave it, so that all that is drawn later is the same too."""
+    for seed in range(20):
+        one, other = seeded(seed), seeded(seed)
+        keep = kept(size, dropout, generator=one, kind=kind)
+        stays = staying(size, dropout, generator=other, kind=kind)
+        assert keep is not None
+        assert stays is not None
+        assert stays.dtype == torch.bool
+        assert [i for i, stay in enumerate(stays.tolist()) if stay] == keep.tolist() != []
+        assert torch.equal(one.get_state(), other.get_state())
 
 
 @pytest.mark.parametrize(("size", "dropout", "number"), [(1, 0.9, 1), (4, 0.5, 2), (5, 0.999, 1), (3, 0.4, 2)])
@@ -93,6 +108,7 @@ def test_without_a_generator_or_without_dropout_all_stay() -> None:
     x = torch.randn(3, 4, generator=seeded())
     for generator, dropout in ((None, 0.5), (seeded(), 0.0)):
         assert kept(5, dropout, generator=generator) is None
+        assert staying(5, dropout, generator=generator) is None
         assert kept_by_cluster(2, 5, dropout, generator=generator) is None
         assert drop_logits(x, dropout, 1, generator=generator) is x
         assert drop_entries(x, dropout, generator=generator) is x
@@ -112,6 +128,8 @@ def test_the_global_generator_is_left_alone() -> None:
     x = torch.zeros(3, 3)
     kept(5, 0.5, generator=seeded())
     kept(5, 0.5, generator=seeded(), kind="bernoulli")
+    staying(5, 0.5, generator=seeded())
+    staying(5, 0.5, generator=seeded(), kind="bernoulli")
     kept_by_cluster(2, 5, 0.5, generator=seeded())
     drop_logits(x, 0.5, 1, generator=seeded())
     drop_entries(x, 0.5, generator=seeded())

@@ -114,12 +114,12 @@ def test_every_row_is_in_one_part_that_fits(multiple: int) -> None:
     for num in (1, 2, 3, 5, 17):
         for width in (1, 7, 8, 9):
             batch = Batch(torch.zeros(num, width, dtype=torch.int64), torch.ones(num, dtype=torch.int64))
-            assert row_parts(batch, 0, multiple) == row_parts(batch, num * width, multiple) == [slice(0, num)]
-            for tokens in range(1, num * width):
+            padded = -(-width // multiple) * multiple
+            assert row_parts(batch, 0, multiple) == row_parts(batch, num * padded, multiple) == [slice(0, num)]
+            for tokens in range(1, num * padded):
                 parts = row_parts(batch, tokens, multiple)
                 assert [i for part in parts for i in range(num)[part]] == list(range(num))
                 sizes = [part.stop - part.start for part in parts]
-                padded = -(-width // multiple) * multiple
                 assert max(sizes) == 1 or max(sizes) * padded <= tokens
                 assert max(sizes) - min(sizes) <= 1
                 assert len(parts) == -(-num // max(1, tokens // padded))  # no more than needed
@@ -136,12 +136,12 @@ class Eager:
     def takes(self, batch: Batch) -> bool:
         return len(batch.words) <= self.rows
 
-    def __call__(self, batch: Batch, tokens: int, seed: int) -> Tensor:
+    def step(self, batch: Batch, tokens: int, seed: int, carried: None) -> tuple[Tensor, None]:
         self.taken.append((len(batch.words), seed))
         generator = torch.Generator().manual_seed(seed)
         value = self.model.log_likelihood(batch, generator=generator).sum()
         (-value / tokens).backward()
-        return self.result.copy_(value.detach() * (float("nan") if self.broken else 1.0))
+        return self.result.copy_(value.detach() * (float("nan") if self.broken else 1.0)), None
 
 
 @pytest.mark.parametrize("broken", [False, True])

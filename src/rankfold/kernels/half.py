@@ -40,7 +40,7 @@ def _halve(x, weight, top, out, num, dim, WEIGHTED: tl.constexpr, SIZE: tl.const
     if WEIGHTED:
         value *= tl.load(weight + at // dim, mask=at < num, other=0.0)
     scale = tl.load(top)
-    value = tl.where(scale == 0.0, 0.0, value / scale)
+    value = value / tl.where(scale == 0.0, 1.0, scale)  # 0 stays 0, and NaN stays NaN
     tl.store(out + at, value.to(tl.float16), mask=at < num)
 
 

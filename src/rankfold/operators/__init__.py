@@ -1,6 +1,9 @@
 """Non-negative matrices that are never written out: dense, low rank, banded, sums, scaled rows."""
 
 from rankfold.operators.banded import Banded
+from rankfold.operators.binary import BinaryOperator, Branch
+from rankfold.operators.binary_cpd import BinaryCPD
+from rankfold.operators.binary_dense import BinaryDense, BinaryMatricised
 from rankfold.operators.dense import Dense
 from rankfold.operators.low_rank import LowRank
 from rankfold.operators.multiplied import Multiplied
@@ -8,4 +11,18 @@ from rankfold.operators.protocol import MaxOperator, Operator
 from rankfold.operators.row_scaled import RowScaled
 from rankfold.operators.sum import Sum
 
-__all__ = ["Banded", "Dense", "LowRank", "MaxOperator", "Multiplied", "Operator", "RowScaled", "Sum"]
+__all__ = [
+    "Banded",
+    "BinaryCPD",
+    "BinaryDense",
+    "BinaryMatricised",
+    "BinaryOperator",
+    "Branch",
+    "Dense",
+    "LowRank",
+    "MaxOperator",
+    "Multiplied",
+    "Operator",
+    "RowScaled",
+    "Sum",
+]

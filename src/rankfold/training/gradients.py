@@ -40,6 +40,8 @@ class Gradients:
     ) -> None:
         self.model, self.optimizer, self.config, self.not_finite = model, optimizer, config, not_finite
         self.tokens = room.part_tokens
+        # Where a state is carried in, the start has no gradient: none, which optimisers pass over, not one of zeros.
+        self.streams = config.data.batching == "streams"
         self.graphs = GraphedGradients.of(model, config, self.tokens) if room.graphs else None
         self.carried: Any = None  # the state of streams, after the last batch
 
@@ -50,7 +52,7 @@ class Gradients:
         """
         seeds = [update_seed(self.config.train.seed, update, part) for part in range(len(batches))]
         if self.graphs is not None and all(self.graphs.takes(x) for batch in batches for x in self._parts(batch)):
-            self.optimizer.zero_grad(set_to_none=False)
+            self.optimizer.zero_grad(set_to_none=self.streams)
             found, carried = torch.zeros((), dtype=torch.float64, device=self.model.device), self.carried
             for batch, seed in zip(batches, seeds, strict=True):
                 value, carried = self._replayed(self.graphs, batch, tokens, seed, None if batch.first else carried)
@@ -59,7 +61,7 @@ class Gradients:
             if math.isfinite(total) and math.isfinite(norm):
                 self.carried = carried
                 return total, norm
-        self.optimizer.zero_grad(set_to_none=self.graphs is None)
+        self.optimizer.zero_grad(set_to_none=self.graphs is None or self.streams)
         total = sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
         return total, float(self._clipped())
 
@@ -78,7 +80,7 @@ class Gradients:
             value, own = graphs.step(rows_of_batch(batch, rows), tokens, seed, rows_of(carried, rows))
             found += value  # read before another replay writes it again
             after.append(own)
-        return found, joined_rows(after) if self.config.data.batching == "streams" else None
+        return found, joined_rows(after) if self.streams else None
 
     def _clipped(self) -> Tensor:  # ""
         """The norm of the gradient, which is then no longer than the recipe allows."""
@@ -87,14 +89,13 @@ class Gradients:
     def _batch(self, batch: Batch, tokens: int, seed: int) -> float:
         """Add the gradient of one batch's share of the loss, part by part; its log-likelihood."""
         carried = None if batch.first else self.carried
-        streams = self.config.data.batching == "streams"
         total, after = 0.0, []
         for rows in self._rows(batch):
             value, p = self._part(batch, rows, tokens, seed, carried)
             total += value
-            if streams:
+            if self.streams:
                 after.append(self.model.carry(p))
-        if streams:
+        if self.streams:
             self.carried = joined_rows(after)
         return total
 

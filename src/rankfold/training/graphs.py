@@ -15,13 +15,21 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.data.batch import Batch
-from rankfold.models.block_hmm import BlockHMM
 from rankfold.models.catalog import AnyModel
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.carried import leaves, mapped
 from rankfold.training.config import Config, DataConfig
 from rankfold.training.shapes import Shapes
+
+
+def graphs_serve(config: Config, device: str) -> bool:
+    """Whether a recipe's gradients can be captured: on a GPU; of streams those of block models.
+
+    What other streams carry comes from a ladder of arithmetics (`recursions/chain_filter.py`), which looks at values.
+    """
+    carries = config.data.batching != "streams" or config.model.family == "block"
+    return config.train.graphs and device.startswith("cuda") and carries
 
 
 class Captured(NamedTuple):
@@ -33,6 +41,7 @@ class Captured(NamedTuple):
     weight: Tensor  # "b"   float64: 1 for a sentence, 0 for a row that only fills the shape
     share: Tensor  # ""     float64: 1 / tokens of the update
     carried: Any  # what streams carry in; None: a first batch, or no streams
+    used: list[bool]  # which parameters have a gradient: the start has none where a state is carried in
     log_likelihood: Tensor  # ""   float64
     after: Any  # what streams carry on; None: no streams
 
@@ -46,19 +55,17 @@ class GraphedGradients:
         self.filled = Shapes(DataConfig(tokens=filled)) if isinstance(filled, int) else filled
         self.streams = self.filled.data.batching == "streams"
         self.parameters = [x for x in model.parameters() if x.requires_grad]
+        self.grads: list[Tensor] = []  # where all graphs add, whatever becomes of the parameters' own between updates
         self.generator = torch.Generator(device=model.device)
         self.shapes: dict[tuple[int, int, bool], Captured] = {}  # rows, width, whether a state is carried in
         self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
 
     @classmethod
     def of(cls, model: AnyModel, config: Config, part_tokens: int = 0) -> GraphedGradients | None:
-        """Where graphs serve: on a GPU; of streams those of block models, whose carried state needs no look at values.
-
-        Shapes are those of whole batches, or of parts of at most `part_tokens`.
-        """
-        carries = config.data.batching != "streams" or isinstance(model, BlockHMM)
-        serves = config.train.graphs and model.device.type == "cuda" and carries
-        return cls(model, Shapes(config.data, part_tokens), config.train.precision) if serves else None
+        """Graphs where they serve. Shapes are those of whole batches, or of parts of at most `part_tokens`."""
+        if not graphs_serve(config, model.device.type):
+            return None
+        return cls(model, Shapes(config.data, part_tokens), config.train.precision)
 
     def takes(self, batch: Batch) -> bool:
         """Whether there is a shape that holds this batch. With `data.rounding = 8`, or unsorted, nearly all fit."""
@@ -87,9 +94,16 @@ class GraphedGradients:
         for buffer, x in zip(leaves(taken.carried), leaves(carried), strict=True):
             buffer[rows:].zero_()
             buffer[:rows].copy_(x)
+        self._attach(taken.used)
         self.generator.manual_seed(seed)
         taken.graph.replay()
         return taken.log_likelihood, mapped(taken.after, lambda x: x[:rows].clone())
+
+    def _attach(self, used: list[bool]) -> None:
+        """Let the parameters that get a gradient have it where graphs add, from 0 if they had none."""
+        for x, grad, gets in zip(self.parameters, self.grads, used, strict=True):
+            if gets and x.grad is not grad:
+                x.grad = grad.zero_() if x.grad is None else grad.copy_(x.grad)
 
     def _capture(self, shape: tuple[int, int], like: Any) -> Captured:
         device = self.model.device
@@ -98,27 +112,25 @@ class GraphedGradients:
         weight = torch.ones(shape[0], dtype=torch.float64, device=device)
         share = torch.ones((), dtype=torch.float64, device=device)
         carried = mapped(like, lambda x: x.new_zeros(shape[0], *x.shape[1:]))
-        grads = []
-        for x in self.parameters:
-            x.grad = torch.zeros_like(x) if x.grad is None else x.grad
-            grads.append(x.grad)
+        self.grads = self.grads or [torch.zeros_like(x) if x.grad is None else x.grad for x in self.parameters]
 
-        def gradients() -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+        def gradients() -> tuple[Tensor, Any, tuple[Tensor | None, ...]]:
             with matmul_precision(parameter_precision(self.precision), device):
                 parts: Any = self.model.capturable_parts(self.generator)
                 p: Any = self.model.potentials(Batch(words, lengths), parts=parts, carried=carried)
                 total = (weight * self.model.log_z(p, precision=self.precision)).sum()
-                found = torch.autograd.grad(-share * total, self.parameters)
+                found = torch.autograd.grad(-share * total, self.parameters, allow_unused=True)
                 return total.detach(), self.model.carry(p) if self.streams else None, found
 
-        def added() -> tuple[Tensor, Any]:
+        def added() -> tuple[Tensor, Any, list[bool]]:
             total, after, found = gradients()
-            for grad, new in zip(grads, found, strict=True):
-                grad += new
-            return total, after
+            for grad, new in zip(self.grads, found, strict=True):
+                if new is not None:
+                    grad += new
+            return total, after, [new is not None for new in found]
 
-        before = [grad.clone() for grad in grads]
-        graph, (total, after) = captured(added, pool=self.pool, generator=self.generator)
-        for grad, value in zip(grads, before, strict=True):  # the runs that prepared the capture added theirs
+        before = [grad.clone() for grad in self.grads]
+        graph, (total, after, used) = captured(added, pool=self.pool, generator=self.generator)
+        for grad, value in zip(self.grads, before, strict=True):  # the runs that prepared the capture added theirs
             grad.copy_(value)
-        return Captured(graph, words, lengths, weight, share, carried, total, after)
+        return Captured(graph, words, lengths, weight, share, carried, used, total, after)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.kernels.half import half_product, halved
+from rankfold.kernels.tf32 import to_tf32
 from rankfold.numerics.precision import Products
 
 WHOLE = 2**15  # entries of a row that 512 threads hold in registers, 64 each
@@ -44,14 +45,6 @@ def _logits(
 
 
 @triton.jit
-def _rounded(x, ROUNDED: tl.constexpr):
-    """The ten fraction bits of TF32, to nearest: products that cut off the others then lose nothing, and no mass."""
-    if ROUNDED:
-        x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    return x
-
-
-@triton.jit
 def _whole_row(
     table, scale, bias, log_total, seed, num, dropout,
     HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, ROUNDED: tl.constexpr, SIZE: tl.constexpr,
@@ -67,8 +60,9 @@ def _whole_row(
     shift = tl.where(top == float("-inf"), 0.0, top)
     x = tl.exp(x - shift)
     total = tl.sum(x, 0)
+    share = x / total
     at = tl.arange(0, SIZE)
-    tl.store(table + row * num + at, _rounded(x / total, ROUNDED), mask=at < num)
+    tl.store(table + row * num + at, to_tf32(share) if ROUNDED else share, mask=at < num)
     tl.store(log_total + row, tl.log(total) + shift)
 
 
@@ -106,7 +100,8 @@ def _long_row(
     for start in range(0, num, SIZE):
         x = _logits(table, scale, bias, key, row, start, num, rate, HAS_BIAS, DROPS, SIZE)
         at = start + tl.arange(0, SIZE)
-        tl.store(table + row * num + at, _rounded(tl.exp(x - shift) / total, ROUNDED), mask=at < num)
+        share = tl.exp(x - shift) / total
+        tl.store(table + row * num + at, to_tf32(share) if ROUNDED else share, mask=at < num)
     tl.store(log_total + row, tl.log(total) + shift)
 
 

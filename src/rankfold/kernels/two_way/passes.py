@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankfold.kernels.two_way.products import TINY
+
 SIZE = 4096
-TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 LEAST = tl.constexpr(torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps)
 
 

@@ -5,7 +5,7 @@ W y, and neither waits for the other: so one kernel multiplies a tile of W from 
 transition of two factors, A = L R^T, is passed by the two messages in opposite order, half a step apart, so they always
 meet. Messages are kept as they come out, and divided by their largest entry where they are read; `passes.py` divides
 all of them at the end.
-Read next: `recursions/chain_scaled.py`.
+Read next: `kernels/two_way/products.py`, the kernels; `recursions/chain_scaled.py`, the same in two loops.
 """
 
 # mypy: ignore-errors
@@ -16,17 +16,15 @@ from typing import NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
+from rankfold.kernels.two_way.products import BACKWARD, FORWARD, NOTHING, PLAIN, gather_both, product, round_table
 from rankfold.numerics.precision import Precision
 
 # Of an H200's 132 multiprocessors; sizes of a tile with up to 16 sequences: measured there, 2026-11-15.
 PROGRAMS = {"tf32": 132, "bf16": 264}
 COLS, WARPS, STAGES = 256, 8, 3
 ROWS = {16: 64, 32: 16, 64: 16}  # by the padded number of sequences: tiles of 32 rows are thirty times slower
-TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
-NOTHING, PLAIN, FORWARD, BACKWARD = (tl.constexpr(i) for i in range(4))
 
 
 class TwoWay(NamedTuple):
@@ -38,110 +36,6 @@ class TwoWay(NamedTuple):
     target: Tensor  # "t b z"     emission * future
     future_norm: Tensor  # "t b"  the largest entries of future
     inner: tuple[Tensor, Tensor] | None  # "s b r" each: filtered after the first of two maps; target before it
-
-
-@triton.jit
-def _rounded(x, HALF: tl.constexpr):
-    """Operands of a product: bfloat16, or float32 with the ten fraction bits of TF32, to nearest."""
-    if HALF:
-        out = x.to(tl.bfloat16)
-    else:
-        out = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    return out
-
-
-@triton.jit
-def _round_table(x, out, num, HALF: tl.constexpr, SIZE: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    tl.store(out + at, _rounded(tl.load(x + at, mask=at < num), HALF), mask=at < num)
-
-
-@triton.jit
-def _message(x, norm, b, at, num, width, HALF: tl.constexpr, DIVIDED: tl.constexpr):
-    """A piece of the messages of all sequences, divided by their largest entries."""
-    mask = (b < num)[:, None] & (at < width)[None, :]
-    piece = tl.load(x + b[:, None] * width + at[None, :], mask=mask, other=0.0)
-    if DIVIDED:
-        piece = piece / tl.maximum(tl.load(norm + b, mask=b < num, other=1.0), TINY)[:, None]
-    return _rounded(piece, HALF)
-
-
-@triton.jit
-def _product(
-    weight, x, x_norm, y, y_norm, x_parts, y_parts, num, num_rows, num_cols, per_program,
-    HALF: tl.constexpr, HAS_X: tl.constexpr, HAS_Y: tl.constexpr, X_DIVIDED: tl.constexpr, Y_DIVIDED: tl.constexpr,
-    BATCH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-):  # fmt: skip
-    """x W for a strip of rows, and W y for a strip of columns; sums over strips are left to `_gather`."""
-    b = tl.arange(0, BATCH)
-    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    begin = tl.program_id(1) * per_program
-    end = tl.minimum(begin + per_program, num_rows)
-    acc = tl.zeros((BATCH, COLS), tl.float32)
-    if HAS_Y:
-        right = tl.trans(_message(y, y_norm, b, cols, num, num_cols, HALF, Y_DIVIDED))
-    for start in range(begin, end, ROWS):
-        rows = start + tl.arange(0, ROWS)
-        at = rows.to(tl.int64)[:, None] * num_cols + cols[None, :]
-        tile = tl.load(weight + at, mask=(rows < end)[:, None] & (cols < num_cols)[None, :], other=0.0)
-        if HAS_X:
-            left = _message(x, x_norm, b, rows, num, num_rows, HALF, X_DIVIDED)
-            acc += tl.dot(left, tile)  # added here, rounded: tensor cores cut their own running sums off
-        if HAS_Y:
-            pulled = tl.dot(tile, right)  # "rows b": the tile is not turned
-            into = (tl.program_id(0) * num + b)[None, :].to(tl.int64) * num_rows + rows[:, None]
-            tl.store(y_parts + into, pulled, mask=(b < num)[None, :] & (rows < end)[:, None])
-    if HAS_X:
-        into = (tl.program_id(1) * num + b)[:, None].to(tl.int64) * num_cols + cols[None, :]
-        tl.store(x_parts + into, acc, mask=(b < num)[:, None] & (cols < num_cols)[None, :])
-
-
-@triton.jit
-def _gather(
-    parts, num_parts, out, emission, weighted, top, final, ends, num, width, block,
-    KIND: tl.constexpr, RAGGED: tl.constexpr, PARTS: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
-    """The sum of the strips; times the emission (FORWARD), or replaced by `final` where a sequence ends (BACKWARD)."""
-    b = tl.program_id(1)
-    at = block * SIZE + tl.arange(0, SIZE)
-    inside = at < width
-    strip = tl.arange(0, PARTS)
-    where = (strip * num + b)[:, None].to(tl.int64) * width + at[None, :]
-    total = tl.sum(tl.load(parts + where, mask=(strip < num_parts)[:, None] & inside[None, :], other=0.0), 0)
-    here = b * width + at
-    if KIND == FORWARD:
-        total *= tl.load(emission + here, mask=inside, other=0.0)
-    if KIND == BACKWARD:
-        if RAGGED:
-            if tl.load(ends + b) != 0:
-                total = tl.load(final + here, mask=inside, other=0.0)
-        tl.store(weighted + here, total * tl.load(emission + here, mask=inside, other=0.0), mask=inside)
-    tl.store(out + here, total, mask=inside)
-    if KIND != PLAIN:
-        tl.atomic_max(top + b, tl.max(total, 0))
-
-
-@triton.jit
-def _gather_both(
-    x_parts, num_x_parts, x_out, x_emission, x_top, x_width, x_blocks,
-    y_parts, num_y_parts, y_out, y_emission, y_weighted, y_top, y_width, final, ends, num,
-    X_KIND: tl.constexpr, Y_KIND: tl.constexpr, RAGGED: tl.constexpr,
-    X_PARTS: tl.constexpr, Y_PARTS: tl.constexpr, X_SIZE: tl.constexpr, Y_SIZE: tl.constexpr,
-):  # fmt: skip
-    """Both sides of a step in one launch: the first `x_blocks` programs of a sequence are the forward side's."""
-    block = tl.program_id(0)
-    if block < x_blocks:
-        if X_KIND != NOTHING:
-            _gather(
-                x_parts, num_x_parts, x_out, x_emission, x_out, x_top, final, ends, num, x_width, block,
-                X_KIND, False, X_PARTS, X_SIZE,
-            )  # fmt: skip
-    else:
-        if Y_KIND != NOTHING:
-            _gather(
-                y_parts, num_y_parts, y_out, y_emission, y_weighted, y_top, final, ends, num, y_width, block - x_blocks,
-                Y_KIND, RAGGED, Y_PARTS, Y_SIZE,
-            )  # fmt: skip
 
 
 class _Map(NamedTuple):
@@ -288,7 +182,7 @@ class _Step:
         columns, strips, per_program = self.grids[which]
         left, left_norm = x or (None, None)
         right, right_norm = y or (None, None)
-        _product[columns, strips](
+        product[columns, strips](
             weight, left, left_norm, right, right_norm, self.x_parts, self.y_parts, self.num, *weight.shape,
             per_program, HALF=self.half, HAS_X=x is not None, HAS_Y=y is not None, X_DIVIDED=left_norm is not None,
             Y_DIVIDED=right_norm is not None, BATCH=self.batch, ROWS=self.rows, COLS=COLS,
@@ -303,7 +197,7 @@ class _Step:
         x_size, y_size = (max(64, min(512, 2**13 // padded)) for padded in (x_padded, y_padded))
         x_blocks = triton.cdiv(x_side[2], x_size) if forward is not _NOWHERE else 0
         y_blocks = triton.cdiv(y_side[2], y_size) if backward is not _NOWHERE else 0
-        _gather_both[x_blocks + y_blocks, self.num](
+        gather_both[x_blocks + y_blocks, self.num](
             x_side[0], x_side[1], forward.out, forward.emission, forward.top, x_side[2], x_blocks,
             y_side[0], y_side[1], backward.out, backward.emission, backward.weighted, backward.top, y_side[2],
             self.final, backward.ends, self.num,
@@ -320,5 +214,5 @@ def _operand(x: Tensor, *, half: bool) -> _Map:
     flipped = x.stride(0) == 1 and x.stride(1) != 1
     x = (x.T if flipped else x).contiguous()
     out = torch.empty_like(x, dtype=torch.bfloat16 if half else torch.float32)
-    _round_table[(triton.cdiv(x.numel(), 4096),)](x, out, x.numel(), HALF=half, SIZE=4096, num_warps=8)
+    round_table[(triton.cdiv(x.numel(), 4096),)](x, out, x.numel(), HALF=half, SIZE=4096, num_warps=8)
     return _Map(out, flipped)

@@ -1,0 +1,93 @@
+"""What a tree recursion asks of its rules: non-negative tensors T[a, n, m], parent first, known by their products.
+
+A rule is applied in three steps, so that what is costly is done once: `left` and `right` prepare a child's vector (once
+a span), `combine` multiplies both sides of all splits and sums the splits, `head` goes to the parents (once a span).
+Read next: `operators/binary_cpd.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, Self, runtime_checkable
+
+from torch import Tensor
+
+from rankfold.errors import ShapeError, UnsupportedError
+
+
+@runtime_checkable
+class BinaryOperator(Protocol):
+    """A non-negative tensor T = exp(log_scale) * B of parents, left and right children; factors may lead with a batch.
+
+    `head_of` names what `head` multiplies by: operators with the same one are summed before it is applied.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int, int]: ...  # parents, left children, right children
+    @property
+    def batch(self) -> int | None: ...  # how many sentences have rules of their own; None: all share theirs
+    @property
+    def log_scale(self) -> Tensor | float: ...  # "" float64, a constant to autograd
+    @property
+    def head_of(self) -> Tensor: ...
+    def factors(self) -> tuple[Tensor, ...]: ...
+    def with_factors(self, *factors: Tensor) -> Self: ...
+    def take(self, index: Tensor) -> Self: ...  # "k"   the rules of some sentences
+    def left(self, x: Tensor) -> Tensor: ...  # "b s n" -> "b s l"
+    def right(self, x: Tensor) -> Tensor: ...  # "b s m" -> "b s h"
+    def combine(self, left: Tensor, right: Tensor) -> Tensor: ...  # "b s k l", "b s k h" -> "b s q", splits k summed
+    def head(self, x: Tensor) -> Tensor: ...  # "b s q" -> "b s a"
+    def left_log(self, log_x: Tensor) -> Tensor: ...  # the same in logarithms, any range, of T itself
+    def right_log(self, log_x: Tensor) -> Tensor: ...
+    def combine_log(self, left: Tensor, right: Tensor) -> Tensor: ...
+    def head_log(self, log_x: Tensor) -> Tensor: ...
+    def to_dense(self) -> Tensor: ...  # "a n m" or "b a n m"   T itself (tests, analysis)
+
+
+class Branch(NamedTuple):
+    """The rules of a grammar by kind of child: spans of two words and more (n), or leaves, single words (p).
+
+    The papers mix dense and low-rank rules by kind. Parents are always symbols of spans.
+    """
+
+    span_span: BinaryOperator  # "n n n"
+    span_leaf: BinaryOperator  # "n n p"
+    leaf_span: BinaryOperator  # "n p n"
+    leaf_leaf: BinaryOperator  # "n p p"
+
+    def factors(self) -> tuple[Tensor, ...]:
+        """All tensors the rules are made of, rule by rule; one that several rules share comes as often."""
+        return tuple(factor for rule in self for factor in rule.factors())
+
+    def with_factors(self, *factors: Tensor) -> Branch:
+        """The same structure of other tensors."""
+        rest, rules = list(factors), []
+        for rule in self:
+            count = len(rule.factors())
+            rules.append(rule.with_factors(*rest[:count]))
+            rest = rest[count:]
+        return Branch(*rules)
+
+
+def expect_branch(rules: object) -> tuple[int, int]:
+    """The number of symbols of spans and of leaves; raises on rules that do not fit together."""
+    if not isinstance(rules, Branch):
+        raise UnsupportedError(
+            f"rules must be a rankfold.Branch of four operators, but is a {type(rules).__name__}.\n"
+            "  Branch(span_span, span_leaf, leaf_span, leaf_leaf)."
+        )
+    for name, rule in zip(rules._fields, rules, strict=True):
+        if isinstance(rule, type) or not isinstance(rule, BinaryOperator):
+            raise UnsupportedError(
+                f"{name} must be a binary operator, but is a {type(rule).__name__}.\n"
+                "  Wrap a tensor of weights: rankfold.BinaryDense(weight), weight[parent, left, right]."
+            )
+    n, p = rules.span_span.shape[0], rules.leaf_leaf.shape[1]
+    wanted = {"span_span": (n, n, n), "span_leaf": (n, n, p), "leaf_span": (n, p, n), "leaf_leaf": (n, p, p)}
+    for name, shape in wanted.items():
+        found = getattr(rules, name).shape
+        if found != shape:
+            raise ShapeError(
+                f"{name} maps {found[1]} x {found[2]} children to {found[0]} parents, but with {n} symbols of spans "
+                f"and {p} of leaves it must be {shape[1]} x {shape[2]} to {shape[0]}."
+            )
+    return n, p

@@ -1,0 +1,183 @@
+"""Rules as they are: a weight for every parent and pair of children, or parents and pairs through a rank.
+
+Both sum the splits first, over all pairs of children at once, and go to the parents in one product a span.
+Read next: `operators/binary_cpd.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from torch import Tensor
+
+from rankfold.errors import ShapeError, expect_logs, expect_weights
+from rankfold.kernels.log_matmul import log_matmul
+from rankfold.operators.binary_cpd import expect_factors, log_product
+from rankfold.operators.factor import Factor
+
+
+class _Pairs:
+    """Children as they are; all pairs of them, summed over splits: a product "n k" by "k m"."""
+
+    def left(self, x: Tensor) -> Tensor:  # "b s n" -> "b s n"
+        return x
+
+    def right(self, x: Tensor) -> Tensor:  # "b s m" -> "b s m"
+        return x
+
+    def combine(self, left: Tensor, right: Tensor) -> Tensor:  # "b s k n", "b s k m" -> "b s nm"
+        return (left.mT @ right).flatten(-2)
+
+    def left_log(self, log_x: Tensor) -> Tensor:
+        return log_x
+
+    def right_log(self, log_x: Tensor) -> Tensor:
+        return log_x
+
+    def combine_log(self, left: Tensor, right: Tensor) -> Tensor:
+        return log_matmul(left.mT, right).flatten(-2)
+
+
+class BinaryDense(_Pairs):
+    """T[a, n, m] = weight[a, n, m].   A span costs a n m, a split n m multiply-adds."""
+
+    def __init__(self, weight: Tensor) -> None:  # "a n m", or "b a n m"
+        expect_factors({"weight": weight}, 3)
+        expect_weights(weight, name="weight")
+        self._weight = Factor(weight, is_log=False)
+
+    @classmethod
+    def from_log(cls, log_weight: Tensor) -> BinaryDense:
+        """The same from logarithms of any range."""
+        expect_factors({"log_weight": log_weight}, 3)
+        expect_logs(log_weight, name="log_weight")
+        return cls._of(Factor(log_weight, is_log=True))
+
+    @classmethod
+    def unchecked(cls, weight: Tensor) -> BinaryDense:
+        """The same without a look at the values: for weights that are distributions by construction."""
+        return cls._of(Factor(weight, is_log=False))
+
+    @classmethod
+    def _of(cls, weight: Factor) -> Self:
+        self = cls.__new__(cls)
+        self._weight = weight
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        parents, left, right = self._weight.value.shape[-3:]
+        return parents, left, right
+
+    @property
+    def batch(self) -> int | None:
+        return len(self._weight.value) if self._weight.value.ndim == 4 else None
+
+    @property
+    def log_scale(self) -> Tensor | float:
+        return self._weight.log_scale
+
+    @property
+    def head_of(self) -> Tensor:
+        return self._weight.value
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return (self._weight.value,)
+
+    def with_factors(self, *factors: Tensor) -> Self:
+        (weight,) = factors
+        return self._of(self._weight.like(weight))
+
+    def take(self, index: Tensor) -> Self:  # "k"
+        return self if self.batch is None else self.with_factors(self._weight.value[index])
+
+    def head(self, x: Tensor) -> Tensor:  # "b s nm" -> "b s a"
+        return x @ self._weight.linear.flatten(-2).mT
+
+    def head_log(self, log_x: Tensor) -> Tensor:
+        return log_product(log_x, self._weight.log.flatten(-2).mT)
+
+    def to_dense(self) -> Tensor:  # "a n m"
+        return self._weight.weights()
+
+
+class BinaryMatricised(_Pairs):
+    """T[a, n, m] = sum_r parent[a, r] pair[n, m, r]: low rank between a parent and its pair of children.
+
+    A span costs (a + n m) r, a split n m multiply-adds. The LPCFG's rules. Source: Chiu, Deng, Rush 2021, App. F.
+    """
+
+    def __init__(self, parent: Tensor, pair: Tensor) -> None:  # "a r", "n m r", or with a leading b
+        _expect_two(parent, pair, "")
+        expect_weights(parent, name="parent")
+        expect_weights(pair, name="pair")
+        self._parent, self._pair = Factor(parent, is_log=False), Factor(pair, is_log=False)
+
+    @classmethod
+    def from_log(cls, log_parent: Tensor, log_pair: Tensor) -> BinaryMatricised:
+        """The same from logarithms of any range."""
+        _expect_two(log_parent, log_pair, "log_")
+        expect_logs(log_parent, name="log_parent")
+        expect_logs(log_pair, name="log_pair")
+        return cls._of(Factor(log_parent, is_log=True), Factor(log_pair, is_log=True))
+
+    @classmethod
+    def unchecked(cls, parent: Tensor, pair: Tensor) -> BinaryMatricised:
+        """The same without a look at the values: for weights that are distributions by construction."""
+        return cls._of(Factor(parent, is_log=False), Factor(pair, is_log=False))
+
+    @classmethod
+    def _of(cls, parent: Factor, pair: Factor) -> Self:
+        self = cls.__new__(cls)
+        self._parent, self._pair = parent, pair
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self._parent.value.shape[-2], self._pair.value.shape[-3], self._pair.value.shape[-2]
+
+    @property
+    def batch(self) -> int | None:
+        if self._parent.value.ndim == 3:
+            return len(self._parent.value)
+        return len(self._pair.value) if self._pair.value.ndim == 4 else None
+
+    @property
+    def log_scale(self) -> Tensor | float:
+        return self._parent.log_scale + self._pair.log_scale
+
+    @property
+    def head_of(self) -> Tensor:
+        return self._pair.value
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return self._parent.value, self._pair.value
+
+    def with_factors(self, *factors: Tensor) -> Self:
+        parent, pair = factors
+        return self._of(self._parent.like(parent), self._pair.like(pair))
+
+    def take(self, index: Tensor) -> Self:  # "k"
+        parent, pair = self.factors()
+        return self.with_factors(parent[index] if parent.ndim == 3 else parent, pair[index] if pair.ndim == 4 else pair)
+
+    def head(self, x: Tensor) -> Tensor:  # "b s nm" -> "b s a"
+        return (x @ self._pair.linear.flatten(-3, -2)) @ self._parent.linear.mT
+
+    def head_log(self, log_x: Tensor) -> Tensor:
+        return log_product(log_product(log_x, self._pair.log.flatten(-3, -2)), self._parent.log.mT)
+
+    def to_dense(self) -> Tensor:  # "a n m"
+        parent, pair = self._parent.weights(), self._pair.weights()
+        flat = parent @ pair.flatten(-3, -2).mT
+        return flat.reshape(*flat.shape[:-1], *pair.shape[-3:-1])
+
+
+def _expect_two(parent: Tensor, pair: Tensor, prefix: str) -> None:
+    expect_factors({f"{prefix}parent": parent}, 2)
+    expect_factors({f"{prefix}pair": pair}, 3)
+    if parent.shape[-1] != pair.shape[-1]:
+        raise ShapeError(
+            f"the last axis of both factors is the rank, but {prefix}parent has {parent.shape[-1]} and "
+            f"{prefix}pair {pair.shape[-1]}.\n  parent[a, r], pair[n, m, r]."
+        )
