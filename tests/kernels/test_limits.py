@@ -8,7 +8,9 @@ import torch
 
 from tests.kernels.device import DEVICE, HERE
 
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
+
+import triton
 import triton.language as tl
 
 from rankfold.kernels.block_scan import triton as blocks

@@ -6,6 +6,7 @@ A tree is (i, j, label, left, right), a leaf (i, i + 1, label). Meant for at mos
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 
 
@@ -48,3 +49,37 @@ def brackets(tree) -> set:  # type: ignore[no-untyped-def]
     if len(tree) == 3:
         return set()
     return {tree[:2]} | brackets(tree[3]) | brackets(tree[4])
+
+
+def rules_used(tree) -> list:  # type: ignore[no-untyped-def]
+    """(kind, parent, left, right) of every rule in a tree, parents first."""
+    if len(tree) == 3:
+        return []
+    _, _, label, left, right = tree
+    kind = ("l" if len(left) == 3 else "s") + ("l" if len(right) == 3 else "s")
+    return [(kind, label, left[2], right[2]), *rules_used(left), *rules_used(right)]
+
+
+def labels(tree) -> list:  # type: ignore[no-untyped-def]
+    """The symbol of every word."""
+    return [tree[2]] if len(tree) == 3 else labels(tree[3]) + labels(tree[4])
+
+
+def rule_gradient(leaf, rules, root, root_leaf, span) -> dict:  # type: ignore[no-untyped-def]
+    """d log Z / d rule, the same nested lists as `rules`; right at weights of 0: each use is left out, not divided by."""
+    found = {kind: [[[0.0 for _ in row] for row in table] for table in tables] for kind, tables in rules.items()}
+    total = 0.0
+    for tree in trees(0, len(leaf), leaf, rules, len(root)):
+        used = rules_used(tree)
+        rest = root[tree[2]] if used else root_leaf[tree[2]]
+        rest *= math.prod(leaf[i][label] for i, label in enumerate(labels(tree)))
+        rest *= math.prod(span.get(ends, 1.0) for ends in brackets(tree))
+        own = [rules[kind][a][n][m] for kind, a, n, m in used]
+        total += rest * math.prod(own)
+        for at, (kind, a, n, m) in enumerate(used):
+            found[kind][a][n][m] += rest * math.prod(own[:at] + own[at + 1 :])
+    for tables in found.values():
+        for table in tables:
+            for row in table:
+                row[:] = [x / total if total else 0.0 for x in row]
+    return found

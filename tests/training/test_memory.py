@@ -186,3 +186,22 @@ def test_a_resumed_run_keeps_its_parts(
     room = fitted(tiny(), corpus, None, setup.torch.device("cpu"), progress, said.append)
     assert (room.part_tokens, room.eval_tokens) == kept == (progress.part_tokens, progress.eval_tokens)
     assert any("less memory" in line for line in said) == warned
+
+
+def test_graphs_of_unsorted_batches_hold_more_than_their_tokens() -> None:
+    """A shape is filled up to 16/9 of the budget, so whole batches need as much more memory with graphs."""
+
+    def least(batching: str, *, graphs: bool) -> int:
+        """Bytes from which on a batch is taken whole."""
+        config = larger("lhmm", batching=batching, rounding=1)
+        low, high = 0, 2**40
+        while high - low > 1:
+            middle = (low + high) // 2
+            room = memory._room(config, TEXT, "cuda", middle, graphs=graphs)
+            low, high = (low, middle) if room is not None and room.part_tokens == 0 else (middle, high)
+        return high
+
+    step, _ = memory._plans(larger("lhmm"), TEXT, "cuda")
+    more = (16 * 300 // 9 - 300) * step.token_bytes
+    assert least("unsorted", graphs=False) == least("length", graphs=False)
+    assert least("unsorted", graphs=True) - least("length", graphs=True) == pytest.approx(2 * more, rel=1e-3, abs=0)

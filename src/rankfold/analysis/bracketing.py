@@ -54,10 +54,10 @@ class BracketScores:
                  sentence of two words scores 1. Corpus F1 over lists: a missed bracket counts as often as a unary chain
                  repeats it, a found one once. Source: the code of Yang, Zhao, Tu 2021 (TN-PCFG) and its successors.
     uf1_distinct the same sentence F1, but corpus F1 over sets.
-    kim          only one bracket of the whole sentence, the outermost, is left out, and those of one word. A unary chain
-                 over the whole sentence leaves a gold bracket that a binary tree cannot have, so it is never above uf1
-                 for binary trees. Sets throughout; empty sets as in uf1. Source: the code of Kim, Dyer, Rush 2019
-                 (compare_trees.py), which gives the numbers of that paper.
+    kim          only one bracket of the whole sentence, the outermost, is left out, and those of one word. A unary
+                 chain over the whole sentence leaves a gold bracket that a binary tree cannot have, so kim is never
+                 above uf1 for binary trees. Sets throughout; empty sets as in uf1. Source: the code of Kim, Dyer,
+                 Rush 2019 (compare_trees.py), which gives the numbers of that paper.
     kim_nonempty the same, but the mean passes over sentences where either set is empty (eval.py of that code).
     """
 
@@ -71,9 +71,8 @@ class BracketScores:
     num_single_words: int  # sentences of one word, which have no brackets and are in no mean
 
     def __str__(self) -> str:
-        lines = [
-            f"{'convention':14}{'sentence F1':>12}{'corpus F1':>11}{'precision':>11}{'recall':>8}{'sentences':>11}"
-        ]
+        columns = ("sentence F1", "corpus F1", "precision", "recall", "sentences")
+        lines = ["convention  " + "".join(f"{column:>13}" for column in columns)]
         for name in ("uf1", "uf1_distinct", "kim", "kim_nonempty"):
             f1: F1 = getattr(self, name)
             lines.append(f"{name:12}" + "".join(f"{value:13.2%}" for value in f1[:4]) + f"{f1.num_sentences:13,}")

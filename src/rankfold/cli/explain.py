@@ -20,6 +20,7 @@ from rankfold.models.pretrained import load_model
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan, rates_of
 from rankfold.training.config import Config
+from rankfold.training.graphs import graphs_serve
 from rankfold.training.memory import GIB, Text, available, fit, need, sized
 from rankfold.training.recipes import load_recipe, recipe_names
 
@@ -107,7 +108,7 @@ def explain(
     plans = model.plan(batch, length, device, precision)
     chosen = plans.chosen(model.config.plan if model.config.family == "rank" else "auto").order
     memory = available(device, config.train.memory if config else 0.0)
-    captured = config is None or (config.train.graphs and config.data.batching != "streams")
+    captured = config is None or graphs_serve(config, device)
     plans = plans.at(rates_of(device, precision, captured=captured))
     return {
         "family": model.config.family,
@@ -159,7 +160,7 @@ def _training(
         "part_tokens": part,
         "parts_of_a_batch": -(-tokens // part),
         "eval_tokens": room.eval_tokens or data.eval_tokens,
-        "graphs": room.graphs and device == "cuda" and config.train.graphs and data.batching != "streams",
+        "graphs": room.graphs and graphs_serve(config, device),
     }
 
 

@@ -13,4 +13,4 @@ import triton.language as tl
 @triton.jit
 def begin(index, size):
     """index * size in 64 bits: to be added to a pointer once, so that offsets within the piece may stay narrow."""
-    return index * size
+    return tl.cast(index, tl.int64) * size

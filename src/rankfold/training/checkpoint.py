@@ -20,6 +20,7 @@ from rankfold.data.row_pieces import join_pieces, to_pieces
 from rankfold.data.weights import load_sharded, load_tensors, save_sharded, save_tensors
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
+from rankfold.training.carried import leaves
 from rankfold.training.schedule import Plateau
 
 FORMAT = "rankfold-checkpoint-1"
@@ -64,7 +65,7 @@ def save_checkpoint(
     for i, state in optimizer.state_dict()["state"].items():
         tensors.update({f"optimizer.{i}.{name}": _stored(name, x, moments) for name, x in state.items()})
     tensors.update({f"average.{name}": x for name, x in (average or {}).items()})
-    for i, x in enumerate(_leaves(carried)):
+    for i, x in enumerate(leaves(carried)):
         tensors[f"carried.{i}"] = x
     content = {"format": FORMAT, "corpus": corpus, "progress": asdict(progress)}
     metadata = {"state": json.dumps(content)}
@@ -152,8 +153,3 @@ def _stored(name: str, x: Any, moments: str) -> Any:
     """A tensor of the optimiser's state as it is written; `step` counts, and stays whole."""
     return x.bfloat16() if moments == "bf16" and name != "step" else x
 
-
-def _leaves(carried: Any) -> list[Tensor]:
-    if carried is None:
-        return []
-    return [carried] if isinstance(carried, Tensor) else list(carried)

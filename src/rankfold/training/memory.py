@@ -129,6 +129,8 @@ def need(config: Config, text: Text, device: str) -> Need:
 def _room(config: Config, text: Text, device: str, memory: int, *, graphs: bool) -> Room | None:
     step, evaluation = _plans(config, text, device)
     largest, longest, eval_tokens = _sizes(config, text)
+    if graphs and config.data.batching == "unsorted":
+        largest = 16 * largest // 9  # what a shape of theirs may hold, filled up (`training/shapes.py`)
     rest = memory - _state(config, step)
     # The memory of a graph stays its own, so an update that is repeated without graphs needs the same again.
     share = rest // 2 if graphs else rest

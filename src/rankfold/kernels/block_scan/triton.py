@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankfold.kernels.offsets import begin
+
 
 @triton.jit
 def _log_sum(x, AXIS: tl.constexpr):
@@ -32,7 +34,7 @@ def _normalised(joint):
 def _table(transition, step, num_steps, k, SIZE: tl.constexpr):
     """The table of a step; -inf beyond its edges, and all of it for a step that is not there."""
     at = tl.arange(0, SIZE)
-    where = step * k * k + at[:, None] * k + at[None, :]
+    where = begin(step, k * k) + at[:, None] * k + at[None, :]
     limit = tl.where((step >= 0) & (step < num_steps), k, 0)
     return tl.load(transition + where, mask=(at < limit)[:, None] & (at < k)[None, :], other=float("-inf"))
 
@@ -88,11 +90,10 @@ def _backward(transition, obs, lengths, messages, num, num_positions, k, SIZE: t
 @triton.jit
 def _pair(transition, obs, messages, ahead, weight, out, num, num_positions, k, SIZE: tl.constexpr):
     """weight softmax(table + past + future) of one step, over all its cells."""
-    b = tl.program_id(1).to(tl.int64)
-    s = tl.program_id(0)
+    step = tl.program_id(0).to(tl.int64)
+    b, s = step // (num_positions - 1), step % (num_positions - 1)
     at = tl.arange(0, SIZE)
     mask = at < k
-    step = b * (num_positions - 1) + s
     past = tl.load(messages + (s * num + b) * k + at, mask=mask, other=float("-inf"))
     following = tl.load(ahead + ((s + 1) * num + b) * k + at, mask=mask, other=float("-inf"))
     following += tl.load(obs + (b * num_positions + s + 1) * k + at, mask=mask, other=0.0)
@@ -112,7 +113,7 @@ def moves(
     out = torch.empty_like(log_transition, memory_format=torch.contiguous_format)
     if num_positions > 1:
         size = max(16, triton.next_power_of_2(k))
-        _pair[num_positions - 1, num](
+        _pair[(num * (num_positions - 1),)](
             log_transition.contiguous(), log_obs.contiguous(), messages.contiguous(), ahead.contiguous(),
             weight.contiguous(), out, num, num_positions, k, SIZE=size, num_warps=_warps(size),
         )  # fmt: skip

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankfold.kernels.half import Half, half_product, halved
+from rankfold.kernels.offsets import begin
 
 # Programs that keep an H200 (132 multiprocessors) busy: few queries share their keys out among several programs.
 PROGRAMS = 264
@@ -30,14 +31,20 @@ WIDE = 128  # keys of a tile
 
 
 @triton.jit
-def _logits(query, key, bias, scale, rows, cols, num_rows, num_keys, DIM, STEP: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """A tile of query . key scale + bias, in units of log 2; -inf beyond the last key."""
-    acc = tl.zeros((rows.shape[0], cols.shape[0]), tl.float32)
+def _logits(
+    query, key, bias, scale, rows, first, num_rows, num_keys, DIM,
+    STEP: tl.constexpr, HAS_BIAS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """A tile of query . key scale + bias from key `first` on, in units of log 2; -inf beyond the last key."""
+    own = tl.arange(0, COLS)
+    cols = first + own
+    key += begin(first, DIM)
+    acc = tl.zeros((rows.shape[0], COLS), tl.float32)
     for start in range(0, DIM, STEP):
         at = start + tl.arange(0, STEP)
         inside = at < DIM
         q = tl.load(query + rows[:, None] * DIM + at, mask=(rows < num_rows)[:, None] & inside, other=0.0)
-        k = tl.load(key + cols[:, None] * DIM + at, mask=(cols < num_keys)[:, None] & inside, other=0.0)
+        k = tl.load(key + own[:, None] * DIM + at, mask=(cols < num_keys)[:, None] & inside, other=0.0)
         acc = tl.dot(q, k.T, acc)
     out = acc * (scale * LOG2E)
     if HAS_BIAS:
@@ -58,8 +65,7 @@ def _sums(
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     sums = tl.zeros((ROWS,), tl.float32)
     for start in range(begin, end, COLS):
-        cols = start + tl.arange(0, COLS)
-        x = _logits(query, key, bias, factor, rows, cols, num_rows, end, DIM, STEP, HAS_BIAS)
+        x = _logits(query, key, bias, factor, rows, start, num_rows, end, DIM, STEP, HAS_BIAS, COLS)
         new = tl.maximum(best, tl.max(x, 1))
         shift = tl.where(new == float("-inf"), 0.0, new)
         sums = sums * tl.exp2(best - shift) + tl.sum(tl.exp2(x - shift[:, None]), 1)
@@ -76,10 +82,11 @@ def _shares(
 ):  # fmt: skip
     """LIFT times the softmax of a tile, float16; 0 beyond the last key, up to the width of the block."""
     rows = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    x = _logits(query, key, bias, tl.load(scale), rows, cols, num_rows, num_keys, DIM, STEP, HAS_BIAS)
+    first = tl.program_id(0) * COLS
+    x = _logits(query, key, bias, tl.load(scale), rows, first, num_rows, num_keys, DIM, STEP, HAS_BIAS, COLS)
     norm = tl.load(log_norm + rows, mask=rows < num_rows, other=float("inf")) * LOG2E
     share = tl.exp2(x - tl.where(norm == float("-inf"), 0.0, norm)[:, None]) * LIFT
+    cols = first + tl.arange(0, COLS)
     mask = (rows < num_rows)[:, None] & (cols < width)
     tl.store(out + rows[:, None] * width + cols, share.to(tl.float16), mask=mask)
 

@@ -55,9 +55,10 @@ def _weigh(
     filtered, future, target, by_state, by_step, posterior, weighted, num, num_positions, width, SIZE: tl.constexpr
 ):
     """posterior[b, t] = by_state filtered future, and target[t, b] times by_step."""
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    t, b = tl.program_id(1).to(tl.int64), tl.program_id(2)
-    row = t * num + b
+    pieces = tl.cdiv(width, SIZE)
+    at = tl.program_id(0) % pieces * SIZE + tl.arange(0, SIZE)
+    row = (tl.program_id(0) // pieces).to(tl.int64)
+    t, b = row // num, row % num
     inside = at < width
     x = tl.load(filtered + row * width + at, mask=inside, other=0.0)
     x = x * tl.load(future + row * width + at, mask=inside, other=0.0) * tl.load(by_state + row)
@@ -99,7 +100,7 @@ def weigh(
     posterior = filtered.new_empty(num, num_positions, width)
     weighted = torch.empty_like(target)
     size = min(SIZE, triton.next_power_of_2(width))
-    _weigh[triton.cdiv(width, size), num_positions, num](
+    _weigh[(triton.cdiv(width, size) * num_positions * num,)](
         filtered, future, target, by_state.contiguous(), by_step.contiguous(), posterior, weighted,
         num, num_positions, width, SIZE=size, num_warps=8,
     )  # fmt: skip

@@ -1,0 +1,161 @@
+"""Trees as SVG files, which every browser shows: words on one line, constituents above them.
+
+A predicted tree may hang below the gold one, over the same words; brackets that only one of them has are coloured and
+dashed. Plain text written here: no other package is needed.
+Read next: `trees.py`, the same for the terminal.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from rankfold.data.trees import Tree
+from rankfold.plots.trees import lacking_brackets
+
+SIZE = 14  # of the letters, in pixels
+LETTER = 8.0  # the room of one letter: wider than the average one of a sans serif font at this size
+GAP = 16.0
+LEVEL = 38.0
+MARGIN = 24.0
+INK, TAG_INK = "#222222", "#666666"
+ONLY_GOLD, ONLY_PREDICTED = "#c1440e", "#1f5fbf"  # told apart by people who confuse red and green, too
+
+
+@dataclass
+class _Node:
+    """A constituent, tag or word, placed: `level` is its distance from the words."""
+
+    text: str
+    x: float
+    level: int
+    kind: str  # "word", "tag" or "constituent"
+    start: int
+    end: int
+    below: list[_Node]
+
+
+def save_tree(tree: Tree, file: str | Path, *, predicted: Tree | None = None, title: str = "") -> Path:
+    """Write the picture of a tree, as `tree_svg` gives it, into a file; its folders are made. Returns the path."""
+    text = tree_svg(tree, predicted=predicted, title=title)
+    file = Path(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def tree_svg(tree: Tree, *, predicted: Tree | None = None, title: str = "") -> str:
+    """The picture of a tree as SVG text; with `predicted`, a tree over the same words, that tree hangs below it."""
+    only_gold = lacking_brackets(tree, predicted) if predicted is not None else set()
+    only_predicted = lacking_brackets(predicted, tree) if predicted is not None else set()
+    centres, width = _centres(tree, predicted)
+    above = _place(tree, centres)
+    below = _place(predicted, centres) if predicted is not None else None
+    top = MARGIN + (2 * SIZE if title else 0) + (2 * SIZE if predicted is not None else 0)
+    baseline = top + above.level * LEVEL
+    height = baseline + (below.level * LEVEL if below is not None else 0) + MARGIN
+    parts = _frame(width, height, title, " ".join(tree.words), marked=predicted is not None)
+    parts += _drawn(above, baseline, -LEVEL, only_gold, ONLY_GOLD)
+    if below is not None:
+        parts += _drawn(below, baseline, LEVEL, only_predicted, ONLY_PREDICTED)
+    words = [node for node in _all(above) if node.kind == "word"]
+    parts += [_text(node.text, node.x, baseline, INK, 'font-weight="600"') for node in words]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _frame(width: float, height: float, title: str, words: str, *, marked: bool) -> list[str]:
+    """The opening tags, the background, the title, and what the colours mean."""
+    key = [("only in the gold tree (above)", ONLY_GOLD), ("only in the predicted tree (below)", ONLY_PREDICTED)]
+    needed = max([len(title)] + [len(text) + 1 for text, _ in key] * marked) * LETTER + 2 * MARGIN
+    if marked:
+        needed = max(needed, sum(len(text) + 4 for text, _ in key) * LETTER + 2 * MARGIN)
+    width = max(width, needed)
+    size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+    font = f'font-family="Helvetica, Arial, sans-serif" font-size="{SIZE}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font} role="img">',
+        f"<title>{_safe(title or words)}</title>",
+        f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>',
+    ]
+    y = MARGIN
+    if title:
+        parts.append(_text(title, MARGIN, y, INK, 'font-weight="600"', anchor="start"))
+        y += 2 * SIZE
+    x = MARGIN
+    for text, colour in key if marked else []:
+        parts.append(_text(text, x, y, colour, anchor="start"))
+        x += (len(text) + 4) * LETTER
+    return parts
+
+
+def _centres(tree: Tree, predicted: Tree | None) -> tuple[list[float], float]:
+    """Where the middle of each word goes, with room for its tags, and the width of the picture."""
+    tag_lists = [tree.tags] + ([predicted.tags] if predicted is not None else [])
+    x, centres = MARGIN, []
+    for i, word in enumerate(tree.words):
+        room = max(_room(word), *(_room(tags[i] or "") for tags in tag_lists))
+        centres.append(x + room / 2)
+        x += room + GAP
+    return centres, x - GAP + MARGIN
+
+
+def _room(text: str) -> float:
+    """The width of a text: letters of East Asian scripts are twice as wide."""
+    return LETTER * sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _place(tree: Tree, centres: list[float]) -> _Node:
+    words = iter(enumerate(centres))
+
+    def of_word(word: str) -> _Node:
+        at, x = next(words)
+        return _Node(word, x, 0, "word", at, at + 1, [])
+
+    def of_tree(node: Tree, below: list[_Node]) -> _Node:
+        x = (below[0].x + below[-1].x) / 2
+        level = 1 + max(child.level for child in below)
+        kind = "tag" if node.is_tag else "constituent"
+        return _Node(node.label, x, level, kind, below[0].start, below[-1].end, below)
+
+    return tree.fold(of_word, of_tree)
+
+
+def _all(root: _Node) -> list[_Node]:
+    found, pending = [], [root]
+    while pending:
+        node = pending.pop()
+        found.append(node)
+        pending += reversed(node.below)
+    return found
+
+
+def _drawn(root: _Node, baseline: float, step: float, lacking: set[tuple[int, int]], colour: str) -> list[str]:
+    """Lines first, so that labels stand over them; `step` is one level, negative upwards."""
+    lines, labels = [], []
+    towards_words = 1 if step < 0 else -1
+    for node in _all(root):
+        if node.kind == "word":
+            continue
+        y = baseline + node.level * step
+        marked = (node.start, node.end) in lacking and node.kind == "constituent"
+        ink = colour if marked else TAG_INK if node.kind == "tag" else INK
+        style = f'stroke="{ink}" stroke-width="{1.6 if marked else 1}"' + (' stroke-dasharray="5 3"' if marked else "")
+        for child in node.below:
+            ends = (y + towards_words * 0.6 * SIZE, baseline + child.level * step - towards_words * 0.6 * SIZE)
+            lines.append(f'<line x1="{node.x:.1f}" y1="{ends[0]:.1f}" x2="{child.x:.1f}" y2="{ends[1]:.1f}" {style}/>')
+        labels.append(_text(node.text, node.x, y, ink))
+    return lines + labels
+
+
+def _text(text: str, x: float, y: float, colour: str, more: str = "", *, anchor: str = "middle") -> str:
+    """A text whose middle is at height `y`, with a white edge that keeps lines behind it away."""
+    place = f'x="{x:.1f}" y="{y + 0.35 * SIZE:.1f}" text-anchor="{anchor}" fill="{colour}"'
+    edge = 'stroke="white" stroke-width="4" paint-order="stroke"'
+    return f"<text {place} {edge} {more}>{_safe(text)}</text>".replace(" >", ">")
+
+
+def _safe(text: str) -> str:
+    """The text as XML allows it: control characters, which XML 1.0 has no way to write, as U+FFFD."""
+    return escape("".join(c if c >= " " and c not in "\ufffe\uffff" else "\ufffd" for c in text))
