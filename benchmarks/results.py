@@ -109,6 +109,8 @@ def _line(model: str, row: Row | None, run: Run | None) -> str:
     paper = " / ".join("-" if x is None else f"{x:g}" for x in figures) if any(figures) else "-"
     if row and row.second_hand:
         paper += " (second hand)"
+    if row and any(figures) and "state carried" in row.note.lower():
+        paper += " (state carried)"
     if run is None:
         cells = [model, paper, "not run", *[""] * (len(HEAD) - 3)]
     else:

@@ -257,6 +257,20 @@ def test_both_passes_share_their_readings_where_few_sequences_meet_on_a_gpu() ->
     assert read(65, "cuda", "tf32") == read(8, "cuda", "float32") == read(8, "cpu", "float32") == 2
 
 
+def test_a_band_too_large_to_write_out_is_read_twice() -> None:
+    """A matrix of 2**26 entries is written for the scan of both passes; beyond that two loops apply its terms."""
+    small, large = (
+        next(
+            part for part in chain_plan(z, 512, 17, 10, 8, 8, 100, "cuda", "tf32", 0).best.parts if part.name == "scan"
+        )
+        for z in (8192, 8193)
+    )
+    assert small.kernel == "triton"
+    assert small.bytes == 100 * 4 * 8192**2 + 8 * 4 * 800 * 8192
+    assert large.kernel == "torch"
+    assert large.bytes == 2 * 100 * 4 * (2 * 8193 * 512 + 8193 * 17) + 8 * 4 * 800 * 8193
+
+
 MEASURED = """
 import gc, json, re, sys, torch
 from pathlib import Path

@@ -30,14 +30,15 @@ def test_trees_over_lines_and_on_one_line_are_the_same() -> None:
 
 def test_files_plain_and_gzipped(tmp_path: Path) -> None:
     plain, packed = tmp_path / "a.mrg", tmp_path / "a.mrg.gz"
-    plain.write_text(PENN, encoding="utf-8")
-    packed.write_bytes(gzip.compress(PENN.encode()))
+    text = f"{PENN}\n(NN bare)"
+    plain.write_text(text, encoding="utf-8")
+    packed.write_bytes(gzip.compress(text.encode()))
     for path in (plain, packed):
         bank = read_trees(path)
-        assert list(bank) == parse_trees(PENN)
-        assert bank.lines == [2, 7]
-        assert bank.sentences[1] == ["end"]
-        assert len(bank) == 2
+        assert list(bank) == parse_trees(text)
+        assert bank.lines == [2, 7, 9]
+        assert bank.sentences[1:] == [["end"], ["bare"]]
+        assert len(bank) == 3
 
 
 @pytest.mark.parametrize(

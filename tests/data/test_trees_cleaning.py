@@ -31,9 +31,7 @@ def one(text: str, **options: Any) -> str:
 
 
 def test_words_of_other_tags_go_with_the_constituents_they_leave_empty() -> None:
-    text = (
-        "(S (NP (NNP It)) (PRN (-LRB- -LRB-) (: --) (-RRB- -RRB-)) (VP (VBZ is) (NP ($ $) (CD 5) (-NONE- *U*))) (. .))"
-    )
+    text = "(S (NP (NNP It)) (X (-LRB- -LRB-) (: --) (-RRB- -RRB-)) (VP (VBZ is) (NP ($ $) (CD 5) (-NONE- *U*))) (. .))"
     done = clean_trees([parse_tree(text)], **{**OFF, "keep_tags": PENN_WORD_TAGS, "drop_traces": True})
     assert str(done.trees[0]) == "(S (NP (NNP It)) (VP (VBZ is) (NP (CD 5))))"
     assert dict(done.report.dropped_words) == {"-LRB-": 1, ":": 1, "-RRB-": 1, "$": 1, ".": 1}
@@ -53,6 +51,8 @@ def test_roots_go_only_from_around_a_single_constituent() -> None:
     assert one("(ROOT (S (NN a)) (S (NN b)))", drop_roots=True) == "(ROOT (S (NN a)) (S (NN b)))"
     assert one("(ROOT a)", drop_roots=True) == "(ROOT a)"
     assert one("(S (ROOT (NN a) (NN b)) (NN c))", drop_roots=True) == "(S (ROOT (NN a) (NN b)) (NN c))"
+    two = clean_trees([parse_tree("(TOP (ROOT (S (NN a) (NN b))))")], **{**OFF, "drop_roots": True})
+    assert two.report.roots == 2
     # Punctuation goes first, so that what is around a single constituent then goes as well.
     assert one("(ROOT (S (NN a)) (. .))", drop_roots=True, keep_tags={"NN"}) == "(S (NN a))"
 

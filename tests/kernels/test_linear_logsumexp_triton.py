@@ -166,3 +166,16 @@ def test_only_what_is_asked_for(asked: tuple[int, ...], create_graph: bool, monk
     for one, two, want in zip(found, again, expected, strict=True):
         assert torch.equal(one, two)
         close(one, want, 2e-3 * want.abs().max())
+
+
+@pytest.mark.usefixtures("_fused")
+def test_autocast_does_not_round_gradients() -> None:
+    """A backward pass inside the region of autocast gives the numbers of one outside."""
+    x = drawn(3, 9, 2)
+    leaves = [y.requires_grad_() for y in x[:3] if y is not None]
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        out = linear_logsumexp(*leaves)
+        inner = torch.autograd.grad(out, leaves, x.grad, retain_graph=True)
+    outer = torch.autograd.grad(out, leaves, x.grad)
+    for one, other in zip(inner, outer, strict=True):
+        assert torch.equal(one, other)

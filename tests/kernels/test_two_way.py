@@ -54,6 +54,12 @@ def test_messages_and_sums(
     check(kind, given(kind, b, z, r, t, ragged=ragged), precision)
 
 
+@pytest.mark.parametrize("kind", ["dense", "right transposed"])
+def test_more_strips_than_a_program_adds_up_at_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "STRIPS", 2)
+    check(kind, given(kind, 3, 150, 70, 3, ragged=True), "tf32")
+
+
 def test_a_sequence_that_dies() -> None:
     """Zeros stay zeros, forward and backward, and leave the neighbour alone."""
     x = given("dense", 2, 5, 1, 3)

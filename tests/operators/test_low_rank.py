@@ -152,3 +152,16 @@ def test_fit_refuses() -> None:
         LowRank.fit(torch.ones(3, 3), 0)
     with pytest.raises(DomainError, match=r"dense\[0,0\] is -1"):
         LowRank.fit(-torch.ones(3, 3), 1)
+
+
+def test_log_rows_of_inference_mode_can_be_followed(generator: torch.Generator) -> None:
+    """One factor is learned; what was kept of the other is not in autograd's way."""
+    left, right = (torch.rand(5, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    op, rows = LowRank(left.requires_grad_(), right), torch.tensor([3, 1])
+    with torch.inference_mode():
+        before = op.log_rows(rows).clone()
+    after = op.log_rows(rows)
+    assert torch.equal(after.detach(), before)
+    (found,) = torch.autograd.grad(after.sum(), left)
+    (expected,) = torch.autograd.grad((left[rows] @ right.T).log().sum(), left)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0.0)

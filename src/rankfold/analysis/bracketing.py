@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rankfold.data.trees import Tree
+from rankfold.data.trees import Span, Tree
 from rankfold.errors import DataError, DomainError
 
 Bracket = tuple[int, int]
@@ -117,11 +117,12 @@ def evaluate_brackets(
     in_gold: Counter[str] = Counter()
     in_both: Counter[str] = Counter()
     for ours, theirs in zip(predicted, gold, strict=True):
-        num_words = len(theirs.words)
+        spans, gold_spans = ours.spans(), theirs.spans()
+        num_words = gold_spans[0].end if gold_spans else 1  # a tag alone has no spans
         if num_words == 1:
             continue
-        inner, gold_inner = _inner(ours, num_words), _inner(theirs, num_words)
-        below, gold_below = _below_root(ours), _below_root(theirs)
+        inner, gold_inner = _inner(spans, num_words), _inner(gold_spans, num_words)
+        below, gold_below = _below_root(spans), _below_root(gold_spans)
         distinct, gold_distinct = set(inner), set(gold_inner)
         uf1, kim = sentence_f1(distinct, gold_distinct), sentence_f1(below, gold_below)
         counts["uf1"].add(inner, gold_inner)
@@ -133,7 +134,7 @@ def evaluate_brackets(
         if below and gold_below:
             counts["kim_nonempty"].sentences.append(kim)
         rows.append((num_words, uf1, kim))
-        labelled = {span for span in theirs.spans() if (span.start, span.end) in gold_distinct}
+        labelled = {span for span in gold_spans if (span.start, span.end) in gold_distinct}
         in_gold.update(span.label for span in labelled)
         in_both.update(span.label for span in labelled if (span.start, span.end) in distinct)
     ordered = sorted(in_gold.items(), key=lambda item: (-item[1], item[0]))
@@ -151,14 +152,14 @@ def sentence_f1(predicted: set[Bracket], gold: set[Bracket]) -> float:
     return 2 * len(predicted & gold) / (len(predicted) + len(gold)) if predicted or gold else 1.0
 
 
-def _inner(tree: Tree, num_words: int) -> list[Bracket]:
+def _inner(spans: list[Span], num_words: int) -> list[Bracket]:
     """The brackets of uf1: two words or more, but not all of them; duplicates of unary chains kept."""
-    return [(i, j) for i, j, _ in tree.spans() if 1 < j - i < num_words]
+    return [(i, j) for i, j, _ in spans if 1 < j - i < num_words]
 
 
-def _below_root(tree: Tree) -> set[Bracket]:
+def _below_root(spans: list[Span]) -> set[Bracket]:
     """The brackets of kim: two words or more, the root's own left out (the last one, where children come first)."""
-    return {(i, j) for i, j, _ in tree.spans()[1:] if j - i > 1}
+    return {(i, j) for i, j, _ in spans[1:] if j - i > 1}
 
 
 def _by_length(rows: list[tuple[int, float, float]], lengths: Sequence[int]) -> tuple[LengthScore, ...]:

@@ -13,7 +13,7 @@ import torch
 from rankfold import __version__
 from rankfold.bench.cases import Case
 from rankfold.bench.ceilings import measure_ceilings
-from rankfold.bench.memory import release
+from rankfold.bench.memory import release, too_large
 from rankfold.bench.row import Settings, measure_row
 from rankfold.errors import DomainError
 from rankfold.numerics.precision import Precision
@@ -33,11 +33,17 @@ def run_cases(
         raise DomainError(f"repeats is {repeats}, but must be at least 1.")
     for case in cases:
         case.checked()
+    least = _least_seconds(cases, precisions, device, repeats)
+    if least > 120:
+        say(f"{len(cases) * len(precisions)} rows of {repeats} repeats, at least {least / 60:,.0f} minutes")
     say("the ceiling of this machine")
     ceilings = measure_ceilings(device, precisions)
     release(device)
     settings = Settings(device, ceilings, repeats, reference, say)
-    rows = [measure_row(case, precision, settings) for case in cases for precision in precisions]
+    wanted = [(case, precision) for case in cases for precision in precisions]
+    rows = []
+    for i, (case, precision) in enumerate(wanted, 1):
+        rows.append(measure_row(case, precision, settings._replace(say=_counted(say, i, len(wanted)))))
     return {
         "rankfold": __version__,
         "device": device_name(device),
@@ -47,6 +53,16 @@ def run_cases(
         "rows": rows,
         "passed": all(row["passed"] for row in rows),
     }
+
+
+def _least_seconds(cases: Sequence[Case], precisions: Sequence[Precision], device: torch.device, repeats: int) -> float:
+    """The timed steps of what fits, by the plan's estimate; checks and the reference come on top."""
+    plans = [case.plan(device, precision) for case in cases for precision in precisions]
+    return repeats * sum(plan.seconds for plan in plans if not too_large(plan.peak_bytes, device))
+
+
+def _counted(say: Callable[[str], None], i: int, num: int) -> Callable[[str], None]:
+    return say if num == 1 else lambda line: say(f"{i}/{num} {line}")
 
 
 def device_name(device: torch.device) -> str:

@@ -21,7 +21,7 @@ def text(report: dict[str, Any], *, terminal: bool = False, width: int | None = 
         f"{report['device']}, torch {report['torch']}, rankfold {report['rankfold']}, {report['date']}",
         "A gradient step, parameters to potentials to log Z and back, in ms: median (quartiles)."
         + (" Captured as a CUDA graph; eager beside it." if any(row["captured"] for row in rows) else ""),
-        _table(MEASURED + (PUBLISHED if published else []), measured, terminal=terminal, width=width),
+        _table(*_filled(MEASURED + (PUBLISHED if published else []), measured), terminal=terminal, width=width),
     ]
     timed = [row for row in rows if row["step_ms"]]
     if timed:
@@ -30,9 +30,11 @@ def text(report: dict[str, Any], *, terminal: bool = False, width: int | None = 
         parts += [
             f"Against the ceiling, measured here: {report['ceilings']['bytes_per_second'] / 1e9:,.0f} GB/s copied, "
             f"{speeds}. The floor is the plan's work at these speeds; the plan's own time is its fixed estimate.",
-            _table(CEILING, [_ceiling(row) for row in timed], terminal=terminal, width=width),
+            _table(*_filled(CEILING, [_ceiling(row) for row in timed]), terminal=terminal, width=width),
         ]
     parts += ["\n".join(lines) for lines in (_exponents(report), _remarks(rows)) if lines]
+    if report.get("plot"):
+        parts.append(f"picture: {report['plot']}")
     return "\n\n".join(parts)
 
 
@@ -48,7 +50,7 @@ def _measured(row: dict[str, Any], *, published: bool) -> list[str]:
         f"{row['batch']} x {row['length']}",
         row["precision"],
         _step(row),
-        _ms(row["eager_ms"]),
+        _ms(row["eager_ms"]) if row["captured"] else "-",  # else it is the step itself
         _ms(row["forward_ms"]),
         _whole(row["peak_mib"]),
         _spread(row["reference_ms"]) if row["reference_ms"] else "-",
@@ -135,34 +137,52 @@ def _times(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
+def _filled(head: Sequence[str], rows: Rows) -> tuple[list[str], Rows]:
+    """The columns that say something in a row; a CPU has no peak memory, for instance."""
+    kept = [i for i in range(len(head)) if any(row[i] != "-" for row in rows)]
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
 def _table(head: Sequence[str], rows: Rows, *, terminal: bool, width: int | None) -> str:
-    if terminal:
-        try:
-            return _drawn(head, rows, width)
-        except ImportError:
-            pass
     lines = [list(head), *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    words = [max(len(word) for line in lines for word in line[i].split()) for i in range(len(head))]
+    if terminal and (width is None or _bordered(words, 0) <= width):  # else cells would be cut off
+        try:
+            return _drawn(head, rows, words, widths, width)
+        except ImportError:
+            pass
     body = [[_aligned(cell, widths[i], left=i == 0) for i, cell in enumerate(line)] for line in lines]
     rule = ["-" * size if i == 0 else "-" * (size - 1) + ":" for i, size in enumerate(widths)]
     return "\n".join("| " + " | ".join(line) + " |" for line in (body[0], rule, *body[1:]))
+
+
+def _bordered(words: Sequence[int], padding: int) -> int:
+    """The characters of a line whose columns are as wide as their longest words."""
+    return sum(words) + (2 * padding + 1) * len(words) + 1
 
 
 def _aligned(cell: str, width: int, *, left: bool) -> str:
     return cell.ljust(width) if left else cell.rjust(width)
 
 
-def _drawn(head: Sequence[str], rows: Rows, width: int | None) -> str:
+def _drawn(head: Sequence[str], rows: Rows, words: list[int], widths: list[int], width: int | None) -> str:
+    """Columns as wide as their cells, or else at least as their longest word: cells wrap, and nothing is left out."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
+    padding = 1 if width is None or _bordered(words, 1) <= width else 0
+    room = _bordered(widths, padding) if width is None else width
+    while _bordered(words, padding) < room and words != widths:  # the spare room: numbers first, and who lacks most
+        most = max(range(len(words)), key=lambda i: (i > 0 and widths[i] > words[i], widths[i] - words[i]))
+        words = [size + (i == most) for i, size in enumerate(words)]
+    table = Table(padding=(0, padding))
     for i, name in enumerate(head):
-        table.add_column(name, justify="left" if i == 0 else "right")
+        table.add_column(name, justify="left" if i == 0 else "right", width=words[i])
     for row in rows:
         bad = "CHECK FAILED" in row
         table.add_row(*(Text(cell, style="red" if bad else "") for cell in row))
     out = io.StringIO()
-    Console(file=out, width=width, force_terminal=True).print(table)
+    Console(file=out, width=room, force_terminal=True).print(table)
     return out.getvalue().rstrip()

@@ -127,7 +127,9 @@ def bench(
     """The report as plain data. With `sweep` the one case is measured at each of `values` of that size."""
     device = torch.device(device)
     if plot is not None:
-        require_matplotlib()
+        _expect_picture(plot)
+    if device.type == "cpu" and "tf32" in (precisions or ()):
+        raise UnsupportedError("precision is tf32, which a CPU computes as float32.\n  Take float32, or bf16.")
     if sweep is not None:
         if len(cases) != 1:
             raise DomainError(f"a sweep is of one case, but {len(cases)} were given.")
@@ -141,6 +143,16 @@ def bench(
             title = f"{cases[0].config.family}, {report['device']}"
             report["plot"] = str(plot_scaling(sweep, report["sweep"]["curves"], plot, title=title))
     return report
+
+
+def _expect_picture(path: Path) -> None:
+    """Raise before anything is measured if no picture of this kind can be drawn."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in kinds:
+        raise UnsupportedError(f"--plot is {path}, but matplotlib draws no such kind.\n  Take .png, .svg or .pdf.")
 
 
 def _precisions(cases: Sequence[Case], device: torch.device) -> tuple[Precision, ...]:

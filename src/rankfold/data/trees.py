@@ -90,7 +90,8 @@ class Tree:
 
         The whole sentence and constituents of one word are among them; parts of speech are not, unless `tags`.
         """
-        found: list[Span] = []
+        starts: list[tuple[int, str]] = []
+        ends: list[int] = []
         open_ones: list[int] = []
         position = 0
         for step in self._walk():
@@ -98,12 +99,12 @@ class Tree:
                 position += 1
             elif isinstance(step, Tree):
                 if tags or not step.is_tag:
-                    open_ones.append(len(found))
-                    found.append(Span(position, position, step.label))
+                    open_ones.append(len(starts))
+                    starts.append((position, step.label))
+                    ends.append(position)
             elif tags or not step.tree.is_tag:
-                number = open_ones.pop()
-                found[number] = found[number]._replace(end=position)
-        return found
+                ends[open_ones.pop()] = position
+        return [Span(start, end, label) for (start, label), end in zip(starts, ends, strict=True)]
 
     def fold(self, of_word: Callable[[str], Value], of_tree: Callable[[Tree, list[Value]], Value]) -> Value:
         """The value of the whole, where `of_tree` makes a tree's value of its children's, bottom up."""

@@ -22,8 +22,11 @@ def span_posterior(p: TreePotentials) -> Tensor:  # "b t+1 t+1"
     """
     f = checked(p)
     follow = torch.is_grad_enabled() and any(x.requires_grad for x in f.tensors())
-    with torch.enable_grad():
-        log_span = f.log_span if p.log_span is not None and p.log_span.requires_grad else f.log_span.detach().clone()
-        log_span = log_span.view_as(log_span) if log_span.requires_grad else log_span.requires_grad_()
-        (found,) = torch.autograd.grad(log_z(p._replace(log_span=log_span)).sum(), log_span, create_graph=follow)
+    asleep = torch.is_inference_mode_enabled()
+    with torch.inference_mode(False), torch.enable_grad():
+        if asleep:  # a derivative needs tensors that autograd may note
+            f = f.with_tensors(*(x.clone() for x in f.tensors()))._replace(lengths=f.lengths.clone())
+        log_span = f.log_span.view_as(f.log_span) if f.log_span.requires_grad else f.log_span.detach().requires_grad_()
+        total = log_z(TreePotentials(*f._replace(log_span=log_span))).sum()
+        (found,) = torch.autograd.grad(total, log_span, create_graph=follow)
     return found if follow else found.detach()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 
+import torch
 from torch import Tensor
 
 
@@ -18,5 +19,5 @@ def has_triton() -> bool:
 
 
 def triton_serves(*tensors: Tensor) -> bool:
-    """Whether a Triton kernel can take these tensors."""
-    return has_triton() and all(x.is_cuda for x in tensors)
+    """Whether a Triton kernel can take these tensors: all on the current device, which is where it is launched."""
+    return has_triton() and all(x.is_cuda and x.device.index == torch.cuda.current_device() for x in tensors)

@@ -25,7 +25,7 @@ def captured(
     graph = torch.cuda.CUDAGraph()
     if generator is not None:
         graph.register_generator_state(generator)
-    side = _side()
+    side = _side(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(2):
@@ -37,6 +37,6 @@ def captured(
 
 
 @functools.cache
-def _side() -> torch.cuda.Stream:
-    """One stream for all: the products' library keeps its workspace for every stream it has seen."""
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+def _side(device: int) -> torch.cuda.Stream:
+    """One stream of a device for all: the products' library keeps its workspace for every stream it has seen."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ from rankfold.errors import ShapeError, UnsupportedError
 class BinaryOperator(Protocol):
     """A non-negative tensor T = exp(log_scale) * B of parents, left and right children; factors may lead with a batch.
 
-    `head_of` names what `head` multiplies by: operators with the same one are summed before it is applied.
+    `head_of` names all that `head` multiplies by: operators with the same one are summed before it is applied.
     """
 
     @property
@@ -28,7 +28,7 @@ class BinaryOperator(Protocol):
     @property
     def log_scale(self) -> Tensor | float: ...  # "" float64, a constant to autograd
     @property
-    def head_of(self) -> Tensor: ...
+    def head_of(self) -> tuple[object, ...]: ...  # equal only where `head` is the same map
     def factors(self) -> tuple[Tensor, ...]: ...
     def with_factors(self, *factors: Tensor) -> Self: ...
     def take(self, index: Tensor) -> Self: ...  # "k"   the rules of some sentences

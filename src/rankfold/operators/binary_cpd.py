@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from rankfold.errors import ShapeError, expect_logs, expect_weights, same_kind
+from rankfold.errors import ShapeError, expect, expect_logs, expect_weights, same_kind
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import log_sum
 from rankfold.operators.factor import Factor
@@ -60,8 +60,8 @@ class BinaryCPD:
         return self._head.log_scale + self._left.log_scale + self._right.log_scale
 
     @property
-    def head_of(self) -> Tensor:
-        return self._head.value
+    def head_of(self) -> tuple[object, ...]:
+        return BinaryCPD, id(self._head.value), self._head.is_log
 
     def factors(self) -> tuple[Tensor, ...]:
         return self._head.value, self._left.value, self._right.value
@@ -111,7 +111,7 @@ def log_product(log_x: Tensor, log_w: Tensor) -> Tensor:  # "b s n", "n r" or "b
 
 def _expect_three(head: Tensor, left: Tensor, right: Tensor, prefix: str) -> None:
     named = {f"{prefix}head": head, f"{prefix}left": left, f"{prefix}right": right}
-    expect_factors(named, 2)
+    expect_factors(named, dict(zip(named, ("a r", "n r", "m r"), strict=True)))
     ranks = {name: x.shape[-1] for name, x in named.items()}
     if len(set(ranks.values())) > 1:
         raise ShapeError(
@@ -119,14 +119,15 @@ def _expect_three(head: Tensor, left: Tensor, right: Tensor, prefix: str) -> Non
         )
 
 
-def expect_factors(named: dict[str, Tensor], axes: int) -> None:
-    """Raise unless these are floating tensors of so many axes, or one more for sentences, all of one kind."""
-    names = list(named)
+def expect_factors(named: dict[str, Tensor], axes: dict[str, str]) -> None:
+    """Raise unless these are floating tensors of these axes, sentences before them or not, all of one kind."""
+    batches = {}
     for name, x in named.items():
-        if not isinstance(x, Tensor) or x.ndim not in (axes, axes + 1) or not x.numel():
-            came = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise ShapeError(f"{name} is {came}, but {axes} axes were expected, or {axes + 1} with sentences first.")
-    same_kind(named[names[0]], names[0], {name: named[name] for name in names[1:]})
-    batches = {name: len(x) for name, x in named.items() if x.ndim == axes + 1}
+        own = isinstance(x, Tensor) and x.ndim == len(axes[name].split()) + 1
+        expect(x, f"b {axes[name]}" if own else axes[name], name=name, hint="An axis before these: one for a sentence.")
+        if own:
+            batches[name] = len(x)
+    first, *rest = named
+    same_kind(named[first], first, {name: named[name] for name in rest})
     if len(set(batches.values())) > 1:
         raise ShapeError(f"factors with rules of their own for each sentence differ in how many: {batches}.")

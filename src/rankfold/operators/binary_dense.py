@@ -42,14 +42,14 @@ class BinaryDense(_Pairs):
     """T[a, n, m] = weight[a, n, m].   A span costs a n m, a split n m multiply-adds."""
 
     def __init__(self, weight: Tensor) -> None:  # "a n m", or "b a n m"
-        expect_factors({"weight": weight}, 3)
+        expect_factors({"weight": weight}, {"weight": "a n m"})
         expect_weights(weight, name="weight")
         self._weight = Factor(weight, is_log=False)
 
     @classmethod
     def from_log(cls, log_weight: Tensor) -> BinaryDense:
         """The same from logarithms of any range."""
-        expect_factors({"log_weight": log_weight}, 3)
+        expect_factors({"log_weight": log_weight}, {"log_weight": "a n m"})
         expect_logs(log_weight, name="log_weight")
         return cls._of(Factor(log_weight, is_log=True))
 
@@ -78,8 +78,8 @@ class BinaryDense(_Pairs):
         return self._weight.log_scale
 
     @property
-    def head_of(self) -> Tensor:
-        return self._weight.value
+    def head_of(self) -> tuple[object, ...]:
+        return BinaryDense, id(self._weight.value), self._weight.is_log
 
     def factors(self) -> tuple[Tensor, ...]:
         return (self._weight.value,)
@@ -147,8 +147,9 @@ class BinaryMatricised(_Pairs):
         return self._parent.log_scale + self._pair.log_scale
 
     @property
-    def head_of(self) -> Tensor:
-        return self._pair.value
+    def head_of(self) -> tuple[object, ...]:
+        parent, pair = self._parent, self._pair
+        return BinaryMatricised, id(parent.value), parent.is_log, id(pair.value), pair.is_log
 
     def factors(self) -> tuple[Tensor, ...]:
         return self._parent.value, self._pair.value
@@ -174,8 +175,8 @@ class BinaryMatricised(_Pairs):
 
 
 def _expect_two(parent: Tensor, pair: Tensor, prefix: str) -> None:
-    expect_factors({f"{prefix}parent": parent}, 2)
-    expect_factors({f"{prefix}pair": pair}, 3)
+    named = {f"{prefix}parent": parent, f"{prefix}pair": pair}
+    expect_factors(named, dict(zip(named, ("a r", "n m r"), strict=True)))
     if parent.shape[-1] != pair.shape[-1]:
         raise ShapeError(
             f"the last axis of both factors is the rank, but {prefix}parent has {parent.shape[-1]} and "

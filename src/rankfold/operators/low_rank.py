@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
@@ -133,10 +134,15 @@ class LowRank(ByRows):
             return log_matmul(self._left.log[index], self._right.log.mT)
         # float64 and rows scaled to 1: a product of two small weights may be smaller than their dtype holds.
         left, log_left = _unit_rows(self._left.value[index])
-        right, log_right = self._unit_right or _unit_rows(self._right.value)
+        right, log_right = self._kept_right() or _unit_rows(self._right.value)
         if not self._right.value.requires_grad:
             self._unit_right = right, log_right
         return (log_weights(left @ right.mT) + log_left + log_right.mT).to(self._left.value.dtype)
+
+    def _kept_right(self) -> tuple[Tensor, Tensor] | None:
+        """What log_rows kept; None if nothing, or what was made in inference mode and autograd would refuse."""
+        kept = self._unit_right
+        return None if kept is not None and kept[0].is_inference() and not torch.is_inference_mode_enabled() else kept
 
 
 def _through(log_x: Tensor, log_in: Tensor, log_out: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from rankfold.kernels.block_scan import LARGEST
 from rankfold.numerics.precision import Precision
 from rankfold.operators.sum import WRITTEN
 from rankfold.planning import held
-from rankfold.planning.cost import FLOAT, Plan, Plans, Work, device_kind, rates_of, sorted_plans
+from rankfold.planning.cost import FLOAT, Plan, Plans, Rates, Work, device_kind, rates_of, sorted_plans
 from rankfold.planning.held import num_bytes, total
 
 # A gradient step multiplies every matrix three times: forward, and once for each factor's gradient.
@@ -33,12 +33,14 @@ def chain_plan(
     """An HMM that says words from states: state space is the only order, its ranks have no words to themselves."""
     z, rates, kind = num_states, rates_of(device, precision), device_kind(device)
     made = z * z if rank is None else 2 * z * rank
-    once = held.readings(kind, precision, batch) == 1
-    read = z * z if band and once and z * z <= WRITTEN else made + z * band
+    readings = held.readings(kind, precision, batch)
+    if band and z * z > WRITTEN:
+        readings = 2
+    read = z * z if band and readings == 1 else made + z * band
     parts = (
         _made("transition", made, dim),
         _normaliser("emission normaliser", z, num_words, dim, kind, precision),
-        *_scan(read, z, batch, length, kind, precision),
+        *_scan(read, z, batch, length, kind, precision, readings),
         _network(z, dim, kind),
     )
     if rank is None:
@@ -46,28 +48,14 @@ def chain_plan(
     else:
         own = held.BANDED_LOW_RANK if band else held.LOW_RANK if dim else held.FREE_LOW_RANK
         tables = num_bytes(own[kind], z * rank)
-    fixed, eval_fixed = total(
+    fixed = total(
         tables,
         num_bytes(held.BAND[kind], z * band),
         num_bytes(held.CHAIN_NETWORK[kind], z * dim),
         _emission(z, num_words, dim, kind, precision),
     )
-    token, eval_token = total(num_bytes(held.BANDED_MESSAGES if band else held.MESSAGES, z))
-    return Plans(
-        (
-            Plan(
-                "state",
-                parts,
-                2 * FLOAT * params + fixed,
-                token,
-                batch * length,
-                rates,
-                params,
-                eval_fixed,
-                eval_token,
-            ),
-        )
-    )
+    token = total(num_bytes(held.BANDED_MESSAGES if band else held.MESSAGES, z))
+    return Plans((_plan("state", parts, fixed, token, batch * length, rates, params),))
 
 
 def rank_plans(
@@ -91,24 +79,15 @@ def rank_plans(
         _emission(r, num_words, dim, kind, precision),
     )
     messages, network = num_bytes(held.MESSAGES, r), _network(num_words, dim, kind)
+    readings = held.readings(kind, precision, batch)
     work = {
-        "rank": (*made, multiplied, *_scan(r * r, r, batch, length, kind, precision), network),
-        "state": (*made, *_scan(2 * z * r, r, batch, length, kind, precision), network),
+        "rank": (*made, multiplied, *_scan(r * r, r, batch, length, kind, precision, readings), network),
+        "state": (*made, *_scan(2 * z * r, r, batch, length, kind, precision, readings), network),
     }
     fixed = {"rank": total(*tables, num_bytes(held.DENSE[kind], r * r)), "state": total(*tables)}
     token = {"rank": total(messages), "state": total(messages, num_bytes(held.THIN, z))}
     return sorted_plans(
-        Plan(
-            order,
-            work[order],
-            2 * FLOAT * params + fixed[order][0],
-            token[order][0],
-            batch * length,
-            rates,
-            params,
-            fixed[order][1],
-            token[order][1],
-        )
+        _plan(order, work[order], fixed[order], token[order], batch * length, rates, params)
         for order in ("rank", "state")
     )
 
@@ -136,16 +115,27 @@ def block_plan(
         else Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 8 * length),
         _network(z, dim, kind),
     )
-    fixed, eval_fixed = total(
+    fixed = total(
         num_bytes(held.BLOCK_EMISSION, c * largest_cluster * k),
         num_bytes(held.BLOCK_NETWORK[kind], z * dim),
         held.normaliser(z, z, kind, precision) if dim else num_bytes(held.FREE_BLOCKS, z * z),
     )
-    token, eval_token = total(held.pair_bytes(k, dim))
+    token = total(held.pair_bytes(k, dim))
     rates = rates_of(device, precision)
-    return Plans(
-        (Plan("state", parts, 2 * FLOAT * params + fixed, token, tokens, rates, params, eval_fixed, eval_token),)
-    )
+    return Plans((_plan("state", parts, fixed, token, tokens, rates, params),))
+
+
+def _plan(
+    order: str,
+    parts: tuple[Work, ...],
+    fixed: tuple[int, int],
+    token: tuple[int, int],
+    tokens: int,
+    rates: Rates,
+    params: int,
+) -> Plan:
+    """The plan of its parts; bytes, `fixed` and of a token, are those of a step and of an evaluation."""
+    return Plan(order, parts, 2 * FLOAT * params + fixed[0], token[0], tokens, rates, params, fixed[1], token[1])
 
 
 def _made(name: str, cells: int, dim: int) -> Work:
@@ -167,9 +157,11 @@ def _network(num_rows: int, dim: int, kind: str) -> Work:
     return Work("networks and the rest", 4 * STEP * num_rows * dim**2, 24 * FLOAT * num_rows * dim, REST[kind])
 
 
-def _scan(cells: int, width: int, batch: int, length: int, kind: str, precision: Precision) -> tuple[Work, Work]:
+def _scan(
+    cells: int, width: int, batch: int, length: int, kind: str, precision: Precision, readings: int
+) -> tuple[Work, Work]:
     """Forward and backward over the positions, which read the transition; its gradient, one product over all."""
-    tokens, readings = batch * length, held.readings(kind, precision, batch)
+    tokens = batch * length
     moved = readings * length * held.factor_bytes(kind, precision) * cells + 8 * FLOAT * tokens * width
     return (
         Work("scan", 2 * tokens * cells, moved, 4 * length, "triton")

@@ -15,6 +15,9 @@ from rankfold.data.trees import Span, Tree
 from rankfold.errors import DataError
 
 MARK = " *"
+# A branch with more to come, the last branch, the line past what is below a branch, and the link of a unary chain.
+_BOXES = ("\u251c\u2500 ", "\u2514\u2500 ", "\u2502  ", " \u2500 ")
+_ASCII = ("+- ", "`- ", "|  ", " - ")
 
 
 def tree_text(tree: Tree, *, against: Tree | None = None, ascii_only: bool = False) -> str:
@@ -24,7 +27,7 @@ def tree_text(tree: Tree, *, against: Tree | None = None, ascii_only: bool = Fal
     are Unicode box-drawing characters, or `|`, `+` and `-` if `ascii_only`.
     """
     lacking = lacking_brackets(tree, against) if against is not None else set()
-    middle, last, through, dash = ("+- ", "`- ", "|  ", " - ") if ascii_only else ("├─ ", "└─ ", "│  ", " ─ ")
+    middle, last, through, dash = _ASCII if ascii_only else _BOXES
     lines: list[str] = []
     pending: list[tuple[Tree | str, str, str]] = [(tree, "", "")]  # what, before it, before what is below it
     position = 0

@@ -25,8 +25,9 @@ def log_z(p: BlockChainPotentials) -> Tensor:  # "b"   float64
 
         log Z = log  sum_{i_1..i_T}  exp(initial[i_1] + obs_1[i_1] + sum_{t>1} transition_t[i_{t-1}, i_t] + obs_t[i_t])
 
-    Cost: one exponential for every entry of log_transition, b t k k, and as many in the backward pass; seven calls
-    a step, because with few states a GPU waits for calls. Memory: messages O(b t k), gradient of log_transition.
+    Cost: one exponential for every entry of log_transition, b t k k, and as many in the backward pass; on a GPU three
+    launches for all positions (`kernels/block_scan`), elsewhere seven calls a step. Memory: messages O(b t k),
+    gradient of log_transition.
     Differentiable in log_initial, log_transition and log_obs, twice; d log Z / d log_obs is the posterior inside
     the block. An impossible sequence has -inf and zero gradients.
     Source: Chiu and Rush 2020, where each word is emitted by the states of its own block alone.

@@ -1,8 +1,8 @@
 """The loops over positions of a chain of blocks, forward and backward, in log arithmetic.
 
-A step is a handful of calls on tensors of b k k entries, so calls are what it costs on a GPU: sums go through
-`log_softmax`, one fused call where a logsumexp is nine. No call waits for the device. Read next:
-`recursions/chain_blocks.py`.
+Where a Triton kernel serves, it takes all positions at once. Elsewhere a step is a handful of calls on tensors of b k k
+entries, so calls are what it costs: sums go through `log_softmax`, one fused call where a logsumexp is nine. No call
+waits for the device. Read next: `recursions/chain_blocks.py`.
 """
 
 from __future__ import annotations

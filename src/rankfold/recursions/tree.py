@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.numerics.log_space import log_sum
-from rankfold.recursions import tree_log, tree_scaled
+from rankfold.recursions import tree_log, tree_plain, tree_scaled
 from rankfold.recursions.tree_potentials import Forest, TreePotentials, checked
 
 __all__ = ["TreePotentials", "log_z"]
@@ -33,8 +33,9 @@ def log_z(p: TreePotentials, arithmetic: Arithmetic = "scaled", *, strict: bool 
     posterior of a bracket, d log Z / d log_leaf that of a word's symbol.
 
     Scaled arithmetic loses entries more than 87 nats (float32; 708 in float64) below the largest of their own span.
-    Sentences that come out without any weight are repeated in float64, then in log arithmetic: -inf means impossible,
-    with zero gradients, and `strict` raises instead. Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
+    A sentence in which float32 may have lost some is repeated in float64; one that has no weight there, comes near
+    underflow or overflow as a whole, or whose posteriors do not add up, in log arithmetic. -inf means impossible, with
+    zero gradients, and `strict` raises instead. In logarithms a rule of weight 0 has gradient 0. Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
     """
     if arithmetic not in get_args(Arithmetic):
         raise UnsupportedError(f'arithmetic={arithmetic!r} is unknown; use "scaled" (fast) or "log" (any range).')
@@ -65,7 +66,7 @@ class _LogZ(torch.autograd.Function):
             # Views, because inputs may be made of one another: only the last step to each is asked for.
             tensors = tuple(x.view_as(x) for x in tensors)
             asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
-            out = tree_log.log_z(ctx.forest.with_tensors(*tensors).double())
+            out = ctx.solution.retrace(ctx.forest.with_tensors(*tensors))
             found = iter(torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True))
             return (None, *(next(found) if want else None for want in wanted))
         solved = ctx.solution.gradients(weight)
@@ -80,27 +81,33 @@ class _Solution:
 
     def __init__(self, f: Forest) -> None:
         self.forest = f
-        self.wider: tuple[Tensor, _Solution | _LogSolution] | None = None
+        self.wider: list[tuple[Tensor, _Solution | _LogSolution]] = []
+        self.settled = False
         with torch.no_grad():
             self.chart = tree_scaled.inside(f)
             self.tops = tree_scaled.roots(f, self.chart)
-            single = log_sum(torch.where((f.lengths == 1)[:, None], f.log_leaf[:, 0], 0.0) + f.log_root_leaf).double()
-        self.log_z = torch.where(f.lengths == 1, single, self.tops.log_z)
-        if may_look(self.log_z):
-            doubtful = (~(self.log_z > float("-inf")) & (f.lengths > 1)).nonzero()[:, 0]
-            if len(doubtful):
-                part = f.take(doubtful).double()
-                double = f.log_leaf.dtype == torch.float64
-                self.wider = doubtful, (_LogSolution(part) if double else _Solution(part))
-                self.log_z[doubtful] = self.wider[1].log_z
+            first = torch.where((f.lengths == 1)[:, None], f.log_leaf[:, 0], 0.0)
+            single = log_sum(first.double() + f.log_root_leaf.double())
+            self.log_z = torch.where(f.lengths == 1, single, self.tops.log_z)
+            sound = self.chart.sound & tree_scaled.clear(self.tops.total, f.log_leaf.dtype)
+            if may_look(sound):
+                self._widen((~sound & (f.lengths > 1)).nonzero()[:, 0])
+
+    def _widen(self, index: Tensor) -> None:
+        """Repeat some sentences on the next rung: float64, then logarithms."""
+        if len(index):
+            part = self.forest.take(index).double()
+            double = self.forest.log_leaf.dtype == torch.float64
+            wider = _LogSolution(part) if double else _Solution(part)
+            self.wider.append((index, wider))
+            self.log_z[index] = wider.log_z
+            self.tops.total[index] = 0.0
+            tree_scaled.forget(self.chart, index)
 
     def gradients(self, weight: Tensor) -> list[Tensor]:
         """d (weight . log_z) / d (log_leaf, log_root, log_root_leaf, log_span, *factors)."""
         f = self.forest
-        here = torch.where(f.lengths > 1, weight, 0.0)
-        if self.wider is not None:
-            here[self.wider[0]] = 0.0
-        leaf, root, span, *factors = tree_scaled.gradients(f, self.chart, self.tops, here)
+        leaf, root, span, *factors = self._scaled_gradients(weight)
         one = f.lengths == 1
         joint = torch.where(one[:, None], f.log_leaf[:, 0], 0.0) + f.log_root_leaf
         possible = (joint > float("-inf")).any(-1, keepdim=True)
@@ -108,8 +115,7 @@ class _Solution:
         root_leaf = torch.where(one[:, None] & possible, posterior, 0.0)
         leaf[:, 0] += root_leaf
         grads = [leaf, root, root_leaf, span, *factors]
-        if self.wider is not None:
-            index, wider = self.wider
+        for index, wider in self.wider:
             parts = wider.gradients(weight[index])
             for grad, part in zip(grads[:4], parts[:4], strict=True):
                 grad[index] = part.to(grad.dtype)
@@ -117,19 +123,56 @@ class _Solution:
                 grad += part.to(grad.dtype)
         return grads
 
+    def _scaled_gradients(self, weight: Tensor) -> list[Tensor]:
+        """Those of the sentences on this rung, of (log_leaf, log_root, log_span, *factors).
+
+        A tree of T words has T - 1 brackets and T leaves, so their posteriors must add up to that: a sentence for which
+        they do not lost something on the way out and is repeated on the next rung as well.
+        """
+        f = self.forest
+        here = torch.where(self.tops.total > 0, weight, 0.0)
+        grads = tree_scaled.gradients(f, self.chart, self.tops, here)
+        # A few roundings a width, each of at most 2 eps, with room for sums over many symbols.
+        tolerance = 64 * torch.finfo(f.log_leaf.dtype).eps * (f.log_leaf.shape[1] + 8)
+        parts = (2 * f.lengths - 1) * here
+        found = grads[0].double().sum((1, 2)) + grads[2].double().sum((1, 2))
+        trusted = (found - parts).abs() <= tolerance * parts.abs()
+        if may_look(trusted) and not trusted.all():
+            self._widen((~trusted).nonzero()[:, 0])
+            here = torch.where(self.tops.total > 0, weight, 0.0)
+            grads = tree_scaled.gradients(f, self.chart, self.tops, here)
+        self.settled = True
+        return grads
+
+    def retrace(self, f: Forest) -> Tensor:  # "b"
+        """log Z of a forest of the same values, each sentence on its own rung, as ordinary autograd operations."""
+        if not self.settled:
+            with torch.no_grad():
+                self._scaled_gradients(torch.ones_like(self.log_z))
+        out = tree_plain.log_z(f, self.chart)
+        for index, wider in self.wider:
+            out = out.index_copy(0, index, wider.retrace(f.take(index).double()))
+        return out
+
 
 class _LogSolution:
-    """The last resort: logarithms in float64, exact at any range."""
+    """The last resort: logarithms in float64, exact at any range. The gradient goes through them once more."""
 
     def __init__(self, f: Forest) -> None:
-        with torch.enable_grad():
-            self.tensors = [x.detach().requires_grad_() for x in f.tensors()]
-            self.out = tree_log.log_z(f.with_tensors(*self.tensors))
-        self.log_z = self.out.detach()
+        self.forest = f
+        with torch.no_grad():
+            self.log_z = tree_log.log_z(f)
 
     def gradients(self, weight: Tensor) -> list[Tensor]:
         """d (weight . log_z) / d (log_leaf, log_root, log_root_leaf, log_span, *factors)."""
-        return list(torch.autograd.grad(self.out, self.tensors, weight, retain_graph=True, materialize_grads=True))
+        with torch.enable_grad():
+            tensors = [x.detach().requires_grad_() for x in self.forest.tensors()]
+            out = tree_log.log_z(self.forest.with_tensors(*tensors))
+        return list(torch.autograd.grad(out, tensors, weight, materialize_grads=True))
+
+    def retrace(self, f: Forest) -> Tensor:  # "b"
+        """The same as ordinary autograd operations."""
+        return tree_log.log_z(f)
 
 
 def _scattered(parts: list[Tensor], like: list[Tensor], index: Tensor) -> list[Tensor]:

@@ -45,9 +45,9 @@ def log_inside(f: Forest, log_leaf: Tensor) -> list[Tensor]:  # "b t p" -> "b s 
             left = torch.stack([lefts[k][:, :count] for k in splits], 2)
             right = torch.stack([rights[width - k][:, k : k + count] for k in splits], 2)
             sides.append((rules.span_span, left, right))
-        by_head: dict[int, tuple[BinaryOperator, list[Tensor]]] = {}
+        by_head: dict[object, tuple[BinaryOperator, list[Tensor]]] = {}
         for rule, left, right in sides:
-            by_head.setdefault(id(rule.head_of), (rule, []))[1].append(rule.combine_log(left, right))
+            by_head.setdefault(rule.head_of, (rule, []))[1].append(rule.combine_log(left, right))
         parts = [rule.head_log(log_sum(torch.stack(found, -1))) for rule, found in by_head.values()]
         ends = torch.diagonal(f.log_span, width, 1, 2).unsqueeze(-1)
         spans[width] = log_sum(torch.stack(parts, -1)) + ends

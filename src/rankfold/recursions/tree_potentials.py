@@ -65,10 +65,12 @@ class Forest(NamedTuple):
         return self.with_tensors(*(x.double() for x in self.tensors()))
 
     def take(self, index: Tensor) -> Forest:  # "k"
-        """Some of the sentences; differentiable."""
+        """Some of the sentences; differentiable. Factors that rules share stay shared."""
+        taken = (factor for rule in self.rules for factor in rule.take(index).factors())
+        new = {id(old): factor for old, factor in zip(self.rules.factors(), taken, strict=True)}
         return Forest(
             self.log_leaf[index],
-            Branch(*(rule.take(index) for rule in self.rules)),
+            self.rules.with_factors(*(new[id(old)] for old in self.rules.factors())),
             self.log_root[index],
             self.log_root_leaf[index],
             self.log_span[index],

@@ -40,11 +40,12 @@ class Chart(NamedTuple):
     by_end: Tensor  # "b t w h"                right sides, by end and t - width: splits then run along both
     start_scale: Tensor  # "b t w"             float64
     end_scale: Tensor  # "b t w"
+    sound: Tensor  # "b"                       whether every span kept all that its largest entry does not round away
 
 
 def leaf_mantissas(f: Forest) -> tuple[Tensor, Tensor]:  # "b t p", "b t" float64
-    """exp(log_leaf) over its largest entry, and the log of that; 1 and 0 beyond a length."""
-    log_leaf = torch.where(f.inside().unsqueeze(-1), f.log_leaf, 0.0)
+    """exp(log_leaf) over its largest entry, and the log of that; 0 beyond a length, so that spans there are 0 too."""
+    log_leaf = torch.where(f.inside().unsqueeze(-1), f.log_leaf, float("-inf"))
     top = largest(log_leaf)
     return torch.exp(log_leaf - top), top[..., 0].double()
 
@@ -60,7 +61,7 @@ def prepared(rules: Branch, leaf: Tensor) -> Leaves:
 
 
 def inside(f: Forest) -> Chart:
-    """The vectors of all spans; those that reach beyond a length mean nothing."""
+    """The vectors of all spans; 0 for those that reach beyond a length."""
     num, num_words, _ = f.log_leaf.shape
     leaf, leaf_scale = leaf_mantissas(f)
     leaves = prepared(f.rules, leaf)
@@ -81,12 +82,14 @@ def inside(f: Forest) -> Chart:
         by_end,
         scale,
         scale.clone(),
+        torch.ones(num, dtype=torch.bool, device=leaf.device),
     )
     tiny = torch.finfo(leaf.dtype).tiny
     for width in range(2, num_words + 1):
-        top = _top(f, chart, width)
+        top, reached = _top(f, chart, width)
         raw = step(f.rules, chart, width, top, leaves, chart.spans[width - 1], *_slices(chart, width, num_words))
         norm = raw.amax(-1, keepdim=True)
+        chart.sound.logical_and_(_nothing_lost(raw, norm, reached & f.inside()[:, width - 1 :]).all(1))
         span = raw / norm.clamp(min=tiny)
         ends = torch.diagonal(f.log_span, width, 1, 2).double()
         whole = top + norm[..., 0].double().log() + ends
@@ -98,6 +101,33 @@ def inside(f: Forest) -> Chart:
         chart.start_scale[:, :count, width] = whole
         chart.end_scale[:, width:, num_words - width] = whole
     return chart
+
+
+def clear(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Whether numbers are finite and so large that what underflows beside them is below their round-off."""
+    info = torch.finfo(dtype or x.dtype)
+    return (x >= info.tiny / info.eps) & (x < float("inf"))
+
+
+def _nothing_lost(raw: Tensor, norm: Tensor, reached: Tensor) -> Tensor:  # "b s n", "b s 1", "b s" -> "b s"
+    """Whether what underflow took from a span is below its round-off.
+
+    In float32 every entry must stand clear of underflow: a 0 may be a rule of weight 0 or one lost, and float64 can
+    tell. There only the largest entry must: logarithms cost too much to be asked about each rule of weight 0.
+    """
+    if raw.dtype == torch.float64:
+        return (norm[..., 0] == 0) | clear(norm[..., 0])
+    return ~reached | (clear(raw.amin(-1)) & clear(norm[..., 0]))
+
+
+def forget(chart: Chart, index: Tensor) -> None:  # "k"
+    """Leave nothing of some sentences, so that whatever they hold, infinities too, adds 0 to a gradient."""
+    for zero in (chart.leaf, *chart.spans[2:], chart.by_start, chart.by_end, *chart.tops[2:]):
+        zero[index] = 0.0
+    for one in chart.norms[2:]:
+        one[index] = 1.0
+    for nothing in (chart.leaf_scale, *chart.scales[2:], chart.start_scale, chart.end_scale):
+        nothing[index] = float("-inf")
 
 
 def _slices(chart: Chart, width: int, num_words: int) -> tuple[Tensor, Tensor]:  # "b s k l", "b s k h"
@@ -123,10 +153,11 @@ def _split_scales(rules: Branch, chart: Chart, width: int) -> list[Tensor]:  # "
     return found
 
 
-def _top(f: Forest, chart: Chart, width: int) -> Tensor:  # "b s"   float64
-    """The largest scale of a span's splits; 0 where none has any weight."""
+def _top(f: Forest, chart: Chart, width: int) -> tuple[Tensor, Tensor]:  # "b s" float64, "b s" bool
+    """The largest scale of a span's splits, 0 where none has any weight, and whether one has."""
     top = torch.cat(_split_scales(f.rules, chart, width), -1).amax(-1)
-    return torch.where(top > float("-inf"), top, 0.0)
+    reached = top > float("-inf")
+    return torch.where(reached, top, 0.0), reached
 
 
 def step(
@@ -149,10 +180,10 @@ def step(
         ]
         if width > 3:
             sides.append((rules.span_span, left, right))
-    by_head: dict[int, tuple[BinaryOperator, Tensor]] = {}
+    by_head: dict[object, tuple[BinaryOperator, Tensor]] = {}
     for (rule, one, other), share in zip(sides, shares, strict=True):
         found = rule.combine(one * share, other)
-        key = id(rule.head_of)
+        key = rule.head_of
         by_head[key] = (rule, found if key not in by_head else by_head[key][1] + found)
     parts = [rule.head(found) for rule, found in by_head.values()]
     return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]

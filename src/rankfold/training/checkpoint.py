@@ -18,12 +18,14 @@ from torch import Tensor
 
 from rankfold.data.row_pieces import join_pieces, to_pieces
 from rankfold.data.weights import load_sharded, load_tensors, save_sharded, save_tensors
-from rankfold.errors import DataError
+from rankfold.errors import DataError, DomainError
 from rankfold.models.catalog import AnyModel
 from rankfold.training.carried import leaves
+from rankfold.training.config import Config
 from rankfold.training.schedule import Plateau
 
 FORMAT = "rankfold-checkpoint-1"
+STATE = 1024  # more bytes than the text of a progress takes
 
 
 @dataclass
@@ -74,6 +76,25 @@ def save_checkpoint(
         return
     pieces, limit = to_pieces(tensors, shard_bytes, metadata)
     save_sharded(path.parent, pieces, stem=_stem(path), max_shard_bytes=limit, metadata=metadata, superseding=True)
+
+
+def expect_shards(model: AnyModel, config: Config) -> None:
+    """Raise before any work if the recipe's shards are too small for a checkpoint of this model; nothing is copied."""
+    shard_mb = config.train.checkpoint_shard_mb
+    if not shard_mb:
+        return
+    parts = ("model", "average") if config.train.average else ("model",)
+    tensors = {f"{part}.{name}": x for part in parts for name, x in model.state_dict().items()}
+    for i, x in enumerate(model.parameters()):
+        tensors |= {f"optimizer.{i}.{name}": x.detach() for name in ("exp_avg", "exp_avg_sq")}
+        tensors[f"optimizer.{i}.step"] = torch.empty((), device="meta")
+    if config.data.batching == "streams":
+        widest = max(config.model.num_states, config.model.rank)
+        tensors |= {f"carried.{i}": torch.empty(1, widest, device="meta") for i in range(2)}
+    try:
+        to_pieces(tensors, int(shard_mb * 1e6), {"state": " " * STATE})
+    except DomainError as error:
+        raise DomainError(f"train.checkpoint_shard_mb is {shard_mb:g}, but {error}") from None
 
 
 def has_checkpoint(path: Path) -> bool:
@@ -152,4 +173,3 @@ def _stem(path: Path) -> str:
 def _stored(name: str, x: Any, moments: str) -> Any:
     """A tensor of the optimiser's state as it is written; `step` counts, and stays whole."""
     return x.bfloat16() if moments == "bf16" and name != "step" else x
-

@@ -23,7 +23,14 @@ from rankfold.models.catalog import build_model
 from rankfold.models.pretrained import load_model
 from rankfold.settings import to_toml
 from rankfold.training.average import Average
-from rankfold.training.checkpoint import Loaded, Progress, has_checkpoint, load_checkpoint, save_checkpoint
+from rankfold.training.checkpoint import (
+    Loaded,
+    Progress,
+    expect_shards,
+    has_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
 from rankfold.training.evaluation import Evaluation, evaluate
@@ -90,6 +97,8 @@ class Trainer:
         self.eval_data = replace(config.data, eval_tokens=room.eval_tokens or config.data.eval_tokens)
         self.model = build_model(config.model, len(corpus.vocabulary), clusters=groups, seed=config.train.seed)
         self.model.vocabulary = corpus.vocabulary
+        if not loaded:
+            expect_shards(self.model, config)
         self.model.to(self.device)
         self.optimizer = optimizer(self.model, config.train)
         self.average = Average(self.model, config.train.average)

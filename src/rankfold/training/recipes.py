@@ -55,9 +55,11 @@ def _on_base(mapping: dict[str, Any], text: str) -> dict[str, Any]:
         )
     merged = _read(base)
     if "base" in merged:
+        below = merged.pop("base")
+        values = ", ".join(f"{table}.{key}={value}" for table, own in merged.items() for key, value in own.items())
         raise DataError(
-            f"recipe {text}: its base {base} has a base itself, {merged['base']}.\n"
-            "  One step is allowed: take that one."
+            f"recipe {text}: its base {base} has a base itself, {below}.\n"
+            f"  One step is allowed: take {below}, and set what {base} sets: {values}."
         )
     for table, values in own.items():
         both = isinstance(values, dict) and isinstance(merged.get(table), dict)
@@ -66,6 +68,7 @@ def _on_base(mapping: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def _hint(name: str) -> str:
-    """The shipped recipe that is most like a name, or where they are listed."""
-    near = difflib.get_close_matches(name, recipe_names(), n=1)
+    """The shipped recipe that is most like a name, one that contains it before others, or where they are listed."""
+    containing = [known for known in recipe_names() if name in known and len(name) > 2]
+    near = difflib.get_close_matches(name, containing or recipe_names(), n=1, cutoff=0.0 if containing else 0.6)
     return f"Did you mean {near[0]}?" if near else "rankfold train --list shows those that come along."

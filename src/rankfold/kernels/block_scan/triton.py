@@ -34,9 +34,11 @@ def _normalised(joint):
 def _table(transition, step, num_steps, k, SIZE: tl.constexpr):
     """The table of a step; -inf beyond its edges, and all of it for a step that is not there."""
     at = tl.arange(0, SIZE)
-    where = begin(step, k * k) + at[:, None] * k + at[None, :]
+    where = at[:, None] * k + at[None, :]
     limit = tl.where((step >= 0) & (step < num_steps), k, 0)
-    return tl.load(transition + where, mask=(at < limit)[:, None] & (at < k)[None, :], other=float("-inf"))
+    return tl.load(
+        transition + begin(step, k * k) + where, mask=(at < limit)[:, None] & (at < k)[None, :], other=float("-inf")
+    )
 
 
 @triton.jit
@@ -101,8 +103,7 @@ def _pair(transition, obs, messages, ahead, weight, out, num, num_positions, k, 
     joint = tl.exp(joint - tl.max(tl.max(joint, 1), 0))
     share = tl.load(weight + step)
     found = tl.where(share == 0.0, 0.0, joint * (share / tl.sum(tl.sum(joint, 1), 0)))
-    where = step * k * k + at[:, None] * k + at[None, :]
-    tl.store(out + where, found, mask=mask[:, None] & mask[None, :])
+    tl.store(out + begin(step, k * k) + (at[:, None] * k + at[None, :]), found, mask=mask[:, None] & mask[None, :])
 
 
 def moves(

@@ -38,7 +38,9 @@ def linear_logsumexp(query: Tensor, key: Tensor, bias: Tensor | None = None) -> 
     A bias of -inf takes its key out of the sum; a row without any key is -inf, and its gradients are 0.
 
     Products are in the mode that is set when it is called (autocast in bfloat16, or tf32), in the backward pass
-    too; sums and the result are float32 at least. Nothing waits for the device: it may be captured in a CUDA graph.
+    too; sums and the result are float32 at least. On a GPU below float32 a Triton kernel takes over, which keeps no
+    logits and whose operands are float16 with a scale, as accurate as TF32.
+    Nothing waits for the device: it may be captured in a CUDA graph.
     """
     if torch.is_autocast_enabled(query.device.type):  # layers before this one may have given half precision
         query, key = _single(query), _single(key)
@@ -89,7 +91,8 @@ class _LinearLogSumExp(torch.autograd.Function):
             from rankfold.kernels.linear_logsumexp.triton import gradients
 
             halves = Half(*kept[:2]), Half(*kept[2:])
-            return (*gradients(query, key, bias, halves, out, grad, wanted), None)
+            with products_in(ctx.precision, query.device):
+                return (*gradients(query, key, bias, halves, out, grad, wanted), None)
         grad_query = torch.empty_like(query) if wanted[0] else None
         grad_key = torch.zeros_like(key) if wanted[1] else None
         grad_bias = torch.zeros_like(bias) if wanted[2] else None

@@ -73,17 +73,27 @@ def product(
 
 
 @triton.jit
+def _strips(parts, first, num_parts, b, at, num, width, PARTS: tl.constexpr):
+    """The sum of PARTS strips from `first` on."""
+    strip = first + tl.arange(0, PARTS)
+    where = (strip * num + b)[:, None].to(tl.int64) * width + at[None, :]
+    mask = (strip < num_parts)[:, None] & (at < width)[None, :]
+    return tl.sum(tl.load(parts + where, mask=mask, other=0.0), 0)
+
+
+@triton.jit
 def _gather(
     parts, num_parts, out, emission, weighted, top, final, ends, num, width, block,
-    KIND: tl.constexpr, RAGGED: tl.constexpr, PARTS: tl.constexpr, SIZE: tl.constexpr,
+    KIND: tl.constexpr, RAGGED: tl.constexpr, PARTS: tl.constexpr, MANY: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """The sum of the strips; times the emission (FORWARD), or replaced by `final` where a sequence ends (BACKWARD)."""
     b = tl.program_id(1)
     at = block * SIZE + tl.arange(0, SIZE)
     inside = at < width
-    strip = tl.arange(0, PARTS)
-    where = (strip * num + b)[:, None].to(tl.int64) * width + at[None, :]
-    total = tl.sum(tl.load(parts + where, mask=(strip < num_parts)[:, None] & inside[None, :], other=0.0), 0)
+    total = _strips(parts, 0, num_parts, b, at, num, width, PARTS)
+    if MANY:
+        for first in range(PARTS, num_parts, PARTS):
+            total += _strips(parts, first, num_parts, b, at, num, width, PARTS)
     here = b * width + at
     if KIND == FORWARD:
         total *= tl.load(emission + here, mask=inside, other=0.0)
@@ -102,7 +112,8 @@ def gather_both(
     x_parts, num_x_parts, x_out, x_emission, x_top, x_width, x_blocks,
     y_parts, num_y_parts, y_out, y_emission, y_weighted, y_top, y_width, final, ends, num,
     X_KIND: tl.constexpr, Y_KIND: tl.constexpr, RAGGED: tl.constexpr,
-    X_PARTS: tl.constexpr, Y_PARTS: tl.constexpr, X_SIZE: tl.constexpr, Y_SIZE: tl.constexpr,
+    X_PARTS: tl.constexpr, Y_PARTS: tl.constexpr, X_MANY: tl.constexpr, Y_MANY: tl.constexpr,
+    X_SIZE: tl.constexpr, Y_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Both sides of a step in one launch: the first `x_blocks` programs of a sequence are the forward side's."""
     block = tl.program_id(0)
@@ -110,11 +121,11 @@ def gather_both(
         if X_KIND != NOTHING:
             _gather(
                 x_parts, num_x_parts, x_out, x_emission, x_out, x_top, final, ends, num, x_width, block,
-                X_KIND, False, X_PARTS, X_SIZE,
+                X_KIND, False, X_PARTS, X_MANY, X_SIZE,
             )  # fmt: skip
     else:
         if Y_KIND != NOTHING:
             _gather(
                 y_parts, num_y_parts, y_out, y_emission, y_weighted, y_top, final, ends, num, y_width, block - x_blocks,
-                Y_KIND, RAGGED, Y_PARTS, Y_SIZE,
+                Y_KIND, RAGGED, Y_PARTS, Y_MANY, Y_SIZE,
             )  # fmt: skip

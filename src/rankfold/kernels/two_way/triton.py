@@ -24,6 +24,9 @@ from rankfold.numerics.precision import Precision
 # Of an H200's 132 multiprocessors; sizes of a tile with up to 16 sequences: measured there, 2026-11-15.
 PROGRAMS = {"tf32": 132, "bf16": 264}
 COLS, WARPS, STAGES = 256, 8, 3
+STRIPS = (
+    128  # whose sums a program of four warps adds up at once: more, beyond 32,768 states, would leave its registers
+)
 ROWS = {16: 64, 32: 16, 64: 16}  # by the padded number of sequences: tiles of 32 rows are thirty times slower
 
 
@@ -193,8 +196,8 @@ class _Step:
         self, x_side: tuple[Tensor, int, int], y_side: tuple[Tensor, int, int], forward: _Out, backward: _Out
     ) -> None:
         """The sums over strips, to where they belong."""
-        x_padded, y_padded = (triton.next_power_of_2(side[1]) for side in (x_side, y_side))
-        x_size, y_size = (max(64, min(512, 2**13 // padded)) for padded in (x_padded, y_padded))
+        x_strips, y_strips = (min(STRIPS, triton.next_power_of_2(side[1])) for side in (x_side, y_side))
+        x_size, y_size = (max(64, min(512, 2**13 // strips)) for strips in (x_strips, y_strips))
         x_blocks = triton.cdiv(x_side[2], x_size) if forward is not _NOWHERE else 0
         y_blocks = triton.cdiv(y_side[2], y_size) if backward is not _NOWHERE else 0
         gather_both[x_blocks + y_blocks, self.num](
@@ -202,7 +205,8 @@ class _Step:
             y_side[0], y_side[1], backward.out, backward.emission, backward.weighted, backward.top, y_side[2],
             self.final, backward.ends, self.num,
             X_KIND=forward.kind, Y_KIND=backward.kind, RAGGED=backward.ends is not None,
-            X_PARTS=x_padded, Y_PARTS=y_padded, X_SIZE=x_size, Y_SIZE=y_size, num_warps=4,
+            X_PARTS=x_strips, Y_PARTS=y_strips, X_MANY=x_side[1] > x_strips, Y_MANY=y_side[1] > y_strips,
+            X_SIZE=x_size, Y_SIZE=y_size, num_warps=4,
         )  # fmt: skip
 
 

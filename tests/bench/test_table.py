@@ -1,0 +1,72 @@
+"""The report of `rankfold bench` as a person reads it: nothing cut off, nothing said twice."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from rankfold.bench.table import text
+
+
+def spread(ms: float) -> dict[str, Any]:
+    return {"median": ms, "low": ms * 0.9, "high": ms * 1.1, "repeats": 3}
+
+
+def report(*, captured: bool) -> dict[str, Any]:
+    row = {
+        "name": "banded, 16,384 states, rank 2,048, 256 diagonals each side",
+        "batch": 8,
+        "length": 32,
+        "precision": "float32",
+        "passed": True,
+        "captured": captured,
+        "step_ms": spread(123.4),
+        "eager_ms": spread(123.4),
+        "forward_ms": spread(45.6),
+        "same_step_ms": spread(123.4),
+        "reference_ms": spread(789.0),
+        "ratio": 6.39,
+        "peak_mib": 999.0 if captured else None,
+        "reference_mib": 1888.0 if captured else None,
+        "error": 1.23e-9,
+        "published_ms": None,
+        "published_mib": None,
+        "floor_ms": 11.1,
+        "share": 0.09,
+        "estimate_ms": 100.0,
+        "estimate_mib": 900.0,
+        "checks": [],
+        "note": "",
+        "reference_note": "",
+    }
+    ceilings = {"bytes_per_second": 1e10, "multiply_adds_per_second": {"float32": 1e11}}
+    return {"device": "x", "torch": "2", "rankfold": "1", "date": "today", "rows": [row], "ceilings": ceilings}
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("width", [40, 71, 72, 73, 80, 85, 100, 120, 160, 250])
+def test_a_terminal_of_any_width_cuts_nothing_off(width: int, captured: bool) -> None:
+    pytest.importorskip("rich")
+    out = text(report(captured=captured), terminal=True, width=width)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    assert "…" not in plain
+    words = set(re.split(r"[\s│┃|]+", plain))
+    assert words >= {"precision", "forward", "reference", "float32", "1.2e-09", "6.39x", "45.6", "diagonals"}
+    drawn = [line for line in plain.splitlines() if line[:1] in "┏┃┡│└"]
+    assert all(len(line) <= width for line in drawn)
+    assert width < 80 or captured or drawn
+
+
+def test_columns_without_a_number_are_left_out() -> None:
+    heads = [line for line in text(report(captured=False)).splitlines() if line.startswith("| model")]
+    assert not any(re.search(r"\| +(eager|MiB|reference MiB) \|", line) for line in heads)
+    heads = [line for line in text(report(captured=True)).splitlines() if line.startswith("| model")]
+    assert "| eager |" in heads[0]
+    assert "| reference MiB |" in heads[0]
+
+
+def test_the_picture_is_named() -> None:
+    assert text({**report(captured=False), "plot": "a/b.png"}).endswith("picture: a/b.png")
+    assert "picture" not in text(report(captured=False))
