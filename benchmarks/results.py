@@ -107,10 +107,10 @@ def _mark(row: Row, notes: list[str]) -> str:
 def _line(model: str, row: Row | None, run: Run | None) -> str:
     figures = [row.valid, row.test] if row else [None, None]
     paper = " / ".join("-" if x is None else f"{x:g}" for x in figures) if any(figures) else "-"
-    if row and row.second_hand:
-        paper += " (second hand)"
+    remarks = ["second hand"] if row and row.second_hand else []
     if row and any(figures) and "state carried" in row.note.lower():
-        paper += " (state carried)"
+        remarks.append("state carried")
+    paper += f" ({', '.join(remarks)})" if remarks else ""
     if run is None:
         cells = [model, paper, "not run", *[""] * (len(HEAD) - 3)]
     else:

@@ -118,7 +118,7 @@ def test_every_row_is_there_with_or_without_a_run(folder: Path) -> None:
     page = (folder / results.PAGE).read_text()
     rows = runs.published()
     assert page.count("| not run |") == len(rows) > 40
-    assert lines(folder, "VL-HMM, 32,768 states (")[0][1] == "125 / 116 (second hand)"
+    assert lines(folder, "VL-HMM, 32,768 states (")[0][1] == "125 / 116 (second hand, state carried)"
     assert page.index("not run") < page.index("between") < page.rindex("not run") < page.index("A gradient step")
     assert not (folder / results.PICTURE).exists()
 

@@ -4,11 +4,13 @@ import math
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from rankfold import BinaryCPD, BinaryDense, Branch, DomainError, TreePotentials, UnsupportedError
 from rankfold.recursions.tree import log_z
-from tests.recursions.trees import EVERY, INF, distinct, leaves, potentials
+from tests.recursions.trees import EVERY, INF, distinct, leaves, potentials, shapes
 
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 # Round-off of a few dozen products, 6e-8 or 1e-16 of a number each; log Z of thousands needs the relative one.
@@ -222,3 +224,27 @@ def test_rules_of_no_weight_at_all() -> None:
 def test_unknown_arithmetic() -> None:
     with pytest.raises(UnsupportedError, match=r"arithmetic='linear' is unknown; use \"scaled\""):
         log_z(potentials("dense"), "linear")  # type: ignore[arg-type]
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6), spread=st.floats(0, 300), log=st.booleans(), low_rank=st.booleans())
+@example(seed=1174, spread=160.0, log=True, low_rank=True)
+@example(seed=490, spread=160.0, log=True, low_rank=True)
+def test_value_and_posteriors_are_right_in_any_range(seed: int, spread: float, log: bool, low_rank: bool) -> None:
+    """Scores of any spread in every place at once, float32 against logarithms."""
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return spread * (torch.rand(shape, generator=g) - 0.5)
+
+    def rule(a: int, n: int, m: int) -> BinaryCPD | BinaryDense:
+        factors = [draw(size, 3) for size in (a, n, m)] if low_rank else [draw(a, n, m)]
+        kind = BinaryCPD if low_rank else BinaryDense
+        return kind.from_log(*factors) if log else kind(*((x.clamp(max=0.0) / 4).exp() for x in factors))
+
+    p = TreePotentials(draw(2, 4, 2), Branch(*(rule(*shape) for shape in shapes(2, 2))), draw(2))
+    at = leaves(p)
+    found, wanted = log_z(at.potentials), log_z(at.potentials, "log")
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-5)
+    posterior, exact = (torch.autograd.grad(x.sum(), at.fields["log_leaf"])[0] for x in (found, wanted))
+    torch.testing.assert_close(posterior, exact, rtol=0.0, atol=1e-4)

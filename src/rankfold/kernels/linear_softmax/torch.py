@@ -48,8 +48,8 @@ def linear_softmax(
 
     With a generator, single entries leave the softmax with probability `dropout`; a row that would lose all of them is
     left whole. Cost: m n d, twice that for the gradients. Memory: the table, and in the backward pass its gradient
-    twice; never the logits. Products in the mode that is set when it is called; on a GPU below float32 the table itself
-    is rounded to the ten fraction bits of TF32, to nearest. Twice differentiable.
+    twice; never the logits. Products in the mode that is set when it is called; on a GPU in "tf32" or "mixed" the table
+    itself is rounded to the ten fraction bits of TF32, to nearest. Twice differentiable.
     """
     if generator is None:
         dropout = 0.0
