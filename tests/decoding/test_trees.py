@@ -40,7 +40,9 @@ def test_impossible_sentences_have_no_brackets() -> None:
     p = potentials("dense", (4, 3, 2), seed=4)
     p.log_leaf[1, 0] = -INF
     found = span_posterior(p)
-    torch.testing.assert_close(found.sum((1, 2)), torch.tensor([3.0, 0.0, 1.0], dtype=torch.float64), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(
+        found.sum((1, 2)), torch.tensor([3.0, 0.0, 1.0], dtype=torch.float64), rtol=1e-12, atol=0.0
+    )
     assert not found[1].any()
 
 
@@ -93,7 +95,9 @@ def test_a_grammar_that_branches_to_one_side() -> None:
     draw = lambda *shape: torch.rand(shape, generator=g)  # noqa: E731
     none = BinaryCPD(torch.zeros(2, 1), draw(2, 1), draw(2, 1))
     no_leaf = BinaryCPD(torch.zeros(2, 1), draw(2, 1), draw(3, 1))
-    rules = Branch(none, no_leaf, BinaryCPD(draw(2, 2), draw(3, 2), draw(2, 2)), BinaryCPD(draw(2, 2), draw(3, 2), draw(3, 2)))
+    rules = Branch(
+        none, no_leaf, BinaryCPD(draw(2, 2), draw(3, 2), draw(2, 2)), BinaryCPD(draw(2, 2), draw(3, 2), draw(3, 2))
+    )
     found = span_posterior(TreePotentials(torch.randn(1, 6, 3, generator=g), rules, torch.zeros(2)))
     wanted = torch.zeros(1, 7, 7)
     wanted[0, :5, 6] = 1.0

@@ -60,9 +60,7 @@ def test_shape_batch_and_dense_tensor(case: BinaryCase, generator: torch.Generat
 def test_the_three_steps_sum_children_and_splits(case: BinaryCase, generator: torch.Generator) -> None:
     rule = case.build(A, N, M, generator)
     left, right = sides(generator)
-    one, other = (
-        side(x.flatten(1, 2)).unflatten(1, (2, 4)) for side, x in ((rule.left, left), (rule.right, right))
-    )
+    one, other = (side(x.flatten(1, 2)).unflatten(1, (2, 4)) for side, x in ((rule.left, left), (rule.right, right)))
     found = rule.head(rule.combine(one, other)) * torch.as_tensor(rule.log_scale).exp()
     wanted = torch.einsum("banm,bskn,bskm->bsa", tensors(case, rule), left, right)
     torch.testing.assert_close(found, wanted, **EXACT)
@@ -74,8 +72,7 @@ def test_the_same_in_logarithms(case: BinaryCase, generator: torch.Generator) ->
     left, right = sides(generator)
     left[:, :, :, 0] = 0.0  # a child without weight
     one, other = (
-        side(x.log().flatten(1, 2)).unflatten(1, (2, 4))
-        for side, x in ((rule.left_log, left), (rule.right_log, right))
+        side(x.log().flatten(1, 2)).unflatten(1, (2, 4)) for side, x in ((rule.left_log, left), (rule.right_log, right))
     )
     found = rule.head_log(rule.combine_log(one, other))
     wanted = torch.einsum("banm,bskn,bskm->bsa", tensors(case, rule), left, right).log()

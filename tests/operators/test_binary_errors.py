@@ -59,7 +59,10 @@ def test_logs_outside_the_domain(case: str, value: float) -> None:
         (lambda: BinaryDense.from_log(ONE), r'log_weight has shape \(3, 2\), but "a n m"'),
         (lambda: BinaryCPD(torch.ones(2), ONE, ONE), r'head has shape \(2,\), but "a r" was expected'),
         (lambda: BinaryCPD(ONE, None, ONE), 'left must be a torch.Tensor "n r", but is a NoneType'),  # type: ignore[arg-type]
-        (lambda: BinaryCPD.from_log(ONE, ONE, torch.ones(1, 1, 3, 2)), r'log_right has shape \(1, 1, 3, 2\), but "m r"'),
+        (
+            lambda: BinaryCPD.from_log(ONE, ONE, torch.ones(1, 1, 3, 2)),
+            r'log_right has shape \(1, 1, 3, 2\), but "m r"',
+        ),
         (lambda: BinaryMatricised(CUBE[0, 0], CUBE), r'parent has shape \(2,\), but "a r"'),
         (lambda: BinaryMatricised(ONE, ONE), r'pair has shape \(3, 2\), but "n m r"'),
         (
@@ -116,7 +119,11 @@ def test_a_branch_of_rules_that_fit() -> None:
 @pytest.mark.parametrize(
     ("at", "shape", "text"),
     [
-        ("span_span", (2, 2, 3), "span_span maps 2 x 3 children to 2 parents, but with 2 symbols of spans and 3 of leaves"),
+        (
+            "span_span",
+            (2, 2, 3),
+            "span_span maps 2 x 3 children to 2 parents, but with 2 symbols of spans and 3 of leaves",
+        ),
         ("span_leaf", (2, 3, 2), "span_leaf maps 3 x 2 children to 2 parents.*must be 2 x 3 to 2"),
         ("leaf_span", (4, 3, 2), "leaf_span maps 3 x 2 children to 4 parents.*must be 3 x 2 to 2"),
         ("leaf_leaf", (2, 3, 4), "leaf_leaf maps 3 x 4 children to 2 parents.*must be 3 x 3 to 2"),
@@ -131,9 +138,15 @@ def test_rules_that_do_not_fit_together(at: str, shape: tuple[int, ...], text: s
 @pytest.mark.parametrize(
     ("rules", "text"),
     [
-        (dense(2, 2, 2), r"(?s)rules must be a rankfold.Branch of four operators, but is a BinaryDense.*Branch\(span_span"),
+        (
+            dense(2, 2, 2),
+            r"(?s)rules must be a rankfold.Branch of four operators, but is a BinaryDense.*Branch\(span_span",
+        ),
         ((dense(2, 2, 2),) * 4, "but is a tuple"),
-        (Branch(dense(2, 2, 2), CUBE, dense(2, 2, 2), dense(2, 2, 2)), r"(?s)span_leaf must be a binary operator, but is a Tensor.*BinaryDense\(weight\)"),  # type: ignore[arg-type]
+        (
+            Branch(dense(2, 2, 2), CUBE, dense(2, 2, 2), dense(2, 2, 2)),
+            r"(?s)span_leaf must be a binary operator, but is a Tensor.*BinaryDense\(weight\)",
+        ),  # type: ignore[arg-type]
         (Branch(*(dense(2, 2, 2),) * 3, BinaryDense), "leaf_leaf must be a binary operator, but is a type"),  # type: ignore[arg-type]
     ],
 )

@@ -25,7 +25,10 @@ def test_what_is_right_passes() -> None:
     ("fields", "text"),
     [
         ({"log_leaf": torch.zeros(T, P)}, r"(?s)log_leaf has shape \(4, 3\).*3 symbols of leaves.*log_leaf\[None\]"),
-        ({"log_leaf": torch.zeros(3, T, P + 1)}, r'log_leaf has shape \(3, 4, 4\), but "b t p" was expected with p = 3'),
+        (
+            {"log_leaf": torch.zeros(3, T, P + 1)},
+            r'log_leaf has shape \(3, 4, 4\), but "b t p" was expected with p = 3',
+        ),
         ({"log_leaf": torch.zeros(3, 0, P)}, r"log_leaf has shape \(3, 0, 3\)"),
         ({"log_leaf": [[0.0]]}, r'log_leaf must be a torch.Tensor "b t p", but is a list'),
         ({"log_root": torch.zeros(P)}, r'log_root has shape \(3,\), but "n" was expected with n = 2'),

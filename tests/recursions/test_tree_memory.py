@@ -67,7 +67,9 @@ def test_what_waits_for_the_gradient_is_the_chart() -> None:
         out = log_z(at.potentials)
     given = {x.data_ptr() for x in (*at.fields.values(), *at.factors)}
     fresh = [x for x in saved if x.data_ptr() not in given]
-    assert sum(x.untyped_storage().nbytes() for x in fresh) <= 8  # two numbers, expanded: no brackets weighed, no root for a word
+    assert (
+        sum(x.untyped_storage().nbytes() for x in fresh) <= 8
+    )  # two numbers, expanded: no brackets weighed, no root for a word
     solution = out.grad_fn.solution  # type: ignore[union-attr]
     kept = {x.data_ptr(): x for field in solution.chart for x in (field if isinstance(field, list) else [field])}
     entries = sum(x.numel() for x in kept.values())

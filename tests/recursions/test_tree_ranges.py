@@ -47,7 +47,9 @@ def same(found: list[Tensor], wanted: list[Tensor], dtype: torch.dtype) -> None:
 def doubled(p: TreePotentials) -> TreePotentials:
     """The same values in float64, what is shared stays so."""
     new = {id(x): x.double() for x in distinct(p.rules)}
-    fields = {k: x.double() for k in ("log_leaf", "log_root", "log_root_leaf", "log_span") if (x := getattr(p, k)) is not None}
+    fields = {
+        k: x.double() for k in ("log_leaf", "log_root", "log_root_leaf", "log_span") if (x := getattr(p, k)) is not None
+    }
     return p._replace(rules=p.rules.with_factors(*(new[id(x)] for x in p.rules.factors())), **fields)
 
 
@@ -206,7 +208,11 @@ def test_strict_names_the_first_impossible_sentence() -> None:
     with pytest.raises(DomainError, match=r"(?s)sentence 1 is impossible.*and so are 1 more.*log_root_leaf"):
         log_z(p, strict=True)
     with pytest.raises(DomainError, match=r"sentence 0 is impossible: no tree has any weight\."):
-        log_z(potentials("dense", (2,), seed=8)._replace(log_root=torch.full((2,), -INF, dtype=torch.float64)), "log", strict=True)
+        log_z(
+            potentials("dense", (2,), seed=8)._replace(log_root=torch.full((2,), -INF, dtype=torch.float64)),
+            "log",
+            strict=True,
+        )
     assert log_z(potentials("dense", (3, 1, 1), seed=8), strict=True).isfinite().all()
 
 
@@ -227,9 +233,11 @@ def test_unknown_arithmetic() -> None:
 
 
 @settings(max_examples=60)
-@given(seed=st.integers(0, 10**6), spread=st.floats(0, 300), log=st.booleans(), low_rank=st.booleans())
+@given(seed=st.integers(0, 10**6), spread=st.floats(0, 3000), log=st.booleans(), low_rank=st.booleans())
 @example(seed=1174, spread=160.0, log=True, low_rank=True)
 @example(seed=490, spread=160.0, log=True, low_rank=True)
+@example(seed=29, spread=1500.0, log=True, low_rank=True)
+@example(seed=98, spread=1500.0, log=True, low_rank=True)
 def test_value_and_posteriors_are_right_in_any_range(seed: int, spread: float, log: bool, low_rank: bool) -> None:
     """Scores of any spread in every place at once, float32 against logarithms."""
     g = torch.Generator().manual_seed(seed)
@@ -240,7 +248,7 @@ def test_value_and_posteriors_are_right_in_any_range(seed: int, spread: float, l
     def rule(a: int, n: int, m: int) -> BinaryCPD | BinaryDense:
         factors = [draw(size, 3) for size in (a, n, m)] if low_rank else [draw(a, n, m)]
         kind = BinaryCPD if low_rank else BinaryDense
-        return kind.from_log(*factors) if log else kind(*((x.clamp(max=0.0) / 4).exp() for x in factors))
+        return kind.from_log(*factors) if log else kind(*((x.clamp(max=0.0) / 50).exp() for x in factors))
 
     p = TreePotentials(draw(2, 4, 2), Branch(*(rule(*shape) for shape in shapes(2, 2))), draw(2))
     at = leaves(p)

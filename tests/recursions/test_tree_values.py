@@ -96,9 +96,10 @@ def test_only_sentences_of_one_word(arithmetic: str) -> None:
 
 @pytest.mark.parametrize("name", ["dense", "shared", "matricised", "cpd batched"])
 def test_symbols_words_and_brackets_of_weight_zero(name: str) -> None:
-    p = potentials(name, (4, 3, 2), n=1, seed=8)
+    p = potentials(name, (3, 3, 2), seed=8)
     assert p.log_span is not None
     p.log_leaf[0, 1, 0] = p.log_leaf[0, 2, :2] = p.log_leaf[1, 0, 2] = -INF
+    p.log_root[1] = -INF
     p.log_span[0, 1, 3] = p.log_span[1, 0, 2] = -INF
     check(p)
     check(p, followed=True)

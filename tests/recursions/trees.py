@@ -185,5 +185,3 @@ def factor_gradients(p: TreePotentials, by_cell: list[Tensor]) -> list[Tensor]: 
     rules = p.rules.with_factors(*(factors[id(x)] for x in p.rules.factors()))
     total = sum(((rule.to_dense() * cells).sum() for rule, cells in zip(rules, by_cell, strict=True)), torch.zeros(()))
     return list(torch.autograd.grad(total, list(factors.values())))
-
-

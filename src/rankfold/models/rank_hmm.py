@@ -20,6 +20,7 @@ from rankfold.models.config import ModelConfig, PlanName
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense, LowRank, Multiplied, Operator
+from rankfold.operators.multiplied import multiplied_out
 from rankfold.params.emissions import Emission
 from rankfold.params.rank_factors import Factors, FreeRankFactors, RankFactors
 from rankfold.planning import Plans, rank_plans
@@ -46,7 +47,7 @@ class RankParts(NamedTuple):
         if torch.is_grad_enabled():
             return Multiplied(left, right)
         if not self.multiplied:
-            self.multiplied.append(Dense.unchecked(left @ right.mT))
+            self.multiplied.append(Dense.unchecked(multiplied_out(left, right)))
         return self.multiplied[0]
 
 

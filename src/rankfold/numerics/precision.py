@@ -74,7 +74,9 @@ def products_in(precision: Products, device: torch.device) -> AbstractContextMan
 
     bfloat16 operands are the kernel's own business; what it leaves in float32 stays so.
     """
-    if precision == current_precision(device) and not torch.is_autocast_enabled(device.type):
+    same = "tf32" if precision == "mixed" else precision
+    set_now = current_precision(device)
+    if same == ("tf32" if set_now == "mixed" else set_now) and not torch.is_autocast_enabled(device.type):
         return nullcontext()  # as it is: two switches of mode cost a small table as much as its products
     return matmul_precision("tf32" if precision in ("tf32", "mixed") else "float32", device)
 

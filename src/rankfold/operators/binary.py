@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from rankfold.errors import ShapeError, UnsupportedError
@@ -30,6 +31,8 @@ class BinaryOperator(Protocol):
     @property
     def head_of(self) -> tuple[object, ...]: ...  # equal only where `head` is the same map
     def factors(self) -> tuple[Tensor, ...]: ...
+    @property
+    def log_factors(self) -> tuple[bool, ...]: ...  # which factors are logarithms
     def with_factors(self, *factors: Tensor) -> Self: ...
     def take(self, index: Tensor) -> Self: ...  # "k"   the rules of some sentences
     def left(self, x: Tensor) -> Tensor: ...  # "b s n" -> "b s l"
@@ -57,6 +60,15 @@ class Branch(NamedTuple):
     def factors(self) -> tuple[Tensor, ...]:
         """All tensors the rules are made of, rule by rule; one that several rules share comes as often."""
         return tuple(factor for rule in self for factor in rule.factors())
+
+    def positive(self) -> Tensor:  # ""   bool
+        """Whether no weight in any factor is exactly 0."""
+        found = [
+            (factor > (float("-inf") if is_log else 0.0)).all()
+            for rule in self
+            for factor, is_log in zip(rule.factors(), rule.log_factors, strict=True)
+        ]
+        return torch.stack(found).all()
 
     def with_factors(self, *factors: Tensor) -> Branch:
         """The same structure of other tensors."""

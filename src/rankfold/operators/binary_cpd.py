@@ -66,6 +66,10 @@ class BinaryCPD:
     def factors(self) -> tuple[Tensor, ...]:
         return self._head.value, self._left.value, self._right.value
 
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return self._head.is_log, self._left.is_log, self._right.is_log
+
     def with_factors(self, *factors: Tensor) -> Self:
         head, left, right = factors
         return self._of(self._head.like(head), self._left.like(left), self._right.like(right))

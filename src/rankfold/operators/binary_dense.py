@@ -84,6 +84,10 @@ class BinaryDense(_Pairs):
     def factors(self) -> tuple[Tensor, ...]:
         return (self._weight.value,)
 
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return (self._weight.is_log,)
+
     def with_factors(self, *factors: Tensor) -> Self:
         (weight,) = factors
         return self._of(self._weight.like(weight))
@@ -153,6 +157,10 @@ class BinaryMatricised(_Pairs):
 
     def factors(self) -> tuple[Tensor, ...]:
         return self._parent.value, self._pair.value
+
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return self._parent.is_log, self._pair.is_log
 
     def with_factors(self, *factors: Tensor) -> Self:
         parent, pair = factors

@@ -70,6 +70,10 @@ class Dense:
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
         return x @ self._weight.linear.mT
 
+    @property
+    def is_written(self) -> bool:
+        return True
+
     def maps(self) -> tuple[Tensor, ...]:
         """The matrices `push` multiplies by, in order."""
         return (self._weight.linear,)

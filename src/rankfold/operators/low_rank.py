@@ -102,6 +102,10 @@ class LowRank(ByRows):
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
         return (x @ self._right.linear) @ self._left.linear.mT
 
+    @property
+    def is_written(self) -> bool:
+        return True
+
     def maps(self) -> tuple[Tensor, ...]:
         """The matrices `push` multiplies by, in order."""
         return self._left.linear, self._right.linear.mT

@@ -56,7 +56,10 @@ class MaxOperator(Operator, Protocol):
 class Composed(Operator, Protocol):
     """An operator that is a product of one or two matrices: both passes of a chain can share their readings of it."""
 
-    def maps(self) -> tuple[Tensor, ...] | None: ...  # "z y", or "z r" and "r y": their product is B; None: too large
+    @property
+    def is_written(self) -> bool: ...  # whether there are maps; without them its terms are multiplied one by one
+
+    def maps(self) -> tuple[Tensor, ...]: ...  # "z y", or "z r" and "r y": their product is B
 
 
 @runtime_checkable

@@ -78,10 +78,12 @@ class Sum(ByRows):
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
         return self._total([term.pull(x) for term in self.terms])
 
-    def maps(self) -> tuple[Tensor, ...] | None:
-        """The sum written out, where that is small: one product a step then takes less time than the terms' calls."""
-        if self.shape[0] * self.shape[1] > WRITTEN or any(share is not None for share in self._shares):
-            return None
+    @property
+    def is_written(self) -> bool:
+        return self.shape[0] * self.shape[1] <= WRITTEN and all(share is None for share in self._shares)
+
+    def maps(self) -> tuple[Tensor, ...]:
+        """The sum written out: where it is small, one product a step takes less time than the terms' calls."""
         with products_in("float32", self.factors()[0].device):
             return (self._total([term.to_dense() for term in self.terms]),)
 

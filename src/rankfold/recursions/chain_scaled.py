@@ -17,6 +17,7 @@ from rankfold.kernels.triton_here import triton_serves
 from rankfold.kernels.two_way import FEW
 from rankfold.numerics.precision import Precision
 from rankfold.numerics.scaled import largest
+from rankfold.operators.dense import Dense
 from rankfold.operators.protocol import Composed, Inner
 from rankfold.recursions.potentials import Chain
 
@@ -66,9 +67,8 @@ def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -
     final = torch.exp(c.log_final - top)
     ahead: Ahead | None = None
     losses: Losses | None = None
-    maps = _maps(c, precision) if both else None
-    if maps is not None:
-        filtered, norm, ahead, losses = _both(c, maps, x, emission, final, precision)
+    if both and passes_meet(c, precision):
+        filtered, norm, ahead, losses = _both(c, x, emission, final, precision)
     else:
         filtered, norm = _filtered(c, x, emission)
     log_shift[1:] += c.transition.log_scale
@@ -78,27 +78,29 @@ def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -
     return Forward(filtered, emission, norm, log_shift, log_scale, final, log_z, ahead, losses)
 
 
-def _maps(c: Chain, precision: Precision) -> tuple[Tensor, ...] | None:
-    """The matrices of the transition, where one reading of them can serve both passes: few sequences on a GPU."""
+def passes_meet(c: Chain, precision: Precision) -> bool:
+    """Whether one reading of the transition can serve both passes: few sequences on a GPU, products below float32."""
     if precision == "float32" or c.log_obs.dtype != torch.float32 or not triton_serves(c.log_obs):
-        return None
-    if not isinstance(c.transition, Composed) or c.log_obs.shape[1] == 1 or len(c.log_obs) > FEW:
-        return None
-    return c.transition.maps()
+        return False
+    few = c.log_obs.shape[1] > 1 and len(c.log_obs) <= FEW
+    return few and isinstance(c.transition, Composed) and c.transition.is_written
 
 
 def _both(
-    c: Chain, maps: tuple[Tensor, ...], x: Tensor, emission: Tensor, final: Tensor, precision: Precision
+    c: Chain, x: Tensor, emission: Tensor, final: Tensor, precision: Precision
 ) -> tuple[Tensor, Tensor, Ahead, Losses]:
     from rankfold.kernels.two_way.passes import divide
     from rankfold.kernels.two_way.triton import two_way
 
+    assert isinstance(c.transition, Composed)
     ends = _last(c.inside().mT) if c.ragged else None
-    found, sums = two_way(maps, x, emission, final, ends, precision)
+    found, sums = two_way(c.transition.maps(), x, emission, final, ends, precision)
     size = sums.column.shape[1]
     if sums.second is None or sums.ahead is None or sums.behind is None:
-        push: Tensor | float = c.transition.push_loss()
-        pull = (2 * sums.column + c.transition.pull_loss()).sum()
+        # What is written out of several terms has lost what they lose in every entry.
+        entries = 1 if isinstance(c.transition, Dense) else size
+        push: Tensor | float = entries * (c.transition.push_loss() + 2.0 * (entries > 1))
+        pull = (2 * sums.column + entries * (c.transition.pull_loss() + 2.0 * (entries > 1))).sum()
     else:  # as LowRank.push_loss and pull_loss, of sums that are there already
         rank, left, right = len(sums.ahead), sums.ahead.sum(), sums.behind.sum()
         push = 2.0 * size * sums.second + rank + left

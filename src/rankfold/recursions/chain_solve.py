@@ -16,7 +16,6 @@ from torch import Tensor
 from rankfold.errors import UnsupportedError, may_look
 from rankfold.numerics.precision import Precision, matmul_precision, round_off
 from rankfold.numerics.scaled import Scaled
-from rankfold.operators.protocol import Composed
 from rankfold.recursions import chain_log, chain_plain, chain_scaled
 from rankfold.recursions.factors import factor_gradients
 from rankfold.recursions.potentials import Chain
@@ -81,7 +80,7 @@ class ScaledSolution:
     """The first rungs: linear products on scaled vectors; `wider` holds the sequences that need more."""
 
     def __init__(self, c: Chain, precision: Precision, *, both: bool = False) -> None:
-        if precision == "bf16" and c.log_obs.is_cuda and not isinstance(c.transition, Composed):
+        if precision == "bf16" and c.log_obs.is_cuda and not (both and chain_scaled.passes_meet(c, precision)):
             precision = "tf32"  # casting operands at every step would cost more than it saves
         self.chain, self.precision = c, precision
         self.wider: list[tuple[Tensor, Solution]] = []

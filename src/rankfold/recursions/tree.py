@@ -33,9 +33,9 @@ def log_z(p: TreePotentials, arithmetic: Arithmetic = "scaled", *, strict: bool 
     posterior of a bracket, d log Z / d log_leaf that of a word's symbol.
 
     Scaled arithmetic loses entries more than 87 nats (float32; 708 in float64) below the largest of their own span.
-    A sentence in which float32 may have lost some is repeated in float64; one that has no weight there, comes near
-    underflow or overflow as a whole, or whose posteriors do not add up, in log arithmetic. -inf means impossible, with
-    zero gradients, and `strict` raises instead. In logarithms a rule of weight 0 has gradient 0. Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
+    A sentence in which float32 may have lost some is repeated in float64, and then in log arithmetic, unless weights of
+    exactly 0 explain the zeros. -inf means impossible, with zero gradients, and `strict` raises instead. In log
+    arithmetic a linear weight of 0 has gradient 0. Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
     """
     if arithmetic not in get_args(Arithmetic):
         raise UnsupportedError(f'arithmetic={arithmetic!r} is unknown; use "scaled" (fast) or "log" (any range).')

@@ -84,12 +84,13 @@ def inside(f: Forest) -> Chart:
         scale.clone(),
         torch.ones(num, dtype=torch.bool, device=leaf.device),
     )
-    tiny = torch.finfo(leaf.dtype).tiny
+    tiny, inside = torch.finfo(leaf.dtype).tiny, f.inside()
+    strict = _zeros_are_losses(f)
     for width in range(2, num_words + 1):
         top, reached = _top(f, chart, width)
         raw = step(f.rules, chart, width, top, leaves, chart.spans[width - 1], *_slices(chart, width, num_words))
         norm = raw.amax(-1, keepdim=True)
-        chart.sound.logical_and_(_nothing_lost(raw, norm, reached & f.inside()[:, width - 1 :]).all(1))
+        chart.sound.logical_and_(_nothing_lost(raw, norm, reached & inside[:, width - 1 :], strict).all(1))
         span = raw / norm.clamp(min=tiny)
         ends = torch.diagonal(f.log_span, width, 1, 2).double()
         whole = top + norm[..., 0].double().log() + ends
@@ -109,15 +110,23 @@ def clear(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return (x >= info.tiny / info.eps) & (x < float("inf"))
 
 
-def _nothing_lost(raw: Tensor, norm: Tensor, reached: Tensor) -> Tensor:  # "b s n", "b s 1", "b s" -> "b s"
-    """Whether what underflow took from a span is below its round-off.
+def _zeros_are_losses(f: Forest) -> Tensor:  # "b"
+    """Whether an entry of 0 is to be taken for one that underflow took.
 
-    In float32 every entry must stand clear of underflow: a 0 may be a rule of weight 0 or one lost, and float64 can
-    tell. There only the largest entry must: logarithms cost too much to be asked about each rule of weight 0.
+    In float32 always: float64 can tell. There only where no weight is 0, because logarithms cost too much to be asked
+    about every rule that is none.
     """
-    if raw.dtype == torch.float64:
-        return (norm[..., 0] == 0) | clear(norm[..., 0])
-    return ~reached | (clear(raw.amin(-1)) & clear(norm[..., 0]))
+    if f.log_leaf.dtype != torch.float64:
+        return torch.ones_like(f.lengths, dtype=torch.bool)
+    possible = (f.log_leaf > float("-inf")).all(-1) | ~f.inside()
+    return possible.all(-1) & f.rules.positive()
+
+
+def _nothing_lost(raw: Tensor, norm: Tensor, reached: Tensor, strict: Tensor) -> Tensor:  # "b s n", "b s 1", "b s", "b"
+    """Whether what underflow took from a span is below the round-off of its entries; "b s"."""
+    high = (norm[..., 0] == 0) | clear(norm[..., 0])
+    low = clear(raw.amin(-1)) | ~strict[:, None]
+    return ~reached | (high & low)
 
 
 def forget(chart: Chart, index: Tensor) -> None:  # "k"

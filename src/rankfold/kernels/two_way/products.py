@@ -62,7 +62,9 @@ def product(
         tile = tl.load(weight + at, mask=(rows < end)[:, None] & (cols < num_cols)[None, :], other=0.0)
         if HAS_X:
             left = _message(x, x_norm, b, rows, num, num_rows, HALF, X_DIVIDED)
-            acc += tl.dot(left, tile)  # added here, rounded: tensor cores cut their own running sums off
+            acc += tl.dot(
+                left, tile, max_num_imprecise_acc=1
+            )  # added here, rounded: tensor cores cut their own running sums off
         if HAS_Y:
             pulled = tl.dot(tile, right)  # "rows b": the tile is not turned
             into = (tl.program_id(0) * num + b)[None, :].to(tl.int64) * num_rows + rows[:, None]
