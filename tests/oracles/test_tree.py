@@ -7,7 +7,7 @@ import pytest
 
 from tests.oracles import tree as oracle
 
-# Two symbols of spans, two of leaves. Every weight is a different prime or its like, so that products tell their factors.
+# Two symbols of spans, two of leaves. Weights differ, so that products tell their factors.
 RULES = {
     "ss": [[[2.0, 3.0], [5.0, 7.0]], [[11.0, 13.0], [17.0, 19.0]]],
     "sl": [[[0.5, 0.25], [0.75, 1.5]], [[1.25, 0.0], [2.5, 3.5]]],

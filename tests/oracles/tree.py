@@ -66,7 +66,7 @@ def labels(tree) -> list:  # type: ignore[no-untyped-def]
 
 
 def rule_gradient(leaf, rules, root, root_leaf, span) -> dict:  # type: ignore[no-untyped-def]
-    """d log Z / d rule, the same nested lists as `rules`; right at weights of 0: each use is left out, not divided by."""
+    """d log Z / d rule, nested as `rules`; right at weights of 0: each use is left out, not divided by."""
     found = {kind: [[[0.0 for _ in row] for row in table] for table in tables] for kind, tables in rules.items()}
     total = 0.0
     for tree in trees(0, len(leaf), leaf, rules, len(root)):

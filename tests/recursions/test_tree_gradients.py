@@ -140,6 +140,21 @@ def test_factors_made_of_one_another() -> None:
     torch.testing.assert_close(followed.detach(), joined, rtol=1e-10, atol=1e-12)
 
 
+def test_fields_made_of_factors() -> None:
+    """A path from one input to another is autograd's to follow, once."""
+    p = potentials("shared", (4, 3), seed=12)
+    at = leaves(p)
+    head = at.factors[0]
+    joined = at.potentials._replace(log_root=head.sum(1).log(), log_span=None)
+    (plain,) = torch.autograd.grad(log_z(joined).sum(), head, retain_graph=True)
+    (followed,) = torch.autograd.grad(log_z(joined).sum(), head, create_graph=True)
+    torch.testing.assert_close(followed.detach(), plain, rtol=1e-10, atol=1e-12)
+    root = head.detach().sum(1).log().requires_grad_()
+    apart = log_z(joined._replace(log_root=root)).sum()
+    of_rules, of_root = torch.autograd.grad(apart, [head, root])
+    torch.testing.assert_close(plain, of_rules + (of_root / head.detach().sum(1))[:, None], rtol=1e-10, atol=1e-12)
+
+
 def test_nothing_is_written_into_the_arguments() -> None:
     p = potentials("shared batched", (4, 2, 3), seed=10, dtype=torch.float32)
     p.log_leaf[0, 1] = -float("inf")

@@ -5,12 +5,23 @@ import torch
 from torch import Tensor
 
 from rankfold import BinaryDense, BinaryMatricised, Branch, TreePotentials
+from rankfold.recursions import tree
 from rankfold.recursions.tree import log_z
 from tests.recursions.trees import EVERY, INF, distinct, enumerated, factor_gradients, leaves, potentials, shapes
 
 # Sums of at most 7,168 positive terms in float64.
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 every_grammar = pytest.mark.parametrize("name", EVERY)
+
+
+@pytest.fixture(autouse=True)
+def _first_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is out of range: a sentence that had to be repeated would hide what the first pass got wrong."""
+
+    def refuse(self: object, index: Tensor) -> None:
+        assert not len(index), f"sentences {index.tolist()} were repeated"
+
+    monkeypatch.setattr(tree._Solution, "_widen", refuse)
 
 
 def check(p: TreePotentials, arithmetic: str = "scaled", *, followed: bool = False, **tolerance: float) -> None:
