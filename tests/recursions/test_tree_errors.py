@@ -128,3 +128,8 @@ def test_neither_a_tuple_nor_a_tensor_of_rules() -> None:
         log_z(good(rules=tuple(good().rules)))
     with pytest.raises(UnsupportedError, match=r"rules must be a rankfold.Branch of four operators, but is a Tensor"):
         log_z(good(rules=torch.ones(2, 2, 2)))
+
+
+def test_unknown_arithmetic() -> None:
+    with pytest.raises(UnsupportedError, match=r"arithmetic='linear' is unknown; use \"scaled\""):
+        log_z(good(), "linear")  # type: ignore[arg-type]

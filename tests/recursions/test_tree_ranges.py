@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankfold import BinaryCPD, BinaryDense, Branch, DomainError, TreePotentials, UnsupportedError
+from rankfold import BinaryCPD, BinaryDense, Branch, DomainError, TreePotentials
 from rankfold.recursions import tree_scaled
 from rankfold.recursions.tree import log_z
 from rankfold.recursions.tree_potentials import Forest
@@ -229,11 +229,6 @@ def test_rules_of_no_weight_at_all() -> None:
         assert all(torch.isfinite(grad).all() for grad in found[1:])
 
 
-def test_unknown_arithmetic() -> None:
-    with pytest.raises(UnsupportedError, match=r"arithmetic='linear' is unknown; use \"scaled\""):
-        log_z(potentials("dense"), "linear")  # type: ignore[arg-type]
-
-
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), spread=st.floats(0, 3000), log=st.booleans(), low_rank=st.booleans())
 @example(seed=1174, spread=160.0, log=True, low_rank=True)
@@ -286,9 +281,17 @@ def test_posteriors_that_do_not_add_up_are_made_anew(
     assert {(torch.float32, 3), (torch.float64, 1)} <= set(seen)
 
 
-def test_padding_does_not_overflow() -> None:
-    """Words of one symbol each stay below 3e38 where words of all symbols would not."""
-    p = potentials("dense", (2, 4), seed=11, dtype=torch.float32)
-    p.rules.leaf_leaf.factors()[0].fill_(1e38)
-    p.log_leaf[:, :, 1:] = -INF
-    same(solved(p), solved(doubled(p), "log"), torch.float32)
+def test_float64_at_its_edge_beside_rules_of_weight_zero() -> None:
+    """Where zeros may be rules, a span whose largest entry is a denormal is still repeated in logarithms."""
+    p = potentials("dense", (4, 3), seed=11)
+    for factor in distinct(p.rules):
+        factor *= 1e-312
+        factor[1] = 0.0
+    torch.testing.assert_close(log_z(p), log_z(p, "log"), rtol=1e-12, atol=0.0)
+
+
+def test_one_word_far_below() -> None:
+    """A root and a word add up in float64: float32 has steps of 0.004 at 60,000."""
+    p = potentials("dense", (1, 1), seed=12, dtype=torch.float32)
+    p.log_leaf.sub_(60_000.0)
+    torch.testing.assert_close(log_z(p), log_z(doubled(p)), rtol=0.0, atol=1e-9)

@@ -170,3 +170,18 @@ def test_what_lies_outside_the_upper_triangle_and_a_length_weighs_nothing() -> N
 def test_shapes_of_the_builder() -> None:
     rules = potentials("mixed").rules
     assert tuple(rule.shape for rule in rules) == shapes(2, 3)
+
+
+def test_a_parent_without_rules_costs_no_second_pass() -> None:
+    p = potentials("dense", (4, 3), p=2, seed=17)
+    for factor in distinct(p.rules):
+        factor[1] = 0.0
+    check(p)
+
+
+def test_padding_does_not_overflow() -> None:
+    """Words of one symbol each stay below 3e38 where words of all symbols would not."""
+    p = potentials("dense", (2, 4), seed=18, dtype=torch.float32)
+    p.rules.leaf_leaf.factors()[0].fill_(1e38)
+    p.log_leaf[:, :, 1:] = -INF
+    check(p, rtol=1e-5, atol=1e-5)
