@@ -29,7 +29,18 @@ def imported(source: str) -> set[str]:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.name)
 def test_oracles_import_nothing_of_ours(path: Path) -> None:
-    allowed = {"ast", "itertools", "math", "pathlib", "re", "numpy", "collections", "dataclasses", "typing", "__future__"}
+    allowed = {
+        "ast",
+        "itertools",
+        "math",
+        "pathlib",
+        "re",
+        "numpy",
+        "collections",
+        "dataclasses",
+        "typing",
+        "__future__",
+    }
     if path.name.startswith("test_"):
         allowed |= {"pytest", "tests"}
     source = path.read_text()
