@@ -27,7 +27,7 @@ COLS, WARPS, STAGES = 256, 8, 3
 STRIPS = (
     128  # whose sums a program of four warps adds up at once: more, beyond 32,768 states, would leave its registers
 )
-ROWS = {16: 64, 32: 16, 64: 16}  # by the padded number of sequences: tiles of 32 rows are thirty times slower
+ROWS = {16: 64, 32: 16, 64: 16}  # by the padded number of sequences: tiles of 32 rows take 25 times as long
 
 
 class TwoWay(NamedTuple):
