@@ -8,8 +8,9 @@ from tests.kernels.scans import ROUND, Given, by_loops, check, given
 
 pytest.importorskip("triton")
 
-from rankfold.kernels.two_way import passes
+from rankfold.kernels.two_way import passes, verdict
 from rankfold.kernels.two_way import triton as kernel
+from rankfold.recursions.chain_scaled import per_entry
 
 pytestmark = HERE
 PRECISIONS = [
@@ -80,7 +81,7 @@ def test_divide(size: int, by_state: bool, monkeypatch: pytest.MonkeyPatch) -> N
     g = torch.Generator().manual_seed(0)
     filtered, future, emission = (torch.rand(t, b, z, generator=g).to(DEVICE) for _ in range(3))
     column, loss = torch.rand(1, z, generator=g).to(DEVICE), torch.rand(z if by_state else 1, generator=g).to(DEVICE)
-    each = torch.rand(t, b, generator=g).to(DEVICE)
+    log_initial = torch.zeros(b, z).to(DEVICE)
     filtered[1, 0, 36] = 1e-37  # below what may be missing, in the last entry of all
     filtered[1, 1, 36], emission[1, 1, 36] = 0.0, 0.0  # nothing can be missing of an impossible observation
     filtered[2, 1], emission[2, 1] = 0.0, 0.0
@@ -88,17 +89,24 @@ def test_divide(size: int, by_state: bool, monkeypatch: pytest.MonkeyPatch) -> N
     target = emission * future
     x, y, e = filtered.double(), future.double(), emission.double()
     least = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps
-    missing = (each.double()[:-1, :, None] * column.double() + loss.double()) * e[1:] * least
-    clear = (missing <= x[1:]).all(-1)
-    assert clear.flatten().tolist() == [False, True, True, True]
+    filtered[0, 0, 3], log_initial[0, 3] = 0.0, -torch.inf  # a state that no sequence begins in
+    filtered[0, 1, 4] = 0.0  # lost: it was possible
+    x = filtered.double()
+    each = per_entry(norm, column).double()
+    missing = (each[:-1, :, None] * column.double() + loss.double()) * e[1:] * least
+    first = (log_initial > -torch.inf).double() * e[0] * least
+    short = ~(torch.cat([first[None], missing]) <= x)
+    assert short.any(-1).flatten().tolist() == [False, True, True, False, False, False]
     # A row of zeros has a norm of 0 and stays one.
     want = x / torch.where(norm == 0, 1.0, norm).double()[..., None], y / future_norm.double()[..., None]
     targets = target.double() / future_norm.double()[..., None]
-    mass, found = passes.divide(filtered, norm, future, future_norm, target, emission, column, loss, each)
+    bound = verdict.bounds(column, None, None)
+    assert bound[0] == column.amax()
+    mass, found = passes.divide(filtered, norm, future, future_norm, target, emission, column, loss, bound, log_initial)
     for one, other in ((filtered, want[0]), (future, want[1]), (target, targets)):
         close(one, other, 2.0**-22 * other)
     close(mass, (want[0] * want[1]).sum(-1), 1e-6 * z)
-    assert torch.equal(found[1:], clear)
+    assert torch.equal(found, short.sum(-1).int())
 
 
 @pytest.mark.parametrize("size", [4096, 16])

@@ -149,3 +149,37 @@ def test_inside_a_captured_graph_what_cannot_be_repeated_is_nan(kind: str, monke
     assert found[1][0].isnan().all()
     check(found[1][1], truth[1][1], 12 * ROUND)
     assert all(x.isnan().any() for x in found[2:])
+
+
+@pytest.mark.parametrize("potentials", ["ordinary", "far apart", "impossible", "lost behind"])
+@pytest.mark.parametrize("kind", ["dense", "low rank", "sum"])
+def test_the_verdict_is_that_of_the_loops_own_formulas(kind: str, potentials: str) -> None:
+    """log Z, whether it is sound, whether the passes agree, and the weights of the posteriors."""
+    p = far_apart(kind) if potentials == "far apart" else ordinary(kind)
+    if potentials == "impossible":
+        p.log_obs[0, 1] = -INF
+    if potentials == "lost behind":  # nothing below 1e-38 comes back from here
+        p.log_obs[0, 2], p.log_obs[0, 2, 3] = -200.0, 0.0
+        p.log_obs[0, 1], p.log_obs[0, 1, 5] = 0.0, -200.0
+    c = checked(p)
+    f = chain_scaled.forward(c, "tf32", both=True)
+    assert f.verdict is not None
+    assert f.ahead is not None
+    plain = f._replace(verdict=None)
+    assert torch.equal(f.verdict.sound, underflow.far_from_underflow(c, plain))
+    inside = c.inside().mT
+    last = chain_scaled._last(inside)
+    mass = (f.ahead.future * f.filtered).sum(-1)
+    limit = chain_scaled.tolerance(c, "tf32")
+    trusted = chain_scaled._accounted(c, plain, mass, f.ahead.norm, last, limit)
+    assert torch.equal(f.verdict.trusted, trusted)
+    assert trusted.all() == (potentials in ("ordinary", "lost behind"))
+    total = (c.last(f.filtered).double() * f.final).sum(-1).log() + c.last(f.log_scale)
+    finite = total > -INF
+    torch.testing.assert_close(f.log_z[finite], (total + c.log_final.amax(-1))[finite], rtol=0.0, atol=1e-6)
+    assert (f.log_z[~finite] == -INF).all()
+    sound = inside & trusted
+    by_state = torch.where(sound, 1 / mass, 0.0)
+    torch.testing.assert_close(f.verdict.by_state, by_state, rtol=1e-5, atol=0.0)
+    by_step = torch.where(sound & ~last, by_state / f.ahead.norm, 0.0)
+    torch.testing.assert_close(f.verdict.by_step, by_step.roll(1, 0), rtol=1e-5, atol=0.0)

@@ -6,13 +6,16 @@ Read next: `params/transitions.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear as linear_map
 from torch.nn.functional import relu
 
 
 class ResidualLayer(nn.Module):
-    """x + relu(L2 relu(L1 x)).   Cost: 2 d^2 multiply-adds a vector."""
+    """x + relu(L2 relu(L1 x)).   Cost: 2 d^2 multiply-adds a vector, twice that for its gradients."""
 
     def __init__(self, dim: int, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -20,7 +23,44 @@ class ResidualLayer(nn.Module):
         self.second = linear(dim, dim, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:  # "... d" -> "... d"
+        if x.ndim > 1 and not torch.is_autocast_enabled(x.device.type):
+            weights = self.first.weight, self.first.bias, self.second.weight, self.second.bias
+            out: Tensor = _Residual.apply(x.flatten(0, -2), *weights)
+            return out.reshape(x.shape)
         return x + relu(self.second(relu(self.first(x))))
+
+
+class _Residual(torch.autograd.Function):
+    """The layer with its gradient written out: sums over rows are products, and the shortcut is added in one.
+
+    Of 16,384 rows on an H200 autograd's own chain takes 0.17 ms, of which 0.05 for two sums over rows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+        inner = torch.addmm(b1, x, w1.T).relu_()
+        outer = torch.addmm(b2, inner, w2.T).relu_()
+        ctx.save_for_backward(x, w1, b1, w2, b2, inner, outer)
+        return x + outer
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        (grad,) = grads
+        x, w1, b1, w2, b2, inner, outer = ctx.saved_tensors
+        if torch.is_grad_enabled():  # it will be differentiated: ordinary operations, of views that autograd may ask
+            own = [y.view_as(y) for y in (x, w1, b1, w2, b2)]
+            out = own[0] + relu(linear_map(relu(linear_map(own[0], *own[1:3])), *own[3:]))
+            return torch.autograd.grad(out, own, grad, create_graph=True)
+        ones = grad.new_ones(len(grad))
+        grad_outer = torch.where(outer > 0, grad, 0.0)
+        grad_inner = torch.where(inner > 0, grad_outer @ w2, 0.0)
+        return (
+            torch.addmm(grad, grad_inner, w1),
+            grad_inner.T @ x,
+            grad_inner.T @ ones,
+            grad_outer.T @ inner,
+            grad_outer.T @ ones,
+        )
 
 
 def residual_mlp(dim: int, num_layers: int, *, leading: bool = False, generator: torch.Generator) -> nn.Sequential:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, linear
 
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.numerics.precision import products_in
@@ -41,7 +41,7 @@ class InnerEmission(NamedTuple):
     def log_obs(self, words: Tensor) -> Tensor:  # "b t" -> "b t z"
         # Few words: their own products can afford float32, whose error would not average out as the normaliser's does.
         with products_in("float32", words.device):
-            return embedding(words, self.word) @ self.state.mT - self.log_norm
+            return linear(embedding(words, self.word), self.state, -self.log_norm)
 
     def log_rows(self, states: Tensor) -> Tensor:  # "k" -> "k v"
         return self.state[states] @ self.word.mT - self.log_norm[states, None]

@@ -7,15 +7,15 @@ Read next: `operators/low_rank.py` for the product, `recursions/chain_log.py` fo
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
 from rankfold.kernels.triton_here import triton_serves
-from rankfold.kernels.two_way import FEW
-from rankfold.numerics.precision import Precision
+from rankfold.kernels.two_way import FEW, LONGEST
+from rankfold.numerics.precision import Precision, round_off
 from rankfold.numerics.scaled import largest
 from rankfold.operators.dense import Dense
 from rankfold.operators.protocol import Composed, Inner
@@ -29,8 +29,6 @@ class Ahead(NamedTuple):
     target: Tensor  # "t b z"   emission * future
     norm: Tensor  # "t b"       what each step was divided by; 1 at the last
     inner: Inner | None = None  # "s b r"   between two maps of the transition, where they were kept
-    mass: Tensor | None = None  # "t b"     filtered . future, where it is known
-    clear: Tensor | None = None  # "t b"    whether nothing that matters is missing (see `underflow`), where known
 
 
 class Losses(NamedTuple):
@@ -39,6 +37,17 @@ class Losses(NamedTuple):
     column: Tensor  # "1 y"          what a vector of ones becomes
     push: Tensor | float  # "y"      from each entry of a pushed vector
     pull: Tensor  # ""               from all entries of a pulled vector and of its source
+
+
+class Verdict(Protocol):
+    """What `kernels/two_way/verdict.py` says of both passes at once."""
+
+    log_z: Tensor  # "b"        float64
+    log_scale: Tensor  # "t b"  float64
+    sound: Tensor  # "b"        whether log_z is free of underflow
+    trusted: Tensor  # "b"      as in `Backward`
+    by_state: Tensor  # "t b"   what makes filtered * future a posterior
+    by_step: Tensor  # "t b"    and a target of the position before its transition's expected use
 
 
 class Forward(NamedTuple):
@@ -52,7 +61,8 @@ class Forward(NamedTuple):
     final: Tensor  # "b z"        exp(log_final) over its largest entry
     log_z: Tensor  # "b"          float64
     ahead: Ahead | None = None  # where both passes ran at once
-    losses: Losses | None = None  # where they came with it
+    losses: Losses | None = None  # where they came with it, and somebody may ask
+    verdict: Verdict | None = None  # where both passes ran at once
 
 
 def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -> Forward:
@@ -60,57 +70,65 @@ def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -
 
     `both`: a backward pass will follow. Where it costs little beside this one, it runs now.
     """
-    emission, log_shift = _emission(c)
-    first = largest(c.log_initial)
-    x = torch.exp(c.log_initial - first)
-    top = largest(c.log_final)
-    final = torch.exp(c.log_final - top)
-    ahead: Ahead | None = None
-    losses: Losses | None = None
+    first, top = largest(c.log_initial), largest(c.log_final)
+    x, final = torch.exp(c.log_initial - first), torch.exp(c.log_final - top)
     if both and passes_meet(c, precision):
-        filtered, norm, ahead, losses = _both(c, x, emission, final, precision)
-    else:
-        filtered, norm = _filtered(c, x, emission)
+        return _both(c, x, final, first[:, 0], top[:, 0], precision)
+    emission, log_shift = _emission(c)
+    filtered, norm = _filtered(c, x, emission)
     log_shift[1:] += c.transition.log_scale
     log_scale = (norm.double().log() + log_shift).cumsum(0) + first[:, 0]
     total = (c.last(filtered).double() * final).sum(-1)
     log_z = total.log() + c.last(log_scale) + top[:, 0]
-    return Forward(filtered, emission, norm, log_shift, log_scale, final, log_z, ahead, losses)
+    return Forward(filtered, emission, norm, log_shift, log_scale, final, log_z)
 
 
 def passes_meet(c: Chain, precision: Precision) -> bool:
     """Whether one reading of the transition can serve both passes: few sequences on a GPU, products below float32."""
     if precision == "float32" or c.log_obs.dtype != torch.float32 or not triton_serves(c.log_obs):
         return False
-    few = c.log_obs.shape[1] > 1 and len(c.log_obs) <= FEW
+    few = 1 < c.log_obs.shape[1] <= LONGEST and len(c.log_obs) <= FEW
     return few and isinstance(c.transition, Composed) and c.transition.is_written
 
 
-def _both(
-    c: Chain, x: Tensor, emission: Tensor, final: Tensor, precision: Precision
-) -> tuple[Tensor, Tensor, Ahead, Losses]:
-    from rankfold.kernels.two_way.passes import divide
+def _both(c: Chain, x: Tensor, final: Tensor, first: Tensor, top: Tensor, precision: Precision) -> Forward:
+    """Both passes at once, and the verdict on them. `first` and `top` are the log-scales of `x` and `final`."""
+    from rankfold.kernels.two_way.passes import divide, weights
     from rankfold.kernels.two_way.triton import two_way
+    from rankfold.kernels.two_way.verdict import bounds, judge
 
     assert isinstance(c.transition, Composed)
+    emission, log_shift = weights(c.log_obs, c.lengths)
+    if isinstance(c.transition.log_scale, Tensor) or c.transition.log_scale:
+        log_shift[1:] += c.transition.log_scale
     ends = _last(c.inside().mT) if c.ragged else None
     found, sums = two_way(c.transition.maps(), x, emission, final, ends, precision)
-    size = sums.column.shape[1]
+    filtered, norm, future, target, future_norm, inner = found
+    size, rank = sums.column.shape[1], 0
+    bound = bounds(sums.column, sums.ahead, sums.behind)
     if sums.second is None or sums.ahead is None or sums.behind is None:
         # What is written out of several terms has lost what they lose in every entry.
         entries = 1 if isinstance(c.transition, Dense) else size
         push: Tensor | float = entries * (c.transition.push_loss() + 2.0 * (entries > 1))
         pull = (2 * sums.column + entries * (c.transition.pull_loss() + 2.0 * (entries > 1))).sum()
+        loss = push if isinstance(push, Tensor) else norm.new_full((1,), push)
     else:  # as LowRank.push_loss and pull_loss, of sums that are there already
-        rank, left, right = len(sums.ahead), sums.ahead.sum(), sums.behind.sum()
-        push = 2.0 * size * sums.second + rank + left
-        pull = 2 * (sums.ahead @ sums.behind) + size * (2.0 * left + rank + right)
-    filtered, norm, future, target, future_norm, inner = found
-    loss = push if isinstance(push, Tensor) else norm.new_full((1,), push)
-    each = per_entry(norm, sums.column)
-    mass, clear = divide(filtered, norm, future, future_norm, target, emission, sums.column, loss, each)
-    ahead = Ahead(future, target, future_norm, inner, mass, clear)
-    return filtered, norm, ahead, Losses(sums.column, push, pull)
+        loss, rank, pull = sums.second, len(sums.ahead), bound[3]
+        push = 2.0 * size * sums.second + rank + bound[1] if may_look(norm) else 0.0
+    mass, short = divide(
+        filtered, norm, future, future_norm, target, emission, sums.column, loss, bound, c.log_initial, rank
+    )
+    verdict = judge(
+        norm, future_norm, mass, short, log_shift, c.lengths, first, top, bound, pull, size,
+        tolerance(c, precision), may_repeat=may_look(norm),
+    )  # fmt: skip
+    ahead, losses = Ahead(future, target, future_norm, inner), Losses(sums.column, push, pull)
+    return Forward(filtered, emission, norm, log_shift, verdict.log_scale, final, verdict.log_z, ahead, losses, verdict)
+
+
+def tolerance(c: Chain, precision: Precision) -> float:
+    """How far the two passes may differ in log Z: by the rounding of their products."""
+    return 16 * round_off(c.log_obs.dtype, precision) * (c.log_obs.shape[1] + 8)
 
 
 def per_entry(norm: Tensor, column: Tensor) -> Tensor:  # "t b", "1 y" -> "t b"
@@ -155,25 +173,30 @@ class Backward(NamedTuple):
     inner: Inner | None  # "n r"   both sides between two maps of the transition, where they are known
 
 
-def backward(c: Chain, f: Forward, weight: Tensor, tolerance: float) -> Backward:  # weight "b"
+def backward(c: Chain, f: Forward, weight: Tensor, precision: Precision) -> Backward:  # weight "b"
     """State posteriors and transition sides, each sequence weighted by `weight`.
 
     Messages only ever lose mass, so posteriors that sum to 1 at every position have lost none.
     """
-    inside = c.inside().mT
-    last = _last(inside)
-    future, target, norm, inner, mass, _ = f.ahead or _future(c, f, last)
-    if mass is None:
+    if f.verdict is not None and f.ahead is not None:
+        future, target, _, inner = f.ahead
+        trusted = f.verdict.trusted
+        by_state, by_step = (x * weight.to(x.dtype) for x in (f.verdict.by_state, f.verdict.by_step))
+    else:
+        inside = c.inside().mT
+        last = _last(inside)
+        future, target, norm, inner = _future(c, f, last)
         mass = (future * f.filtered).sum(-1)
-    trusted = _accounted(c, f, mass, norm, last, tolerance)
-    sound = inside & trusted
-    share = weight.to(mass.dtype) / torch.where(sound, mass, 1.0)
-    # Sequences not trusted are computed elsewhere; inside a captured graph, where they cannot be, they are NaN.
-    doubtful = torch.where(inside & ~trusted, 0.0 if may_look(trusted) else float("nan"), 0.0).to(mass.dtype)
-    by_state, by_step = torch.where(sound, share, doubtful), torch.where(sound & ~last, share / norm, doubtful)
-    posterior, target = _weighed(f.filtered, future, target, by_state, by_step.roll(1, 0), fused=f.ahead is not None)
+        trusted = _accounted(c, f, mass, norm, last, tolerance(c, precision))
+        sound = inside & trusted
+        share = weight.to(mass.dtype) / torch.where(sound, mass, 1.0)
+        # Sequences not trusted are computed elsewhere; inside a captured graph, where they cannot be, they are NaN.
+        doubtful = torch.where(inside & ~trusted, 0.0 if may_look(trusted) else float("nan"), 0.0).to(mass.dtype)
+        by_state = torch.where(sound, share, doubtful)
+        by_step = torch.where(sound & ~last, share / norm, doubtful).roll(1, 0)
+    posterior, target = _weighed(f.filtered, future, target, by_state, by_step, fused=f.ahead is not None)
     if inner is not None:
-        inner = inner[0].flatten(0, 1), (inner[1] * by_step[:-1, :, None]).flatten(0, 1)
+        inner = inner[0].flatten(0, 1), (inner[1] * by_step[1:, :, None]).flatten(0, 1)
     if may_look(trusted) and not trusted.all():  # nothing of them, whatever their messages hold
         inner = None
         for x in (f.filtered, posterior, target):
@@ -226,20 +249,17 @@ def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, t
     gap = (f.log_scale + mass.double().log() + log_future - f.log_z).abs()
     # The logs that are compared are themselves sums of float64 numbers, rounded at every step.
     tolerances = tolerance + (len(mass) + 8) * 2.0**-52 * (f.log_scale.abs() + log_future.abs())
-    in_range = torch.where(last, mass, norm * mass) > _least_mass(c, f)
+    in_range = torch.where(last, mass, norm * mass) > _least_mass(c)
     return torch.where(inside, (gap <= tolerances) & in_range, True).all(0)
 
 
-def _least_mass(c: Chain, f: Forward) -> Tensor:  # ""
+def _least_mass(c: Chain) -> Tensor:  # ""
     """The mass of a message at and above which underflow in one step of it cannot be seen.
 
     A step loses the entries of its source below the smallest normal number, and what the product loses:
     that is below the round-off of the mass. The power keeps a message over norm times mass from overflow.
     """
-    if f.losses is None:
-        one = torch.ones_like(c.log_final[:1])
-        lost = (2 * c.transition.pull(one).to(one.dtype) + c.transition.pull_loss()).sum()
-    else:
-        lost = f.losses.pull
+    one = torch.ones_like(c.log_final[:1])
+    lost = (2 * c.transition.pull(one).to(one.dtype) + c.transition.pull_loss()).sum()
     info = torch.finfo(lost.dtype)
     return (lost * (info.tiny / info.eps)).clamp(min=info.tiny**0.75)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError, may_look
-from rankfold.numerics.precision import Precision, matmul_precision, round_off
+from rankfold.numerics.precision import Precision, matmul_precision
 from rankfold.numerics.scaled import Scaled
 from rankfold.recursions import chain_log, chain_plain, chain_scaled
 from rankfold.recursions.factors import factor_gradients
@@ -106,15 +106,16 @@ class ScaledSolution:
         self.wider.append((index, wider))
         self.log_z[index] = wider.log_z
         self.run.filtered[:, index] = 0.0
-        if self.run.ahead is not None and self.run.ahead.mass is not None:
-            self.run.ahead.mass[:, index] = 0.0  # so that a backward pass that ran already does not count them either
+        if self.run.verdict is not None:  # a backward pass that ran already does not count them either
+            self.run.verdict.trusted[index] = False
+            for x in (self.run.verdict.by_state, self.run.verdict.by_step):
+                x[:, index] = 0.0
 
     def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
         """d (weight . log_z) / d (log_initial, log_obs, log_final, *factors); empty factors if not asked."""
-        c, num_positions = self.chain, self.run.norm.shape[0]
-        tolerance = 16 * round_off(c.log_obs.dtype, self.precision) * (num_positions + 8)
+        c = self.chain
         with self._products():
-            back = chain_scaled.backward(c, self.run, weight, tolerance)
+            back = chain_scaled.backward(c, self.run, weight, self.precision)
             grads = [back.posterior[0].clone(), back.posterior.transpose(0, 1), c.last(back.posterior)]
             if of_transition:
                 grads += factor_gradients(c, back.source, back.target, log=False, inner=back.inner)

@@ -32,6 +32,8 @@ def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
 
 def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
     """Whether every entry that matters exceeds what may be missing from it by 1 / round-off."""
+    if f.verdict is not None:
+        return f.verdict.sound.clone()
     column, loss = _losses(c, f)  # "1 y", "y"
     info = torch.finfo(column.dtype)
     each = per_entry(f.norm, column)  # "t b"
@@ -39,15 +41,13 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
     first = (c.log_initial > float("-inf")).to(column.dtype) * f.emission[0] * (info.tiny / info.eps)
     sound = (first <= f.filtered[0] * f.norm[0].unsqueeze(-1)).all(-1)
     inside = c.inside().mT
-    clear = f.ahead.clear if f.ahead is not None else None
-    if clear is None:
-        clear = torch.ones_like(inside)
-        height = max(1, BLOCK // (num_sequences * num_states))
-        for start in range(1, num_positions, height):
-            at = slice(start, start + height)
-            missing = each[start - 1 : start + height - 1][: len(f.norm[at])].unsqueeze(-1) * column + loss
-            missing = missing * f.emission[at] * (info.tiny / info.eps)
-            clear[at] = (missing <= f.filtered[at] * f.norm[at].unsqueeze(-1)).all(-1)
+    clear = torch.ones_like(inside)
+    height = max(1, BLOCK // (num_sequences * num_states))
+    for start in range(1, num_positions, height):
+        at = slice(start, start + height)
+        missing = each[start - 1 : start + height - 1][: len(f.norm[at])].unsqueeze(-1) * column + loss
+        missing = missing * f.emission[at] * (info.tiny / info.eps)
+        clear[at] = (missing <= f.filtered[at] * f.norm[at].unsqueeze(-1)).all(-1)
     sound &= torch.where(inside[1:], clear[1:], True).all(0)
     at_end = (c.last(each) + 1) * (num_states * info.tiny / info.eps)
     return sound & (at_end <= (c.last(f.filtered) * f.final).sum(-1))

@@ -1,5 +1,5 @@
-"""What follows the scan, one pass over its messages each: the division by their largest entries with the two sums that
-make a result sound, and the posteriors with the two sides of the transition's gradient.
+"""What comes before and after the scan, one pass each: the observations' weights; the messages' division by their
+largest entries with the two sums that make a result sound; the posteriors with the transition's gradient's two sides.
 
 Read next: `recursions/underflow.py` and `recursions/chain_scaled.py`, which say what is computed and why.
 """
@@ -16,19 +16,43 @@ from rankfold.kernels.two_way.products import TINY
 
 SIZE = 4096
 LEAST = tl.constexpr(torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps)
+# What a product may lose: a number, one for each entry, or sums of the second of two maps to be made one.
+ONE, EACH, INNER = (tl.constexpr(i) for i in range(3))
+
+
+@triton.jit
+def _weights(log_obs, lengths, out, top, num, num_positions, width, SIZE: tl.constexpr):
+    """exp(log_obs) over its largest entry, time first, and the log of that; 1 and 0 beyond a length."""
+    row = tl.program_id(0).to(tl.int64)  # b * num_positions + t
+    b, t = row // num_positions, row % num_positions
+    inside = t < tl.load(lengths + b)
+    best = tl.full((SIZE,), float("-inf"), tl.float32)
+    for start in range(0, width, SIZE):
+        at = start + tl.arange(0, SIZE)
+        best = tl.maximum(best, tl.load(log_obs + row * width + at, mask=at < width, other=float("-inf")))
+    largest = tl.max(best, 0)
+    largest = tl.where(inside & (largest > float("-inf")), largest, 0.0)
+    into = t * num + b
+    for start in range(0, width, SIZE):
+        at = start + tl.arange(0, SIZE)
+        x = tl.exp(tl.load(log_obs + row * width + at, mask=at < width, other=float("-inf")) - largest)
+        tl.store(out + into * width + at, tl.where(inside, x, 1.0), mask=at < width)
+    tl.store(top + into, largest.to(tl.float64))
 
 
 @triton.jit
 def _divide(
-    filtered, norm, future, future_norm, target, emission, column, loss, per_entry, mass, short, num, width,
-    SIZE: tl.constexpr, LOSSES: tl.constexpr,
+    filtered, norm, future, future_norm, target, emission, column, loss, bounds, log_initial, mass, short, num, width,
+    rank, SIZE: tl.constexpr, LOSSES: tl.constexpr,
 ):  # fmt: skip
     """Messages over their norms; mass[t, b] = filtered . future; short[t, b]: how many entries may have lost digits."""
     row = tl.program_id(0).to(tl.int64)  # t * num + b
     base = row * width
     below = tl.maximum(tl.load(norm + row), TINY)
     ahead = tl.maximum(tl.load(future_norm + row), TINY)
-    before = tl.load(per_entry + row - num, mask=row >= num, other=0.0)
+    # What a step may lose in any entry by itself, as `chain_scaled.per_entry` says, of the step before.
+    largest = tl.where(row < 2 * num, 2.0, 1.0 + tl.load(bounds))
+    before = largest / tl.load(norm + row - num, mask=row >= num, other=1.0) + 1.0
     sums = tl.zeros((SIZE,), tl.float32)
     unclear = tl.zeros((SIZE,), tl.int32)
     for start in range(0, width, SIZE):
@@ -36,8 +60,13 @@ def _divide(
         inside = at < width
         x = tl.load(filtered + base + at, mask=inside, other=0.0)
         y = tl.load(future + base + at, mask=inside, other=0.0) / ahead
-        lost = tl.load(loss + at, mask=inside, other=0.0) if LOSSES else tl.load(loss)
-        missing = before * tl.load(column + at, mask=inside, other=0.0) + lost
+        if row < num:  # nothing was pushed yet
+            missing = tl.where(tl.load(log_initial + base + at, mask=inside, other=0.0) > float("-inf"), 1.0, 0.0)
+        else:
+            lost = tl.load(loss + at, mask=inside, other=0.0) if LOSSES == EACH else tl.load(loss)
+            if LOSSES == INNER:
+                lost = 2.0 * width * tl.load(loss + at, mask=inside, other=0.0) + rank + tl.load(bounds + 1)
+            missing = before * tl.load(column + at, mask=inside, other=0.0) + lost
         missing = missing * tl.load(emission + base + at, mask=inside, other=0.0) * LEAST
         unclear += tl.where((missing <= x) | (at >= width), 0, 1)
         x = x / below
@@ -67,6 +96,17 @@ def _weigh(
     tl.store(weighted + row * width + at, y, mask=inside)
 
 
+def weights(log_obs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:  # "b t z", "b" -> "t b z", "t b" float64
+    """exp(log_obs) over its largest entry, and the log of that; 1 and 0 beyond a length."""
+    num, num_positions, width = log_obs.shape
+    log_obs = log_obs.contiguous()
+    out = log_obs.new_empty(num_positions, num, width)
+    top = torch.empty(num_positions, num, dtype=torch.float64, device=log_obs.device)
+    size = min(SIZE, triton.next_power_of_2(width))
+    _weights[(num * num_positions,)](log_obs, lengths, out, top, num, num_positions, width, SIZE=size, num_warps=8)
+    return out, top
+
+
 def divide(
     filtered: Tensor,
     norm: Tensor,
@@ -76,20 +116,24 @@ def divide(
     emission: Tensor,
     column: Tensor,
     loss: Tensor,
-    per_entry: Tensor,
-) -> tuple[Tensor, Tensor]:  # "t b z", "t b", ..., "z", "z" or "1", "t b" -> "t b", "t b"
-    """Divide messages by their norms where they lie; the mass of each position, and whether nothing is missing there.
+    bounds: Tensor,
+    log_initial: Tensor,
+    rank: int = 0,
+) -> tuple[Tensor, Tensor]:  # "t b z", "t b", ..., "z", "z" or "1", "4", "b z" -> "t b", "t b"
+    """Divide messages by their norms where they lie; the mass of each position, and how many entries may be missing.
 
-    The second is the comparison of `underflow.far_from_underflow` from the second position on.
+    The second is the comparison of `underflow.far_from_underflow`. With a `rank`, `loss` are the sums of the second of
+    two maps.
     """
     num_positions, num, width = filtered.shape
     mass = torch.empty_like(norm)
     short = torch.empty_like(norm, dtype=torch.int32)
+    kind = INNER if rank else EACH if loss.numel() > 1 else ONE
     _divide[(num_positions * num,)](
-        filtered, norm, future, future_norm, target, emission, column, loss, per_entry, mass, short, num, width,
-        SIZE=min(SIZE, triton.next_power_of_2(width)), LOSSES=loss.numel() > 1, num_warps=8,
+        filtered, norm, future, future_norm, target, emission, column, loss, bounds, log_initial.contiguous(), mass,
+        short, num, width, rank, SIZE=min(SIZE, triton.next_power_of_2(width)), LOSSES=kind.value, num_warps=8,
     )  # fmt: skip
-    return mass, short == 0
+    return mass, short
 
 
 def weigh(
