@@ -25,7 +25,7 @@ class ResidualLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # "... d" -> "... d"
         if x.ndim > 1 and not torch.is_autocast_enabled(x.device.type):
             weights = self.first.weight, self.first.bias, self.second.weight, self.second.bias
-            out: Tensor = _Residual.apply(x.flatten(0, -2), *weights)
+            out: Tensor = _Residual.apply(x.flatten(0, -2), *weights)  # type: ignore[no-untyped-call]
             return out.reshape(x.shape)
         return x + relu(self.second(relu(self.first(x))))
 
@@ -52,8 +52,8 @@ class _Residual(torch.autograd.Function):
             out = own[0] + relu(linear_map(relu(linear_map(own[0], *own[1:3])), *own[3:]))
             return torch.autograd.grad(out, own, grad, create_graph=True)
         ones = grad.new_ones(len(grad))
-        grad_outer = torch.where(outer > 0, grad, 0.0)
-        grad_inner = torch.where(inner > 0, grad_outer @ w2, 0.0)
+        grad_outer = torch.ops.aten.threshold_backward(grad, outer, 0)
+        grad_inner = torch.ops.aten.threshold_backward(grad_outer @ w2, inner, 0)
         return (
             torch.addmm(grad, grad_inner, w1),
             grad_inner.T @ x,

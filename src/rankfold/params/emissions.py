@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
-from rankfold.numerics.precision import products_in
+from rankfold.numerics.precision import current_precision, products_in
 from rankfold.params.blocks import normal, residual_mlp, taken, xavier
 
 InitKind = Literal["spread", "xavier"]
@@ -40,7 +40,9 @@ class InnerEmission(NamedTuple):
 
     def log_obs(self, words: Tensor) -> Tensor:  # "b t" -> "b t z"
         # Few words: their own products can afford float32, whose error would not average out as the normaliser's does.
-        with products_in("float32", words.device):
+        # Only where the recursion itself rounds to bfloat16 it could not be seen.
+        mixed = current_precision(words.device) == "mixed"
+        with products_in("mixed" if mixed else "float32", words.device):
             return linear(embedding(words, self.word), self.state, -self.log_norm)
 
     def log_rows(self, states: Tensor) -> Tensor:  # "k" -> "k v"

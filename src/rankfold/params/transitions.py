@@ -140,7 +140,9 @@ class LowRankTransition(nn.Module):
         Dropped states leave by their index (`keep`) or, where numbers or shapes must stay, by a mask (`stays`).
         """
         table = self.features.by_rank(taken(self.target, keep), keep_features, stays)
-        start = torch.softmax(self.features(self.start(), keep_features) + table.log_total, 0)
+        logits = self.features(self.start(), keep_features) + table.log_total
+        # In float64: one row of float32 is left to a single warp of a GPU, which takes four times as long.
+        start = torch.softmax(logits.double(), 0).to(logits.dtype)
         return table.mix(start), table.share.mT, table.log_total
 
 

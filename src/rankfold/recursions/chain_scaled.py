@@ -7,14 +7,14 @@ Read next: `operators/low_rank.py` for the product, `recursions/chain_log.py` fo
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
 from rankfold.kernels.triton_here import triton_serves
-from rankfold.kernels.two_way import FEW, LONGEST
+from rankfold.kernels.two_way import FEW, LONGEST, Verdict
 from rankfold.numerics.precision import Precision, round_off
 from rankfold.numerics.scaled import largest
 from rankfold.operators.dense import Dense
@@ -37,17 +37,6 @@ class Losses(NamedTuple):
     column: Tensor  # "1 y"          what a vector of ones becomes
     push: Tensor | float  # "y"      from each entry of a pushed vector
     pull: Tensor  # ""               from all entries of a pulled vector and of its source
-
-
-class Verdict(Protocol):
-    """What `kernels/two_way/verdict.py` says of both passes at once."""
-
-    log_z: Tensor  # "b"        float64
-    log_scale: Tensor  # "t b"  float64
-    sound: Tensor  # "b"        whether log_z is free of underflow
-    trusted: Tensor  # "b"      as in `Backward`
-    by_state: Tensor  # "t b"   what makes filtered * future a posterior
-    by_step: Tensor  # "t b"    and a target of the position before its transition's expected use
 
 
 class Forward(NamedTuple):

@@ -11,7 +11,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import pad
 
 from rankfold.kernels.half import half_product, halved
 from rankfold.kernels.tf32 import to_tf32
@@ -194,23 +193,33 @@ def gradients(
     The bias rides along as one more column of the queries.
     """
     kind = torch.bfloat16 if precision == "mixed" else torch.float32
-    columns = (query if not wanted[2] else pad(pad(query, (0, 1), value=1.0), (0, 7))).to(kind)
+    columns = query.to(kind) if not wanted[2] else _with_ones(query, kind)
     keys, dim = key.to(kind), query.shape[1]
     grad = grad.contiguous()
-    grad_query = torch.empty_like(query) if wanted[0] else None
+    found: list[Tensor] = []
     both: Tensor | None = None
     height = max(1, PIECE_OF_LOGITS // table.shape[1])
     for start in range(0, len(table), height):
         rows = slice(start, start + height)
         part = [(weights[rows], own) for weights, own in mixtures]
         logits = _logit_gradient(table[rows], grad[rows], grad_total[rows], part, kind)
-        if grad_query is not None:
-            grad_query[rows] = _product(logits, keys)
+        if wanted[0]:
+            found.append(_product(logits, keys))
         if wanted[1] or wanted[2]:
             more = _product(logits.T, columns[rows])
             both = more if both is None else both.add_(more)
     grad_key = both[:, :dim] if wanted[1] else None
+    grad_query = (found[0] if len(found) == 1 else torch.cat(found)) if wanted[0] else None
     return grad_query, grad_key, both[:, dim] if wanted[2] else None
+
+
+def _with_ones(query: Tensor, kind: torch.dtype) -> Tensor:  # "m d" -> "m d+8"
+    """The queries, a column of ones, and zeros up to a width that products like."""
+    num, dim = query.shape
+    out = torch.zeros(num, dim + 8, dtype=kind, device=query.device)
+    out[:, :dim] = query
+    out[:, dim] = 1.0
+    return out
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:

@@ -27,12 +27,6 @@ def _rounded(x, HALF: tl.constexpr):
 
 
 @triton.jit
-def round_table(x, out, num, HALF: tl.constexpr, SIZE: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    tl.store(out + at, _rounded(tl.load(x + at, mask=at < num), HALF), mask=at < num)
-
-
-@triton.jit
 def _message(x, norm, b, at, num, width, HALF: tl.constexpr, DIVIDED: tl.constexpr):
     """A piece of the messages of all sequences, divided by their largest entries."""
     mask = (b < num)[:, None] & (at < width)[None, :]
@@ -44,11 +38,14 @@ def _message(x, norm, b, at, num, width, HALF: tl.constexpr, DIVIDED: tl.constex
 
 @triton.jit
 def product(
-    weight, x, x_norm, y, y_norm, x_parts, y_parts, num, num_rows, num_cols, per_program,
+    raw, weight, x, x_norm, y, y_norm, x_parts, y_parts, num, num_rows, num_cols, per_program,
     HALF: tl.constexpr, HAS_X: tl.constexpr, HAS_Y: tl.constexpr, X_DIVIDED: tl.constexpr, Y_DIVIDED: tl.constexpr,
-    BATCH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    BATCH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """x W for a strip of rows, and W y for a strip of columns; sums over strips are left to `gather_both`."""
+    """x W for a strip of rows, and W y for a strip of columns; sums over strips are left to `gather_both`.
+
+    FIRST: W is still as it came (`raw`), and is rounded into `weight` on the way.
+    """
     b = tl.arange(0, BATCH)
     cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
     begin = tl.program_id(1) * per_program
@@ -59,12 +56,16 @@ def product(
     for start in range(begin, end, ROWS):
         rows = start + tl.arange(0, ROWS)
         at = rows.to(tl.int64)[:, None] * num_cols + cols[None, :]
-        tile = tl.load(weight + at, mask=(rows < end)[:, None] & (cols < num_cols)[None, :], other=0.0)
+        mask = (rows < end)[:, None] & (cols < num_cols)[None, :]
+        if FIRST:
+            tile = _rounded(tl.load(raw + at, mask=mask, other=0.0), HALF)
+            tl.store(weight + at, tile, mask=mask)
+        else:
+            tile = tl.load(weight + at, mask=mask, other=0.0)
         if HAS_X:
             left = _message(x, x_norm, b, rows, num, num_rows, HALF, X_DIVIDED)
-            acc += tl.dot(
-                left, tile, max_num_imprecise_acc=1
-            )  # added here, rounded: tensor cores cut their own running sums off
+            # Added here, rounded: tensor cores cut their own running sums off.
+            acc += tl.dot(left, tile, max_num_imprecise_acc=1)
         if HAS_Y:
             pulled = tl.dot(tile, right)  # "rows b": the tile is not turned
             into = (tl.program_id(0) * num + b)[None, :].to(tl.int64) * num_rows + rows[:, None]

@@ -8,29 +8,18 @@ these are.
 # mypy: ignore-errors
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from rankfold.kernels.two_way import Verdict
 
 INFO = torch.finfo(torch.float32)
 LEAST = tl.constexpr(INFO.tiny / INFO.eps)
 LEAST_MASS = tl.constexpr(INFO.tiny**0.75)
 ROUND_OFF = tl.constexpr(2.0**-52)
 LARGEST, AHEAD, BEHIND, PULL = (tl.constexpr(i) for i in range(4))  # where `bounds` leaves what
-
-
-class Verdict(NamedTuple):
-    """By sequence, and by position and sequence."""
-
-    log_z: Tensor  # "b"       float64
-    log_scale: Tensor  # "t b" float64
-    sound: Tensor  # "b"       whether log Z is free of underflow
-    trusted: Tensor  # "b"     whether the posteriors of every position account for all of Z
-    by_state: Tensor  # "t b"  1 / mass: what filtered * future is a posterior by; 0 beyond the length
-    by_step: Tensor  # "t b"   1 / (mass norm) of the position before: what a target is weighed by
 
 
 @triton.jit
