@@ -201,7 +201,8 @@ class _Step:
             table.raw, table.weight, left, left_norm, right, right_norm, self.x_parts, self.y_parts, self.num,
             *table.weight.shape, per_program, HALF=self.half, HAS_X=x is not None, HAS_Y=y is not None,
             X_DIVIDED=left_norm is not None, Y_DIVIDED=right_norm is not None,
-            BATCH=self.batch, ROWS=self.rows, COLS=COLS, FIRST=not table.written, num_warps=WARPS, num_stages=STAGES if table.written else FIRST_STAGES,
+            BATCH=self.batch, ROWS=self.rows, COLS=COLS, FIRST=not table.written,
+            num_warps=WARPS, num_stages=STAGES if table.written else FIRST_STAGES,
         )  # fmt: skip
         table.written = True
 
