@@ -55,8 +55,11 @@ def halved(x: Tensor, weight: Tensor | None = None) -> Half:  # "z d", "z"
     return Half(out, top)
 
 
-def half_product(x: Tensor, y: Tensor) -> Tensor:  # "m k", "k n" float16 -> "m n" float32
-    """One product, summed in float32."""
-    if x.is_cuda:
+def half_product(x: Tensor, y: Tensor, more: Tensor | None = None) -> Tensor:  # "m k", "k n" float16, "m n" -> "m n"
+    """One product, summed in float32, with `more` added to it."""
+    if not x.is_cuda:
+        found = x.float() @ y.float()
+        return found if more is None else found + more
+    if more is None:
         return torch.mm(x, y, out_dtype=torch.float32)
-    return x.float() @ y.float()
+    return torch.addmm(more, x, y, out_dtype=torch.float32)

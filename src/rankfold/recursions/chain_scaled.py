@@ -59,10 +59,10 @@ def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -
 
     `both`: a backward pass will follow. Where it costs little beside this one, it runs now.
     """
+    if both and passes_meet(c, precision):
+        return _both(c, precision)
     first, top = largest(c.log_initial), largest(c.log_final)
     x, final = torch.exp(c.log_initial - first), torch.exp(c.log_final - top)
-    if both and passes_meet(c, precision):
-        return _both(c, x, final, first[:, 0], top[:, 0], precision)
     emission, log_shift = _emission(c)
     filtered, norm = _filtered(c, x, emission)
     log_shift[1:] += c.transition.log_scale
@@ -80,14 +80,17 @@ def passes_meet(c: Chain, precision: Precision) -> bool:
     return few and isinstance(c.transition, Composed) and c.transition.is_written
 
 
-def _both(c: Chain, x: Tensor, final: Tensor, first: Tensor, top: Tensor, precision: Precision) -> Forward:
-    """Both passes at once, and the verdict on them. `first` and `top` are the log-scales of `x` and `final`."""
+def _both(c: Chain, precision: Precision) -> Forward:
+    """Both passes at once, and the verdict on them."""
     from rankfold.kernels.two_way.passes import divide, weights
     from rankfold.kernels.two_way.triton import two_way
     from rankfold.kernels.two_way.verdict import bounds, judge
 
     assert isinstance(c.transition, Composed)
     emission, log_shift = weights(c.log_obs, c.lengths)
+    (x, first), (final, top) = (
+        (y[0], scale[0]) for y, scale in (weights(end[:, None], c.lengths) for end in (c.log_initial, c.log_final))
+    )
     if isinstance(c.transition.log_scale, Tensor) or c.transition.log_scale:
         log_shift[1:] += c.transition.log_scale
     ends = _last(c.inside().mT) if c.ragged else None

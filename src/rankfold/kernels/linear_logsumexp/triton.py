@@ -122,10 +122,10 @@ def gradients(
     q, k = halves
     weighted = halved(query, grad.contiguous()) if wanted[1] else None
     grad_query = torch.empty_like(query) if wanted[0] else None
-    grad_key = torch.zeros_like(key) if wanted[1] else None
     grad_bias = torch.zeros_like(bias) if wanted[2] else None
     (num_rows, dim), num_keys = query.shape, len(key)
     width = triton.cdiv(num_keys, ALIGNED) * ALIGNED
+    grad_key = query.new_zeros(width, dim) if wanted[1] else None
     keys = torch.nn.functional.pad(k.half, (0, 0, 0, width - num_keys))
     height = min(num_rows, max(TILE, BLOCK // width // TILE * TILE))
     block = torch.empty(height, width, dtype=torch.float16, device=query.device)
@@ -140,11 +140,11 @@ def gradients(
         if grad_query is not None:
             torch.mul(half_product(share, keys), grad[rows, None] * (k.scale / LIFT.value), out=grad_query[rows])
         if grad_key is not None:
-            grad_key += half_product(share.T, weighted.half[rows])[:num_keys]
+            grad_key = half_product(share.T, weighted.half[rows], grad_key)
         if grad_bias is not None:
             grad_bias += (share.T.float() @ grad[rows])[:num_keys] / LIFT.value
     if grad_key is not None:
-        grad_key *= weighted.scale / LIFT.value
+        grad_key = grad_key[:num_keys] * (weighted.scale / LIFT.value)
     return grad_query, grad_key, grad_bias
 
 

@@ -27,6 +27,12 @@ def _rounded(x, HALF: tl.constexpr):
 
 
 @triton.jit
+def round_table(x, out, num, HALF: tl.constexpr, SIZE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    tl.store(out + at, _rounded(tl.load(x + at, mask=at < num), HALF), mask=at < num)
+
+
+@triton.jit
 def _message(x, norm, b, at, num, width, HALF: tl.constexpr, DIVIDED: tl.constexpr):
     """A piece of the messages of all sequences, divided by their largest entries."""
     mask = (b < num)[:, None] & (at < width)[None, :]
@@ -38,14 +44,11 @@ def _message(x, norm, b, at, num, width, HALF: tl.constexpr, DIVIDED: tl.constex
 
 @triton.jit
 def product(
-    raw, weight, x, x_norm, y, y_norm, x_parts, y_parts, num, num_rows, num_cols, per_program,
+    weight, x, x_norm, y, y_norm, x_parts, y_parts, num, num_rows, num_cols, per_program,
     HALF: tl.constexpr, HAS_X: tl.constexpr, HAS_Y: tl.constexpr, X_DIVIDED: tl.constexpr, Y_DIVIDED: tl.constexpr,
-    BATCH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, FIRST: tl.constexpr,
+    BATCH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """x W for a strip of rows, and W y for a strip of columns; sums over strips are left to `gather_both`.
-
-    FIRST: W is still as it came (`raw`), and is rounded into `weight` on the way.
-    """
+    """x W for a strip of rows, and W y for a strip of columns; sums over strips are left to `gather_both`."""
     b = tl.arange(0, BATCH)
     cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
     begin = tl.program_id(1) * per_program
@@ -56,12 +59,7 @@ def product(
     for start in range(begin, end, ROWS):
         rows = start + tl.arange(0, ROWS)
         at = rows.to(tl.int64)[:, None] * num_cols + cols[None, :]
-        mask = (rows < end)[:, None] & (cols < num_cols)[None, :]
-        if FIRST:
-            tile = _rounded(tl.load(raw + at, mask=mask, other=0.0), HALF)
-            tl.store(weight + at, tile, mask=mask)
-        else:
-            tile = tl.load(weight + at, mask=mask, other=0.0)
+        tile = tl.load(weight + at, mask=(rows < end)[:, None] & (cols < num_cols)[None, :], other=0.0)
         if HAS_X:
             left = _message(x, x_norm, b, rows, num, num_rows, HALF, X_DIVIDED)
             # Added here, rounded: tensor cores cut their own running sums off.

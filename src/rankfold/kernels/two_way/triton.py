@@ -12,19 +12,18 @@ Read next: `kernels/two_way/products.py`, the kernels; `recursions/chain_scaled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from rankfold.kernels.two_way.products import BACKWARD, FORWARD, NOTHING, PLAIN, gather_both, product
+from rankfold.kernels.two_way.products import BACKWARD, FORWARD, NOTHING, PLAIN, gather_both, product, round_table
 from rankfold.numerics.precision import Precision
 
 # Of an H200's 132 multiprocessors; sizes of a tile with up to 16 sequences: measured there, 2026-11-15.
 PROGRAMS = {"tf32": 132, "bf16": 264}
-COLS, WARPS, STAGES, FIRST_STAGES = 256, 8, 3, 2
+COLS, WARPS, STAGES = 256, 8, 3
 # Whose sums a program of four warps adds up at once: more, beyond 32,768 states, would leave its registers.
 STRIPS = 128
 ROWS = {16: 64, 32: 16, 64: 16}  # by the padded number of sequences: tiles of 32 rows take 25 times as long
@@ -41,24 +40,11 @@ class TwoWay(NamedTuple):
     inner: tuple[Tensor, Tensor] | None  # "s b r" each: filtered after the first of two maps; target before it
 
 
-@dataclass
-class _Map:
-    """A matrix "k n" as its rows lie in memory, or its transpose (flipped).
+class _Map(NamedTuple):
+    """A matrix "k n" as its rows lie in memory, or its transpose (flipped)."""
 
-    The first product with it leaves its entries, rounded to what products make of them, in `weight`.
-    """
-
-    raw: Tensor
     weight: Tensor
     flipped: bool
-    written: bool = False
-
-    @classmethod
-    def of(cls, x: Tensor, *, half: bool) -> _Map:
-        """Nothing is rounded yet."""
-        flipped = x.stride(0) == 1 and x.stride(1) != 1
-        raw = (x.T if flipped else x).contiguous()
-        return cls(raw, torch.empty_like(raw, dtype=torch.bfloat16 if half else torch.float32), flipped)
 
 
 class _Out(NamedTuple):
@@ -97,7 +83,7 @@ def two_way(
     only. Cost: t readings of A for both passes, of half the bytes in "bf16". Float32; the sums too.
     """
     num_positions, num, _ = emission.shape
-    tables = [_Map.of(x, half=precision == "bf16") for x in maps]
+    tables = [_operand(x, half=precision == "bf16") for x in maps]
     filtered, future, target = (torch.empty_like(emission) for _ in range(3))
     norm, future_norm = (emission.new_zeros(num_positions, num) for _ in range(2))
     torch.mul(first, emission[0], out=filtered[0])
@@ -141,7 +127,8 @@ def _sums(tables: Sequence[_Map], like: Tensor) -> Sums:
     if len(tables) == 1:
         step(0, (ones, None), None, _Out(PLAIN.value, column), None)
         return Sums(column[:1], None, None, None)
-    rank = tables[0].weight.shape[0 if tables[0].flipped else 1]
+    weight, flipped = tables[0]
+    rank = weight.shape[0] if flipped else weight.shape[1]
     ahead, behind = like.new_empty(2, rank), like.new_empty(2, rank)
     step(0, (ones, None), None, _Out(PLAIN.value, ahead), None)
     total = ahead[0].clone()
@@ -182,7 +169,7 @@ class _Step:
         backward: _Out | None,
     ) -> None:
         """x W to `forward` and W y to `backward`; messages come with what they are to be divided by."""
-        weight, flipped = self.tables[which].weight, self.tables[which].flipped
+        weight, flipped = self.tables[which]
         columns, strips, _ = self.grids[which]
         num_rows, num_cols = weight.shape
         self.multiply(which, *((y, x) if flipped else (x, y)))
@@ -193,18 +180,16 @@ class _Step:
         self, which: int, x: tuple[Tensor, Tensor | None] | None, y: tuple[Tensor, Tensor | None] | None
     ) -> None:
         """The two products with the map as it lies in memory, strip by strip."""
-        table = self.tables[which]
+        weight = self.tables[which].weight
         columns, strips, per_program = self.grids[which]
         left, left_norm = x or (None, None)
         right, right_norm = y or (None, None)
         product[columns, strips](
-            table.raw, table.weight, left, left_norm, right, right_norm, self.x_parts, self.y_parts, self.num,
-            *table.weight.shape, per_program, HALF=self.half, HAS_X=x is not None, HAS_Y=y is not None,
-            X_DIVIDED=left_norm is not None, Y_DIVIDED=right_norm is not None,
-            BATCH=self.batch, ROWS=self.rows, COLS=COLS, FIRST=not table.written,
-            num_warps=WARPS, num_stages=STAGES if table.written else FIRST_STAGES,
+            weight, left, left_norm, right, right_norm, self.x_parts, self.y_parts, self.num, *weight.shape,
+            per_program, HALF=self.half, HAS_X=x is not None, HAS_Y=y is not None, X_DIVIDED=left_norm is not None,
+            Y_DIVIDED=right_norm is not None, BATCH=self.batch, ROWS=self.rows, COLS=COLS,
+            num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
-        table.written = True
 
     def _gather(
         self, x_side: tuple[Tensor, int, int], y_side: tuple[Tensor, int, int], forward: _Out, backward: _Out
@@ -225,3 +210,12 @@ class _Step:
 
 
 _NOWHERE = _Out(NOTHING.value, None)
+
+
+def _operand(x: Tensor, *, half: bool) -> _Map:
+    """A copy with its entries rounded, once, to what the product would make of them."""
+    flipped = x.stride(0) == 1 and x.stride(1) != 1
+    x = (x.T if flipped else x).contiguous()
+    out = torch.empty_like(x, dtype=torch.bfloat16 if half else torch.float32)
+    round_table[(triton.cdiv(x.numel(), 4096),)](x, out, x.numel(), HALF=half, SIZE=4096, num_warps=8)
+    return _Map(out, flipped)
