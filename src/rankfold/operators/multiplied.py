@@ -10,12 +10,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from rankfold.numerics.precision import current_precision, product, summed_outer
+from rankfold.numerics.precision import STRETCH, current_precision, product, summed_outer
 from rankfold.operators.dense import Dense
 from rankfold.operators.factor import Factor
 from rankfold.operators.protocol import Inner
-
-STRETCH = 8192  # terms of a sum that tensor cores take at once
 
 
 class Multiplied(Dense):

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankfold.kernels.half import Half, half_product, halved
+from rankfold.kernels.half import half_product, halved
 from rankfold.kernels.tf32 import to_tf32
 from rankfold.numerics.precision import Products
 
@@ -151,17 +151,9 @@ def shares(
     """The table and the log-normalisers; "mixed" multiplies half-precision operands: TF32 would not round them less."""
     if precision != "mixed":
         return _normalised(torch.mm(query, key.T), None, bias, dropout, generator, rounded=precision == "tf32")
-    q, k = _halved(query), _halved(key)
+    q, k = halved(query), halved(key)
     table = half_product(q.half, k.half.T)
     return _normalised(table, q.scale * k.scale, bias, dropout, generator, rounded=True)
-
-
-def _halved(x: Tensor) -> Half:
-    """A matrix in half precision, laid out as it was: products take it either way."""
-    if x.is_contiguous() or not x.mT.is_contiguous():
-        return halved(x)
-    half, scale = halved(x.mT)
-    return Half(half.mT, scale)
 
 
 def _normalised(
