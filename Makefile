@@ -10,6 +10,7 @@ FILES := pyproject.toml constraints.txt
 
 demo: $(VENV)/.plots
 	$(BIN)/rankfold demo
+	$(BIN)/rankfold demo --grammar
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m "not gpu and not slow"

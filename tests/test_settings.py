@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.settings import assign, build, differences, read_toml, to_mapping, to_toml
+from rankfold.settings import assign, build, choose, differences, read_toml, to_mapping, to_toml
 
 
 @dataclass(frozen=True)
@@ -252,3 +252,64 @@ def test_files_are_read_or_refused_by_name(tmp_path: Path) -> None:
         read_toml(tmp_path / "none.toml")
     with pytest.raises(DataError, match="Is a directory"):
         read_toml(tmp_path)
+
+
+@dataclass(frozen=True)
+class Chain:
+    family: Literal["hmm", "lhmm"] = "hmm"
+    num_states: int = 3
+
+
+@dataclass(frozen=True)
+class Grammar:
+    family: Literal["npcfg", "spcfg"] = "npcfg"
+    kinds: tuple[Literal["span", "leaf"], ...] = ("span",)
+
+
+@dataclass(frozen=True)
+class Either:
+    model: Chain | Grammar = field(default_factory=Chain)
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("", Chain()),
+        ("[model]\nnum_states = 4", Chain(num_states=4)),
+        ('[model]\nfamily = "lhmm"', Chain("lhmm")),
+        ('[model]\nfamily = "spcfg"\nkinds = ["leaf", "span"]', Grammar("spcfg", ("leaf", "span"))),
+    ],
+)
+def test_a_table_of_several_classes_is_chosen_by_its_family(text: str, model: Chain | Grammar) -> None:
+    found = build(Either, tomllib.loads(text), source="r.toml")
+    assert found == Either(model)
+    assert build(Either, tomllib.loads(to_toml(found)), source="r.toml") == found
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({"model": {"family": "spcg"}}, ["model.family is 'spcg'", "hmm, lhmm, npcfg, spcfg", "Did you mean spcfg?"]),
+        ({"model": {"family": 3}}, ["model.family is 3"]),
+        ({"model": {"family": "npcfg", "num_states": 3}}, ["unknown key model.num_states", "family, kinds"]),
+        ({"model": 3}, ["model is 3", "a table was expected"]),
+        ({"model": {"family": "npcfg", "kinds": ["span", "lef"]}}, ["model.kinds[1]", "Did you mean leaf?"]),
+    ],
+)
+def test_a_table_of_several_classes_is_refused_by_name(mapping: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(DataError) as error:
+        build(Either, mapping, source="r.toml")
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_choosing_by_hand() -> None:
+    assert choose((Chain, Grammar), {"family": "spcfg"}, source="x") is Grammar
+    assert choose((Chain, Grammar), {}, source="x") is Chain
+    with pytest.raises(DataError, match="x: family is 'z'"):
+        choose((Chain, Grammar), {"family": "z"}, source="x")
+
+
+def test_differences_of_tables_of_different_classes() -> None:
+    found = differences(Either(Chain()), Either(Grammar()))
+    assert found == ["model.family: 'hmm' -> 'npcfg'", "model.num_states: 3 -> None", "model.kinds: None -> ['span']"]

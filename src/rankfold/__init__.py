@@ -4,7 +4,11 @@ from rankfold.decoding.entropy import entropy
 from rankfold.decoding.online import Filtered, FilterState, filter, predict, step
 from rankfold.decoding.posterior import ExpectedCounts, expected_counts, state_posterior
 from rankfold.decoding.sample import sample
-from rankfold.decoding.trees import span_posterior
+from rankfold.decoding.tree_best import joint_map_tree, sample_tree, viterbi_tree
+from rankfold.decoding.tree_generate import Generated, generate_trees
+from rankfold.decoding.tree_mbr import mbr_tree
+from rankfold.decoding.tree_records import ParsedTree
+from rankfold.decoding.trees import leaf_posterior, span_posterior
 from rankfold.decoding.viterbi import BestPath, JointPath, joint_map, viterbi
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.models import HMM, BlockHMM, ModelConfig, RankHMM, build_model, load_model
@@ -21,6 +25,7 @@ from rankfold.operators import (
     Operator,
     RowScaled,
     Sum,
+    rank_space,
 )
 from rankfold.recursions import chain, tree
 from rankfold.recursions.chain_blocks import BlockChainPotentials
@@ -46,11 +51,13 @@ __all__ = [
     "ExpectedCounts",
     "FilterState",
     "Filtered",
+    "Generated",
     "JointPath",
     "LowRank",
     "MaxOperator",
     "ModelConfig",
     "Operator",
+    "ParsedTree",
     "RankHMM",
     "RowScaled",
     "Scaled",
@@ -63,13 +70,20 @@ __all__ = [
     "entropy",
     "expected_counts",
     "filter",
+    "generate_trees",
     "joint_map",
+    "joint_map_tree",
+    "leaf_posterior",
     "load_model",
+    "mbr_tree",
     "predict",
+    "rank_space",
     "sample",
+    "sample_tree",
     "span_posterior",
     "state_posterior",
     "step",
     "tree",
     "viterbi",
+    "viterbi_tree",
 ]

@@ -13,7 +13,7 @@ import math
 import re
 import tomllib
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -32,10 +32,25 @@ def build(cls: type[Settings], mapping: Mapping[str, Any], *, source: str | Path
     """The settings in a parsed TOML or JSON file; `source` stands in front of every error.
 
     Fields are int, float, bool, str, `Literal` strings, tuples of one type, dataclasses, or one of these `| None`.
-    A whole number is welcome as a float; nothing else is converted. A field that is not in the mapping takes its
-    default.
+    A field may also be one of several dataclasses (`A | B`): see `choose`. A whole number is welcome as a float;
+    nothing else is converted. A field that is not in the mapping takes its default.
     """
     return _build(cls, mapping, str(source), "")
+
+
+def choose(classes: Sequence[type[Any]], mapping: Any, *, source: str | Path, key: str = "") -> type[Any]:
+    """The one of several dataclasses that a table is for: its `family` is among that class's `Literal` choices.
+
+    The first where the table names no family. `key` is the table's dotted name, for the error.
+    """
+    family = mapping.get("family") if isinstance(mapping, Mapping) else None
+    if family is None:
+        return classes[0]
+    known = {name: cls for cls in classes for name in get_args(get_type_hints(cls)["family"])}
+    if isinstance(family, str) and family in known:
+        return known[family]
+    where = f"{key}.family" if key else "family"
+    raise _wrong(family, "one of " + ", ".join(known), str(source), where, hint=_nearest(str(family), known))
 
 
 def to_mapping(settings: DataclassInstance) -> dict[str, Any]:
@@ -130,6 +145,8 @@ def _convert(hint: Any, value: Any, source: str, key: str) -> Any:
     if origin in (Union, types.UnionType) and len(arguments) == 2 and types.NoneType in arguments:
         (inner,) = (argument for argument in arguments if argument is not types.NoneType)
         return None if value is None else _convert(inner, value, source, key)
+    if origin in (Union, types.UnionType) and all(dataclasses.is_dataclass(argument) for argument in arguments):
+        return _build(choose(arguments, value, source=source, key=key), value, source, key + ".")
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
         if not isinstance(value, list | tuple):
             raise _wrong(value, "a list", source, key)
@@ -237,7 +254,7 @@ def _value(text: str) -> Any:
 
 def _differences(a: Any, b: Any, key: str) -> Iterator[str]:
     if isinstance(a, dict) and isinstance(b, dict):
-        for name in a:
-            yield from _differences(a[name], b[name], f"{key}.{name}" if key else name)
+        for name in dict.fromkeys([*a, *b]):  # a table of another class has other names: None on the side without it
+            yield from _differences(a.get(name), b.get(name), f"{key}.{name}" if key else name)
     elif a != b:
         yield f"{key}: {a!r} -> {b!r}"

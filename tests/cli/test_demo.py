@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from rankfold.cli import demo, main
+from rankfold.analysis.bracketing import evaluate_brackets
+from rankfold.analysis.branching import right_branching
+from rankfold.cli import demo, demo_grammar, main
+from rankfold.data.brackets import parse_tree, read_trees
+from rankfold.data.toy_grammar import write_toy_corpus
 from rankfold.training.recipes import load_recipe
 
 TINY = ["model.num_states=8", "model.rank=4", "model.dim=4", "train.updates=6", "train.evaluate_every=3"]
@@ -90,3 +94,34 @@ def test_families_without_words_of_their_own_are_refused(tmp_path: Path, capsys:
 
 def test_the_shipped_recipe_has_at_least_a_thousand_states() -> None:
     assert load_recipe("demo").model.num_states >= 1024
+
+
+def test_a_grammar_is_induced_and_its_trees_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(folder: Path) -> None:
+        write_toy_corpus(folder, num=60, num_held_out=12)
+
+    monkeypatch.setattr(demo_grammar, "write_toy_corpus", write)
+    settings = ["train.updates=4", "train.evaluate_every=2", "model.num_nonterminals=3", "model.num_preterminals=4"]
+    assert main(["demo", "--grammar", "--out", str(tmp_path), "--json", "--set", *settings]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["run"] == min(found["valid_perplexity"], key=found["valid_perplexity"].get)
+    assert [Path(run).name for run in found["valid_perplexity"]] == ["grammar-1", "grammar-2"]
+    assert found["sentences"] == 12
+    gold = read_trees(tmp_path / "toy-corpus" / "test.trees").trees
+    expected = evaluate_brackets([right_branching(tree.words) for tree in gold], gold)
+    assert found["right_branching"]["sentence_uf1"] == pytest.approx(expected.uf1.sentence)
+    assert all(Path(path).read_text().startswith("<svg") for path in found["pictures"])
+    for trees in found["trees"]:
+        assert parse_tree(trees["true"]).words == parse_tree(trees["induced"]).words
+    text = demo_grammar.grammar_text(found)
+    assert "right-branching" in text
+    assert " ".join(parse_tree(found["trees"][0]["true"]).words) in text
+
+
+@pytest.mark.slow
+def test_the_demo_finds_the_trees(tmp_path: Path) -> None:
+    found = demo_grammar.demo_grammar(tmp_path, settings=[])
+    assert found["induced"]["sentence_uf1"] > 0.8
+    assert found["right_branching"]["sentence_uf1"] < 0.7

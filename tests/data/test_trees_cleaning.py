@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankfold.data.brackets import parse_tree, parse_trees
-from rankfold.data.tree_cleaning import PENN_WORD_TAGS, base_label, clean_trees, number_to_n
+from rankfold.data.spelling import number_to_n
+from rankfold.data.tree_cleaning import PENN_WORD_TAGS, base_label, clean_trees
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError, UnsupportedError
 

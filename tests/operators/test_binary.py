@@ -17,15 +17,15 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 def by_loops(rule: BinaryOperator, sentence: int) -> Tensor:  # "a n m"
     """The tensor of one sentence from an operator's factors, by its formula, entry by entry."""
-    wide = {BinaryCPD: (2, 2, 2), BinaryDense: (3,), BinaryMatricised: (2, 3)}[type(rule)]
+    wide = {BinaryCPD: (2, 2, 2)[-len(rule.factors()) :], BinaryDense: (3,), BinaryMatricised: (2, 3)}[type(rule)]
     factors = [x[sentence] if x.ndim > axes else x for x, axes in zip(rule.factors(), wide, strict=True)]
     if isinstance(rule, BinaryDense):
         return factors[0]
     out = torch.zeros(rule.shape, dtype=torch.float64)
     for a, n, m, r in itertools.product(*map(range, rule.shape), range(factors[0].shape[-1])):
         if isinstance(rule, BinaryCPD):
-            head, left, right = factors
-            out[a, n, m] += head[a, r] * left[n, r] * right[m, r]
+            *head, left, right = factors
+            out[a, n, m] += (head[0][a, r] if head else float(a == r)) * left[n, r] * right[m, r]
         else:
             parent, pair = factors
             out[a, n, m] += parent[a, r] * pair[n, m, r]
@@ -36,7 +36,9 @@ def tensors(case: BinaryCase, rule: BinaryOperator) -> Tensor:  # "b a n m"
     """The same for every sentence, from weights."""
     linear = rule
     if case.is_log:
-        linear = type(rule)(*(x.exp() for x in rule.factors()))
+        factors = [x.exp() for x in rule.factors()]
+        without_head = isinstance(rule, BinaryCPD) and len(factors) == 2
+        linear = BinaryCPD(None, *factors) if without_head else type(rule)(*factors)
     return torch.stack([by_loops(linear, b) for b in range(B)])
 
 
@@ -138,6 +140,20 @@ def test_unchecked_looks_at_no_value() -> None:
     assert BinaryCPD.unchecked(bad, bad, bad).shape == (2, 2, 2)
     assert BinaryDense.unchecked(-torch.ones(2, 2, 2)).shape == (2, 2, 2)
     assert BinaryMatricised.unchecked(bad, -torch.ones(2, 2, 2)).shape == (2, 2, 2)
+
+
+def test_what_rules_share_is_named_alike() -> None:
+    one, other = torch.rand(3, 2), torch.rand(3, 2)
+    same, both = BinaryCPD(one, one, other), BinaryCPD(one, other, other)
+    assert same.head_of == both.head_of
+    assert same.right_of == both.right_of
+    assert same.left_of != both.left_of
+    assert BinaryCPD(other, one, other).head_of != same.head_of
+    assert BinaryCPD.from_log(one, one, other).left_of != same.left_of
+    bare = BinaryCPD(None, one, other)
+    assert bare.head_of == BinaryCPD.from_log(None, other, one).head_of  # the identity, whatever the sides
+    assert bare.head_of != BinaryCPD(None, torch.rand(2, 3), torch.rand(2, 3)).head_of
+    assert BinaryDense(torch.rand(2, 2, 2)).left_of == BinaryMatricised(one, torch.rand(2, 2, 2)).left_of
 
 
 def test_a_branch_takes_its_factors_apart_and_together(generator: torch.Generator) -> None:

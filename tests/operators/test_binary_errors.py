@@ -70,6 +70,7 @@ def test_logs_outside_the_domain(case: str, value: float) -> None:
             r"(?s)the rank, but they are \{'head': 2, 'left': 4, 'right': 2\}.*head\[a, r\], left\[n, r\]",
         ),
         (lambda: BinaryCPD.from_log(ONE, ONE, torch.ones(3, 1)), "'log_right': 1"),
+        (lambda: BinaryCPD(None, ONE, torch.ones(3, 1)), r"the rank, but they are \{'left': 2, 'right': 1\}"),
         (
             lambda: BinaryMatricised(torch.ones(3, 4), CUBE),
             r"(?s)the rank, but parent has 4 and pair 2\..*parent\[a, r\], pair\[n, m, r\]",

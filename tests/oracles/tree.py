@@ -83,3 +83,34 @@ def rule_gradient(leaf, rules, root, root_leaf, span) -> dict:  # type: ignore[n
             for row in table:
                 row[:] = [x / total if total else 0.0 for x in row]
     return found
+
+
+def labelled(tree) -> set:  # type: ignore[no-untyped-def]
+    """(i, j, label) of the spans of two words and more."""
+    if len(tree) == 3:
+        return set()
+    return {tree[:3]} | labelled(tree[3]) | labelled(tree[4])
+
+
+def bracketings(i, j) -> Iterator[frozenset]:  # type: ignore[no-untyped-def]
+    """The brackets of every binary tree over words i..j-1, two words and more."""
+    if j - i == 1:
+        yield frozenset()
+        return
+    for k in range(i + 1, j):
+        for left, right in itertools.product(list(bracketings(i, k)), list(bracketings(k, j))):
+            yield frozenset({(i, j)}) | left | right
+
+
+def expected(weights, parts) -> dict:  # type: ignore[no-untyped-def]
+    """How probable each part of a tree is, for trees of these weights; `parts` gives those of one."""
+    total, found = sum(weights.values()), {}
+    for tree, weight in weights.items():
+        for part in parts(tree):
+            found[part] = found.get(part, 0.0) + weight / total
+    return found
+
+
+def best_expected(length, posterior) -> float:  # type: ignore[no-untyped-def]
+    """The largest sum of posteriors {(i, j): probability} of the brackets of a binary tree."""
+    return max(sum(posterior.get(ends, 0.0) for ends in brackets) for brackets in bracketings(0, length))

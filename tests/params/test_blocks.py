@@ -11,7 +11,7 @@ from tests.params.build import close, layer, seeded, stirred, through
 
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_residual_layer(dim: int, generator: torch.Generator) -> None:
-    module = stirred(ResidualLayer(dim, generator=generator))
+    module = stirred(ResidualLayer(linear(dim, dim, generator=generator), linear(dim, dim, generator=generator)))
     x = 2 * torch.randn(3, 4, dim, generator=generator, dtype=torch.float64)
     network = torch.nn.Sequential(module)
     close(module(x), [[through(network, row) for row in rows] for rows in x.tolist()])

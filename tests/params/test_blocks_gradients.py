@@ -6,11 +6,12 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import linear, relu
 
 from rankfold.params.block_parts import _Blocks
-from rankfold.params.blocks import ResidualLayer
+from rankfold.params.blocks import ResidualLayer, residual_mlp
 
 
 def layer(dim: int = 3) -> ResidualLayer:
-    found = ResidualLayer(dim, generator=torch.Generator().manual_seed(1)).double()
+    found = residual_mlp(dim, 1, generator=torch.Generator().manual_seed(1)).double()[0]
+    assert isinstance(found, ResidualLayer)
     for x in (found.first.bias, found.second.bias):
         torch.nn.init.uniform_(x, -0.5, 0.5, generator=torch.Generator().manual_seed(2))
     return found

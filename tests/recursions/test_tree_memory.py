@@ -70,11 +70,17 @@ def test_what_waits_for_the_gradient_is_the_chart() -> None:
     assert (
         sum(x.untyped_storage().nbytes() for x in fresh) <= 8
     )  # two numbers, expanded: no brackets weighed, no root for a word
-    solution = out.grad_fn.solution  # type: ignore[union-attr]
-    kept = {x.data_ptr(): x for field in solution.chart for x in (field if isinstance(field, list) else [field])}
-    entries = sum(x.numel() for x in kept.values())
-    spans = B * T * (T + 1) // 2
-    assert entries <= 2 * CHART + spans * (N + 3) + B * T * (P + 1) + 2 * B * (T + 1) ** 2 + B
+    chart = out.grad_fn.solution.chart  # type: ignore[union-attr]
+    fields = vars(chart).values() if hasattr(chart, "__dict__") else chart
+    kept = {x.data_ptr(): x for field in fields for x in (field if isinstance(field, list) else [field]) if _is(x)}
+    spans, splits = B * T * (T + 1) // 2, B * T * (T + 1) * (T - 1) // 6
+    # One grid of sides, the vectors of spans, words; and single numbers: the scales of all cells, four for each span,
+    # one for each split.
+    assert sum(x.numel() for x in kept.values()) <= CHART + spans * (R + 4) + B * T * (P + 1) + CHART // R + splits + B
+
+
+def _is(x: object) -> bool:
+    return isinstance(x, Tensor)
 
 
 def test_twice_the_words_are_four_times_the_memory() -> None:

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankfold import BinaryCPD, BinaryDense, Branch, DomainError, TreePotentials
-from rankfold.recursions import tree_scaled
 from rankfold.recursions.tree import log_z
-from rankfold.recursions.tree_potentials import Forest
 from tests.recursions.trees import EVERY, INF, distinct, leaves, potentials, shapes
 
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -254,31 +252,6 @@ def test_value_and_posteriors_are_right_in_any_range(seed: int, spread: float, l
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-5)
     posterior, exact = (torch.autograd.grad(x.sum(), at.fields["log_leaf"])[0] for x in (found, wanted))
     torch.testing.assert_close(posterior, exact, rtol=0.0, atol=1e-4)
-
-
-@pytest.mark.parametrize("followed", [False, True])
-@pytest.mark.parametrize("spoil", [float("nan"), float("inf"), 0.5])
-def test_posteriors_that_do_not_add_up_are_made_anew(
-    spoil: float, followed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A backward pass that loses something of one sentence, in float32 and then in float64."""
-    p = potentials("shared batched", (4, 3, 4), seed=10, dtype=torch.float32)
-    wanted = solved(doubled(p))
-    gradients, seen = tree_scaled.gradients, []
-
-    def lossy(f: Forest, chart: tree_scaled.Chart, tops: tree_scaled.Tops, weight: Tensor) -> list[Tensor]:
-        found = gradients(f, chart, tops, weight)
-        seen.append((f.log_leaf.dtype, len(f.lengths)))
-        at = 1 if len(f.lengths) == 3 else 0
-        if weight[at]:
-            found[2][at] *= spoil
-            for factor in found[3:]:
-                factor *= spoil
-        return found
-
-    monkeypatch.setattr(tree_scaled, "gradients", lossy)
-    same(solved(p, followed=followed), wanted, torch.float32)
-    assert {(torch.float32, 3), (torch.float64, 1)} <= set(seen)
 
 
 def test_float64_at_its_edge_beside_rules_of_weight_zero() -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import BinaryDense, BinaryMatricised, Branch, TreePotentials
-from rankfold.recursions import tree
+from rankfold import BinaryCPD, BinaryDense, BinaryMatricised, Branch, TreePotentials
+from rankfold.recursions import tree_ranks, tree_solve
 from rankfold.recursions.tree import log_z
 from tests.recursions.trees import EVERY, INF, distinct, enumerated, factor_gradients, leaves, potentials, shapes
 
@@ -21,7 +21,7 @@ def _first_rung(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: object, index: Tensor) -> None:
         assert not len(index), f"sentences {index.tolist()} were repeated"
 
-    monkeypatch.setattr(tree._Solution, "_widen", refuse)
+    monkeypatch.setattr(tree_solve.Solution, "_widen", refuse)
 
 
 def check(p: TreePotentials, arithmetic: str = "scaled", *, followed: bool = False, **tolerance: float) -> None:
@@ -185,3 +185,45 @@ def test_padding_does_not_overflow() -> None:
     p.rules.leaf_leaf.factors()[0].fill_(1e38)
     p.log_leaf[:, :, 1:] = -INF
     check(p, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["shared", "shared log", "shared batched", "cpd identity"])
+def test_rules_that_share_their_factors_as_any_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both recursions over more words than can be enumerated."""
+    p = potentials(name, (13, 2, 9), n=5, p=7, seed=19)
+    if name == "cpd identity":
+        one, four = p.rules.span_span, p.rules.leaf_leaf
+        (left, right), (leaf_left, leaf_right) = one.factors(), four.factors()
+        p = p._replace(rules=Branch(one, BinaryCPD(None, left, leaf_right), BinaryCPD(None, leaf_left, right), four))
+    assert tree_ranks.shared(p.rules)
+    found = everything(p)
+    monkeypatch.setattr(tree_ranks, "shared", lambda _: False)
+    for x, y in zip(found, everything(p), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-12)
+
+
+def everything(p: TreePotentials) -> list[Tensor]:
+    """log Z and all its gradients, each sentence with a weight of its own."""
+    at = leaves(p)
+    out = log_z(at.potentials)
+    weight = torch.arange(1.0, len(out) + 1, dtype=torch.float64)
+    return [out, *torch.autograd.grad(out, [*at.fields.values(), *at.factors], weight, materialize_grads=True)]
+
+
+def test_which_rules_share_their_factors() -> None:
+    shared = potentials("shared").rules
+    assert tree_ranks.shared(shared)
+    assert not tree_ranks.shared(potentials("cpd").rules)
+    assert not tree_ranks.shared(potentials("dense").rules)
+    head, left, right = shared.span_span.factors()
+    leaf_left, leaf_right = shared.leaf_leaf.factors()[1:]
+    others = {
+        "span_span": [(head.clone(), left, right), (head, left.clone(), right), (head, left, right.clone())],
+        "span_leaf": [(head, left.clone(), leaf_right), (head, left, leaf_right.clone())],
+        "leaf_span": [(head, leaf_left.clone(), right), (head, leaf_left, right.clone())],
+        "leaf_leaf": [(head, leaf_left.clone(), leaf_right), (head, leaf_left, leaf_right.clone())],
+    }
+    for kind, rules in others.items():
+        for factors in rules:
+            assert not tree_ranks.shared(shared._replace(**{kind: BinaryCPD(*factors)}))
+    assert not tree_ranks.shared(shared._replace(span_span=BinaryCPD.from_log(head, left, right)))

@@ -5,7 +5,7 @@ Words beyond a length always hold NaN, so that whoever reads one is found out.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -137,8 +137,8 @@ class Enumerated(NamedTuple):
     rules: list[Tensor]  # "b a n m" by kind: d log Z / d rule
 
 
-def enumerated(p: TreePotentials) -> Enumerated:
-    """log Z and all its derivatives, sentence by sentence, from every tree."""
+def sentences(p: TreePotentials) -> list[tuple[Any, ...]]:
+    """Each sentence as the enumeration takes it: leaf, rules, root, root_leaf, span, in plain numbers."""
     num, t, num_leaves = p.log_leaf.shape
     lengths = [t] * num if p.lengths is None else p.lengths.tolist()
     num_spans = p.rules.span_span.shape[0]
@@ -147,11 +147,7 @@ def enumerated(p: TreePotentials) -> Enumerated:
     root_leaf = [[0.0] * num_leaves] * num
     if p.log_root_leaf is not None:
         root_leaf = p.log_root_leaf.detach().double().exp().expand(num, num_leaves).tolist()
-    found = Enumerated(
-        *(torch.zeros(shape, dtype=torch.float64) for shape in ((num,), (num, t + 1, t + 1), (num, t, num_leaves))),
-        *(torch.zeros(num, size, dtype=torch.float64) for size in (num_spans, num_leaves)),
-        [torch.zeros(num, *shape, dtype=torch.float64) for shape in shapes(num_spans, num_leaves)],
-    )
+    found = []
     for b, length in enumerate(lengths):
         leaf = p.log_leaf[b, :length].detach().double().exp().tolist()
         rules = {kind: (x[b] if x.ndim == 4 else x).tolist() for kind, x in zip(KINDS, dense, strict=True)}
@@ -159,7 +155,20 @@ def enumerated(p: TreePotentials) -> Enumerated:
         if p.log_span is not None:
             ends = [(i, j) for i in range(length) for j in range(i + 2, length + 1)]
             span = {(i, j): math.exp(p.log_span[b, i, j].item()) for i, j in ends}
-        sentence = (leaf, rules, root[b], root_leaf[b], span)
+        found.append((leaf, rules, root[b], root_leaf[b], span))
+    return found
+
+
+def enumerated(p: TreePotentials) -> Enumerated:
+    """log Z and all its derivatives, sentence by sentence, from every tree."""
+    num, t, num_leaves = p.log_leaf.shape
+    num_spans = p.rules.span_span.shape[0]
+    found = Enumerated(
+        *(torch.zeros(shape, dtype=torch.float64) for shape in ((num,), (num, t + 1, t + 1), (num, t, num_leaves))),
+        *(torch.zeros(num, size, dtype=torch.float64) for size in (num_spans, num_leaves)),
+        [torch.zeros(num, *shape, dtype=torch.float64) for shape in shapes(num_spans, num_leaves)],
+    )
+    for b, sentence in enumerate(sentences(p)):
         _add(found, b, oracle.weights(*sentence))
         gradient = oracle.rule_gradient(*sentence)
         for kind, x in zip(KINDS, found.rules, strict=True):
@@ -185,3 +194,18 @@ def factor_gradients(p: TreePotentials, by_cell: list[Tensor]) -> list[Tensor]: 
     rules = p.rules.with_factors(*(factors[id(x)] for x in p.rules.factors()))
     total = sum(((rule.to_dense() * cells).sum() for rule, cells in zip(rules, by_cell, strict=True)), torch.zeros(()))
     return list(torch.autograd.grad(total, list(factors.values())))
+
+
+def doubled_range(p: TreePotentials, gap: float) -> TreePotentials:
+    """The same trees with the same shares, but every word beside a symbol e^gap more probable that no tree can use.
+
+    Symbols of leaves one more, which the rules give no weight.
+    """
+    num, t, _ = p.log_leaf.shape
+    log_leaf = torch.cat([p.log_leaf - gap, p.log_leaf.new_zeros(num, t, 1)], -1)
+    wide = [
+        BinaryDense(torch.nn.functional.pad(rule.to_dense(), (0, right, 0, left)))
+        for rule, (left, right) in zip(p.rules, ((0, 0), (0, 1), (1, 0), (1, 1)), strict=True)
+    ]
+    root_leaf = None if p.log_root_leaf is None else torch.nn.functional.pad(p.log_root_leaf, (0, 1), value=-INF)
+    return p._replace(log_leaf=log_leaf, rules=Branch(*wide), log_root_leaf=root_leaf)

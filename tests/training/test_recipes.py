@@ -10,7 +10,8 @@ import torch
 
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DataError, DomainError
-from rankfold.models import build_model
+from rankfold.models import ModelConfig, build_model
+from rankfold.models.grammar_config import GrammarConfig
 from rankfold.settings import differences, to_toml
 from rankfold.training.config import Config
 from rankfold.training.recipes import load_recipe, recipe_names
@@ -36,10 +37,20 @@ def test_every_recipe_loads_and_says_what_it_is(name: str) -> None:
 def test_every_recipe_is_a_model(name: str) -> None:
     """At a 64th of its size, with dropout, on a vocabulary of 50 words."""
     full = load_recipe(name).model
-    shrunk = ("num_states", "rank", "dim", "num_clusters", "band")
-    sizes = {field: max(1, getattr(full, field) // 64) for field in shrunk}
+    shrunk = (
+        "num_states",
+        "num_nonterminals",
+        "num_preterminals",
+        "rank",
+        "dim",
+        "encoder_dim",
+        "num_clusters",
+        "band",
+    )
+    sizes = {field: max(1, getattr(full, field) // 64) for field in shrunk if hasattr(full, field)}
     config = dataclasses.replace(full, **sizes)
-    clusters = uniform_clusters(50, config.num_clusters, seed=0) if config.family == "block" else None
+    block = isinstance(config, ModelConfig) and config.family == "block"
+    clusters = uniform_clusters(50, config.num_clusters, seed=0) if block else None
     model = build_model(config, 50, clusters=clusters)
     batch = model.batch(torch.arange(48).reshape(4, 12))
     loss = model.log_likelihood(batch, generator=torch.Generator().manual_seed(0)).sum()
@@ -47,7 +58,9 @@ def test_every_recipe_is_a_model(name: str) -> None:
     assert loss.isfinite()
 
 
-OF_A_PAPER = [name for name in recipe_names() if re.search(r"-(ptb|wt2)(-faithful)?$", name)]
+OF_A_PAPER = [name for name in recipe_names() if re.search(r"-(ptb|wt2)(-faithful)?$", name) and "pcfg" not in name]
+GRAMMARS = [name for name in recipe_names() if re.search(r"pcfg-.*-ptb(-faithful)?$", name)]
+GRAMMAR_FAMILIES = ("npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg")
 FAMILY_OF = {"hmm": "hmm", "lhmm": "lhmm", "banded": "banded", "rank": "rank", "sehmm": "block", "vlhmm": "block"}
 
 
@@ -84,6 +97,35 @@ def test_small_recipes_differ_by_the_family_alone(family: str) -> None:
     found = differences(load_recipe("small-lhmm"), load_recipe(f"small-{family}"))
     assert found == ([] if family == "lhmm" else [f"model.family: 'lhmm' -> '{family}'"])
     assert load_recipe(f"small-{family}").model.family == family
+
+
+@pytest.mark.parametrize("family", GRAMMAR_FAMILIES)
+def test_small_recipes_of_grammars_differ_by_the_family_alone(family: str) -> None:
+    pairs = zip(shipped("small-rankpcfg"), shipped(f"small-{family}"), strict=True)
+    different = [(before, after) for before, after in pairs if before != after]
+    assert different == ([] if family == "rankpcfg" else [('family = "rankpcfg"', f'family = "{family}"')])
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_a_recipe_of_a_grammar_is_what_its_name_says(name: str) -> None:
+    config = load_recipe(name)
+    assert isinstance(config.model, GrammarConfig)
+    family, *parts = name.partition("-ptb")[0].split("-")
+    numbers = [int(part) for part in parts if part.isdigit()]
+    sizes = [config.model.num_nonterminals, config.model.num_preterminals, config.model.rank]
+    if name == "rankpcfg-4500-9000-ptb-faithful":  # the released configuration has them the other way round
+        sizes[:2] = reversed(sizes[:2])
+    assert config.model.family == family
+    assert numbers == sizes[: len(numbers)]
+    assert len(numbers) == (3 if family == "lpcfg" else 2)
+    assert config.train.betas == (0.75, 0.999)
+    assert config.train.clip == 3.0
+    faithful = name.endswith("-faithful")
+    assert config.train.schedule == ("constant" if faithful else "linear")
+    assert config.data.batching == ("equal" if faithful else "length")
+    kinds = {"none": 0, "inner": 3, "all": 4}.get(parts[-1], 1)
+    assert family != "lpcfg" or len(config.model.low_rank) == kinds
+    assert not faithful or name.removesuffix("-faithful") in recipe_names()
 
 
 def test_a_recipe_nobody_knows() -> None:

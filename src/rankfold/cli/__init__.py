@@ -11,10 +11,24 @@ import sys
 from collections.abc import Sequence
 
 from rankfold import __version__
-from rankfold.cli import bench, compare, data, demo, doctor, evaluate, explain, predict, sample, score, tag, train
+from rankfold.cli import (
+    bench,
+    compare,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    explain,
+    parse,
+    predict,
+    sample,
+    score,
+    tag,
+    train,
+)
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 
-COMMANDS = (train, evaluate, score, sample, predict, tag, explain, data, demo, compare, bench, doctor)
+COMMANDS = (train, evaluate, parse, score, sample, predict, tag, explain, data, demo, compare, bench, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

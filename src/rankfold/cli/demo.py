@@ -14,6 +14,7 @@ import torch
 
 from rankfold.analysis.ngrams import KneserNeyBigram, Unigram
 from rankfold.analysis.usage import UsageSummary, state_usage, top_words
+from rankfold.cli.demo_grammar import demo_grammar, grammar_text
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.data.batch import length_batches
@@ -21,6 +22,7 @@ from rankfold.data.docstrings import write_corpus
 from rankfold.errors import DataError
 from rankfold.models import load_model
 from rankfold.models.catalog import AnyModel
+from rankfold.models.sequence_model import SequenceModel
 from rankfold.plots.learning import plot_learning
 from rankfold.plots.posterior import require_matplotlib
 from rankfold.training.corpus import Corpus, read_corpus
@@ -30,7 +32,7 @@ from rankfold.training.report import Reporter, reporter
 from rankfold.training.run_dir import METRICS, read_metrics
 
 NUM_STATES_SHOWN, NUM_SENTENCES = 10, 5
-EXAMPLE = "example:\n  rankfold demo --out rankfold-demo"
+EXAMPLE = "example:\n  rankfold demo --out rankfold-demo\n  rankfold demo --grammar --out rankfold-demo"
 
 
 def add_to(commands: Any) -> None:
@@ -40,13 +42,17 @@ def add_to(commands: Any) -> None:
         help="train a model of 1,024 states on Python's docstrings, and show what it learned",
         description=(
             "Train a low-rank HMM of 1,024 states on the docstrings of the installed Python's standard library; print "
-            "its perplexity beside a unigram and a Kneser-Ney bigram, what its states say, and sampled sentences."
+            "its perplexity beside a unigram and a Kneser-Ney bigram, what its states say, and sampled sentences. With "
+            "--grammar: induce a grammar from sentences whose trees are known, and compare its trees with those."
         ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=Path("rankfold-demo"), help="folder for text, runs and pictures")
     add_settings(parser)
+    parser.add_argument(
+        "--grammar", action="store_true", help="induce a grammar from sentences instead, and show its trees"
+    )
     parser.add_argument("--seed", type=int, default=1, help="seed of the sampled sentences (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -54,6 +60,10 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print what came of it."""
+    if arguments.grammar:
+        found = demo_grammar(arguments.out, settings=arguments.settings, report=reporter())
+        print(to_json(found, indent=2) if arguments.json else grammar_text(found))
+        return 0 if found["finished"] else 130
     result = demo(arguments.out, settings=arguments.settings, seed=arguments.seed, report=reporter())
     print(to_json(result, indent=2) if arguments.json else _text(result))
     return 0 if result["finished"] else 130
@@ -141,6 +151,7 @@ def _shown(model: AnyModel, usage: UsageSummary) -> list[dict[str, Any]]:
 
 def _samples(model: AnyModel, seed: int) -> list[str]:
     assert model.vocabulary is not None
+    assert isinstance(model, SequenceModel)
     generator = torch.Generator().manual_seed(seed)
     drawn = model.generate(NUM_SENTENCES, generator=generator, max_length=40)
     return [" ".join(model.vocabulary.decode(ids)) for ids in drawn]

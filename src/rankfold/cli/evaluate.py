@@ -1,6 +1,6 @@
-"""`rankfold evaluate`: the perplexity of a text, with its denominator, and how well states predict tags.
+"""`rankfold evaluate`: the perplexity of a text, with its denominator; how well states predict tags, or grammars trees.
 
-Read next: `training/evaluation.py`.
+Read next: `training/evaluation.py`, `cli/evaluate_trees.py`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankfold.analysis.tags import tag_scores
+from rankfold.cli.evaluate_trees import evaluate_trees, trees_text
 from rankfold.cli.model_of import add_model, load, recipe_path, say, tell_unknown
 from rankfold.cli.output import to_json
 from rankfold.cli.tag import Method, add_method, tag
-from rankfold.data.text import Sentences, find_split, read_sentences
+from rankfold.data.sources import read_source
+from rankfold.data.text import Sentences, begins_names, find_split, read_sentences
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import PlanName
+from rankfold.models.grammar_config import FACTORED, GrammarConfig
 from rankfold.settings import build, read_toml
 from rankfold.training import evaluation
 from rankfold.training.config import Config, DataConfig
 
 Protocol = Literal["sentences", "streams"]
-DENOMINATOR = "words and one <eos> a sentence"
 EXAMPLE = """\
 example:
   rankfold evaluate runs/small --data ptb
   rankfold evaluate runs/small --data ptb --split valid --json
-  rankfold evaluate runs/small --data words.txt --tags tags.txt"""
+  rankfold evaluate runs/small --data words.txt --tags tags.txt
+  rankfold evaluate runs/grammar --trees gum.test.trees.txt.gz"""
 
 
 def add_to(commands: Any) -> None:
@@ -38,13 +41,27 @@ def add_to(commands: Any) -> None:
         help="the perplexity of a text, and how well states predict tags",
         description=(
             "Print the perplexity of a text. Tokens are its words and one <eos> a sentence; words the model does not "
-            "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown."
+            "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown. With "
+            "--trees, how many brackets of gold trees a grammar finds, beside trees that need none."
         ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model(parser)
-    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="a text file, or a folder of splits")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="a text file, or a folder of splits")
+    parser.add_argument(
+        "--trees", type=Path, nargs="+", metavar="FILE", help="gold trees for a grammar; with --data, of these words"
+    )
+    parser.add_argument(
+        "--replace",
+        nargs="+",
+        default=[],
+        metavar="WORD=OTHER",
+        help="with --trees: write words of the trees otherwise before they are looked up",
+    )
+    parser.add_argument(
+        "--decode", choices=("mbr", "viterbi"), default="mbr", help="with --trees: how trees are chosen (default: mbr)"
+    )
     parser.add_argument("--split", default="test", help="which file of a folder (default: test)")
     parser.add_argument(
         "--plan", choices=("auto", "state", "rank"), default="auto", help="rank-space models: what is summed out first"
@@ -61,6 +78,20 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the evaluation."""
+    if arguments.trees:
+        found = evaluate_trees(
+            arguments.folder,
+            arguments.trees,
+            split=arguments.split,
+            text=arguments.data,
+            replaced=_pairs(arguments.replace),
+            decode=arguments.decode,
+            device=arguments.device,
+        )
+        print(to_json(found, indent=2) if arguments.json else trees_text(found))
+        return 0
+    if arguments.data is None:
+        raise DataError("evaluate needs --data FILE, a text, or --trees FILE, gold trees for a grammar.")
     result = evaluate(
         arguments.folder,
         arguments.data,
@@ -90,12 +121,17 @@ def evaluate(
     model, vocabulary = load(path, device)
     options = _options(model, plan)
     config = _batching(path, protocol)
-    text = read_sentences(find_split(data, split) if data.is_dir() else data)
+    trees = isinstance(model.config, GrammarConfig)
+    text, left_out = _text_of(
+        model, find_split(data, split, trees=trees) if data.is_dir() or begins_names(data) else data
+    )
     gold = None if tags is None else _aligned(read_sentences(tags), text)
     encoded = vocabulary.encode_all(text)
     if text.num_empty_lines:
         say(f"{text.path}: {text.num_empty_lines:,} empty lines are no sentences and were skipped")
     tell_unknown(encoded.unknown, vocabulary)
+    if left_out:
+        say(f"left out: {left_out:,} sentences of one word, which this grammar does not generate")
     say(f"evaluating {len(encoded):,} sentences, {encoded.num_tokens:,} tokens, on {model.device.type}")
     found = evaluation.evaluate(model, encoded, config, **options)
     difference, checked = evaluation.log_check(model, encoded.sentences)
@@ -106,7 +142,9 @@ def evaluate(
         "sentences": found.sentences,
         "unknown_words": encoded.num_unknown,
         "unknown_rate": encoded.num_unknown / text.num_words,
-        "denominator": DENOMINATOR,
+        "denominator": evaluation.denominator(model),
+        **({"bound": True} if found.is_bound else {}),
+        **({"left_out": left_out} if left_out else {}),
         "protocol": "state carried across" if config.batching == "streams" else "sentences independent",
         "largest_log_difference": difference,
         "log_checked_sentences": checked,
@@ -114,11 +152,33 @@ def evaluate(
     return result if gold is None else {**result, "tags": _tags(model, encoded.sentences, gold, method)}
 
 
+def _pairs(replaced: list[str]) -> dict[str, str]:
+    """WORD=OTHER as a dictionary."""
+    pairs = {}
+    for text in replaced:
+        word, equals, other = text.rpartition("=")
+        if not word or not equals or not other:
+            raise DataError(f"--replace is {text!r}, but WORD=OTHER was expected, such as %=N.")
+        pairs[word] = other
+    return pairs
+
+
+def _text_of(model: AnyModel, path: Path) -> tuple[Sentences, int]:
+    """The sentences of a text, and how many of one word were left out because the model, a grammar, has none."""
+    if not isinstance(model.config, GrammarConfig):
+        return read_sentences(path), 0
+    source = read_source(path)
+    kept = source.sentences if model.config.single_words else source.longer_than_one().sentences
+    if not kept:
+        raise DataError(f"{path}: every sentence is of one word, which this grammar does not generate.")
+    return Sentences(kept, source.left_out.get("empty_lines", 0), path), len(source) - len(kept)
+
+
 def _options(model: AnyModel, plan: PlanName) -> dict[str, Any]:
     """What the model's potentials are asked for."""
     if plan == "auto":
         return {}
-    if model.config.family != "rank":
+    if model.config.family not in ("rank", *FACTORED):
         raise UnsupportedError(
             f'--plan is {plan}, but a model of the family "{model.config.family}" has one order only.\n'
             "  Leave it out; plans are for rank-space models."
@@ -162,7 +222,8 @@ def _tags(model: AnyModel, rows: list[list[int]], gold: list[list[str]], method:
 
 def _text(result: dict[str, Any]) -> str:
     lines = [
-        f"perplexity       {result['perplexity']:.3f}",
+        f"perplexity       {result['perplexity']:.3f}"
+        + (" (a bound: the perplexity is lower)" if result.get("bound") else ""),
         f"tokens           {result['tokens']:,} ({result['denominator']}), {result['sentences']:,} sentences",
         f"log-likelihood   {result['log_likelihood']:.4f} nats",
         f"protocol         {result['protocol']}",

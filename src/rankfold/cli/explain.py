@@ -16,12 +16,13 @@ from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.grammar_config import FACTORED, GrammarConfig
 from rankfold.models.pretrained import load_model
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan, rates_of
 from rankfold.training.config import Config
 from rankfold.training.graphs import graphs_serve
-from rankfold.training.memory import GIB, Text, available, fit, need, sized
+from rankfold.training.memory import GIB, Text, available, fit, longest_sentence, need, sized
 from rankfold.training.recipes import load_recipe, recipe_names
 
 NUM_WORDS = 10_000
@@ -29,7 +30,8 @@ EXAMPLE = """\
 example:
   rankfold explain small-lhmm
   rankfold explain small-lhmm --set model.num_states=65536 --device cuda --precision bf16 --set train.memory=80
-  rankfold explain runs/small --batch 16 --length 64 --json"""
+  rankfold explain runs/small --batch 16 --length 64 --json
+  rankfold explain rankpcfg-4500-9000-ptb --device cuda --batch 16 --length 40 --set train.memory=140"""
 
 
 def add_to(commands: Any) -> None:
@@ -106,13 +108,14 @@ def explain(
         raise DomainError(f"--batch is {batch} and --length {length}, but both must be at least 1.")
     precision = precision or (config.train.precision if config else "float32")
     plans = model.plan(batch, length, device, precision)
-    chosen = plans.chosen(model.config.plan if model.config.family == "rank" else "auto").order
+    chooses = model.config.family in ("rank", *FACTORED)
+    chosen = plans.chosen(model.config.plan if chooses else "auto").order
     memory = available(device, config.train.memory if config else 0.0)
     captured = config is None or graphs_serve(config, device)
     plans = plans.at(rates_of(device, precision, captured=captured))
     return {
         "family": model.config.family,
-        "num_states": model.config.num_states,
+        **_sizes(model),
         "num_words": model.num_words,
         "parameters": sum(x.numel() for x in model.parameters()),
         "batch": batch,
@@ -141,14 +144,33 @@ def _record(plan: Plan, memory: int | None, *, chosen: bool) -> dict[str, Any]:
     }
 
 
+def _sizes(model: AnyModel) -> dict[str, int]:
+    """The numbers of hidden values."""
+    if isinstance(model.config, GrammarConfig):
+        return {
+            "num_nonterminals": model.config.num_nonterminals,
+            "num_preterminals": model.config.num_preterminals,
+            "rank": model.config.rank,
+        }
+    return {"num_states": model.config.num_states}
+
+
+def _size_text(result: dict[str, Any]) -> str:
+    if "num_states" in result:
+        return f"{result['num_states']:,} states"
+    return f"{result['num_nonterminals']:,} nonterminals, {result['num_preterminals']:,} preterminals"
+
+
 def _training(
     config: Config, precision: Precision, num_words: int, length: int, device: str, memory: int | None
 ) -> dict[str, Any]:
     """How the recipe's batches would be cut, of a text whose longest sentence has `length` tokens."""
     config = replace(config, train=replace(config.train, precision=precision))
     data, text = config.data, Text(num_words, length, length)
-    tokens = data.num_streams * data.window if data.batching == "streams" else max(data.tokens, length)
+    tokens = data.batch_tokens(length)
     found: dict[str, Any] = {"batch_tokens": tokens, "least_bytes": need(config, text, device).total}
+    if isinstance(config.model, GrammarConfig) and memory is not None:
+        found["longest_sentence"] = longest_sentence(config, num_words, device, memory)
     try:
         room = fit(config, text, device, memory)
     except UnsupportedError as error:
@@ -168,8 +190,7 @@ def _text(result: dict[str, Any]) -> str:
     memory = result["memory_bytes"]
     held = f"{memory / GIB:,.3g} GiB" if memory else "unknown memory"
     lines = [
-        f"{result['family']}, {result['num_states']:,} states, {result['num_words']:,} words, "
-        f"{result['parameters']:,} parameters",
+        f"{result['family']}, {_size_text(result)}, {result['num_words']:,} words, {result['parameters']:,} parameters",
         f"a gradient step of {result['batch']} sequences of {result['length']} tokens "
         f"on {result['device']} ({held}), {result['precision']}; * is the plan that is used",
         "",
@@ -200,8 +221,10 @@ def _training_lines(training: dict[str, Any] | None, *, known: bool) -> list[str
     if not known:
         how = "at once, if it fits (train.memory=GIB says into what)"
     graphs = ", as captured graphs" if training["graphs"] else ""
+    longest = training.get("longest_sentence")
     return [
         "",
         f"training, with an optimiser: a batch of {tokens:,} tokens {how}{graphs}; evaluation by "
         f"{training['eval_tokens']:,} tokens; at least {least:.3g} GiB",
+        *([f"a sentence may have up to {longest:,} words, trained by itself"] if longest else []),
     ]

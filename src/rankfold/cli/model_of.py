@@ -9,11 +9,14 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DataError
+from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.pretrained import load_model
+from rankfold.models.sequence_model import SequenceModel
+from rankfold.training.corpus import expect_ends
 from rankfold.training.run_dir import RECIPE
 from rankfold.training.setup import chosen_device
 
@@ -69,7 +72,21 @@ def load(path: Path, device: str = "auto") -> tuple[AnyModel, Vocabulary]:
             f"{folder}: the model was saved without a vocabulary, so its ids have no words.\n"
             "  Set model.vocabulary and save it again."
         )
+    try:
+        expect_ends(model.vocabulary, model.config)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from None
     return model, model.vocabulary
+
+
+def expect_sequences(model: AnyModel, what: str) -> SequenceModel[Any, Any, Any]:
+    """The model, if it goes from left to right; `UnsupportedError` for a grammar, which has no next word at hand."""
+    if not isinstance(model, SequenceModel):
+        raise UnsupportedError(
+            f'rankfold {what} is for models of sequences, but "{model.config.family}" is a family of grammars.\n'
+            "  Of a grammar ask rankfold parse, score, sample, evaluate, explain."
+        )
+    return model
 
 
 def find_device(name: str) -> str:
@@ -80,12 +97,13 @@ def find_device(name: str) -> str:
 def known_ids(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:
     """The ids of the beginning of a sentence; `DataError` for a word the model does not know."""
     for word in words:
-        if word not in vocabulary.index:
+        if not vocabulary.knows(word):
             raise DataError(
                 f"{word!r} is not among the {len(vocabulary):,} words of the model.\n"
                 "  Write <unk> where an unknown word is meant."
             )
-    return vocabulary.encode(words)[:-1]
+    ids = vocabulary.encode(words)
+    return ids[:-1] if vocabulary.ends else ids
 
 
 def tell_unknown(unknown: Mapping[str, int], vocabulary: Vocabulary) -> None:

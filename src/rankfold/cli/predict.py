@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rankfold.cli.model_of import add_model, known_ids, load
+from rankfold.cli.model_of import add_model, expect_sequences, known_ids, load
 from rankfold.cli.output import to_json
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DomainError
@@ -62,6 +62,7 @@ def predict(
     if top < 1:
         raise DomainError(f"--top is {top}, but must be at least 1.")
     ids = known_ids(prefix, vocabulary)
+    model = expect_sequences(model, "predict")
     log_probs = model.predict(model.batch(torch.tensor([ids])) if ids else None)[0]
     if not bool((log_probs > float("-inf")).any()):
         raise DomainError("the text has probability 0 under this model: nothing can follow it.")

@@ -11,16 +11,19 @@ from typing import Any
 
 import torch
 
-from rankfold.cli.model_of import add_model, known_ids, load, say
+from rankfold.analysis.drawing import draw_sentences
+from rankfold.cli.model_of import add_model, expect_sequences, known_ids, load, say
 from rankfold.cli.output import to_json
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DomainError
+from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.grammar_config import GrammarConfig
 
 EXAMPLE = """\
 example:
   rankfold sample runs/small --num 3
-  rankfold sample runs/small --prefix "the company" --seed 7 --json"""
+  rankfold sample runs/small --prefix "the company" --seed 7 --json
+  rankfold sample runs/grammar --num 3 --trees"""
 
 
 def add_to(commands: Any) -> None:
@@ -39,6 +42,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--max-length", type=int, default=100, metavar="N", help="words after the prefix at most (default: 100)"
     )
+    parser.add_argument("--trees", action="store_true", help="grammars: print the trees that made the sentences")
     parser.set_defaults(run=run)
 
 
@@ -46,6 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the sentences."""
     model, vocabulary = load(arguments.folder, arguments.device)
     prefix = arguments.prefix.split()
+    if isinstance(model.config, GrammarConfig):
+        return _run_grammar(arguments, model)
+    if arguments.trees:
+        raise UnsupportedError(f'--trees is for grammars, but this model is of the family "{model.config.family}".')
     drawn = sample(
         model, vocabulary, arguments.num, seed=arguments.seed, prefix=prefix, max_length=arguments.max_length
     )
@@ -59,6 +67,27 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _run_grammar(arguments: argparse.Namespace, model: AnyModel) -> int:
+    if arguments.prefix:
+        raise UnsupportedError("--prefix is for models of sequences: a grammar makes a sentence from its root.")
+    _check_seed(arguments.seed)
+    generator = torch.Generator(device=model.device).manual_seed(arguments.seed)
+    drawn = draw_sentences(model, arguments.num, max_length=arguments.max_length, generator=generator)
+    if drawn.rejected:
+        say(f"{drawn.rejected:,} sentences of more than {arguments.max_length} words were drawn and left out")
+    if arguments.json:
+        sentences = [{"words": words, "tree": str(tree)} for words, tree in zip(drawn.words, drawn.trees, strict=True)]
+        print(to_json({"seed": arguments.seed, "rejected": drawn.rejected, "sentences": sentences}, indent=2))
+    else:
+        print("\n".join(map(str, drawn.trees) if arguments.trees else map(" ".join, drawn.words)))
+    return 0
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise DomainError(f"seed is {seed}, but must be at least 0 and below 2**63.")
+
+
 def sample(
     model: AnyModel,
     vocabulary: Vocabulary,
@@ -69,9 +98,9 @@ def sample(
     max_length: int = 100,
 ) -> list[dict[str, Any]]:
     """The words of each sentence, prefix included, and whether it ended before `max_length` words of its own."""
-    if not 0 <= seed < 2**63:
-        raise DomainError(f"seed is {seed}, but must be at least 0 and below 2**63.")
+    _check_seed(seed)
     ids = known_ids(prefix, vocabulary)
+    model = expect_sequences(model, "sample")
     generator = torch.Generator(device=model.device).manual_seed(seed)
     rows = model.generate(num, prefix=ids, max_length=max_length, generator=generator)
     return [{"words": [*prefix, *vocabulary.decode(row)], "ended": len(row) < max_length} for row in rows]

@@ -15,13 +15,15 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
-from rankfold.cli.model_of import add_model, load, tell_unknown
+from rankfold.cli.model_of import add_model, load, say, tell_unknown
 from rankfold.cli.output import to_json
 from rankfold.data.batch import length_batches
 from rankfold.data.text import BROKEN_GZIP, open_bytes, read_sentences
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DataError
+from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.grammar_config import GrammarConfig
+from rankfold.training.evaluation import tree_batches
 
 NUM_TOKENS = 4096  # of a batch
 MAX_LINE_BYTES = 1_000_000  # as `data/text.py` has it
@@ -35,7 +37,7 @@ class Scored(NamedTuple):
     """The log-probability of one line."""
 
     log_prob: float  # nats
-    tokens: int  # <eos> counted, where there is one
+    tokens: int  # <eos> counted, where there is one; of grammars the words
     unknown: int  # words that count as <unk>
 
 
@@ -44,7 +46,10 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "score",
         help="the log-probability of every line",
-        description="Print the log-probability (natural logarithm) of every line as a sentence, <eos> included.",
+        description=(
+            "Print the log-probability (natural logarithm) of every line as a sentence, <eos> included. Sentences of a "
+            "grammar have no <eos>; -inf where it cannot make one."
+        ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -63,7 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
     model, vocabulary = load(arguments.folder, arguments.device)
     lines = read_lines(arguments.data, end_allowed=arguments.no_eos)
     sentences = [line.split() for line in lines]
-    tell_unknown(Counter(word for words in sentences for word in words if word not in vocabulary.index), vocabulary)
+    tell_unknown(Counter(word for words in sentences for word in words if not vocabulary.knows(word)), vocabulary)
+    if arguments.no_eos and not vocabulary.ends:
+        raise UnsupportedError(
+            "--no-eos is for models of sequences: sentences of a grammar have no <eos> to leave out."
+        )
+    single = _num_impossible(model, sentences)
+    if single:
+        say(f"{single:,} lines of one word: this grammar gives them no probability, hence -inf")
+    if model.is_bound:
+        say("log-probabilities of this family are lower bounds")
     for line, found in zip(lines, score(model, vocabulary, sentences, end=not arguments.no_eos), strict=True):
         print(to_json({"line": line, **found._asdict()}) if arguments.json else f"{found.log_prob:.6f}\t{line}")
     return 0
@@ -79,23 +93,32 @@ def score(
     if end:
         rows = vocabulary.encode_all(sentences).sentences
     else:
-        rows = [[vocabulary.index.get(word, vocabulary.unk_id) for word in words] for words in sentences]
+        rows = [list(map(vocabulary.id_of, words)) for words in sentences]
     values = [0.0] * len(rows)
-    batches = length_batches(rows, NUM_TOKENS)
+    grammar = isinstance(model.config, GrammarConfig)
+    batches = tree_batches(model, rows, NUM_TOKENS) if grammar else length_batches(rows, NUM_TOKENS)
     with torch.no_grad():
         parts = model.parts()
         for group, batch in zip(batches.groups, batches, strict=True):
             found = model.log_likelihood(batch.to(model.device), parts=parts).tolist()
             for i, value in zip(group, found, strict=True):
                 values[i] = value
-    strange = [sum(word not in vocabulary.index for word in words) for words in sentences]
+    strange = [sum(not vocabulary.knows(word) for word in words) for words in sentences]
     return [Scored(value, len(row), count) for value, row, count in zip(values, rows, strange, strict=True)]
 
 
-def read_lines(path: Path | None, *, end_allowed: bool = False) -> list[str]:
+def _num_impossible(model: AnyModel, sentences: Sequence[Sequence[str]]) -> int:
+    """How many sentences of one word there are, if the model is a grammar that has none."""
+    if not isinstance(model.config, GrammarConfig) or model.config.single_words:
+        return 0
+    return sum(len(words) == 1 for words in sentences)
+
+
+def read_lines(path: Path | None, *, end_allowed: bool = False, empty_allowed: bool = False) -> list[str]:
     """The lines of a file, or of standard input, each with a word in it: none is dropped, a bad one is an error.
 
-    A file keeps to the rules of `read_sentences`, unless `<eos>` is allowed in it, which they refuse.
+    A file keeps to the rules of `read_sentences`, unless `<eos>` is allowed in it, which they refuse. With
+    `empty_allowed` lines may be empty, and stay in their place.
     """
     if path is not None and not end_allowed:
         read_sentences(path)
@@ -105,7 +128,10 @@ def read_lines(path: Path | None, *, end_allowed: bool = False) -> list[str]:
         if path is not None:
             stream = stack.enter_context(open_bytes(path, gzipped=path.suffix == ".gz"))
         try:
-            lines = [_line(line, f"{where}, line {number}") for number, line in enumerate(_bounded(stream), 1)]
+            lines = [
+                _line(line, f"{where}, line {number}", empty_allowed=empty_allowed)
+                for number, line in enumerate(_bounded(stream), 1)
+            ]
         except BROKEN_GZIP as error:
             raise DataError(f"{where}: the gzip data is damaged or ends early ({error}).") from None
     if not lines:
@@ -118,7 +144,7 @@ def _bounded(stream: BinaryIO) -> Iterable[bytes]:
     return iter(lambda: stream.readline(MAX_LINE_BYTES + 2), b"")
 
 
-def _line(line: bytes, where: str) -> str:
+def _line(line: bytes, where: str, *, empty_allowed: bool) -> str:
     if len(line.rstrip(b"\r\n")) > MAX_LINE_BYTES:
         raise DataError(f"{where}: more than {MAX_LINE_BYTES:,} bytes long.\n  One sentence a line was expected.")
     try:
@@ -127,6 +153,6 @@ def _line(line: bytes, where: str) -> str:
         raise DataError(f"{where}: byte {error.start + 1} is 0x{line[error.start]:02x}: not UTF-8.") from None
     if "\0" in text:
         raise DataError(f"{where}: holds NUL: a binary file, or text in UTF-16. Plain UTF-8 text was expected.")
-    if not text.split():
+    if not text.split() and not empty_allowed:
         raise DataError(f"{where}: empty, but every line is a sentence.\n  Remove it: no line is dropped silently.")
     return text

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from rankfold.cli.model_of import add_model, load, say, tell_unknown
+from rankfold.cli.model_of import add_model, expect_sequences, load, say, tell_unknown
 from rankfold.cli.output import to_json
 from rankfold.cli.score import read_lines
 from rankfold.data.batch import length_batches
@@ -77,6 +77,7 @@ def tag(
 
     -1 where a sentence is impossible under the model.
     """
+    expect_sequences(model, "tag")
     found: list[list[int]] = [[] for _ in sentences]
     of = "states"
     batches = length_batches(sentences, NUM_TOKENS)

@@ -16,6 +16,7 @@ from typing import Any
 from rankfold.cli.model_of import say
 from rankfold.cli.output import to_json
 from rankfold.errors import DataError
+from rankfold.models.grammar_config import GrammarConfig
 from rankfold.settings import assign, build, read_toml
 from rankfold.training import loop, report
 from rankfold.training.config import Config
@@ -28,6 +29,7 @@ example:
   rankfold train --recipe small-lhmm --data ptb --out runs/small
   rankfold train --recipe small-lhmm --set model.num_states=256 --set train.updates=100 --data ptb --out runs/tiny
   rankfold train --resume --data ptb --out runs/small
+  rankfold train --recipe small-rankpcfg --data treebank/gum --out runs/grammar
   rankfold train --list"""
 
 
@@ -38,13 +40,19 @@ def add_to(commands: Any) -> None:
         help="train a language model by a recipe; interrupted runs can be resumed",
         description=(
             "Train a model on the train.txt of a folder, choose the best by its valid.txt, and print the perplexity of "
-            "its test.txt. Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
+            "its test.txt. A grammar may be given trees (.trees, .mrg), of which it reads the words alone. "
+            "Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
         ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--recipe", metavar="NAME_OR_FILE", help="a name from --list, or a TOML file")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="folder with train.txt, valid.txt, test.txt")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder with train.txt, valid.txt, test.txt; or FOLDER/NAME for NAME.train.txt and so on",
+    )
     parser.add_argument("--out", type=Path, metavar="RUN", help="folder of the run")
     add_settings(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, by its own recipe")
@@ -74,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("train needs --data DIR and --out RUN; rankfold train --help shows an example.")
     config = find_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
     result = loop.train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
-    print(to_json(_record(result), indent=2) if arguments.json else _text(result))
+    print(to_json(_record(result), indent=2) if arguments.json else _text(result, config))
     if result.finished:
         return 0
     again = shlex.join(["rankfold", "train", "--resume", "--data", str(arguments.data), "--out", str(arguments.out)])
@@ -110,7 +118,7 @@ def _list(*, as_json: bool) -> int:
     known = recipes()
     width = max(map(len, known))
     models = {name: load_recipe(name).model for name in known}
-    lines = (f"{name:<{width}}  {models[name].family:<6}  {text}" for name, text in known.items())
+    lines = (f"{name:<{width}}  {models[name].family:<8}  {text}" for name, text in known.items())
     print(to_json(known, indent=2) if as_json else "\n".join(lines))
     return 0
 
@@ -129,16 +137,18 @@ def _record(result: loop.Result) -> dict[str, Any]:
     }
 
 
-def _text(result: loop.Result) -> str:
+def _text(result: loop.Result, config: Config) -> str:
     best, test = result.best_valid_perplexity, result.test
     missing = "no test.txt" if result.finished else "not yet"
+    counted = "words + sentences" if isinstance(config.model, GrammarConfig) else "<eos> counted"
+    bound = "; bounds of lower ones" if test is not None and test.is_bound else ""
     return "\n".join(
         [
             f"run                {result.run}",
             f"updates            {result.updates:,}" + ("" if result.finished else " (interrupted)"),
             f"valid perplexity   {f'{best:.3f} (best)' if math.isfinite(best) else 'none yet'}",
             "test perplexity    "
-            + (f"{test.perplexity:.3f} over {test.tokens:,} tokens, <eos> counted" if test else missing),
+            + (f"{test.perplexity:.3f} over {test.tokens:,} tokens, {counted}{bound}" if test else missing),
             f"seconds            {result.seconds:,.1f}",
         ]
     )

@@ -1,6 +1,7 @@
 """Batches of sentences: an epoch's order as a function of (seed, epoch), a budget of padded tokens, nothing dropped.
 
-Three ways to cut a corpus: buckets of like length, shuffled sentences as they come, or streams with a carried state.
+Four ways to cut a corpus: buckets of like length, of equal length, shuffled sentences as they come, or streams with a
+carried state. What a sentence costs is its width, or for trees more.
 Read next: `data/vocab.py`, which makes the ids.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -74,17 +75,45 @@ def length_batches(
     *,
     generator: torch.Generator | None = None,
     rounding: int = 1,
+    max_sentences: int | None = None,
+    cost: Callable[[int], int] | None = None,
 ) -> Batches:
     """Batches of like lengths: sentences times width is at most `max_tokens`, but a batch holds at least one.
 
     With a generator, sentences of equal width are shuffled, then the batches; without, short ones come first, in file
-    order. Widths are rounded up to a multiple of `rounding`, so that few shapes occur (compiled code likes that).
+    order. Widths are rounded up to a multiple of `rounding`, so that few shapes occur (compiled code likes that). A
+    batch holds at most `max_sentences`. `cost` is what a sentence of a width takes of `max_tokens`, if not its width.
     """
-    rows = _checked(sentences, max_tokens=max_tokens, rounding=rounding)
+    limits = {"max_tokens": max_tokens, "rounding": rounding}
+    rows = _checked(sentences, **limits, **({} if max_sentences is None else {"max_sentences": max_sentences}))
     widths = [_rounded(len(row), rounding) for row in rows]
     order = sorted(_order(len(rows), generator), key=widths.__getitem__)
-    groups = _cut(order, widths, max_tokens)
+    groups = _cut(order, _costs(widths, cost), max_tokens, max_sentences)
     return Batches(rows, [groups[i] for i in _order(len(groups), generator)], rounding=rounding)
+
+
+def equal_batches(
+    sentences: Iterable[Sequence[int]],
+    max_sentences: int,
+    *,
+    max_tokens: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Batches:
+    """Batches of equal length, the last of each length smaller, in shuffled order; by length without a generator.
+
+    No padding, but small batches where few sentences have the same length: 36,114 sentences of the Wall Street Journal
+    of at most 40 words make 2,274 batches of 16, of which 38 are not full. Source: the code of Kim, Dyer, Rush 2019.
+    """
+    limits = {"max_sentences": max_sentences, "max_tokens": 1 if max_tokens is None else max_tokens}
+    rows = _checked(sentences, **limits)
+    widths = [len(row) for row in rows]
+    order = sorted(_order(len(rows), generator), key=widths.__getitem__)
+    groups = []
+    for width, same in itertools.groupby(order, key=widths.__getitem__):
+        size = max_sentences if max_tokens is None else min(max_sentences, max(1, max_tokens // width))
+        alike = list(same)
+        groups += [alike[i : i + size] for i in range(0, len(alike), size)]
+    return Batches(rows, [groups[i] for i in _order(len(groups), generator)])
 
 
 def unsorted_batches(
@@ -151,7 +180,7 @@ def _checked(sentences: Iterable[Sequence[int]], **sizes: int) -> list[Sequence[
     for i, row in enumerate(rows):
         if not len(row):
             raise DomainError(
-                f"sentences[{i}] has no tokens; Vocabulary.encode ends each with <eos>, so none is empty."
+                f"sentences[{i}] has no tokens; a sentence has at least one word, or with <eos> at least that."
             )
     return rows
 
@@ -165,13 +194,24 @@ def _rounded(length: int, rounding: int) -> int:
     return -(-length // rounding) * rounding
 
 
-def _cut(order: Sequence[int], widths: Sequence[int], max_tokens: int) -> list[list[int]]:
+def _costs(widths: Sequence[int], cost: Callable[[int], int] | None) -> Sequence[int]:
+    """What each sentence takes of a budget."""
+    if cost is None:
+        return widths
+    prices = {width: cost(width) for width in set(widths)}
+    return [prices[width] for width in widths]
+
+
+def _cut(
+    order: Sequence[int], widths: Sequence[int], max_tokens: int, max_sentences: int | None = None
+) -> list[list[int]]:
     """Consecutive groups, each as large as the budget of padded tokens allows, at least one sentence."""
     groups: list[list[int]] = []
     widest = 0
     for i in order:
         widest = max(widest, widths[i])
-        if groups and widest * (len(groups[-1]) + 1) <= max_tokens:
+        fits = groups and (max_sentences is None or len(groups[-1]) < max_sentences)
+        if fits and widest * (len(groups[-1]) + 1) <= max_tokens:
             groups[-1].append(i)
         else:
             groups.append([i])

@@ -41,11 +41,12 @@ class Sentences:
         return len(self.sentences)
 
 
-def read_sentences(path: str | Path, *, max_line_bytes: int = 1_000_000) -> Sentences:
+def read_sentences(path: str | Path, *, max_line_bytes: int = 1_000_000, brackets: bool = True) -> Sentences:
     """The sentences of a file, each line split as `str.split` does; a name that ends in .gz is read as gzip.
 
     Lines without words are skipped and counted. A longer line than `max_line_bytes` is refused: it is nearly always
-    a file without line ends, and one sentence of that length would take all memory later.
+    a file without line ends, and one sentence of that length would take all memory later. With `brackets` false,
+    words with ( or ) in them are refused, which no tree could be written with.
     """
     path = Path(path)
     _check_file(path)
@@ -53,6 +54,8 @@ def read_sentences(path: str | Path, *, max_line_bytes: int = 1_000_000) -> Sent
     with open_bytes(path, gzipped=path.suffix == ".gz") as stream:
         for number, line in enumerate(_lines(stream, path, max_line_bytes), 1):
             tokens = _tokens(line, f"{path}, line {number}", first=number == 1)
+            if not brackets:
+                expect_no_brackets(tokens, f"{path}, line {number}")
             if tokens:
                 sentences.append(tokens)
             else:
@@ -63,50 +66,82 @@ def read_sentences(path: str | Path, *, max_line_bytes: int = 1_000_000) -> Sent
     return Sentences(sentences, num_empty_lines, path)
 
 
+def expect_no_brackets(tokens: Sequence[str], where: str) -> None:
+    """Raise on a word with a bracket in it: trees are written in brackets, and their words hold none."""
+    for number, token in enumerate(tokens, 1):
+        if "(" in token or ")" in token:
+            raise DataError(
+                f"{where}: word {number} is {token[:40]!r}, but the words of a tree hold no brackets.\n"
+                "  Write -LRB- and -RRB-, or leave them out; a file of trees has a name in .trees, .trees.txt or .mrg."
+            )
+
+
 def read_splits(directory: str | Path, splits: Sequence[str] = ("train", "valid", "test")) -> dict[str, Sentences]:
     """The sentences of each split of a folder; every file is found before the first is read. See `find_split`."""
     paths = {split: find_split(directory, split) for split in splits}
     return {split: read_sentences(path) for split, path in paths.items()}
 
 
-def find_split(directory: str | Path, split: str) -> Path:
+def find_split(directory: str | Path, split: str, *, trees: bool = False) -> Path:
     """The one file of a split: `train.txt` or `train.txt.gz`, else the only `*.train.txt`, `*.train.tokens` or .gz.
 
-    Before the split's name may stand any prefix that ends in a dot, hyphen or underscore. Two candidates are an error.
+    Before the split's name may stand any prefix that ends in a dot, hyphen or underscore. Two candidates are an error;
+    where a folder holds several texts, `folder/prefix` names one of them. With `trees`, bracketed trees will do:
+    `*.train.trees`, `*.train.trees.txt` or `*.train.mrg`.
     """
     directory = Path(directory)
-    found = _candidates(directory, split)
+    found = _candidates(directory, split, trees=trees)
     if not found:
-        names = _names(directory)
+        names = _names(directory) if directory.is_dir() else _names(directory.parent)
         listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         raise DataError(
             f"{directory}: no file for the split {split!r}; the folder holds {listed or 'no files'}.\n"
-            f"  Expected {split}.txt or {split}.txt.gz, one sentence a line."
+            f"  Expected {split}.txt or {split}.txt.gz, one sentence a line"
+            + (f", or trees in {split}.trees." if trees else ".")
         )
-    return directory / found[0]
+    return (directory if directory.is_dir() else directory.parent) / found[0]
 
 
-def has_split(directory: str | Path, split: str) -> bool:
+def has_split(directory: str | Path, split: str, *, trees: bool = False) -> bool:
     """Whether `find_split` would find one; two candidates are an error here too."""
-    return bool(_candidates(Path(directory), split))
+    return bool(_candidates(Path(directory), split, trees=trees))
 
 
-def _candidates(directory: Path, split: str) -> list[str]:
+def holds_trees(path: Path) -> bool:
+    """Whether the name of a file is one of bracketed trees."""
+    return re.search(r"\.(trees|trees\.txt|mrg)(\.gz)?$", path.name) is not None
+
+
+def _candidates(directory: Path, split: str, *, trees: bool) -> list[str]:
     """The name of the one file that could be the split, or nothing."""
+    prefix = ""
     if not directory.is_dir():
-        what = "a file" if directory.exists() else "missing"
-        raise DataError(f"{directory} is {what}, but a folder that holds {split}.txt was expected.")
-    names = _names(directory)
-    found = [name for name in names if name in (f"{split}.txt", f"{split}.txt.gz")]
+        prefix = directory.name
+        if directory.exists() or not begins_names(directory):
+            what = "a file" if directory.exists() else "missing"
+            raise DataError(f"{directory} is {what}, but a folder that holds {split}.txt was expected.")
+    names = _names(directory.parent if prefix else directory)
+    kinds = "txt|tokens|trees|trees\\.txt|mrg" if trees else "txt|tokens"
+    pattern = re.compile(rf"(.*[._-])?{re.escape(split)}\.({kinds})(\.gz)?")
+    found = [name for name in names if name in (f"{split}.txt", f"{split}.txt.gz") and not prefix]
     if not found:
-        pattern = re.compile(rf"(.*[._-])?{re.escape(split)}\.(txt|tokens)(\.gz)?")
         found = [name for name in names if pattern.fullmatch(name)]
+    if prefix:
+        found = [name for name in found if re.match(rf"{re.escape(prefix)}[._-]{re.escape(split)}\.", name)]
     if len(found) > 1:
         raise DataError(
             f"{directory}: {len(found)} files could be the split {split!r}: {', '.join(found)}.\n"
-            "  Which one is meant is not guessed at: keep one, move the others."
+            "  Which one is meant is not guessed at: keep one, move the others, or add what the names of its text "
+            f"begin with,\n  such as {directory / re.split(r'[._-]' + re.escape(split), found[0])[0]}."
         )
     return found
+
+
+def begins_names(path: Path) -> bool:
+    """Whether a path is no folder, but the beginning of the names of files: treebank/gum of treebank/gum.train.txt."""
+    if not path.parent.is_dir() or not path.name:
+        return False
+    return any(re.match(rf"{re.escape(path.name)}[._-]", name) for name in _names(path.parent))
 
 
 def _names(directory: Path) -> list[str]:

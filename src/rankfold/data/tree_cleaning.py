@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rankfold.data.spelling import number_to_n
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError, UnsupportedError
 
@@ -25,8 +26,6 @@ PENN_WORD_TAGS = frozenset(
     }
 )
 ROOTS = frozenset({"ROOT", "TOP", "S1", "VROOT"})
-# The same words as [0-9]{1,}([,.]?[0-9]*)* of the papers' code, without its nested repetition.
-_NUMBER = re.compile(r"[0-9][0-9,.]*")
 
 Unary = Literal["keep", "top", "join"]
 
@@ -122,11 +121,6 @@ def clean_trees(
         report.words += num_words
     report.trees = len(kept)
     return CleanTrees(kept, indices, report)
-
-
-def number_to_n(word: str) -> str:
-    """The word with each digit, and the digits, commas and points that follow it, replaced by one N."""
-    return _NUMBER.sub("N", word)
 
 
 def base_label(label: str) -> str:

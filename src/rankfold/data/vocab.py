@@ -1,7 +1,8 @@
 """Words and their ids: a closed vocabulary built from a training text, saved beside the model that uses it.
 
-Two ids are fixed: 0 is the unknown word `<unk>`, 1 is the end of a sentence `<eos>`. There is no start and no padding
-symbol: both would take probability from real words. Read next: `data/text.py`, where sentences come from.
+Two ids are fixed: 0 is the unknown word `<unk>`, 1 is the end of a sentence `<eos>`, which vocabularies of grammars do
+not have: trees end by themselves. There is no start and no padding symbol: both would take probability from real words.
+Read next: `data/text.py`, where sentences come from.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rankfold.data.spelling import Spelling
 from rankfold.data.weights import write_text
 from rankfold.errors import DataError, DomainError
 
@@ -23,13 +25,14 @@ FORMAT, VERSION = "rankfold-vocabulary", 1
 
 @dataclass(frozen=True)
 class Encoded:
-    """Sentences as ids, each ending in `<eos>`, and the words that were replaced by `<unk>`, with their counts.
+    """Sentences as ids, each ending in `<eos>` if `ends`, and the words that were replaced by `<unk>`, with counts.
 
     Iterates over the sentences, so that batches take it as it is.
     """
 
     sentences: list[list[int]]
     unknown: Mapping[str, int]
+    ends: bool = True
 
     @property
     def num_unknown(self) -> int:
@@ -38,8 +41,11 @@ class Encoded:
 
     @property
     def num_tokens(self) -> int:
-        """All tokens, `<eos>` included: the denominator of a perplexity."""
-        return sum(map(len, self.sentences))
+        """The denominator of a perplexity: all words and one end a sentence, whether or not the ids hold an `<eos>`.
+
+        Grammars generate no end, but their published perplexities count one: exp(-log p / (words + sentences)).
+        """
+        return sum(map(len, self.sentences)) + (0 if self.ends else len(self.sentences))
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.sentences)
@@ -52,18 +58,23 @@ class Encoded:
 class Vocabulary:
     """Words in the order of their ids, and how often the training text held each.
 
-    `counts[0]` is that of `<unk>` after rare words were cut, `counts[1]` the number of sentences.
+    `counts[0]` is that of `<unk>` after rare words were cut; with `ends`, `counts[1]` is the number of sentences. Words
+    are looked up as `spelling` writes them.
     """
 
     words: tuple[str, ...]
     counts: tuple[int, ...]
+    ends: bool = True  # false: sentences of a grammar, which have no <eos>
+    spelling: Spelling = field(default_factory=Spelling)
     index: Mapping[str, int] = field(init=False, compare=False)
     unk_id: ClassVar[int] = 0
     eos_id: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.words[:2] != (UNK, EOS):
+        if self.ends and self.words[:2] != (UNK, EOS):
             raise DataError(f"a vocabulary starts with {UNK} and {EOS}, but this one with {list(self.words[:2])}.")
+        if not self.ends and (self.words[:1] != (UNK,) or EOS in self.words):
+            raise DataError(f"a vocabulary without ends starts with {UNK}, and does not hold {EOS}.")
         if len(self.counts) != len(self.words):
             raise DataError(f"{len(self.words)} words, but {len(self.counts)} counts: one count for each word.")
         object.__setattr__(self, "index", {word: i for i, word in enumerate(self.words)})
@@ -74,15 +85,24 @@ class Vocabulary:
 
     @classmethod
     def build(
-        cls, sentences: Iterable[Sequence[str]], *, max_size: int | None = None, min_count: int = 1
+        cls,
+        sentences: Iterable[Sequence[str]],
+        *,
+        max_size: int | None = None,
+        min_count: int = 1,
+        ends: bool = True,
+        spelling: Spelling | None = None,
     ) -> Vocabulary:
         """The words of a text: `<unk>`, `<eos>`, then the most frequent first, equal counts in order of code points.
 
         `max_size` limits `len(vocabulary)`, `<unk>` and `<eos>` included. Words beyond it, and words seen less than
-        `min_count` times, count as `<unk>`; so does the token `<unk>` of a text that was cut before.
+        `min_count` times, count as `<unk>`; so does the token `<unk>` of a text that was cut before. With `ends` false
+        there is no `<eos>`, as grammars need it.
         """
-        if max_size is not None and max_size < 2:
-            raise DomainError(f"max_size is {max_size}, but {UNK} and {EOS} alone make 2.")
+        spelling = spelling or Spelling()
+        fixed = (UNK, EOS) if ends else (UNK,)
+        if max_size is not None and max_size < len(fixed):
+            raise DomainError(f"max_size is {max_size}, but {' and '.join(fixed)} alone make {len(fixed)}.")
         if min_count < 1:
             raise DomainError(f"min_count is {min_count}, but every word of the text occurs at least once.")
         counts: Counter[str] = Counter()
@@ -90,23 +110,33 @@ class Vocabulary:
         for tokens in sentences:
             num_sentences += 1
             _check(tokens, f"sentence {num_sentences}")
-            counts.update(tokens)
+            counts.update(map(spelling, tokens) if spelling else tokens)
         if not num_sentences:
             raise DataError("no sentences: a vocabulary is built from at least one.")
         num_tokens = counts.total()
         del counts[UNK]
         ordered = sorted((-count, word) for word, count in counts.items() if count >= min_count)
-        kept = ordered if max_size is None else ordered[: max_size - 2]
+        kept = ordered if max_size is None else ordered[: max_size - len(fixed)]
         num_unk = num_tokens + sum(count for count, _ in kept)
-        return cls((UNK, EOS, *(word for _, word in kept)), (num_unk, num_sentences, *(-count for count, _ in kept)))
+        num_fixed = (num_unk, num_sentences) if ends else (num_unk,)
+        words = (*fixed, *(word for _, word in kept))
+        return cls(words, (*num_fixed, *(-count for count, _ in kept)), ends, spelling)
 
     @property
     def has_unk_mass(self) -> bool:
         """Whether the training text holds `<unk>`. Where it does not, an unknown word has no trained probability."""
         return self.counts[self.unk_id] > 0
 
+    def id_of(self, word: str) -> int:
+        """The id of a word, as `spelling` writes it; that of `<unk>` if it is unknown."""
+        return self.index.get(self.spelling(word), self.unk_id)
+
+    def knows(self, word: str) -> bool:
+        """Whether a word has an id of its own; `<unk>` has."""
+        return self.spelling(word) in self.index
+
     def encode(self, tokens: Sequence[str]) -> list[int]:
-        """The ids of one sentence and of `<eos>` after it; unknown words become `<unk>`: `encode_all` counts them."""
+        """The ids of one sentence and, with `ends`, of `<eos>`; unknown words become `<unk>`: `encode_all` counts."""
         return self._encode(tokens, "the sentence")
 
     def encode_all(self, sentences: Iterable[Sequence[str]]) -> Encoded:
@@ -114,11 +144,11 @@ class Vocabulary:
         encoded, unknown = [], Counter[str]()
         for number, tokens in enumerate(sentences, 1):
             encoded.append(self._encode(tokens, f"sentence {number}"))
-            unknown.update(word for word in tokens if word not in self.index)
-        return Encoded(encoded, unknown)
+            unknown.update(word for word in tokens if not self.knows(word))
+        return Encoded(encoded, unknown, self.ends)
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The words with these ids, `<eos>` among them; not the inverse of `encode`, which adds `<eos>`."""
+        """The words with these ids, `<eos>` among them; not the inverse of `encode`, which may add `<eos>`."""
         words = []
         for i in map(int, ids):
             if not 0 <= i < len(self.words):
@@ -127,12 +157,18 @@ class Vocabulary:
         return words
 
     def fingerprint(self) -> str:
-        """The sha256 of the words in order: equal exactly if all ids mean the same. Counts do not enter."""
-        return hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
+        """The sha256 of the words in order, and their spelling if it has rules: equal exactly if ids mean the same."""
+        content = [self.words, self._rules()] if self.spelling else self.words
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def _rules(self) -> dict[str, bool]:
+        return {"lower": self.spelling.lower, "numbers": self.spelling.numbers}
 
     def save(self, path: str | Path) -> None:
         """Write `vocab.json`, whole or not at all."""
-        content = {"format": FORMAT, "version": VERSION, "words": self.words, "counts": self.counts}
+        content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "words": self.words, "counts": self.counts}
+        content |= {} if self.ends else {"ends": False}
+        content |= {"spelling": self._rules()} if self.spelling else {}
         write_text(path, json.dumps(content) + "\n")
 
     @classmethod
@@ -154,7 +190,8 @@ class Vocabulary:
 
     def _encode(self, tokens: Sequence[str], where: str) -> list[int]:
         _check(tokens, where)
-        return [*(self.index.get(word, self.unk_id) for word in tokens), self.eos_id]
+        ids = list(map(self.id_of, tokens))
+        return [*ids, self.eos_id] if self.ends else ids
 
     def __len__(self) -> int:
         return len(self.words)
@@ -174,8 +211,8 @@ def _check(tokens: Sequence[str], where: str) -> None:
         )
 
 
-def _parse(content: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Words and counts of a parsed `vocab.json`."""
+def _parse(content: Any) -> tuple[tuple[str, ...], tuple[int, ...], bool, Spelling]:
+    """Words, counts, ends and spelling of a parsed `vocab.json`."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f'not a vocabulary: an object with "format": "{FORMAT}" was expected.')
     if content.get("version") != VERSION:
@@ -185,4 +222,8 @@ def _parse(content: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
         raise DataError('"words" must be a list of strings.')
     if not isinstance(counts, list) or not all(type(count) is int and count >= 0 for count in counts):
         raise DataError('"counts" must be a list of whole numbers, at least 0.')
-    return tuple(words), tuple(counts)
+    ends, rules = content.get("ends", True), content.get("spelling", {})
+    known = isinstance(rules, dict) and rules.keys() <= {"lower", "numbers"}
+    if type(ends) is not bool or not known or not all(type(rule) is bool for rule in rules.values()):
+        raise DataError('"ends" must be true or false, "spelling" an object of "lower" and "numbers".')
+    return tuple(words), tuple(counts), ends, Spelling(**rules)

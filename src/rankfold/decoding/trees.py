@@ -1,9 +1,11 @@
-"""Questions asked of trees: which brackets are probable.
+"""Questions asked of trees: which brackets, which symbols of words are probable.
 
 Read next: `recursions/tree.py`, whose derivative answers.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,13 +22,30 @@ def span_posterior(p: TreePotentials) -> Tensor:  # "b t+1 t+1"
     Those of a sentence of T words sum to T - 1, a binary tree's number of brackets; all 0 if it is impossible.
     Differentiable where a gradient is followed. Cost: one inside and one outside pass.
     """
+    return _derivative(p, "log_span")
+
+
+def leaf_posterior(p: TreePotentials) -> Tensor:  # "b t p"
+    """The probability of each symbol of each word; 0 beyond a length and throughout an impossible sentence.
+
+        posterior[t, symbol] = d log Z / d log_leaf[t, symbol]
+
+    Those of a word sum to 1. Differentiable where a gradient is followed. Cost: one inside and one outside pass.
+    """
+    return _derivative(p, "log_leaf")
+
+
+def _derivative(p: TreePotentials, name: Literal["log_span", "log_leaf"]) -> Tensor:
+    """d log Z / d one of the fields; differentiable where a gradient is followed, detached where not."""
     f = checked(p)
     follow = torch.is_grad_enabled() and any(x.requires_grad for x in f.tensors())
     asleep = torch.is_inference_mode_enabled()
     with torch.inference_mode(False), torch.enable_grad():
         if asleep:  # a derivative needs tensors that autograd may note
             f = f.with_tensors(*(x.clone() for x in f.tensors()))._replace(lengths=f.lengths.clone())
-        log_span = f.log_span.view_as(f.log_span) if f.log_span.requires_grad else f.log_span.detach().requires_grad_()
-        total = log_z(TreePotentials(*f._replace(log_span=log_span))).sum()
-        (found,) = torch.autograd.grad(total, log_span, create_graph=follow)
+        given: Tensor = getattr(f, name)
+        field = given.view_as(given) if given.requires_grad else given.detach().requires_grad_()
+        f = f._replace(log_span=field) if name == "log_span" else f._replace(log_leaf=field)
+        total = log_z(TreePotentials(*f)).sum()
+        (found,) = torch.autograd.grad(total, field, create_graph=follow)
     return found if follow else found.detach()

@@ -2,9 +2,22 @@
 
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.models.catalog import build_model
+from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.config import ModelConfig
+from rankfold.models.grammar_config import GrammarConfig
 from rankfold.models.hmm import HMM
+from rankfold.models.pcfg import PCFG
 from rankfold.models.pretrained import load_model
 from rankfold.models.rank_hmm import RankHMM
 
-__all__ = ["HMM", "BlockHMM", "ModelConfig", "RankHMM", "build_model", "load_model"]
+__all__ = [
+    "HMM",
+    "PCFG",
+    "BlockHMM",
+    "CompoundPCFG",
+    "GrammarConfig",
+    "ModelConfig",
+    "RankHMM",
+    "build_model",
+    "load_model",
+]

@@ -1,50 +1,39 @@
-"""What all models of words share: from a batch to its log-likelihood, questions, generation, saving.
+"""What all models of words share: from a batch to its log-likelihood, questions, saving.
 
 A model gives `parts` (its distributions, without a batch), `potentials` (with one), and names its recursion.
-Dropout happens exactly where a generator is given. Read next: `models/hmm.py`.
+Dropout happens exactly where a generator is given. Read next: `models/sequence_model.py`, models that go from left to
+right; `models/pcfg.py`, grammars.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
-from rankfold.decoding.generate import generate
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
-from rankfold.models.config import ModelConfig
+from rankfold.models.grammar_config import AnyConfig
 from rankfold.numerics.precision import Precision
-from rankfold.params.emissions import Emission
 from rankfold.planning import Plans
 from rankfold.recursions.chain_solve import Arithmetic
 from rankfold.recursions.potentials import checked_lengths
 
-
-class HasEmission(Protocol):
-    """Whatever else a model is made of, it has a distribution of words given each hidden value."""
-
-    @property
-    def emission(self) -> Emission: ...
-
-
-Parts = TypeVar("Parts", bound=HasEmission)
+Parts = TypeVar("Parts")
 Potentials = TypeVar("Potentials")
-Carried = TypeVar("Carried")
-AT_ONCE = 256
 IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
-    """A distribution over sequences of word ids, with hidden paths summed out exactly."""
+class WordModel(nn.Module, ABC, Generic[Parts, Potentials]):
+    """A distribution over sequences of word ids, with hidden paths or trees summed out exactly."""
 
-    config: ModelConfig
+    config: AnyConfig
     num_words: int
+    is_bound: bool = False  # whether `log_likelihood` is a lower bound of it
     vocabulary: Vocabulary | None = None  # what the ids mean, where known
 
     @abstractmethod
@@ -64,28 +53,19 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
         batch: Batch,
         *,
         parts: Parts | None = None,
-        carried: Carried | None = None,
+        carried: Any = None,
         generator: torch.Generator | None = None,
     ) -> Potentials:
-        """The weights of all hidden paths of a batch. `parts` saves computing them again for every batch."""
+        """The weights of all hidden paths of a batch. `parts` saves computing them again for every batch.
+
+        `carried` is what a stream left behind, for models that go on from there.
+        """
 
     @abstractmethod
     def log_z(
         self, potentials: Potentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
     ) -> Tensor:  # "b"   float64
         """The log-probability of each sequence."""
-
-    @abstractmethod
-    def carry(self, potentials: Potentials) -> Carried:
-        """What the next stretch of a stream needs to know, detached."""
-
-    @abstractmethod
-    def log_next(self, parts: Parts, batch: Batch | None) -> Tensor:  # "b z"
-        """The log-distribution of the hidden value after each sequence; before any word if there is no batch."""
-
-    @abstractmethod
-    def transition_rows(self, parts: Parts, index: Tensor) -> Tensor:  # "k" -> "k z"
-        """The log-distribution of the next hidden value, given this one."""
 
     @abstractmethod
     def query(self, potentials: Potentials) -> Any:
@@ -127,48 +107,6 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials, Carried]):
             raise DomainError(
                 f"a word has the id {low if low < 0 else high}, but this model knows 0 to {self.num_words - 1}."
             )
-
-    def generate(
-        self,
-        num: int = 1,
-        *,
-        prefix: Sequence[int] = (),
-        end: int = Vocabulary.eos_id,
-        max_length: int = 100,
-        generator: torch.Generator | None = None,
-    ) -> list[list[int]]:
-        """Word ids of `num` independent sentences that go on after `prefix`, which is not repeated; without `end`."""
-        if num < 1 or max_length < 1:
-            raise DomainError(f"num is {num} and max_length {max_length}, but both must be at least 1.")
-        with torch.no_grad():
-            parts = self.parts()
-            batch = self.batch(torch.tensor([list(prefix)])) if len(prefix) else None
-            log_next = self.log_next(parts, batch)
-            if not bool((log_next > float("-inf")).any()):
-                raise DomainError("the prefix has probability 0 under this model: nothing can follow it.")
-            drawn: list[list[int]] = []
-            while len(drawn) < num:  # a few at a time: each holds a row of the transition and of the emissions
-                drawn += generate(
-                    log_next.expand(min(AT_ONCE, num - len(drawn)), -1),
-                    lambda index: self.transition_rows(parts, index),
-                    parts.emission.log_rows,
-                    end=end,
-                    max_length=max_length,
-                    generator=generator,
-                )
-            return drawn
-
-    def predict(self, batch: Batch | None = None, *, parts: Parts | None = None) -> Tensor:  # "b v"   float64
-        """The log-probability of every word as the next one, after each sequence of a batch (or at the start)."""
-        with torch.no_grad():
-            parts = self.parts() if parts is None else parts
-            log_next = self.log_next(parts, batch).double()
-            every = torch.arange(log_next.shape[1], device=log_next.device)
-            total = log_next.new_full((len(log_next), self.num_words), float("-inf"))
-            for index in torch.split(every, max(1, 2**24 // total.numel())):
-                part = log_next[:, index, None] + parts.emission.log_rows(index).double()
-                total = torch.logaddexp(total, torch.logsumexp(part, 1))
-        return total
 
     @property
     def num_parameters(self) -> int:

@@ -20,8 +20,8 @@ from torch.nn.functional import embedding
 
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
-from rankfold.models.base import WordModel
 from rankfold.models.config import ModelConfig
+from rankfold.models.sequence_model import SequenceModel
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.params.block_parts import BlockDynamics, BlockEmission, BlockParts, FreeBlockParts
 from rankfold.params.dropout import kept_by_cluster, num_kept
@@ -55,7 +55,7 @@ class BlockCarried(NamedTuple):
     log_filtered: Tensor  # "b k"
 
 
-class BlockHMM(WordModel[BlockModelParts, BlockChainPotentials, BlockCarried]):
+class BlockHMM(SequenceModel[BlockModelParts, BlockChainPotentials, BlockCarried]):
     """Family "block"."""
 
     def __init__(self, config: ModelConfig, blocks: BlockParts | FreeBlockParts | TiedBlockParts) -> None:

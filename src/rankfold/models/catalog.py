@@ -11,6 +11,8 @@ from rankfold.errors import DomainError
 from rankfold.models.base import WordModel
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.models.config import ModelConfig
+from rankfold.models.grammar_catalog import build_grammar
+from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 from rankfold.models.hmm import HMM, Transition
 from rankfold.models.rank_hmm import RankHMM
 from rankfold.params.block_parts import BlockParts, FreeBlockParts
@@ -19,14 +21,16 @@ from rankfold.params.rank_factors import FreeRankFactors, RankFactors
 from rankfold.params.tied_block_parts import TiedBlockParts
 from rankfold.params.transitions import BandedTransition, FreeTransition, LowRankTransition, SoftmaxTransition
 
-AnyModel = WordModel[Any, Any, Any]
+AnyModel = WordModel[Any, Any]
 
 
-def build_model(config: ModelConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0) -> AnyModel:
+def build_model(config: AnyConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0) -> AnyModel:
     """A model with fresh parameters; the seed decides every one of them. Block models need word clusters."""
     if num_words < 1:
         raise DomainError(f"num_words is {num_words}, but must be at least 1.")
     generator = torch.Generator().manual_seed(seed)
+    if isinstance(config, GrammarConfig):
+        return build_grammar(config, num_words, generator)
     if config.family == "block":
         return BlockHMM(config, _blocks(config, num_words, clusters, generator))
     if config.family == "rank":

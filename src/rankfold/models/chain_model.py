@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.models.base import HasEmission, WordModel
+from rankfold.models.sequence_model import HasEmission, SequenceModel
 from rankfold.numerics.precision import Precision
 from rankfold.queries.chain import ChainQuery, Of
 from rankfold.recursions import chain
@@ -25,7 +25,7 @@ class HasInitial(HasEmission, Protocol):
 ChainParts = TypeVar("ChainParts", bound=HasInitial)
 
 
-class ChainModel(WordModel[ChainParts, ChainPotentials, Tensor]):
+class ChainModel(SequenceModel[ChainParts, ChainPotentials, Tensor]):
     """Models that emit `ChainPotentials`; a stream carries the distribution of the next hidden value."""
 
     of: Of = "states"

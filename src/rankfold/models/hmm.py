@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.errors import DomainError, UnsupportedError, expect, expect_weights, same_kind
+from rankfold.errors import UnsupportedError, expect, same_kind
 from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig
+from rankfold.models.tables import expect_distributions
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Operator
 from rankfold.params.dropout import kept, num_kept, staying
@@ -63,8 +64,7 @@ class HMM(ChainModel[HMMParts]):
         expect(emission, "z v", name="emission", z=len(start))
         same_kind(start, "start", {"transition": transition, "emission": emission})
         for name, table in (("start", start), ("transition", transition), ("emission", emission)):
-            expect_weights(table, name=name)
-            _expect_ones(table.reshape(-1, table.shape[-1]), name)
+            expect_distributions(table, name)
         config = ModelConfig(family="hmm", num_states=len(start), neural=False)
         log_start, log_transition, log_emission = (x.detach().log() for x in (start, transition, emission))
         return cls(config, FreeTransition(log_start, log_transition), FreeEmission(log_emission))
@@ -123,11 +123,3 @@ class HMM(ChainModel[HMMParts]):
         band = 2 * min(config.band, size - 1) + 1 if config.family == "banded" else 0
         dim = config.dim if config.neural else 0
         return chain_plan(size, rank, band, self.num_words, dim, batch, length, device, precision, self.num_parameters)
-
-
-def _expect_ones(table: Tensor, name: str) -> None:  # "k v"
-    total = table.detach().double().sum(1)
-    wrong = ((total - 1).abs() > 1e-4).nonzero()[:, 0]
-    if len(wrong):
-        where = f"row {int(wrong[0])} of {name}" if len(table) > 1 else name
-        raise DomainError(f"{where} sums to {float(total[wrong[0]]):.6g}, but probabilities sum to 1.")

@@ -18,7 +18,8 @@ from rankfold.data.weights import load_sharded, save_sharded, write_text
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.config import ModelConfig
-from rankfold.settings import build, to_mapping
+from rankfold.models.grammar_config import CONFIGS, AnyConfig
+from rankfold.settings import build, choose, to_mapping
 
 FORMAT, VERSION = "rankfold-model", 1
 DTYPES = ("float32", "float64")
@@ -53,10 +54,12 @@ def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:
     """The model of a folder, of whichever family, with its vocabulary if there is one."""
     folder = Path(folder)
     content = _read_config(folder / "config.json")
-    config = build(ModelConfig, content["model"], source=f"{folder / 'config.json'}, model")
+    source = f"{folder / 'config.json'}, model"
+    chosen: type[AnyConfig] = choose(CONFIGS, content["model"], source=source)
+    config = build(chosen, content["model"], source=source)
     tensors, _ = load_sharded(folder)
     clusters = None
-    if config.family == "block":
+    if isinstance(config, ModelConfig) and config.family == "block":
         if CLUSTER not in tensors:
             raise DataError(f"{folder}: the weights hold no {CLUSTER!r}, which a block model needs.")
         clusters = Clusters(tensors[CLUSTER], config.num_clusters)

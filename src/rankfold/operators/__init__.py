@@ -8,6 +8,7 @@ from rankfold.operators.dense import Dense
 from rankfold.operators.low_rank import LowRank
 from rankfold.operators.multiplied import Multiplied
 from rankfold.operators.protocol import MaxOperator, Operator
+from rankfold.operators.rank_space import RankSpace, rank_space
 from rankfold.operators.row_scaled import RowScaled
 from rankfold.operators.sum import Sum
 
@@ -23,6 +24,8 @@ __all__ = [
     "MaxOperator",
     "Multiplied",
     "Operator",
+    "RankSpace",
     "RowScaled",
     "Sum",
+    "rank_space",
 ]

@@ -19,7 +19,8 @@ from rankfold.errors import ShapeError, UnsupportedError
 class BinaryOperator(Protocol):
     """A non-negative tensor T = exp(log_scale) * B of parents, left and right children; factors may lead with a batch.
 
-    `head_of` names all that `head` multiplies by: operators with the same one are summed before it is applied.
+    `head_of` names all that `head` multiplies by: operators with the same one are summed before it is applied. Of
+    operators with the same `left_of` (`right_of`), one prepares a child for all.
     """
 
     @property
@@ -30,6 +31,14 @@ class BinaryOperator(Protocol):
     def log_scale(self) -> Tensor | float: ...  # "" float64, a constant to autograd
     @property
     def head_of(self) -> tuple[object, ...]: ...  # equal only where `head` is the same map
+    @property
+    def left_of(self) -> tuple[object, ...]: ...  # equal only where `left` is the same map
+    @property
+    def right_of(self) -> tuple[object, ...]: ...
+    @property
+    def gain(
+        self,
+    ) -> Tensor: ...  # "" or "b" float64: by how much a loss in a child's side grows on its way to a parent
     def factors(self) -> tuple[Tensor, ...]: ...
     @property
     def log_factors(self) -> tuple[bool, ...]: ...  # which factors are logarithms

@@ -19,37 +19,44 @@ from rankfold.operators.factor import Factor
 class BinaryCPD:
     """Three thin factors and a rank between them.   A span costs (n + m + a) r, a split r multiply-adds.
 
-    The TN-PCFG's rules. Source: Yang, Zhao, Tu 2021; Cohen, Satta, Collins 2013.
+    The TN-PCFG's rules. `head` None is the identity: parents are the ranks themselves, T[a, n, m] = left[n, a]
+    right[m, a], as in rank space (`operators/rank_space.py`) and in the simple PCFG, whose children are independent.
+    Source: Yang, Zhao, Tu 2021; Cohen, Satta, Collins 2013.
     """
 
-    def __init__(self, head: Tensor, left: Tensor, right: Tensor) -> None:  # "a r", "n r", "m r", or with a leading b
-        _expect_three(head, left, right, "")
-        for name, x in (("head", head), ("left", left), ("right", right)):
+    def __init__(self, head: Tensor | None, left: Tensor, right: Tensor) -> None:  # "a r", "n r", "m r", or with b
+        for name, x in _expect_three(head, left, right, "").items():
             expect_weights(x, name=name)
-        self._head, self._left, self._right = (Factor(x, is_log=False) for x in (head, left, right))
+        self.parts = _parts(head, left, right, is_log=False)
 
     @classmethod
-    def from_log(cls, log_head: Tensor, log_left: Tensor, log_right: Tensor) -> BinaryCPD:
-        """The same from the logarithms of all factors, of any range."""
-        _expect_three(log_head, log_left, log_right, "log_")
-        for name, x in (("log_head", log_head), ("log_left", log_left), ("log_right", log_right)):
+    def from_log(cls, log_head: Tensor | None, log_left: Tensor, log_right: Tensor) -> BinaryCPD:
+        """The same from the logarithms of all factors, of any range; a head of None is the identity here, too."""
+        for name, x in _expect_three(log_head, log_left, log_right, "log_").items():
             expect_logs(x, name=name)
-        return cls._of(*(Factor(x, is_log=True) for x in (log_head, log_left, log_right)))
+        return cls.of_parts(*_parts(log_head, log_left, log_right, is_log=True))
 
     @classmethod
-    def unchecked(cls, head: Tensor, left: Tensor, right: Tensor) -> BinaryCPD:
+    def unchecked(cls, head: Tensor | None, left: Tensor, right: Tensor) -> BinaryCPD:
         """The same without a look at the values: for weights that are distributions by construction."""
-        return cls._of(*(Factor(x, is_log=False) for x in (head, left, right)))
+        return cls.of_parts(*_parts(head, left, right, is_log=False))
 
     @classmethod
-    def _of(cls, head: Factor, left: Factor, right: Factor) -> Self:
+    def of_parts(cls, head: Factor | None, left: Factor, right: Factor) -> Self:
+        """The same of factors that are there: some may be weights and some logarithms."""
         self = cls.__new__(cls)
-        self._head, self._left, self._right = head, left, right
+        self.parts = head, left, right
         return self
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return self._head.value.shape[-2], self._left.value.shape[-2], self._right.value.shape[-2]
+        head, left, right = self.parts
+        parents = self.rank if head is None else head.value.shape[-2]
+        return parents, left.value.shape[-2], right.value.shape[-2]
+
+    @property
+    def rank(self) -> int:
+        return self.parts[1].value.shape[-1]
 
     @property
     def batch(self) -> int | None:
@@ -57,52 +64,73 @@ class BinaryCPD:
 
     @property
     def log_scale(self) -> Tensor | float:
-        return self._head.log_scale + self._left.log_scale + self._right.log_scale
+        return sum((x.log_scale for x in self.parts if x is not None), 0.0)
 
     @property
     def head_of(self) -> tuple[object, ...]:
-        return BinaryCPD, id(self._head.value), self._head.is_log
+        head = self.parts[0]
+        return (BinaryCPD, self.rank) if head is None else (BinaryCPD, id(head.value), head.is_log)
+
+    @property
+    def left_of(self) -> tuple[object, ...]:
+        return BinaryCPD, id(self.parts[1].value), self.parts[1].is_log
+
+    @property
+    def right_of(self) -> tuple[object, ...]:
+        return BinaryCPD, id(self.parts[2].value), self.parts[2].is_log
+
+    @property
+    def gain(self) -> Tensor:  # "" or "b"
+        head, left, right = self.parts
+        sides = torch.maximum(left.most(-2), right.most(-2))
+        return sides if head is None else sides * head.most(-1)
 
     def factors(self) -> tuple[Tensor, ...]:
-        return self._head.value, self._left.value, self._right.value
+        return tuple(x.value for x in self.parts if x is not None)
 
     @property
     def log_factors(self) -> tuple[bool, ...]:
-        return self._head.is_log, self._left.is_log, self._right.is_log
+        return tuple(x.is_log for x in self.parts if x is not None)
 
     def with_factors(self, *factors: Tensor) -> Self:
-        head, left, right = factors
-        return self._of(self._head.like(head), self._left.like(left), self._right.like(right))
+        head, left, right = self.parts
+        *heads, new_left, new_right = factors
+        new_head = None if head is None else head.like(*heads)
+        return self.of_parts(new_head, left.like(new_left), right.like(new_right))
 
     def take(self, index: Tensor) -> Self:  # "k"
         return self.with_factors(*(x[index] if x.ndim == 3 else x for x in self.factors()))
 
     def left(self, x: Tensor) -> Tensor:  # "b s n" -> "b s r"
-        return x @ self._left.linear
+        return x @ self.parts[1].linear
 
     def right(self, x: Tensor) -> Tensor:  # "b s m" -> "b s r"
-        return x @ self._right.linear
+        return x @ self.parts[2].linear
 
     def combine(self, left: Tensor, right: Tensor) -> Tensor:  # "b s k r", "b s k r" -> "b s r"
         return (left * right).sum(-2)
 
     def head(self, x: Tensor) -> Tensor:  # "b s r" -> "b s a"
-        return x @ self._head.linear.mT
+        head = self.parts[0]
+        return x if head is None else x @ head.linear.mT
 
     def left_log(self, log_x: Tensor) -> Tensor:
-        return log_product(log_x, self._left.log)
+        return log_product(log_x, self.parts[1].log)
 
     def right_log(self, log_x: Tensor) -> Tensor:
-        return log_product(log_x, self._right.log)
+        return log_product(log_x, self.parts[2].log)
 
     def combine_log(self, left: Tensor, right: Tensor) -> Tensor:
         return log_sum((left + right).mT)
 
     def head_log(self, log_x: Tensor) -> Tensor:
-        return log_product(log_x, self._head.log.mT)
+        head = self.parts[0]
+        return log_x if head is None else log_product(log_x, head.log.mT)
 
     def to_dense(self) -> Tensor:  # "a n m"
-        head, left, right = (x.weights() for x in (self._head, self._left, self._right))
+        head, left, right = (None if x is None else x.weights() for x in self.parts)
+        if head is None:
+            return torch.einsum("...na,...ma->...anm", left, right)
         return torch.einsum("...ar,...nr,...mr->...anm", head, left, right)
 
 
@@ -113,14 +141,25 @@ def log_product(log_x: Tensor, log_w: Tensor) -> Tensor:  # "b s n", "n r" or "b
     return log_matmul(log_x, log_w)
 
 
-def _expect_three(head: Tensor, left: Tensor, right: Tensor, prefix: str) -> None:
-    named = {f"{prefix}head": head, f"{prefix}left": left, f"{prefix}right": right}
-    expect_factors(named, dict(zip(named, ("a r", "n r", "m r"), strict=True)))
+def _parts(head: Tensor | None, left: Tensor, right: Tensor, *, is_log: bool) -> tuple[Factor | None, Factor, Factor]:
+    """The factors, all weights or all logarithms."""
+    top = None if head is None else Factor(head, is_log=is_log)
+    return top, Factor(left, is_log=is_log), Factor(right, is_log=is_log)
+
+
+def _expect_three(head: Tensor | None, left: Tensor, right: Tensor, prefix: str) -> dict[str, Tensor]:
+    """The factors by name, the head only if there is one; raises if they do not fit together."""
+    named = {f"{prefix}left": left, f"{prefix}right": right}
+    axes = dict(zip(named, ("n r", "m r"), strict=True))
+    if head is not None:
+        named, axes = {f"{prefix}head": head, **named}, {f"{prefix}head": "a r", **axes}
+    expect_factors(named, axes)
     ranks = {name: x.shape[-1] for name, x in named.items()}
     if len(set(ranks.values())) > 1:
         raise ShapeError(
             f"the last axis of each factor is the rank, but they are {ranks}.\n  head[a, r], left[n, r], right[m, r]."
         )
+    return named
 
 
 def expect_factors(named: dict[str, Tensor], axes: dict[str, str]) -> None:

@@ -19,6 +19,14 @@ from rankfold.operators.factor import Factor
 class _Pairs:
     """Children as they are; all pairs of them, summed over splits: a product "n k" by "k m"."""
 
+    @property
+    def left_of(self) -> tuple[object, ...]:
+        return (_Pairs,)
+
+    @property
+    def right_of(self) -> tuple[object, ...]:
+        return (_Pairs,)
+
     def left(self, x: Tensor) -> Tensor:  # "b s n" -> "b s n"
         return x
 
@@ -44,7 +52,7 @@ class BinaryDense(_Pairs):
     def __init__(self, weight: Tensor) -> None:  # "a n m", or "b a n m"
         expect_factors({"weight": weight}, {"weight": "a n m"})
         expect_weights(weight, name="weight")
-        self._weight = Factor(weight, is_log=False)
+        self.weight = Factor(weight, is_log=False)
 
     @classmethod
     def from_log(cls, log_weight: Tensor) -> BinaryDense:
@@ -61,48 +69,52 @@ class BinaryDense(_Pairs):
     @classmethod
     def _of(cls, weight: Factor) -> Self:
         self = cls.__new__(cls)
-        self._weight = weight
+        self.weight = weight
         return self
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        parents, left, right = self._weight.value.shape[-3:]
+        parents, left, right = self.weight.value.shape[-3:]
         return parents, left, right
 
     @property
     def batch(self) -> int | None:
-        return len(self._weight.value) if self._weight.value.ndim == 4 else None
+        return len(self.weight.value) if self.weight.value.ndim == 4 else None
 
     @property
     def log_scale(self) -> Tensor | float:
-        return self._weight.log_scale
+        return self.weight.log_scale
 
     @property
     def head_of(self) -> tuple[object, ...]:
-        return BinaryDense, id(self._weight.value), self._weight.is_log
+        return BinaryDense, id(self.weight.value), self.weight.is_log
+
+    @property
+    def gain(self) -> Tensor:  # "" or "b"
+        return self.weight.most(-2, -1)
 
     def factors(self) -> tuple[Tensor, ...]:
-        return (self._weight.value,)
+        return (self.weight.value,)
 
     @property
     def log_factors(self) -> tuple[bool, ...]:
-        return (self._weight.is_log,)
+        return (self.weight.is_log,)
 
     def with_factors(self, *factors: Tensor) -> Self:
         (weight,) = factors
-        return self._of(self._weight.like(weight))
+        return self._of(self.weight.like(weight))
 
     def take(self, index: Tensor) -> Self:  # "k"
-        return self if self.batch is None else self.with_factors(self._weight.value[index])
+        return self if self.batch is None else self.with_factors(self.weight.value[index])
 
     def head(self, x: Tensor) -> Tensor:  # "b s nm" -> "b s a"
-        return x @ self._weight.linear.flatten(-2).mT
+        return x @ self.weight.linear.flatten(-2).mT
 
     def head_log(self, log_x: Tensor) -> Tensor:
-        return log_product(log_x, self._weight.log.flatten(-2).mT)
+        return log_product(log_x, self.weight.log.flatten(-2).mT)
 
     def to_dense(self) -> Tensor:  # "a n m"
-        return self._weight.weights()
+        return self.weight.weights()
 
 
 class BinaryMatricised(_Pairs):
@@ -115,7 +127,7 @@ class BinaryMatricised(_Pairs):
         _expect_two(parent, pair, "")
         expect_weights(parent, name="parent")
         expect_weights(pair, name="pair")
-        self._parent, self._pair = Factor(parent, is_log=False), Factor(pair, is_log=False)
+        self.parts = Factor(parent, is_log=False), Factor(pair, is_log=False)
 
     @classmethod
     def from_log(cls, log_parent: Tensor, log_pair: Tensor) -> BinaryMatricised:
@@ -133,51 +145,55 @@ class BinaryMatricised(_Pairs):
     @classmethod
     def _of(cls, parent: Factor, pair: Factor) -> Self:
         self = cls.__new__(cls)
-        self._parent, self._pair = parent, pair
+        self.parts = parent, pair
         return self
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return self._parent.value.shape[-2], self._pair.value.shape[-3], self._pair.value.shape[-2]
+        return self.parts[0].value.shape[-2], self.parts[1].value.shape[-3], self.parts[1].value.shape[-2]
 
     @property
     def batch(self) -> int | None:
-        if self._parent.value.ndim == 3:
-            return len(self._parent.value)
-        return len(self._pair.value) if self._pair.value.ndim == 4 else None
+        if self.parts[0].value.ndim == 3:
+            return len(self.parts[0].value)
+        return len(self.parts[1].value) if self.parts[1].value.ndim == 4 else None
 
     @property
     def log_scale(self) -> Tensor | float:
-        return self._parent.log_scale + self._pair.log_scale
+        return self.parts[0].log_scale + self.parts[1].log_scale
 
     @property
     def head_of(self) -> tuple[object, ...]:
-        parent, pair = self._parent, self._pair
+        parent, pair = self.parts
         return BinaryMatricised, id(parent.value), parent.is_log, id(pair.value), pair.is_log
 
+    @property
+    def gain(self) -> Tensor:  # "" or "b"
+        return self.parts[0].most(-1) * self.parts[1].most(-3, -2)
+
     def factors(self) -> tuple[Tensor, ...]:
-        return self._parent.value, self._pair.value
+        return self.parts[0].value, self.parts[1].value
 
     @property
     def log_factors(self) -> tuple[bool, ...]:
-        return self._parent.is_log, self._pair.is_log
+        return self.parts[0].is_log, self.parts[1].is_log
 
     def with_factors(self, *factors: Tensor) -> Self:
         parent, pair = factors
-        return self._of(self._parent.like(parent), self._pair.like(pair))
+        return self._of(self.parts[0].like(parent), self.parts[1].like(pair))
 
     def take(self, index: Tensor) -> Self:  # "k"
         parent, pair = self.factors()
         return self.with_factors(parent[index] if parent.ndim == 3 else parent, pair[index] if pair.ndim == 4 else pair)
 
     def head(self, x: Tensor) -> Tensor:  # "b s nm" -> "b s a"
-        return (x @ self._pair.linear.flatten(-3, -2)) @ self._parent.linear.mT
+        return (x @ self.parts[1].linear.flatten(-3, -2)) @ self.parts[0].linear.mT
 
     def head_log(self, log_x: Tensor) -> Tensor:
-        return log_product(log_product(log_x, self._pair.log.flatten(-3, -2)), self._parent.log.mT)
+        return log_product(log_product(log_x, self.parts[1].log.flatten(-3, -2)), self.parts[0].log.mT)
 
     def to_dense(self) -> Tensor:  # "a n m"
-        parent, pair = self._parent.weights(), self._pair.weights()
+        parent, pair = self.parts[0].weights(), self.parts[1].weights()
         flat = parent @ pair.flatten(-3, -2).mT
         return flat.reshape(*flat.shape[:-1], *pair.shape[-3:-1])
 

@@ -45,3 +45,8 @@ class Factor:
     def weights(self) -> Tensor:
         """The weights themselves, scale included."""
         return torch.exp(self.value) if self.is_log else self.value
+
+    def most(self, *axes: int) -> Tensor:  # "" or "b"   float64
+        """The largest sum of linear weights along these of the last axes, at least 1: how far a product may amplify."""
+        total = self.linear.detach().sum(axes, dtype=torch.float64)
+        return total.amax(-1).clamp(min=1.0)

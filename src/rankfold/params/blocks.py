@@ -17,10 +17,9 @@ from torch.nn.functional import relu
 class ResidualLayer(nn.Module):
     """x + relu(L2 relu(L1 x)).   Cost: 2 d^2 multiply-adds a vector, twice that for its gradients."""
 
-    def __init__(self, dim: int, *, generator: torch.Generator) -> None:
+    def __init__(self, first: nn.Linear, second: nn.Linear) -> None:  # both from d to d
         super().__init__()
-        self.first = linear(dim, dim, generator=generator)
-        self.second = linear(dim, dim, generator=generator)
+        self.first, self.second = first, second
 
     def forward(self, x: Tensor) -> Tensor:  # "... d" -> "... d"
         if x.ndim > 1 and not torch.is_autocast_enabled(x.device.type):
@@ -69,7 +68,9 @@ def residual_mlp(dim: int, num_layers: int, *, leading: bool = False, generator:
     Source: Chiu, Deng, Rush 2021, App. F (f1 with, f2 without the leading layer, by their code).
     """
     layers: list[nn.Module] = [linear(dim, dim, generator=generator)] if leading else []
-    layers += [ResidualLayer(dim, generator=generator) for _ in range(num_layers)]
+    for _ in range(num_layers):
+        first, second = linear(dim, dim, generator=generator), linear(dim, dim, generator=generator)
+        layers.append(ResidualLayer(first, second))
     return nn.Sequential(*layers)
 
 

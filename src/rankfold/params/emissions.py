@@ -27,26 +27,29 @@ class Emission(Protocol):
 
 
 class InnerEmission(NamedTuple):
-    """log p(v | z) = state_z . word_v - log_norm_z"""
+    """log p(v | z) = state_z . word_v + bias_v - log_norm_z"""
 
     state: Tensor  # "z d"
     word: Tensor  # "v d"
     log_norm: Tensor  # "z"
+    bias: Tensor | None = None  # "v"
 
     @classmethod
-    def normalised(cls, state: Tensor, word: Tensor) -> InnerEmission:  # "z d", "v d"
+    def normalised(cls, state: Tensor, word: Tensor, bias: Tensor | None = None) -> InnerEmission:  # "z d", "v d", "v"
         """Softmax over the words.   Cost: z v d multiply-adds; memory as `linear_logsumexp` says."""
-        return cls(state, word, linear_logsumexp(state, word))
+        return cls(state, word, linear_logsumexp(state, word, bias), bias)
 
     def log_obs(self, words: Tensor) -> Tensor:  # "b t" -> "b t z"
         # Few words: their own products can afford float32, whose error would not average out as the normaliser's does.
         # Only where the recursion itself rounds to bfloat16 it could not be seen.
         mixed = current_precision(words.device) == "mixed"
         with products_in("mixed" if mixed else "float32", words.device):
-            return linear(embedding(words, self.word), self.state, -self.log_norm)
+            log_obs = linear(embedding(words, self.word), self.state, -self.log_norm)
+        return log_obs if self.bias is None else log_obs + embedding(words, self.bias[:, None])
 
     def log_rows(self, states: Tensor) -> Tensor:  # "k" -> "k v"
-        return self.state[states] @ self.word.mT - self.log_norm[states, None]
+        log_rows = self.state[states] @ self.word.mT - self.log_norm[states, None]
+        return log_rows if self.bias is None else log_rows + self.bias
 
 
 class TableEmission(NamedTuple):

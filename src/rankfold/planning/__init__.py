@@ -5,6 +5,7 @@ An estimate, to choose by and to refuse by, never a result. Read next: `planning
 
 from rankfold.planning.cost import CPU, CUDA, CUDA_EAGER_LAUNCH, Plan, Plans, Rates, Work, rates_of
 from rankfold.planning.families import block_plan, chain_plan, rank_plans
+from rankfold.planning.trees import factored_ways, pair_way, simple_way, tree_plans
 
 __all__ = [
     "CPU",
@@ -16,6 +17,10 @@ __all__ = [
     "Work",
     "block_plan",
     "chain_plan",
+    "factored_ways",
+    "pair_way",
     "rank_plans",
     "rates_of",
+    "simple_way",
+    "tree_plans",
 ]

@@ -38,10 +38,10 @@ def chain_plan(
         readings = 2
     read = z * z if band and readings == 1 else made + z * band
     parts = (
-        _made("transition", made, dim),
-        _normaliser("emission normaliser", z, num_words, dim, kind, precision),
+        made_work("transition", made, dim),
+        normaliser_work("emission normaliser", z, num_words, dim, kind, precision),
         *_scan(read, z, batch, length, kind, precision, readings),
-        _network(z, dim, kind),
+        network_work(z, dim, kind),
     )
     if rank is None:
         tables = num_bytes((held.DENSE if dim else held.FREE_DENSE)[kind], z * z)
@@ -71,14 +71,17 @@ def rank_plans(
 ) -> Plans:
     """A rank-space HMM: V^T U multiplied out ("rank"), or applied as two thin products ("state")."""
     z, r, rates, kind = num_states, rank, rates_of(device, precision), device_kind(device)
-    made = (_made("factors", 2 * z * r, dim), _normaliser("emission normaliser", r, num_words, dim, kind, precision))
+    made = (
+        made_work("factors", 2 * z * r, dim),
+        normaliser_work("emission normaliser", r, num_words, dim, kind, precision),
+    )
     multiplied = Work("V^T U", STEP * z * r * r, STEP * FLOAT * (2 * z * r + r * r), STEP)
     tables = (
         num_bytes(held.RANK[kind], z * r),
         num_bytes(held.RANK_NETWORK[kind], num_words * dim),
         _emission(r, num_words, dim, kind, precision),
     )
-    messages, network = num_bytes(held.MESSAGES, r), _network(num_words, dim, kind)
+    messages, network = num_bytes(held.MESSAGES, r), network_work(num_words, dim, kind)
     readings = held.readings(kind, precision, batch)
     work = {
         "rank": (*made, multiplied, *_scan(r * r, r, batch, length, kind, precision, readings), network),
@@ -107,13 +110,13 @@ def block_plan(
     c, k, z, kind = num_clusters, per_cluster, num_clusters * per_cluster, device_kind(device)
     tokens = batch * length
     parts = (
-        _normaliser("transition normaliser", z, z, dim, kind, precision),
-        _made("emissions", c * largest_cluster * k, dim),
+        normaliser_work("transition normaliser", z, z, dim, kind, precision),
+        made_work("emissions", c * largest_cluster * k, dim),
         Work("blocks", STEP * tokens * k * k * max(dim, 1), 2 * FLOAT * tokens * k * (3 * k + 6 * dim), 2 * STEP),
         Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 3, "triton")
         if kind == "cuda" and k <= LARGEST
         else Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 8 * length),
-        _network(z, dim, kind),
+        network_work(z, dim, kind),
     )
     fixed = total(
         num_bytes(held.BLOCK_EMISSION, c * largest_cluster * k),
@@ -138,12 +141,12 @@ def _plan(
     return Plan(order, parts, 2 * FLOAT * params + fixed[0], token[0], tokens, rates, params, fixed[1], token[1])
 
 
-def _made(name: str, cells: int, dim: int) -> Work:
+def made_work(name: str, cells: int, dim: int) -> Work:
     """A table of inner products and its softmax, forward and backward."""
     return Work(name, STEP * cells * dim, 4 * STEP * FLOAT * cells, 6 * STEP)
 
 
-def _normaliser(name: str, num_rows: int, num_columns: int, dim: int, kind: str, precision: Precision) -> Work:
+def normaliser_work(name: str, num_rows: int, num_columns: int, dim: int, kind: str, precision: Precision) -> Work:
     """A log-sum-exp of inner products, whose table is made again in the backward pass where it was not kept."""
     cells = num_rows * num_columns
     products = STEP if held.is_kept(num_rows, num_columns, kind, precision) else STEP + 1
@@ -152,7 +155,7 @@ def _normaliser(name: str, num_rows: int, num_columns: int, dim: int, kind: str,
     return Work(name, products * cells * dim, 6 * FLOAT * cells, 8 * STEP)
 
 
-def _network(num_rows: int, dim: int, kind: str) -> Work:
+def network_work(num_rows: int, dim: int, kind: str) -> Work:
     """Two residual layers, and the many small calls on messages and norms that no other part counts."""
     return Work("networks and the rest", 4 * STEP * num_rows * dim**2, 24 * FLOAT * num_rows * dim, REST[kind])
 

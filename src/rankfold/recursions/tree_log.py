@@ -16,8 +16,14 @@ from rankfold.recursions.tree_potentials import Forest
 def log_z(f: Forest) -> Tensor:  # "b"
     """log Z of every sentence, those of one word included."""
     log_leaf = torch.where(f.inside().unsqueeze(-1), f.log_leaf, 0.0)
-    found = log_sum(log_leaf[:, 0] + f.log_root_leaf)
-    for width, span in enumerate(log_inside(f, log_leaf), 2):
+    single = log_sum(log_leaf[:, 0] + f.log_root_leaf)
+    return torch.where(f.lengths == 1, single, whole(f, log_inside(f, log_leaf)))
+
+
+def whole(f: Forest, spans: list[Tensor]) -> Tensor:  # "b s n" by width -> "b"
+    """log Z of every sentence of two words and more, from the vector of its widest span; -inf for the others."""
+    found = torch.full_like(f.log_root[:, 0], float("-inf"))
+    for width, span in enumerate(spans, 2):
         found = torch.where(f.lengths == width, log_sum(span[:, 0] + f.log_root), found)
     return found
 

@@ -20,6 +20,7 @@ from rankfold.data.row_pieces import join_pieces, to_pieces
 from rankfold.data.weights import load_sharded, load_tensors, save_sharded, save_tensors
 from rankfold.errors import DataError, DomainError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.config import ModelConfig
 from rankfold.training.carried import leaves
 from rankfold.training.config import Config
 from rankfold.training.schedule import Plateau
@@ -88,7 +89,7 @@ def expect_shards(model: AnyModel, config: Config) -> None:
     for i, x in enumerate(model.parameters()):
         tensors |= {f"optimizer.{i}.{name}": x.detach() for name in ("exp_avg", "exp_avg_sq")}
         tensors[f"optimizer.{i}.step"] = torch.empty((), device="meta")
-    if config.data.batching == "streams":
+    if config.data.batching == "streams" and isinstance(config.model, ModelConfig):
         widest = max(config.model.num_states, config.model.rank)
         tensors |= {f"carried.{i}": torch.empty(1, widest, device="meta") for i in range(2)}
     try:

@@ -10,10 +10,12 @@ from typing import Literal
 
 from rankfold.errors import DomainError
 from rankfold.models.config import ModelConfig
+from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 from rankfold.numerics.precision import Precision
 from rankfold.settings import check_choices
 
-Batching = Literal["length", "unsorted", "streams"]
+Batching = Literal["length", "equal", "unsorted", "streams"]
+WordTags = Literal["all", "penn"]
 Schedule = Literal["constant", "linear", "cosine", "plateau"]
 
 
@@ -23,8 +25,15 @@ class DataConfig:
 
     max_vocabulary: int | None = None  # words kept, <unk> and <eos> included; None: all
     min_count: int = 1  # rarer words become <unk>
-    batching: Batching = "length"  # like lengths together; shuffled as they come; or one text with a carried state
-    tokens: int = 512  # of a batch, padding included
+    lower: bool = False  # words are looked up in lower case; text that has N for numbers must stay as it is
+    numbers: bool = False  # digits, with the commas and points after them, are looked up as N
+    word_tags: WordTags = "all"  # grammars, of trees: whose words count; "penn": those of Penn tags for words
+    max_length: int = 0  # longer training sentences are left out, and counted; 0: none. Evaluations take all
+    batching: Batching = "length"  # like lengths together; equal; shuffled as they come; or one text, carried on
+    tokens: int = 512  # of a batch, padding included; 0: any number (length and equal, with sentences)
+    sentences: int = 0  # of a batch at most (length, equal); 0: any number
+    curriculum_start: int = 0  # longest sentence of the first epoch; 0: all sentences from the start
+    curriculum_step: int = 1  # by how much the longest grows from epoch to epoch
     rounding: int = 1  # lengths are padded up to a multiple of this (length)
     num_streams: int = 16  # streams
     window: int = 32  # streams: tokens of each a batch
@@ -32,11 +41,31 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _expect_at_least(self, 1, "min_count", "tokens", "rounding", "num_streams", "window", "eval_tokens")
+        _expect_at_least(self, 1, "min_count", "rounding", "num_streams", "window", "eval_tokens")
+        _expect_at_least(self, 0, "tokens", "sentences", "max_length", "curriculum_start", "curriculum_step")
         if self.max_vocabulary is not None:
             _expect_at_least(self, 2, "max_vocabulary")
-        if self.rounding > self.tokens:
+        if not self.tokens and not (self.sentences and self.batching in ("length", "equal")):
+            raise DomainError(
+                'tokens is 0, but must be at least 1, unless "length" or "equal" batches have a limit in sentences.'
+            )
+        if self.batching == "equal" and not self.sentences:
+            raise DomainError('batching is "equal", but sentences, the largest number of them in a batch, is 0.')
+        if self.sentences and self.batching not in ("length", "equal"):
+            raise DomainError(f'sentences is {self.sentences}, but batching is "{self.batching}": "length" or "equal".')
+        if self.tokens and self.rounding > self.tokens:
             raise DomainError(f"rounding is {self.rounding}, but a batch has only tokens = {self.tokens} in all.")
+
+    def batch_tokens(self, longest: int) -> int:
+        """Padded tokens of the largest batch of a text whose longest sentence is so long."""
+        if self.batching == "streams":
+            return self.num_streams * self.window
+        limits = [limit for limit in (self.tokens, self.sentences * longest) if limit]
+        return max(min(limits), longest)
+
+    def longest_at(self, epoch: int) -> int | None:
+        """The longest training sentence of an epoch, as the curriculum has it; None: any."""
+        return self.curriculum_start + epoch * self.curriculum_step if self.curriculum_start else None
 
 
 @dataclass(frozen=True)
@@ -93,11 +122,18 @@ class TrainConfig:
 class Config:
     """A whole recipe: `[model]`, `[data]`, `[train]`."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: AnyConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, GrammarConfig):
+            if self.data.batching == "streams":
+                raise DomainError(
+                    'data.batching is "streams", but a grammar is of sentences and carries nothing to the next.\n'
+                    '  Set data.batching to "length", "equal" or "unsorted".'
+                )
+            return
         carries = self.model.family in ("rank", "block")  # no dropout of states; states carried by their number
         if self.data.batching == "streams" and self.model.state_dropout and not carries:
             raise DomainError(

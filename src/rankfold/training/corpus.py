@@ -6,19 +6,30 @@ Read next: `data/batch.py`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rankfold.data.batch import Batch, Batches, epoch_generator, length_batches, streams, unsorted_batches
+from rankfold.data.batch import (
+    Batch,
+    Batches,
+    epoch_generator,
+    equal_batches,
+    length_batches,
+    streams,
+    unsorted_batches,
+)
 from rankfold.data.brown import brown
 from rankfold.data.clusters import Clusters, read_clusters, uniform_clusters
-from rankfold.data.text import Sentences, find_split, has_split, read_sentences
+from rankfold.data.sources import Source, read_source
+from rankfold.data.spelling import Spelling
+from rankfold.data.text import find_split, has_split, read_sentences
 from rankfold.data.vocab import Encoded, Vocabulary
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
+from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 from rankfold.training.config import DataConfig
 
 
@@ -30,6 +41,7 @@ class Corpus:
     train: Encoded
     valid: Encoded
     test: Encoded | None
+    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by split, what is not in it
 
     @property
     def splits(self) -> dict[str, Encoded]:
@@ -48,21 +60,32 @@ class Corpus:
             "fingerprint": self.fingerprint,
             "vocabulary": len(self.vocabulary),
             **{
-                name: {"sentences": len(split), "tokens": split.num_tokens, "unknown_words": split.num_unknown}
+                name: {
+                    "sentences": len(split),
+                    "tokens": split.num_tokens,
+                    "unknown_words": split.num_unknown,
+                    **({"left_out": dict(self.left_out[name])} if self.left_out.get(name) else {}),
+                }
                 for name, split in self.splits.items()
             },
         }
 
     def warnings(self) -> list[str]:
-        """What a reader of perplexities should know: held-out words that became <unk>."""
-        lines = []
+        """What a reader of perplexities should know: what was left out, and held-out words that became <unk>."""
+        lines = [
+            f"{name}: left out "
+            + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in self.left_out[name].items())
+            for name in self.splits
+            if self.left_out.get(name)
+        ]
+        num_left_out = len(lines)
         for name, split in self.splits.items():
             if split.num_unknown and name != "train":
                 share = split.num_unknown / split.num_tokens
                 lines.append(
                     f"{name}: {split.num_unknown:,} words ({share:.1%} of tokens) are unknown, counted as <unk>"
                 )
-        if lines and not self.vocabulary.has_unk_mass:
+        if len(lines) > num_left_out and not self.vocabulary.has_unk_mass:
             lines.append(
                 "the training text has no <unk>: unknown words have no trained probability (see data.min_count)"
             )
@@ -70,29 +93,107 @@ class Corpus:
 
     def epoch(self, config: DataConfig, seed: int, epoch: int) -> Batches | list[Batch]:
         """The batches of an epoch, the same whenever asked."""
-        generator = epoch_generator(seed, epoch)
+        generator, rows = epoch_generator(seed, epoch), self._short_enough(config, epoch)
         if config.batching == "streams":
-            return streams(self.train, config.num_streams, config.window, generator=generator)
+            return streams(rows, config.num_streams, config.window, generator=generator)
         if config.batching == "unsorted":
-            return unsorted_batches(self.train, config.tokens, generator=generator)
-        return length_batches(self.train, config.tokens, generator=generator, rounding=config.rounding)
+            return unsorted_batches(rows, config.tokens, generator=generator)
+        sentences, tokens = config.sentences or None, config.tokens or None
+        if config.batching == "equal":
+            assert sentences is not None  # DataConfig saw to it
+            return equal_batches(rows, sentences, max_tokens=tokens, generator=generator)
+        return length_batches(
+            rows,
+            tokens or config.batch_tokens(max(map(len, rows)) + config.rounding),
+            generator=generator,
+            rounding=config.rounding,
+            max_sentences=sentences,
+        )
+
+    def _short_enough(self, config: DataConfig, epoch: int) -> list[list[int]]:
+        """The training sentences of an epoch: all, or those the curriculum has reached."""
+        longest = config.longest_at(epoch)
+        if longest is None:
+            return self.train.sentences
+        ends = int(self.vocabulary.ends)
+        rows = [row for row in self.train if len(row) - ends <= longest]
+        if not rows:
+            shortest = min(map(len, self.train)) - ends
+            raise DataError(
+                f"data.curriculum_start is {config.curriculum_start}, but the shortest training sentence has "
+                f"{shortest} words.\n  Set it to at least {shortest}."
+            )
+        return rows
 
 
-def read_corpus(folder: str | Path, config: DataConfig, vocabulary: Vocabulary | None = None) -> Corpus:
-    """train and valid, and test if it is there; the vocabulary is built from train unless one is given."""
-    paths = {split: find_split(folder, split) for split in ("train", "valid")}
-    test = find_split(folder, "test") if has_split(folder, "test") else None
-    texts: dict[str, Sentences] = {split: read_sentences(path) for split, path in paths.items()}
+def read_corpus(
+    folder: str | Path,
+    config: DataConfig,
+    vocabulary: Vocabulary | None = None,
+    *,
+    model: AnyConfig | None = None,
+) -> Corpus:
+    """train and valid, and test if it is there; the vocabulary is built from train unless one is given.
+
+    For a grammar also of trees, whose words are read and nothing else; its sentences have no `<eos>`, and those of one
+    word are left out unless it generates them.
+    """
+    grammar = model if isinstance(model, GrammarConfig) else None
+    trees = grammar is not None
+    paths = {split: find_split(folder, split, trees=trees) for split in ("train", "valid")}
+    if has_split(folder, "test", trees=trees):
+        paths["test"] = find_split(folder, "test", trees=trees)
+    sources = {split: _source(path, config, grammar) for split, path in paths.items()}
+    _expect_some(sources, paths)
     if vocabulary is None:
-        vocabulary = Vocabulary.build(texts["train"], max_size=config.max_vocabulary, min_count=config.min_count)
-    train, valid = vocabulary.encode_all(texts["train"]), vocabulary.encode_all(texts["valid"])
-    held_out = None if test is None else vocabulary.encode_all(read_sentences(test))
-    return Corpus(vocabulary, train, valid, held_out)
+        vocabulary = Vocabulary.build(
+            sources["train"],
+            max_size=config.max_vocabulary,
+            min_count=config.min_count,
+            ends=not trees,
+            spelling=Spelling(config.lower, config.numbers),
+        )
+    expect_ends(vocabulary, model)
+    if config.max_length:
+        sources["train"] = sources["train"].up_to(config.max_length)
+        _expect_some(sources, paths)
+    encoded = {split: vocabulary.encode_all(source) for split, source in sources.items()}
+    left_out = {split: source.left_out for split, source in sources.items() if source.left_out}
+    return Corpus(vocabulary, encoded["train"], encoded["valid"], encoded.get("test"), left_out)
 
 
-def find_clusters(config: ModelConfig, corpus: Corpus, seed: int, progress: Callable[[str], None]) -> Clusters | None:
+def _expect_some(sources: Mapping[str, Source], paths: Mapping[str, Path]) -> None:
+    for split, source in sources.items():
+        if not len(source):
+            what = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in source.left_out.items())
+            raise DataError(
+                f"{paths[split]}: no sentence is left without {what}.\n"
+                "  A grammar takes sentences of two words and more (model.single_words), up to data.max_length."
+            )
+
+
+def _source(path: Path, config: DataConfig, grammar: GrammarConfig | None) -> Source:
+    if grammar is None:
+        return Source(read_sentences(path).sentences)
+    source = read_source(path, word_tags=config.word_tags)
+    return source if grammar.single_words else source.longer_than_one()
+
+
+def expect_ends(vocabulary: Vocabulary, model: AnyConfig | None) -> None:
+    """Raise if a grammar gets sentences that end in <eos>, or another model sentences that do not."""
+    grammar = isinstance(model, GrammarConfig)
+    if vocabulary.ends == grammar:
+        has, wants = ("has <eos>", "no <eos>") if grammar else ("has no <eos>", "<eos> at the end of each")
+        what = "a grammar" if grammar else "a model of sequences"
+        raise DataError(
+            f"the vocabulary {has}, but {what} is of sentences with {wants}.\n"
+            f"  It was built for another model: build it with Vocabulary.build(..., ends={not grammar})."
+        )
+
+
+def find_clusters(config: AnyConfig, corpus: Corpus, seed: int, progress: Callable[[str], None]) -> Clusters | None:
     """The word clusters a block model asks for; None for the other families."""
-    if config.family != "block":
+    if not isinstance(config, ModelConfig) or config.family != "block":
         return None
     num_words = len(corpus.vocabulary)
     if config.num_clusters > num_words:

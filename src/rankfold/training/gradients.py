@@ -18,13 +18,15 @@ from torch import Tensor
 from rankfold.data.batch import Batch
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.sequence_model import SequenceModel
 from rankfold.numerics.precision import matmul_precision, parameter_precision
 from rankfold.training.carried import joined_rows, rows_of
 from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
 from rankfold.training.graphs import GraphedGradients
 from rankfold.training.memory import Room
-from rankfold.training.shapes import WIDTH
+from rankfold.training.shapes import TREE_WIDTH, WIDTH, rows_that_fit
 
 
 class Gradients:
@@ -39,10 +41,10 @@ class Gradients:
         not_finite: Callable[[list[Batch], str], DomainError],
     ) -> None:
         self.model, self.optimizer, self.config, self.not_finite = model, optimizer, config, not_finite
-        self.tokens = room.part_tokens
+        self.tokens, self.tree_width = room.part_tokens, room.tree_width
         # Where a state is carried in, the start has no gradient: none, which optimisers pass over, not one of zeros.
         self.streams = config.data.batching == "streams"
-        self.graphs = GraphedGradients.of(model, config, self.tokens) if room.graphs else None
+        self.graphs = GraphedGradients.of(model, config, room) if room.graphs else None
         self.carried: Any = None  # the state of streams, after the last batch
 
     def __call__(self, batches: list[Batch], tokens: int, update: int) -> tuple[float, float]:
@@ -69,7 +71,9 @@ class Gradients:
         return [rows_of_batch(batch, rows) for rows in self._rows(batch)]
 
     def _rows(self, batch: Batch) -> list[slice]:
-        return row_parts(batch, self.tokens, 1 if self.graphs is None else WIDTH)
+        trees = isinstance(self.config.model, GrammarConfig)
+        multiple = 1 if self.graphs is None else TREE_WIDTH if trees else WIDTH
+        return row_parts(batch, self.tokens, multiple, tree_width=self.tree_width)
 
     def _replayed(
         self, graphs: GraphedGradients, batch: Batch, tokens: int, seed: int, carried: Any
@@ -94,6 +98,7 @@ class Gradients:
             value, p = self._part(batch, rows, tokens, seed, carried)
             total += value
             if self.streams:
+                assert isinstance(self.model, SequenceModel)  # the recipe saw to it
                 after.append(self.model.carry(p))
         if self.streams:
             self.carried = joined_rows(after)
@@ -117,16 +122,17 @@ class Gradients:
         return value, p
 
 
-def row_parts(batch: Batch, tokens: int, multiple: int = 1) -> list[slice]:
+def row_parts(batch: Batch, tokens: int, multiple: int = 1, *, tree_width: int = 0) -> list[slice]:
     """Rows of a batch in parts of at most so many padded tokens each, or one row; all in one if tokens is 0.
 
-    Widths count as if padded up to a multiple, as graphs do. Parts differ by one row at most.
+    Widths count as if padded up to a multiple, as graphs do. Parts differ by one row at most. With `tree_width`, tokens
+    are those of trees so wide; the memory of a tree grows with the square of its width: narrower ones count for less.
     """
     num, width = batch.words.shape
     padded = -(-width // multiple) * multiple
-    if not tokens or num * padded <= tokens:
+    largest = rows_that_fit(padded, tokens, tree_width)
+    if not tokens or num <= largest:
         return [slice(0, num)]
-    largest = max(1, tokens // padded)
     num_parts = -(-num // largest)
     ends = [num * i // num_parts for i in range(num_parts + 1)]
     return [slice(start, end) for start, end in itertools.pairwise(ends)]

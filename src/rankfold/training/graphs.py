@@ -16,10 +16,13 @@ from torch.nn.functional import pad
 
 from rankfold.data.batch import Batch
 from rankfold.models.catalog import AnyModel
+from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.sequence_model import SequenceModel
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.carried import leaves, mapped
 from rankfold.training.config import Config, DataConfig
+from rankfold.training.memory import Room
 from rankfold.training.shapes import Shapes
 
 
@@ -54,6 +57,7 @@ class GraphedGradients:
         self.model, self.precision = model, precision
         self.filled = Shapes(DataConfig(tokens=filled)) if isinstance(filled, int) else filled
         self.streams = self.filled.data.batching == "streams"
+        self.shortest = 2 if self.filled.trees else 1  # of a row that only fills: one word may be impossible
         self.parameters = [x for x in model.parameters() if x.requires_grad]
         self.grads: list[Tensor] = []  # where all graphs add, whatever becomes of the parameters' own between updates
         self.generator = torch.Generator(device=model.device)
@@ -61,11 +65,13 @@ class GraphedGradients:
         self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
 
     @classmethod
-    def of(cls, model: AnyModel, config: Config, part_tokens: int = 0) -> GraphedGradients | None:
-        """Graphs where they serve. Shapes are those of whole batches, or of parts of at most `part_tokens`."""
+    def of(cls, model: AnyModel, config: Config, room: Room | None = None) -> GraphedGradients | None:
+        """Graphs where they serve. Shapes are those of whole batches, or of the parts that there is room for."""
         if not graphs_serve(config, model.device.type):
             return None
-        return cls(model, Shapes(config.data, part_tokens), config.train.precision)
+        part, width = (0, 0) if room is None else (room.part_tokens, room.tree_width)
+        trees = isinstance(config.model, GrammarConfig)
+        return cls(model, Shapes(config.data, part, trees=trees, tree_width=width), config.train.precision)
 
     def takes(self, batch: Batch) -> bool:
         """Whether there is a shape that holds this batch. With `data.rounding = 8`, or unsorted, nearly all fit."""
@@ -88,7 +94,7 @@ class GraphedGradients:
         taken = self.shapes[key]
         rows, width = batch.words.shape
         taken.words.copy_(pad(batch.words, (0, shape[1] - width, 0, shape[0] - rows)), non_blocking=True)
-        taken.lengths.copy_(pad(batch.lengths, (0, shape[0] - rows), value=1), non_blocking=True)
+        taken.lengths.copy_(pad(batch.lengths, (0, shape[0] - rows), value=self.shortest), non_blocking=True)
         taken.weight.copy_((torch.arange(shape[0]) < rows).double(), non_blocking=True)
         taken.share.fill_(1.0 / tokens)
         for buffer, x in zip(leaves(taken.carried), leaves(carried), strict=True):
@@ -108,7 +114,7 @@ class GraphedGradients:
     def _capture(self, shape: tuple[int, int], like: Any) -> Captured:
         device = self.model.device
         words = torch.zeros(shape, dtype=torch.int64, device=device)
-        lengths = torch.ones(shape[0], dtype=torch.int64, device=device)
+        lengths = torch.full((shape[0],), self.shortest, dtype=torch.int64, device=device)
         weight = torch.ones(shape[0], dtype=torch.float64, device=device)
         share = torch.ones((), dtype=torch.float64, device=device)
         carried = mapped(like, lambda x: x.new_zeros(shape[0], *x.shape[1:]))
@@ -117,10 +123,16 @@ class GraphedGradients:
         def gradients() -> tuple[Tensor, Any, tuple[Tensor | None, ...]]:
             with matmul_precision(parameter_precision(self.precision), device):
                 parts: Any = self.model.capturable_parts(self.generator)
-                p: Any = self.model.potentials(Batch(words, lengths), parts=parts, carried=carried)
+                p: Any = self.model.potentials(
+                    Batch(words, lengths), parts=parts, carried=carried, generator=self.generator
+                )
                 total = (weight * self.model.log_z(p, precision=self.precision)).sum()
                 found = torch.autograd.grad(-share * total, self.parameters, allow_unused=True)
-                return total.detach(), self.model.carry(p) if self.streams else None, found
+                after = None
+                if self.streams:
+                    assert isinstance(self.model, SequenceModel)  # the recipe saw to it
+                    after = self.model.carry(p)
+                return total.detach(), after, found
 
         def added() -> tuple[Tensor, Any, list[bool]]:
             total, after, found = gradients()

@@ -20,6 +20,7 @@ from rankfold.data.weights import write_text
 from rankfold.errors import DataError, DomainError
 from rankfold.models.block_hmm import BlockCarried
 from rankfold.models.catalog import build_model
+from rankfold.models.grammar_config import GrammarConfig
 from rankfold.models.pretrained import load_model
 from rankfold.settings import to_toml
 from rankfold.training.average import Average
@@ -33,7 +34,7 @@ from rankfold.training.checkpoint import (
 )
 from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
-from rankfold.training.evaluation import Evaluation, evaluate
+from rankfold.training.evaluation import Evaluation, denominator, evaluate, num_counted
 from rankfold.training.gradients import Gradients
 from rankfold.training.report import Reporter, summary, tensorboard_writer
 from rankfold.training.run_dir import CHECKPOINT, RECIPE, RunDir, environment
@@ -60,7 +61,7 @@ def train(
     report = report or Reporter()
     with opened(config, out, resume=resume) as run:
         vocabulary = Vocabulary.load(run.path / "vocab.json") if resume else None
-        corpus = read_corpus(data, config.data, vocabulary)
+        corpus = read_corpus(data, config.data, vocabulary, model=config.model)
         checkpoint = run.path / CHECKPOINT
         loaded = load_checkpoint(checkpoint) if resume and has_checkpoint(checkpoint) else None
         if resume and not loaded:
@@ -91,7 +92,7 @@ class Trainer:
         self.progress = loaded.progress if loaded else Progress()
         self.writer = tensorboard_writer(run.path, self.progress.update) if config.train.tensorboard else None
         groups = clusters(config, corpus, report, loaded)
-        if config.data.batching == "streams":
+        if config.data.batching == "streams" or config.data.curriculum_start:
             corpus.epoch(config.data, config.train.seed, 0)  # too few tokens are found out before any work
         room = fitted(config, corpus, groups, self.device, self.progress, report.say)
         self.eval_data = replace(config.data, eval_tokens=room.eval_tokens or config.data.eval_tokens)
@@ -121,6 +122,9 @@ class Trainer:
             f"{self.corpus.train.num_tokens:,} training tokens, on {self.device}"
             + (f", from update {progress.update:,}" if progress.update else "")
         )
+        if isinstance(self.config.model, GrammarConfig):
+            bounds = ", and are bounds: the true ones are lower" if self.model.is_bound else ""
+            self.report.say(f"perplexities divide by {denominator(self.model)}{bounds}")
         if config.optimizer_state == "bf16":
             self.report.say(
                 "checkpoints keep the optimiser's moments in bf16: a run resumed from one is close to an uninterrupted "
@@ -177,7 +181,7 @@ class Trainer:
         rate = learning_rate(progress.update, config, progress.plateau)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        tokens = sum(batch.num_tokens for batch in batches)
+        tokens = sum(num_counted(self.model, batch) for batch in batches)
         total, norm = self.gradients(batches, tokens, progress.update)
         if not math.isfinite(norm):
             raise self._not_finite(batches, f"the gradient's norm is {norm}")
@@ -190,7 +194,7 @@ class Trainer:
             return {}
         perplexity = math.exp(min(700.0, -progress.window_log_likelihood / progress.window_tokens))
         progress.window_log_likelihood, progress.window_tokens = 0.0, 0
-        return {"train_perplexity": perplexity, "lr": rate, "gradient_norm": norm}
+        return {"train_perplexity": perplexity, "lr": rate, "gradient_norm": norm, **self._bound()}
 
     def _not_finite(self, batches: list[Batch], what: str) -> DomainError:
         """The error that ends a run whose numbers are none, with the sentences that did it on disk."""
@@ -229,8 +233,13 @@ class Trainer:
             "valid_perplexity": found.perplexity,
             "valid_log_likelihood": found.log_likelihood,
             "valid_tokens": found.tokens,
+            **({"valid_bound": True} if found.is_bound else {}),
             "best": best,
+            **self._bound(),
         }
+
+    def _bound(self) -> dict[str, Any]:  # said by every record of a compound grammar
+        return {"bound": True} if self.model.is_bound else {}
 
     def _write(self, record: dict[str, Any]) -> None:
         self.run_dir.append({**record, "seconds": round(self.progress.seconds, 3)})
@@ -262,7 +271,7 @@ class Trainer:
             test = evaluate(best, self.corpus.test, self.eval_data)  # float32, as `rankfold evaluate` does
             result = Result(**{**vars(result), "test": test})
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
-        final |= {"best_valid_perplexity": result.best_valid_perplexity}
+        final |= {"best_valid_perplexity": result.best_valid_perplexity, **self._bound()}
         if result.test:
             final |= {"test_perplexity": result.test.perplexity, "test_tokens": result.test.tokens}
         self.report.say(f"done: {summary({**final, 'valid_perplexity': result.best_valid_perplexity})}")

@@ -17,13 +17,16 @@ from rankfold.data.clusters import Clusters, uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.config import ModelConfig
+from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 from rankfold.planning import Plan
 from rankfold.training.config import Config
+from rankfold.training.shapes import TREE_WIDTH, padded_width
 
 GIB = 2**30
 # Of a GPU's free memory: what its libraries take themselves, and what the allocator cannot use between two tensors.
 MARGIN, MARGIN_SHARE = GIB, 0.05
 FLOAT = 4
+LONGEST = 2**16  # words of a sentence, more than which no limit is looked for
 
 
 class Text(NamedTuple):
@@ -41,6 +44,7 @@ class Room(NamedTuple):
     part_tokens: int = 0  # padded tokens of a gradient; 0: whole batches
     eval_tokens: int = 0  # padded tokens of an evaluation; 0: as the recipe says
     graphs: bool = True  # whether captured graphs fit, whose memory stays theirs
+    tree_width: int = 0  # of a grammar: `part_tokens` are of sentences so long; shorter ones take less a token
 
 
 class Need(NamedTuple):
@@ -93,12 +97,16 @@ def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
         return None
 
 
-def sized(config: ModelConfig, num_words: int, clusters: Clusters | None = None) -> AnyModel:
+def sized(config: AnyConfig, num_words: int, clusters: Clusters | None = None) -> AnyModel:
     """A model for its sizes, without memory for its parameters.
 
     Without `clusters` a block model takes some of equal size; those found in a text have a larger largest one.
     """
-    if config.family == "block" and (clusters is None or clusters.num_clusters != config.num_clusters):
+    if (
+        isinstance(config, ModelConfig)
+        and config.family == "block"
+        and (clusters is None or clusters.num_clusters != config.num_clusters)
+    ):
         clusters = uniform_clusters(num_words, config.num_clusters, seed=0)
     with torch.device("meta"):
         return build_model(config, num_words, clusters=clusters)
@@ -143,7 +151,8 @@ def _room(config: Config, text: Text, device: str, memory: int, *, graphs: bool)
     if fitting < eval_tokens:
         return None
     asked = config.data.eval_tokens
-    return Room(part if part < largest else 0, fitting if fitting < asked else 0, graphs)
+    width = longest if isinstance(config.model, GrammarConfig) else 0
+    return Room(part if part < largest else 0, fitting if fitting < asked else 0, graphs, width)
 
 
 def _plans(config: Config, text: Text, device: str) -> tuple[Plan, Plan]:
@@ -151,6 +160,8 @@ def _plans(config: Config, text: Text, device: str) -> tuple[Plan, Plan]:
 
     Where a batch may choose between two orders, of each size the larger.
     """
+    if isinstance(config.model, GrammarConfig):
+        return _tree_plans(config, config.model, text, device)
     whole = dataclasses.replace(config.model, state_dropout=0.0, feature_dropout=0.0, logit_dropout=0.0)
     found = []
     for model in (config.model, whole):
@@ -161,14 +172,27 @@ def _plans(config: Config, text: Text, device: str) -> tuple[Plan, Plan]:
     return found[0], found[1]
 
 
+def _tree_plans(config: Config, model: GrammarConfig, text: Text, device: str) -> tuple[Plan, Plan]:
+    """The plans of the longest sentences, in as many rows as a batch has: those of which a token takes most."""
+    largest, longest, held_out = _sizes(config, text)
+    grammar = sized(model, text.num_words)
+    ways = [
+        grammar.plan(rows, length, device, config.train.precision).chosen(model.plan)
+        for rows, length in ((max(1, largest // longest), longest), (1, held_out))
+    ]
+    return ways[0], ways[1]
+
+
 def _sizes(config: Config, text: Text) -> tuple[int, int, int]:
     """Padded tokens of the largest batch, of its longest row, and of the smallest batch of an evaluation."""
     data = config.data
     if data.batching == "streams":
         return data.num_streams * data.window, data.window, data.num_streams * data.window
     rounding = data.rounding if data.batching == "length" else 1
-    longest = -(-text.longest_train // rounding) * rounding
-    return max(data.tokens, longest), longest, text.longest_held_out
+    if isinstance(config.model, GrammarConfig) and config.train.graphs:
+        rounding = max(rounding, TREE_WIDTH)
+    longest = padded_width(text.longest_train, rounding)
+    return data.batch_tokens(longest), longest, text.longest_held_out
 
 
 def _state(config: Config, plan: Plan) -> int:
@@ -183,7 +207,7 @@ def _refusal(config: Config, text: Text, device: str, memory: int) -> str:
     row = "one window of every stream" if config.data.batching == "streams" else "the longest sentence"
     fitting = _what_fits(config, text, device, memory)
     return (
-        f"{config.model.family} of {config.model.num_states:,} states cannot be {what}: it needs "
+        f"{size_of(config.model)} cannot be {what}: it needs "
         f"{least.total / GIB:.3g} GiB even with {row} alone, but {own}.\n"
         f"  Parameters, gradients and optimiser {least.state / GIB:.3g} GiB; distributions made of them "
         f"{least.work / GIB:.3g} GiB; {row} {least.sentence / GIB:.3g} GiB.\n"
@@ -191,8 +215,51 @@ def _refusal(config: Config, text: Text, device: str, memory: int) -> str:
     )
 
 
+def size_of(config: AnyConfig) -> str:
+    """The family and size of a model, in words."""
+    if isinstance(config, GrammarConfig):
+        sizes = f"{config.num_nonterminals:,} nonterminals and {config.num_preterminals:,} preterminals"
+        return f"{config.family} of {sizes}"
+    return f"{config.family} of {config.num_states:,} states"
+
+
+def longest_sentence(config: Config, num_words: int, device: str, memory: int) -> int:
+    """The longest sentence a grammar can be trained on, one at a time, in so many bytes; 0 if there is none."""
+    low, high = 0, 2
+    while high <= LONGEST and _takes(config, num_words, device, memory, high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _takes(config, num_words, device, memory, middle) else (low, middle)
+    return low if low > 1 else 0
+
+
+def _takes(config: Config, num_words: int, device: str, memory: int, length: int) -> bool:
+    return need(config, Text(num_words, length, length), device).total <= memory
+
+
+def _shorter(config: Config, text: Text, device: str, memory: int) -> list[str]:
+    """The longest sentence that fits, where that is what is wrong."""
+    limit = longest_sentence(config, text.num_words, device, memory)
+    if not limit:
+        return []
+    if text.longest_held_out > limit:
+        return [f"a text without sentences of more than {limit:,} words (the longest has {text.longest_held_out:,})"]
+    return [f"data.max_length={limit} (the longest sentence has {text.longest_train:,} words)"]
+
+
 def _what_fits(config: Config, text: Text, device: str, memory: int) -> list[str]:
     """Single settings with which the run would fit, sizes halved as often as it takes."""
+    if isinstance(config.model, GrammarConfig):
+        found = _shorter(config, text, device, memory)
+        names: tuple[str, ...] = ("num_nonterminals", "num_preterminals", "rank")
+        for name in names:
+            size = getattr(config.model, name)
+            while size > 1 and not _fits(config, text, device, memory, **{name: size}):
+                size //= 2
+            if size > 1 and size < getattr(config.model, name):
+                found.append(f"model.{name}={size}")
+        return found
     found = []
     for name in ("num_states", "rank"):
         if name == "rank" and config.model.family in ("hmm", "block"):

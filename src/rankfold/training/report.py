@@ -94,6 +94,8 @@ def summary(record: dict[str, Any]) -> str:
     """The numbers of a record a person wants to see."""
     names = {"train_perplexity": "train", "valid_perplexity": "valid", "test_perplexity": "test"}
     shown = [f"{short} {record[name]:.2f}" for name, short in names.items() if name in record]
+    if shown and record.get("bound"):
+        shown.append("(bounds, of a perplexity that is lower)")
     if "lr" in record:
         shown.append(f"rate {record['lr']:.2e}")
     if record.get("best"):

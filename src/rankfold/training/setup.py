@@ -17,6 +17,7 @@ import torch
 from rankfold.data.clusters import Clusters
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.config import ModelConfig
 from rankfold.models.pretrained import CLUSTER
 from rankfold.settings import build, differences, read_toml
 from rankfold.training.checkpoint import Loaded, Progress
@@ -58,7 +59,7 @@ def text_of(path: Path) -> str:
 
 def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | None) -> Clusters | None:
     """A resumed run has its clusters in the checkpoint; they are not searched again."""
-    if loaded and config.model.family == "block":
+    if loaded and isinstance(config.model, ModelConfig) and config.model.family == "block":
         return Clusters(loaded.of("model")[CLUSTER], config.model.num_clusters)
     return find_clusters(config.model, corpus, config.train.seed, report.say)
 
@@ -89,9 +90,10 @@ def fitted(
     if resumed and (part, evaluated) != (progress.part_tokens, progress.eval_tokens):
         say("there is less memory than when the run began: parts are smaller, and the last digits may differ")
     if part and memory is not None:
-        say(f"batches are computed in parts of at most {part:,} tokens, to fit into {memory / GIB:.3g} GiB")
+        of = f" of sentences of {room.tree_width} words" if room.tree_width else ""
+        say(f"batches are computed in parts of at most {part:,} tokens{of}, to fit into {memory / GIB:.3g} GiB")
     progress.part_tokens, progress.eval_tokens = part, evaluated
-    return Room(part, evaluated, room.graphs)
+    return Room(part, evaluated, room.graphs, room.tree_width)
 
 
 def _kept(before: int, now: int, *, resumed: bool) -> int:

@@ -1,6 +1,6 @@
 """The few shapes that batches are filled up to, so that a graph is captured once for each.
 
-Widths go up to a multiple of 8, rows to the most that a batch of such a width can have.
+Widths go up to a multiple of 8, of trees 4, rows to the most that a batch of such a width can have.
 Read next: `training/graphs.py`.
 """
 
@@ -10,16 +10,24 @@ from rankfold.data.batch import Batch
 from rankfold.training.config import DataConfig
 
 WIDTH, WIDEST = 8, 512  # widths are multiples of the first, at most the second: so many shapes are captured
+# A tree's time grows with the cube of its width, its memory with the square, and wide ones are not bound by launches.
+TREE_WIDTH, TREE_WIDEST = 4, 96
 
 
 class Shapes:
     """Rows and width of the graph that takes a batch: a matter of its shape alone, so a resumed run takes the same.
 
-    `part_tokens` is the largest part of a batch, where batches come in parts (`gradients.row_parts`); 0: they do not.
+    `part_tokens` is the largest part of a batch, where batches come in parts (`gradients.row_parts`), of trees as wide
+    as `tree_width`; 0: they do not. `trees`: the model is a grammar.
     """
 
-    def __init__(self, data: DataConfig, part_tokens: int = 0) -> None:
-        self.data, self.part_tokens = data, part_tokens
+    def __init__(self, data: DataConfig, part_tokens: int = 0, *, trees: bool = False, tree_width: int = 0) -> None:
+        self.data, self.part_tokens, self.trees, self.tree_width = data, part_tokens, trees, tree_width
+
+    @property
+    def multiple(self) -> int:
+        """What widths are a multiple of."""
+        return TREE_WIDTH if self.trees else WIDTH
 
     def of(self, batch: Batch) -> tuple[int, int] | None:
         """The shape a batch is filled up to; None where no graph takes it."""
@@ -29,10 +37,24 @@ class Shapes:
         elif self.data.batching == "unsorted" and not self.part_tokens:
             shape = unsorted_shape(self.data.tokens, width)
         else:
-            padded = padded_width(width)
-            shape = max(1, (self.part_tokens or self.data.tokens) // padded), padded
+            padded = padded_width(width, self.multiple)
+            shape = self._rows(padded), padded
         fits = num <= shape[0] and width <= shape[1]
-        return shape if fits and (shape[1] <= WIDEST or self.data.batching == "streams") else None
+        widest = TREE_WIDEST if self.trees else WIDEST
+        return shape if fits and (shape[1] <= widest or self.data.batching == "streams") else None
+
+    def _rows(self, padded: int) -> int:
+        """Rows of every batch, or part of one, that is filled up to this width."""
+        data = self.data
+        if self.part_tokens:
+            fitting = rows_that_fit(padded, self.part_tokens, self.tree_width)
+            return min(fitting, data.sentences) if data.sentences else fitting
+        # The narrowest batch of a shape has most rows. Trees have few: rows that only fill cost more than they save.
+        narrowest = (
+            padded if data.rounding % self.multiple == 0 or not self.trees else max(2, padded - self.multiple + 1)
+        )
+        limits = [data.sentences] * bool(data.sentences) + [data.tokens // narrowest] * bool(data.tokens)
+        return max(1, min(limits))
 
     def _window(self) -> tuple[int, int]:
         """One shape for all windows of the streams, also for the last, which is narrower."""
@@ -50,6 +72,14 @@ def unsorted_shape(tokens: int, width: int) -> tuple[int, int]:
     return max(1, tokens // narrowest), padded
 
 
-def padded_width(width: int) -> int:
+def padded_width(width: int, multiple: int = WIDTH) -> int:
     """A width as graphs count it."""
-    return -(-width // WIDTH) * WIDTH
+    return -(-width // multiple) * multiple
+
+
+def rows_that_fit(width: int, tokens: int, tree_width: int = 0) -> int:
+    """How many rows of a width have so many tokens at most, one at least; of trees, tokens are those of `tree_width`.
+
+    The memory of a tree grows with the square of its width: two half as wide take half of what one takes.
+    """
+    return max(1, tokens * tree_width // width**2 if tree_width else tokens // width)

@@ -1,0 +1,100 @@
+"""Sentences to trees by a grammar: words in, bracketed trees out, in batches that fit into memory.
+
+Read next: `decoding/tree_mbr.py` for how a tree is chosen, `analysis/bracketing.py` for how it is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from rankfold.data.batch import Batches, length_batches
+from rankfold.data.trees import Tree
+from rankfold.decoding.tree_best import viterbi_tree
+from rankfold.decoding.tree_mbr import mbr_tree
+from rankfold.decoding.tree_records import ParsedTree
+from rankfold.errors import UnsupportedError
+from rankfold.models.catalog import AnyModel
+from rankfold.models.compound_pcfg import CompoundPCFG
+from rankfold.models.grammar_config import FACTORED, GrammarConfig
+from rankfold.queries.tree import SPAN, TAG, as_tree
+
+Decode = Literal["mbr", "viterbi"]
+BYTES, NUM_TOKENS = 2**30, 4096  # of a batch at most
+
+
+class Parsed(NamedTuple):
+    """The tree of one sentence."""
+
+    tree: Tree
+    possible: bool  # whether the grammar can make the sentence; if not, the tree is flat
+    score: float | None  # mbr: the brackets expected to be right; viterbi: the log-probability of tree and words
+
+
+def expect_grammar(model: AnyModel) -> None:
+    """Raise unless the model is a grammar."""
+    if not isinstance(model.config, GrammarConfig):
+        raise UnsupportedError(
+            f'trees are asked of a model of the family "{model.config.family}", which has none.\n'
+            "  Give a grammar: npcfg, cpcfg, tnpcfg, rankpcfg, lpcfg or spcfg."
+        )
+
+
+def parse(
+    model: AnyModel,
+    sentences: Sequence[Sequence[str]],
+    *,
+    decode: Decode = "mbr",
+    labels: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> list[Parsed]:
+    """A binary tree for each sentence of one word or more, in their order; words that are unknown count as `<unk>`.
+
+    "mbr": the tree with the most brackets expected to be right. "viterbi": the most probable tree, whose labels it
+    has anyway. With `labels`, constituents are NT-k and words T-k, the k-th symbols of the grammar; without, X and T.
+    A sentence of one word is a tag over it. `progress` is told how many sentences are done.
+    """
+    expect_grammar(model)
+    assert model.vocabulary is not None
+    rows = model.vocabulary.encode_all(sentences).sentences
+    found = [Parsed(Tree(TAG, tuple(words)), True, None) if len(words) == 1 else None for words in sentences]
+    long = [i for i, row in enumerate(rows) if len(row) > 1]
+    done = len(rows) - len(long)
+    with torch.no_grad():
+        parts = model.parts()
+        batches = memory_batches(model, [rows[i] for i in long]) if long else None
+        for group, batch in zip(batches.groups, batches, strict=True) if batches else ():
+            # Labels are nonterminals: where the chart could as well be over ranks, it is over them.
+            options: dict[str, Any] = (
+                {"plan": "state"} if (labels or decode == "viterbi") and model.config.family in FACTORED else {}
+            )
+            if isinstance(model, CompoundPCFG):
+                options = {"latent": "mean"}  # each sentence's own grammar, at its most probable
+            potentials = model.potentials(batch.to(model.device), parts=parts, **options)
+            answers = viterbi_tree(potentials) if decode == "viterbi" else mbr_tree(potentials, labels=labels)
+            for i, answer in zip(group, answers, strict=True):
+                found[long[i]] = _parsed(sentences[long[i]], answer, labels=labels)
+            done += len(group)
+            if progress is not None:
+                progress(done)
+    return [item for item in found if item is not None]
+
+
+def memory_batches(model: AnyModel, rows: Sequence[Sequence[int]], *, memory: int = BYTES) -> Batches:
+    """Batches of like lengths with room for an inside and an outside pass: memory grows with the square of a length."""
+
+    def cost(width: int) -> int:
+        own = model.plan(1, width, model.device.type).best.token_bytes * width
+        return max(1, own, width * memory // NUM_TOKENS)
+
+    return length_batches(rows, memory, cost=cost)
+
+
+def _parsed(words: Sequence[str], answer: ParsedTree, *, labels: bool) -> Parsed:
+    """The tree of brackets and symbols; flat where there are none."""
+    tree = as_tree(answer if labels else ParsedTree(answer.spans), words)
+    if tree is None:
+        return Parsed(Tree(SPAN, tuple(Tree(TAG, (word,)) for word in words)), False, None)
+    return Parsed(tree, True, answer.score)

@@ -1,0 +1,187 @@
+"""`rankfold evaluate RUN --trees FILE`: brackets of a grammar against gold ones, beside trees that need no grammar.
+
+F1 in every published convention, each by its name. Read next: `analysis/bracketing.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rankfold.analysis.bracketing import BracketScores, evaluate_brackets
+from rankfold.analysis.branching import binarise, left_branching, random_binary, right_branching
+from rankfold.analysis.parsing import Decode, expect_grammar
+from rankfold.cli.model_of import load, recipe_path, say, tell_unknown
+from rankfold.cli.parse import parse_lines
+from rankfold.data.brackets import expect_words, read_trees
+from rankfold.data.sources import counted, prepared_trees
+from rankfold.data.text import find_split, read_sentences
+from rankfold.data.trees import Tree
+from rankfold.errors import DataError
+from rankfold.models.catalog import AnyModel
+from rankfold.models.grammar_config import GrammarConfig
+from rankfold.settings import build, read_toml
+from rankfold.training import evaluation
+from rankfold.training.config import Config, DataConfig
+
+CONVENTIONS = ("uf1", "uf1_distinct", "kim", "kim_nonempty")
+LAW: Literal["splits"] = "splits"
+NUM_LABELS = 12  # shown in text
+COLUMNS = (
+    ("sentence", "uf1"),
+    ("corpus", "uf1"),
+    ("corpus", "uf1_distinct"),
+    ("sentence", "kim"),
+    ("corpus", "kim"),
+)
+WIDTHS = {column: max(15, len(", ".join(column)) + 2) for column in COLUMNS}
+
+
+def evaluate_trees(
+    path: Path,
+    trees: Sequence[Path],
+    *,
+    split: str = "test",
+    text: Path | None = None,
+    replaced: Mapping[str, str] | None = None,
+    decode: Decode = "mbr",
+    seed: int = 1,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Scores of a grammar's trees, of the baselines, and perplexity, as plain data.
+
+    `replaced` words of the trees are written otherwise before they are looked up. With `text`, the trees must have its
+    words. What is left out, and words that count as <unk>, are told on standard error.
+    """
+    model, vocabulary = load(path, device)
+    expect_grammar(model)
+    config = _data(path)
+    gold, left_out = read_gold(trees, split, config)
+    if text is not None:
+        expect_words(gold, read_sentences(text))
+    gold = [_replaced(tree, replaced or {}) for tree in gold]
+    num_single = sum(len(tree.words) == 1 for tree in gold)
+    assert isinstance(model.config, GrammarConfig)
+    dropped = 0 if model.config.single_words else num_single
+    kept = [tree for tree in gold if len(tree.words) > 1 or not dropped]
+    if not kept:
+        raise DataError(f"{trees[0]}: every tree is of one word, which have no brackets.")
+    sentences = [tree.words for tree in kept]
+    unknown = Counter(word for words in sentences for word in words if not vocabulary.knows(word))
+    for what, count in left_out.items():
+        say(f"left out of the trees: {count:,} {what.replace('_', ' ')}")
+    if dropped:
+        say(f"left out: {dropped:,} sentences of one word, which this grammar does not generate")
+    tell_unknown(unknown, vocabulary)
+    say(f"parsing {len(kept):,} sentences on {model.device.type}")
+    predicted = [found.tree for found in parse_lines(model, sentences, decode=decode) if found is not None]
+    return {
+        "trees": len(kept),
+        "words": sum(map(len, sentences)),
+        "left_out": {**left_out, **({"sentences_of_one_word": dropped} if dropped else {})},
+        "unknown_words": unknown.total(),
+        "decode": decode,
+        **_perplexity(model, vocabulary.encode_all(sentences).sentences, config),
+        "scores": {
+            decode: _scores(evaluate_brackets(predicted, kept)),
+            **{name: _scores(found) for name, found in baselines(kept, seed).items()},
+        },
+    }
+
+
+def read_gold(paths: Sequence[Path], split: str, config: DataConfig) -> tuple[list[Tree], dict[str, int]]:
+    """The trees of files, or of the split of folders, in order, and what their preparation left out."""
+    gold: list[Tree] = []
+    left_out: Counter[str] = Counter()
+    for path in paths:
+        file = path if path.is_file() else find_split(path, split, trees=True)
+        clean = prepared_trees(read_trees(file).trees, word_tags=config.word_tags)
+        gold += clean.trees
+        left_out.update(counted(clean))
+    return gold, dict(left_out)
+
+
+def baselines(gold: Sequence[Tree], seed: int = 1) -> dict[str, BracketScores]:
+    """Scores of trees that need no grammar, and of the best binary ones."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "right-branching": evaluate_brackets([right_branching(tree.words) for tree in gold], gold),
+        "left-branching": evaluate_brackets([left_branching(tree.words) for tree in gold], gold),
+        "random": evaluate_brackets([random_binary(tree.words, generator=generator, law=LAW) for tree in gold], gold),
+        "best binary": evaluate_brackets([binarise(tree) for tree in gold], gold),
+    }
+
+
+def _data(path: Path) -> DataConfig:
+    """How the run read its text."""
+    recipe = recipe_path(path)
+    return DataConfig() if recipe is None else build(Config, read_toml(recipe), source=recipe).data
+
+
+def _replaced(tree: Tree, replaced: Mapping[str, str]) -> Tree:
+    if not replaced:
+        return tree
+
+    def of_word(word: str) -> Tree | str:
+        return replaced.get(word, word)
+
+    def of_tree(node: Tree, below: list[Tree | str]) -> Tree | str:
+        return Tree(node.label, tuple(below))
+
+    whole = tree.fold(of_word, of_tree)
+    assert isinstance(whole, Tree)
+    return whole
+
+
+def _perplexity(model: AnyModel, rows: list[list[int]], config: DataConfig) -> dict[str, Any]:
+    found = evaluation.evaluate(model, rows, config)
+    return {
+        "perplexity": found.perplexity,
+        "log_likelihood": found.log_likelihood,
+        "tokens": found.tokens,
+        "denominator": evaluation.denominator(model),
+        "bound": found.is_bound,
+    }
+
+
+def _scores(found: BracketScores) -> dict[str, Any]:
+    return {
+        **{name: getattr(found, name)._asdict() for name in CONVENTIONS},
+        "by_length": [row._asdict() for row in found.by_length],
+        "by_label": [row._asdict() for row in found.by_label],
+    }
+
+
+def trees_text(result: dict[str, Any]) -> str:
+    """The evaluation for a person."""
+    scores, own = result["scores"], result["scores"][result["decode"]]
+    bound = " (a bound: the perplexity is lower)" if result["bound"] else ""
+    lines = [
+        f"trees            {result['trees']:,} of {result['words']:,} words, {result['unknown_words']:,} unknown",
+        f"perplexity       {result['perplexity']:.3f}{bound}",
+        f"tokens           {result['tokens']:,} ({result['denominator']})",
+        "",
+        f"{'F1, percent':<18}" + "".join(f"{', '.join(column):>{WIDTHS[column]}}" for column in COLUMNS),
+    ]
+    for name, found in scores.items():
+        shown = "".join(f"{100 * found[kind][of]:>{WIDTHS[of, kind]}.2f}" for of, kind in COLUMNS)
+        lines.append(f"{_title(name):<18}{shown}")
+    lines += ["", f"{'words':<18}{'sentences':>15}{'sentence, uf1':>15}{'sentence, kim':>15}"]
+    for row in (row for row in own["by_length"] if row["num_sentences"]):
+        span = f"{row['shortest']} to {row['longest']}"
+        lines.append(f"{span:<18}{row['num_sentences']:>15,}{100 * row['uf1']:>15.2f}{100 * row['kim']:>15.2f}")
+    lines += ["", f"{'label':<18}{'gold brackets':>14}{'found, percent':>16}{'right-branching':>17}"]
+    right = {row["label"]: row["recall"] for row in scores["right-branching"]["by_label"]}
+    for row in own["by_label"][:NUM_LABELS]:
+        label, recall = row["label"], 100 * row["recall"]
+        lines.append(f"{label[:17]:<18}{row['num_gold']:>14,}{recall:>16.1f}{100 * right[label]:>17.1f}")
+    more = len(own["by_label"]) - NUM_LABELS
+    return "\n".join(lines + ([f"and {more} labels more (--json has all)"] if more > 0 else []))
+
+
+def _title(name: str) -> str:
+    return {"mbr": "this grammar", "viterbi": "this, viterbi", "random": f"random ({LAW})"}.get(name, name)

@@ -1,0 +1,147 @@
+"""`rankfold parse`: sentences in, trees out, by a grammar that was induced without trees.
+
+Read next: `analysis/parsing.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rankfold.analysis.parsing import Decode, Parsed, expect_grammar, parse
+from rankfold.cli.model_of import add_model, load, say, tell_unknown
+from rankfold.cli.output import to_json
+from rankfold.cli.score import read_lines
+from rankfold.data.text import expect_no_brackets
+from rankfold.errors import DataError
+from rankfold.models.catalog import AnyModel
+from rankfold.plots.tree_svg import save_tree
+from rankfold.plots.trees import tree_text
+
+MANY = 200  # sentences, from which on progress is told
+EXAMPLE = """\
+example:
+  rankfold parse runs/grammar < sentences.txt
+  rankfold parse runs/grammar sentences.txt --labels
+  rankfold parse runs/grammar sentences.txt --pretty
+  rankfold parse runs/grammar sentences.txt --draw tree.svg --line 3"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "parse",
+        help="sentences to bracketed trees, by a grammar",
+        description=(
+            "Print the tree of every line, in brackets, one a line. A line of one word is a tag over it, an empty line "
+            "stays empty, so that lines keep their numbers. Words the grammar does not know are kept, and count as "
+            "<unk>."
+        ),
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model(parser)
+    parser.add_argument(
+        "file", nargs="?", default="-", metavar="FILE", help="one sentence a line; - or nothing: standard input"
+    )
+    parser.add_argument("--labels", action="store_true", help="the grammar's symbols, NT-k and T-k, instead of X and T")
+    parser.add_argument(
+        "--decode",
+        choices=("mbr", "viterbi"),
+        default="mbr",
+        help="mbr: most brackets expected to be right (default); viterbi: the most probable tree",
+    )
+    parser.add_argument("--pretty", action="store_true", help="trees for the eye, one constituent a line")
+    parser.add_argument("--draw", type=Path, metavar="SVG", help="draw one tree as a picture that browsers show")
+    parser.add_argument("--line", type=int, metavar="N", help="which line to draw (default: the first with a tree)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one line for each."""
+    if arguments.line is not None and arguments.draw is None:
+        raise DataError("--line says which tree to draw, but there is no --draw SVG.")
+    if arguments.draw is not None and arguments.draw.suffix.lower() != ".svg":
+        raise DataError(f"--draw is {arguments.draw}, but pictures are SVG: a name in .svg was expected.")
+    model, vocabulary = load(arguments.folder, arguments.device)
+    expect_grammar(model)
+    path = None if arguments.file == "-" else Path(arguments.file)
+    lines = [line.split() for line in read_lines(path, empty_allowed=True)]
+    where = "standard input" if path is None else str(path)
+    for number, words in enumerate(lines, 1):
+        expect_no_brackets(words, f"{where}, line {number}")
+    at = _drawn(lines, arguments.line, where) if arguments.draw else 0
+    tell_unknown(Counter(word for words in lines for word in words if not vocabulary.knows(word)), vocabulary)
+    found = parse_lines(model, lines, decode=arguments.decode, labels=arguments.labels, where=where)
+    for number, (words, parsed) in enumerate(zip(lines, found, strict=True), 1):
+        if arguments.json:
+            print(to_json(_record(number, words, parsed)))
+        elif parsed is None:
+            print()
+        else:
+            print(tree_text(parsed.tree) + "\n" if arguments.pretty else parsed.tree)
+    if arguments.draw:
+        chosen = found[at]
+        assert chosen is not None
+        say(f"drawn {save_tree(chosen.tree, arguments.draw)}: line {at + 1}")
+    return 0
+
+
+def parse_lines(
+    model: AnyModel,
+    lines: Sequence[Sequence[str]],
+    *,
+    decode: Decode = "mbr",
+    labels: bool = False,
+    where: str = "the text",
+) -> list[Parsed | None]:
+    """The tree of every line, None of one without words; what could not be parsed is told on standard error."""
+    sentences = [words for words in lines if words]
+    told = [0]
+
+    def progress(done: int) -> None:
+        if len(sentences) >= MANY and 10 * done // len(sentences) > 10 * told[0] // len(sentences):
+            say(f"parsed {done:,} of {len(sentences):,} sentences")
+        told[0] = done
+
+    trees = iter(parse(model, sentences, decode=decode, labels=labels, progress=progress))
+    found = [next(trees) if words else None for words in lines]
+    empty = len(lines) - len(sentences)
+    if empty:
+        say(f"{where}: {empty:,} empty lines stay empty")
+    impossible = [number for number, parsed in enumerate(found, 1) if parsed is not None and not parsed.possible]
+    if impossible:
+        shown = ", ".join(map(str, impossible[:5]))
+        say(f"{len(impossible):,} sentences are impossible under the grammar, their trees flat: lines {shown}")
+    return found
+
+
+def _drawn(lines: Sequence[Sequence[str]], asked: int | None, where: str) -> int:
+    """The index of the line to draw."""
+    if asked is None:
+        at = next((i for i, words in enumerate(lines) if words), None)
+        if at is None:
+            raise DataError(f"{where}: every line is empty, so there is no tree to draw.")
+        return at
+    if not 1 <= asked <= len(lines):
+        raise DataError(f"--line is {asked}, but {where} has lines 1 to {len(lines)}.")
+    if not lines[asked - 1]:
+        raise DataError(f"--line is {asked}, but that line is empty: there is no tree to draw.")
+    return asked - 1
+
+
+def _record(number: int, words: Sequence[str], parsed: Parsed | None) -> dict[str, Any]:
+    if parsed is None:
+        return {"line": number, "words": [], "tree": None}
+    spans = [[span.start, span.end, span.label] for span in parsed.tree.spans()]
+    return {
+        "line": number,
+        "words": list(words),
+        "tree": str(parsed.tree),
+        "spans": spans,
+        "possible": parsed.possible,
+        "score": parsed.score,
+    }

@@ -1,0 +1,194 @@
+"""The compound PCFG: a neural grammar whose probabilities depend on a vector drawn for each sentence.
+
+    h ~ normal(0, 1);   p(x | h) = sum over trees under the grammar of h
+
+Given h trees are summed out exactly; over h there is no closed form, so what is trained and reported is a bound:
+
+    log p(x) >= E_q(h | x)[log p(x | h)] - KL(q(h | x) || normal)          estimated with one draw of h
+
+Read next: `params/compound.py`. Source: Kim, Dyer, Rush 2019. Published figures put the mean of q in place of the
+expectation, which is no bound of anything; ours are draws.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.data.batch import Batch
+from rankfold.decoding.tree_generate import Generated, generate_trees
+from rankfold.decoding.tree_records import ParsedTree
+from rankfold.errors import DomainError, UnsupportedError, may_look
+from rankfold.models.base import WordModel
+from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.grammar_plans import grammar_plans
+from rankfold.numerics.precision import Precision, check_precision
+from rankfold.operators import BinaryDense, Branch
+from rankfold.params.compound import CompoundGrammar, Halves
+from rankfold.params.encoder import Gaussian, SentenceEncoder
+from rankfold.planning import Plans
+from rankfold.queries.tree import TreeQuery
+from rankfold.recursions import tree
+from rankfold.recursions.chain_solve import Arithmetic
+from rankfold.recursions.tree_potentials import TreePotentials
+
+Latent = Literal["draw", "mean"]
+
+
+class CompoundParts(NamedTuple):
+    """What does not depend on a sentence."""
+
+    halves: Halves
+
+
+class BoundPotentials(TreePotentials):
+    """The trees of each sentence given its vector, and what the vector costs."""
+
+    divergence: Tensor  # "b"   float64, nats
+
+
+class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
+    """Family "cpcfg"."""
+
+    config: GrammarConfig
+    is_bound = True
+
+    def __init__(
+        self, config: GrammarConfig, grammar: CompoundGrammar, encoder: SentenceEncoder, num_words: int
+    ) -> None:
+        super().__init__()
+        self.config, self.num_words = config, num_words
+        self.grammar, self.encoder = grammar, encoder
+
+    def parts(self, generator: torch.Generator | None = None) -> CompoundParts:
+        return CompoundParts(self.grammar.halves())
+
+    def posterior(self, batch: Batch) -> Gaussian:
+        """q(h | x): what the encoder makes of each sentence."""
+        found: Gaussian = self.encoder(batch)
+        return found
+
+    def potentials(
+        self,
+        batch: Batch,
+        *,
+        parts: CompoundParts | None = None,
+        carried: None = None,
+        generator: torch.Generator | None = None,
+        latent: Latent = "draw",
+    ) -> BoundPotentials:
+        """The trees of each sentence given one draw from q, or q's mean.
+
+        Without a generator a sentence's draw is decided by its words: the same in every batch, at every evaluation.
+        """
+        if carried is not None:
+            raise UnsupportedError("a grammar is of sentences: it carries nothing from one to the next.")
+        parts = self.parts(generator) if parts is None else parts
+        posterior = self.posterior(batch)
+        vector = posterior.mean if latent == "mean" else posterior.draw(self._noise(batch, posterior.mean, generator))
+        roots, rules, words = self.grammar(vector, parts.halves)
+        potentials = BoundPotentials(
+            words.log_obs(batch.words), rules, roots.log_root, roots.log_root_leaf, lengths=batch.lengths
+        )
+        potentials.divergence = posterior.divergence()
+        return potentials
+
+    def log_z(
+        self, potentials: BoundPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+    ) -> Tensor:  # "b"
+        """A lower bound of each sentence's log-probability, in expectation over the draws."""
+        check_precision(precision)
+        return tree.log_z(potentials, arithmetic) - potentials.divergence
+
+    def forward(self, words: Tensor, lengths: Tensor | None = None) -> TreeQuery:  # "b t", "b"
+        """The questions one may ask of these sentences, all given the mean of q.
+
+        `.log_partition` is log p(x | h) there, not a likelihood: that is `log_likelihood`, a bound.
+        """
+        return self.ask(self.batch(words, lengths))
+
+    def ask(self, batch: Batch, *, parts: CompoundParts | None = None) -> TreeQuery:
+        """The questions of a batch, given the mean of q."""
+        return TreeQuery(self.tree_potentials(batch, parts=parts), words=batch.words, vocabulary=self.vocabulary)
+
+    def tree_potentials(
+        self, batch: Batch, *, parts: CompoundParts | None = None, labels: bool = False
+    ) -> BoundPotentials:
+        """What trees are asked of: those given the mean of q, over nonterminals with or without `labels`."""
+        return self.potentials(batch, parts=parts, latent="mean")
+
+    def generate_trees(
+        self,
+        num: int = 1,
+        *,
+        max_length: int = 100,
+        max_rejected: int = 100_000,
+        generator: torch.Generator | None = None,
+    ) -> Generated:
+        """Sentences of at most `max_length` words and the trees that made them, each under a vector of its own.
+
+        A sentence that grows longer is rejected with its vector, which leaves exactly p(sentence, tree | not longer).
+        """
+        least = 1 if self.config.single_words else 2
+        if num < 1 or max_length < least:
+            raise DomainError(
+                f"num is {num} and max_length {max_length}, but at least 1 sentence of {least} words was expected."
+            )
+        words: list[list[int]] = []
+        trees: list[ParsedTree] = []
+        rejected = 0
+        with torch.no_grad():
+            halves = self.parts().halves
+            while len(words) < num:
+                drawn = self._attempt(halves, max_length, generator)
+                if drawn is not None:
+                    words, trees = words + drawn.words, trees + drawn.trees
+                    continue
+                rejected += 1
+                if rejected > max_rejected:
+                    raise DomainError(
+                        f"{rejected} sentences grew beyond max_length={max_length} words while {len(words)} of {num} "
+                        "did not.\n  Allow longer sentences, or max_rejected."
+                    )
+        return Generated(words, trees, rejected)
+
+    def _attempt(self, halves: Halves, max_length: int, generator: torch.Generator | None) -> Generated | None:
+        """One sentence under the grammar of a vector; None if it grew too long."""
+        like = halves.root
+        vector = torch.randn(1, self.config.latent_dim, generator=generator, device=like.device, dtype=like.dtype)
+        roots, rules, words = self.grammar(vector, halves)
+        log_rows = words.log_rows(0)
+        try:
+            return generate_trees(
+                Branch(*(BinaryDense.unchecked(rule.factors()[0][0]) for rule in rules)),
+                roots.log_root[0],
+                lambda symbols: log_rows[symbols],
+                1,
+                max_length=max_length,
+                log_root_leaf=None if roots.log_root_leaf is None else roots.log_root_leaf[0],
+                max_rejected=0,
+                generator=generator,
+            )
+        except DomainError:  # too long: sizes and sums are right
+            return None
+
+    def query(self, potentials: BoundPotentials) -> TreeQuery:
+        return TreeQuery(potentials, vocabulary=self.vocabulary)
+
+    def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
+        """What a gradient step costs; the bytes of a token are those of a token in a sentence of this length."""
+        return grammar_plans(self.config, self.num_words, batch, length, device, precision, self.num_parameters)
+
+    def _noise(self, batch: Batch, like: Tensor, generator: torch.Generator | None) -> Tensor:  # "b h"
+        if generator is not None:
+            return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+        if not may_look(batch.words):
+            raise UnsupportedError("a captured step draws from a generator: give one.")
+        lengths = batch.lengths.tolist()
+        rows = [row[:length] for row, length in zip(batch.words.tolist(), lengths, strict=True)]
+        own = [torch.Generator().manual_seed(zlib.crc32(repr(row).encode())) for row in rows]
+        drawn = [torch.randn(like.shape[1], generator=one, dtype=torch.float64) for one in own]
+        return torch.stack(drawn).to(like)

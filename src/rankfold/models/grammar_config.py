@@ -1,0 +1,63 @@
+"""What a grammar is made of: one flat record, the `[model]` table of a recipe and of a saved model.
+
+Read next: `models/grammar_catalog.py`, which builds a grammar from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rankfold.errors import DomainError
+from rankfold.models.config import ModelConfig, PlanName
+from rankfold.settings import check_choices
+
+GrammarFamily = Literal["npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg"]
+Init = Literal["family", "xavier", "xavier_normal", "torch", "spread"]
+ChildKind = Literal["span_span", "span_leaf", "leaf_span", "leaf_leaf"]
+KINDS: tuple[ChildKind, ...] = ("span_span", "span_leaf", "leaf_span", "leaf_leaf")
+FACTORED = ("tnpcfg", "rankpcfg")  # rules with a rank between parent and children: rank space is open to them
+
+
+@dataclass(frozen=True)
+class GrammarConfig:
+    """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+
+    family: GrammarFamily = "rankpcfg"
+    num_nonterminals: int = 30  # symbols of spans of two words and more
+    num_preterminals: int = 60  # symbols of words
+    rank: int = 64  # tnpcfg, rankpcfg, lpcfg
+    dim: int = 256  # of embeddings and residual layers
+    num_layers: int = 2  # residual layers of each network
+    neural: bool = True  # false: free tables
+    released: bool = False  # rankpcfg, lpcfg: the networks of the authors' code instead of those of their paper
+    init: Init = "family"  # how parameters begin; "family": as its paper says
+    low_rank: tuple[ChildKind, ...] = ("span_span",)  # lpcfg: which kinds of children are of low rank
+    latent_dim: int = 64  # cpcfg: of the vector drawn for each sentence
+    encoder_dim: int = 512  # cpcfg: of the network that guesses it, in each direction
+    single_words: bool = False  # whether a sentence may be one word; the papers leave them out
+    plan: PlanName = "auto"  # tnpcfg, rankpcfg: which variables are summed out first
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        for name in ("num_nonterminals", "num_preterminals", "rank", "dim", "latent_dim", "encoder_dim"):
+            if getattr(self, name) < 1:
+                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.num_layers < 0:
+            raise DomainError(f"num_layers is {self.num_layers}, but must be at least 0.")
+        strange = [kind for kind in self.low_rank if kind not in KINDS]
+        if strange or len(set(self.low_rank)) < len(self.low_rank):
+            raise DomainError(f"low_rank is {list(self.low_rank)}, but each of {', '.join(KINDS)} may be there once.")
+        if self.family == "cpcfg" and not self.neural:
+            raise DomainError('neural is false, but a "cpcfg" is its networks: free tables have no latent vector.')
+        if self.plan == "rank" and self.family not in FACTORED:
+            raise DomainError(f'plan is "rank", but {self.family} has no ranks to sum in: "auto" or "state".')
+
+    @property
+    def num_symbols(self) -> int:
+        """Nonterminals and preterminals together."""
+        return self.num_nonterminals + self.num_preterminals
+
+
+AnyConfig = ModelConfig | GrammarConfig
+CONFIGS = (ModelConfig, GrammarConfig)

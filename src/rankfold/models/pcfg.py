@@ -1,0 +1,218 @@
+"""The probabilistic context-free grammar of words: rules of any kind, words from preterminals.
+
+    p(x, tree) = root[top]  prod_spans T[parent, left, right]  prod_words emission[preterminal, x_t]
+
+Families "npcfg" (softmax), "tnpcfg" and "rankpcfg" (a rank between parent and children), "lpcfg" (low rank by kind of
+child), "spcfg" (children independent given the parent). Where a rank lies between, the parents can be summed out: the
+chart then holds ranks instead of nonterminals ("rank" space: the same numbers), and `plan` says which is cheaper.
+Read next: `params/rules_factored.py` for T, `recursions/tree.py` for the sum over trees.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.data.batch import Batch
+from rankfold.decoding.tree_generate import Generated, generate_trees
+from rankfold.errors import UnsupportedError
+from rankfold.models.base import WordModel
+from rankfold.models.config import PlanName
+from rankfold.models.grammar_config import FACTORED, GrammarConfig, GrammarFamily
+from rankfold.models.grammar_plans import grammar_plans
+from rankfold.models.tables import GrammarTables, check_factors, checked_grammar, expect_few_rules
+from rankfold.numerics.precision import Precision, check_precision
+from rankfold.operators import Branch
+from rankfold.operators.rank_space import rank_space
+from rankfold.params.emissions import Emission, FreeEmission
+from rankfold.params.grammar import FreeRoot, PreterminalWords, Root
+from rankfold.params.rules_factored import FactoredRules, FreeFactors, SimpleRules
+from rankfold.params.rules_low_rank import LowRankRules
+from rankfold.params.rules_softmax import FreeRules, SoftmaxRules, from_dense, to_dense
+from rankfold.planning import Plans
+from rankfold.queries.tree import TreeQuery
+from rankfold.recursions import tree
+from rankfold.recursions.chain_solve import Arithmetic
+from rankfold.recursions.tree_potentials import TreePotentials
+
+Rules = SoftmaxRules | FreeRules | FactoredRules | FreeFactors | SimpleRules | LowRankRules
+
+
+class GrammarParts(NamedTuple):
+    """The distributions of a grammar, and what was made of them so far, so that batches share it."""
+
+    log_root: Tensor  # "n"
+    log_root_leaf: Tensor | None  # "p"
+    rules: Branch
+    emission: Emission
+    summed: list[tuple[Branch, Tensor]]  # rules and root of ranks, once a batch asked for them without a gradient
+
+    def ranks(self) -> tuple[Branch, Tensor]:
+        """The rules with the parents summed out, and the root's distribution of ranks."""
+        if torch.is_grad_enabled():
+            return rank_space(self.rules, self.log_root)[:2]
+        if not self.summed:
+            self.summed.append(rank_space(self.rules, self.log_root)[:2])
+        return self.summed[0]
+
+
+class PCFG(WordModel[GrammarParts, TreePotentials]):
+    """All families of grammars but the compound one."""
+
+    config: GrammarConfig
+
+    def __init__(
+        self,
+        config: GrammarConfig,
+        root: Root | FreeRoot,
+        rules: Rules,
+        emission: PreterminalWords | FreeEmission,
+        num_words: int,
+    ) -> None:
+        super().__init__()
+        self.config, self.num_words = config, num_words
+        self.root, self.rules, self.emission = root, rules, emission
+
+    @classmethod
+    def from_tables(cls, root: Tensor, rules: Tensor | Branch, emission: Tensor) -> PCFG:
+        """The grammar with these probabilities, as trainable free tables: family "npcfg".
+
+        root "n", or "n+p" where a sentence may be one word; rules "n (n+p) (n+p)", p(left, right | parent), children
+        nonterminals first, or a `Branch`, which is written out; emission "p v". float32 or float64; every distribution
+        sums to 1. Zeros stay zero, in training too.
+        """
+        root, rules, emission = (x.detach() for x in checked_grammar(root, rules, emission))
+        table = from_dense(rules).log()
+        return cls._free(root, FreeRules(table, len(emission)), emission, "npcfg", 1)
+
+    @classmethod
+    def from_factors(cls, root: Tensor, head: Tensor | None, left: Tensor, right: Tensor, emission: Tensor) -> PCFG:
+        """The grammar with rules T[a, l, r] = sum_k head[a, k] left[l, k] right[r, k], as trainable free tables.
+
+        head "n k", rows sum to 1; left, right "n+p k", columns sum to 1, nonterminals first: family "tnpcfg". A head of
+        None is the identity, parents are the ranks: family "spcfg".
+        """
+        check_factors(root, head, left, right, emission)
+        log_head = None if head is None else head.detach().log()
+        rules = FreeFactors(log_head, left.detach().log(), right.detach().log())
+        return cls._free(root.detach(), rules, emission.detach(), "spcfg" if head is None else "tnpcfg", left.shape[1])
+
+    @classmethod
+    def _free(
+        cls, root: Tensor, rules: FreeRules | FreeFactors, emission: Tensor, family: GrammarFamily, rank: int
+    ) -> PCFG:
+        p, num_words = emission.shape
+        single = len(root) > rules.num_spans
+        config = GrammarConfig(
+            family=family,
+            num_nonterminals=rules.num_spans,
+            num_preterminals=p,
+            rank=rank,
+            neural=False,
+            single_words=single,
+        )
+        return cls(config, FreeRoot(root.log(), rules.num_spans), rules, FreeEmission(emission.log()), num_words)
+
+    def to_tables(self) -> GrammarTables:
+        """The grammar's probabilities, root, rules and emissions, written out; for grammars of up to 2^28 rules."""
+        n, p = self.config.num_nonterminals, self.config.num_preterminals
+        expect_few_rules(n, p)
+        with torch.no_grad():
+            parts = self.parts()
+            log_emission = parts.emission.log_rows(torch.arange(p, device=self.device))
+            roots = [x for x in (parts.log_root, parts.log_root_leaf) if x is not None]
+            return GrammarTables(torch.cat(roots).exp(), to_dense(parts.rules), log_emission.exp())
+
+    def parts(self, generator: torch.Generator | None = None) -> GrammarParts:
+        """The grammar. Nothing is dropped: the papers' grammars are trained whole."""
+        # Words first: gradients go the other way, so the tables of rules are gone when those of words are made.
+        emission = self._emission()
+        log_root, log_root_leaf = self.root()
+        return GrammarParts(log_root, log_root_leaf, self.rules(), emission, [])
+
+    def _emission(self) -> Emission:
+        """Words given preterminals, by embeddings of their own or by those of the rules."""
+        shares = isinstance(self.emission, PreterminalWords) and self.emission.symbol is None
+        emission: Emission = self.emission(self.rules.preterminals if shares else None)
+        return emission
+
+    def potentials(
+        self,
+        batch: Batch,
+        *,
+        parts: GrammarParts | None = None,
+        carried: None = None,
+        generator: torch.Generator | None = None,
+        plan: PlanName | None = None,
+    ) -> TreePotentials:
+        """The weights of all trees of a batch: labels are nonterminals, or ranks in rank space."""
+        if carried is not None:
+            raise UnsupportedError("a grammar is of sentences: it carries nothing from one to the next.")
+        parts = self.parts(generator) if parts is None else parts
+        in_ranks = self._order(plan or self.config.plan, batch) == "rank"
+        rules, log_root = parts.ranks() if in_ranks else (parts.rules, parts.log_root)
+        return TreePotentials(
+            parts.emission.log_obs(batch.words), rules, log_root, parts.log_root_leaf, lengths=batch.lengths
+        )
+
+    def log_z(
+        self, potentials: TreePotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+    ) -> Tensor:  # "b"
+        """The log-probability of each sentence, -inf for one that no tree can say."""
+        check_precision(precision)
+        return tree.log_z(potentials, arithmetic)
+
+    def forward(self, words: Tensor, lengths: Tensor | None = None) -> TreeQuery:  # "b t", "b"
+        """The questions one may ask of these sentences: `.log_partition`, `.mbr()`, `.viterbi()`, `.sample()`, ..."""
+        return self.ask(self.batch(words, lengths))
+
+    def query(self, potentials: TreePotentials) -> TreeQuery:
+        return TreeQuery(potentials, vocabulary=self.vocabulary)
+
+    def ask(self, batch: Batch, *, parts: GrammarParts | None = None) -> TreeQuery:
+        """The questions of a batch. Sums over trees go the cheaper way; labels are nonterminals, whichever that is."""
+        parts = self.parts() if parts is None else parts
+        return TreeQuery(
+            self.tree_potentials(batch, parts=parts),
+            labelled=lambda: self.tree_potentials(batch, parts=parts, labels=True),
+            words=batch.words,
+            vocabulary=self.vocabulary,
+        )
+
+    def tree_potentials(
+        self, batch: Batch, *, parts: GrammarParts | None = None, labels: bool = False
+    ) -> TreePotentials:
+        """What trees are asked of: the cheaper order of summing out, or with `labels` always that over nonterminals."""
+        return self.potentials(batch, parts=parts, plan="state" if labels else None)
+
+    def generate_trees(
+        self, num: int = 1, *, max_length: int = 100, generator: torch.Generator | None = None
+    ) -> Generated:
+        """Sentences of at most `max_length` words and the trees that made them; see `rankfold.generate_trees`."""
+        with torch.no_grad():
+            parts = self.parts()
+            return generate_trees(
+                parts.rules,
+                parts.log_root,
+                parts.emission.log_rows,
+                num,
+                max_length=max_length,
+                log_root_leaf=parts.log_root_leaf,
+                generator=generator,
+            )
+
+    def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
+        """What a gradient step costs; the bytes of a token are those of a token in a sentence of this length."""
+        return grammar_plans(self.config, self.num_words, batch, length, device, precision, self.num_parameters)
+
+    def _order(self, plan: PlanName, batch: Batch) -> PlanName:
+        if self.config.family not in FACTORED:
+            return "state"
+        if plan != "auto":
+            return plan
+        num_sentences, num_words = batch.words.shape
+        precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
+        best = self.plan(num_sentences, num_words, batch.words.device.type, precision).best
+        return "rank" if best.order == "rank" else "state"

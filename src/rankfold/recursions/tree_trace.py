@@ -1,0 +1,135 @@
+"""From the top of a chart down to the words: nodes of all trees at once, width by width.
+
+At each node a split and what the rule offers there (`tree_views`) are chosen together, then the children. Choosing by
+chance from a chart of sums gives samples, choosing the largest of a chart of maxima gives the best tree.
+Read next: `decoding/tree_best.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.kernels.blocks import BLOCK
+from rankfold.recursions.tree_potentials import Forest
+from rankfold.recursions.tree_views import Choose, View
+
+
+class Nodes(NamedTuple):
+    """Places in trees that are to be filled, or have been."""
+
+    tree: Tensor  # "k"   which of several trees of a sentence
+    sentence: Tensor  # "k"
+    start: Tensor  # "k"
+    symbol: Tensor  # "k"
+
+    def take(self, index: Tensor | slice) -> Nodes:
+        return Nodes(*(x[index] for x in self))
+
+    @staticmethod
+    def cat(parts: list[Nodes]) -> Nodes:
+        return Nodes(*(torch.cat(same) for same in zip(*parts, strict=True)))
+
+
+class Traced(NamedTuple):
+    """All nodes of all trees, as plain numbers."""
+
+    spans: list[list[list[tuple[int, int, int]]]]  # by tree and sentence: (start, end, symbol), parents first
+    tags: list[list[list[int]]]  # the symbols of words; empty where there is no tree
+
+
+class Sides:
+    """What options need of every child, kind by kind, made when first asked for."""
+
+    def __init__(self, f: Forest, vectors: list[Tensor], views: Sequence[View]) -> None:
+        self.vectors, self.views = vectors, views
+        self._keys = [(rule.left_of, rule.right_of) for rule in f.rules]
+        self._made: dict[tuple[object, ...], Tensor] = {}
+
+    def of(self, kind: int, width: int, *, left: bool) -> Tensor:  # "b s l"
+        view = self.views[kind]
+        key = (type(view), self._keys[kind][not left], width, left)
+        if key not in self._made:
+            self._made[key] = (view.left if left else view.right)(self.vectors[width])
+        return self._made[key]
+
+
+def kinds_of(width: int) -> list[tuple[int, list[int]]]:
+    """The kinds of children that a span of this width may have, by place in a Branch, and their words on the left."""
+    if width == 2:
+        return [(3, [1])]
+    return [(2, [1]), (1, [width - 1]), (0, list(range(2, width - 1)))][: 3 if width > 3 else 2]
+
+
+def trace(f: Forest, vectors: list[Tensor], views: Sequence[View], choose: Choose, num_trees: int = 1) -> Traced:
+    """Trees of every sentence, `num_trees` of each. `vectors`: by width, "b s n" logarithms, those of words at 1."""
+    sides = Sides(f, vectors, views)
+    num, num_words = len(f.lengths), f.log_leaf.shape[1]
+    spans: list[list[list[tuple[int, int, int]]]] = [[[] for _ in range(num)] for _ in range(num_trees)]
+    tags: list[list[list[int]]] = [[[] for _ in range(num)] for _ in range(num_trees)]
+    waiting: dict[int, list[Nodes]] = {width: [] for width in range(1, num_words + 1)}
+    every = torch.arange(num_trees, device=f.lengths.device)
+    for width in range(1, num_words + 1):
+        root = f.log_root_leaf if width == 1 else f.log_root
+        top = root + vectors[width][:, 0]
+        at = ((f.lengths == width) & (top > float("-inf")).any(-1)).nonzero()[:, 0]
+        if len(at):
+            tree, b = every.repeat_interleave(len(at)), at.repeat(num_trees)
+            waiting[width].append(Nodes(tree, b, torch.zeros_like(b), choose(top[b])))
+    for width in range(num_words, 1, -1):
+        if not waiting[width]:
+            continue
+        nodes = Nodes.cat(waiting[width])
+        for tree, b, i, symbol in torch.stack(nodes, 1).tolist():
+            spans[tree][b].append((i, i + width, symbol))
+        for part in _pieces(nodes, views, width):
+            for child_width, child in _children(part, sides, width, choose):
+                waiting[child_width].append(child)
+    if waiting[1]:
+        nodes = Nodes.cat(waiting[1])
+        for tree, b, _, symbol in sorted(torch.stack(nodes, 1).tolist(), key=lambda row: row[2]):
+            tags[tree][b].append(symbol)
+    for tree_spans in spans:
+        for found in tree_spans:
+            found.sort(key=lambda ends: (ends[0], -ends[1]))
+    return Traced(spans, tags)
+
+
+def _pieces(nodes: Nodes, views: Sequence[View], width: int) -> list[Nodes]:
+    """The nodes in pieces whose options, all at once, have a bounded number of entries."""
+    each = sum(len(k) * views[kind].width * views[kind].cost for kind, k in kinds_of(width))
+    size = max(1, BLOCK // each)
+    return [nodes.take(slice(at, at + size)) for at in range(0, len(nodes.tree), size)]
+
+
+def _children(nodes: Nodes, sides: Sides, width: int, choose: Choose) -> list[tuple[int, Nodes]]:
+    """The children of nodes of a width, with their own widths."""
+    _, b, i, parent = nodes
+    kinds, logits = kinds_of(width), []
+    for kind, cuts in kinds:
+        left = torch.stack([sides.of(kind, k, left=True)[b, i] for k in cuts], 1)
+        right = torch.stack([sides.of(kind, width - k, left=False)[b, i + k] for k in cuts], 1)
+        view = sides.views[kind]
+        logits.append(view.options(b, parent, left, right).flatten(1))
+    chosen = choose(torch.cat(logits, 1))
+    found, before = [], 0
+    for (kind, cuts), options in zip(kinds, logits, strict=True):
+        view = sides.views[kind]
+        here = ((chosen >= before) & (chosen < before + options.shape[1])).nonzero()[:, 0]
+        option = chosen[here] - before
+        before += options.shape[1]
+        for at, k in enumerate(cuts):
+            some = (option // view.width == at).nonzero()[:, 0]
+            if len(some):
+                part = nodes.take(here[some])
+                x, y = (
+                    sides.vectors[k][part.sentence, part.start],
+                    sides.vectors[width - k][part.sentence, part.start + k],
+                )
+                one, other = view.children(part.sentence, option[some] % view.width, x, y, choose)
+                found.append((k, part._replace(symbol=one)))
+                found.append((width - k, part._replace(start=part.start + k, symbol=other)))
+    return found

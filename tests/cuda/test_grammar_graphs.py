@@ -1,0 +1,34 @@
+"""Captured gradients of grammars: the numbers of eager steps, for every family but the one that draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rankfold.data.batch import Batch
+from rankfold.models import build_model
+from rankfold.training.config import DataConfig
+from rankfold.training.graphs import GraphedGradients
+from rankfold.training.shapes import Shapes
+from tests.training.test_grammars import FAMILIES, tiny
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "cpcfg"])
+def test_graphs_give_the_gradients_of_eager_steps(family: str) -> None:
+    model = build_model(tiny(family).model, 12, seed=3).to(CUDA)
+    graphs = GraphedGradients(model, Shapes(DataConfig(sentences=4, tokens=0), trees=True), "float32")
+    for i, lengths in enumerate([[2, 5, 3], [7, 7, 7, 7], [4, 2], [8]]):
+        words = torch.randint(12, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(i))
+        batch = Batch(words, torch.tensor(lengths))
+        model.zero_grad()
+        total = graphs(batch, 20, i).clone()
+        log_likelihood = model.log_likelihood(batch.to(CUDA)).sum()
+        expected = torch.autograd.grad(-log_likelihood / 20, list(model.parameters()), allow_unused=True)
+        torch.testing.assert_close(total, log_likelihood.detach(), rtol=1e-5, atol=1e-5)
+        for (name, x), gradient in zip(model.named_parameters(), expected, strict=True):
+            if gradient is not None:
+                assert x.grad is not None
+                torch.testing.assert_close(x.grad, gradient, rtol=1e-3, atol=1e-5, msg=name)
