@@ -105,8 +105,7 @@ def test_ordinary_chains_take_the_fast_path(z: int, monkeypatch: pytest.MonkeyPa
         run = chain_scaled.forward(c)
         assert underflow.lossless(c, run).all()
         assert underflow.far_from_underflow(c, run).all()
-        tolerance = 16 * 2.0**-23 * (50 + 8)
-        assert chain_scaled.backward(c, run, torch.ones(4), tolerance).trusted.all()
+        assert chain_scaled.backward(c, run, torch.ones(4), "float32").trusted.all()
         expected = log_z(doubled(p))
         with monkeypatch.context() as patch:
             patch.setattr(Chain, "double", refuse)

@@ -49,4 +49,5 @@ class Factor:
     def most(self, *axes: int) -> Tensor:  # "" or "b"   float64
         """The largest sum of linear weights along these of the last axes, at least 1: how far a product may amplify."""
         total = self.linear.detach().sum(axes, dtype=torch.float64)
-        return total.amax(-1).clamp(min=1.0)
+        most = total.amax(-1)
+        return torch.where(most > 1.0, most, 1.0)

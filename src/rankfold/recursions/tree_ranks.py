@@ -16,7 +16,7 @@ from rankfold.operators.binary import Branch
 from rankfold.operators.binary_cpd import BinaryCPD
 from rankfold.operators.factor import Factor
 from rankfold.recursions.tree_potentials import Forest
-from rankfold.recursions.tree_scaled import NOWHERE, Tops, clear, leaf_mantissas, plus, zeros_are_losses
+from rankfold.recursions.tree_scaled import Tops, clear, leaf_mantissas, plus, zeros_are_losses
 
 
 def shared(rules: Branch) -> bool:
@@ -109,8 +109,9 @@ def inside(f: Forest) -> Chart:
     for width in range(2, chart.num_words + 1):
         one, other = splits(chart.scale, width)
         scale = one + other
-        top = scale.amax(2, keepdim=True).clamp(min=NOWHERE)  # where no split has any weight, all shares are 0
-        share = torch.exp(scale - top).to(chart.leaf.dtype)
+        top = scale.amax(2, keepdim=True)
+        # Where no split has any weight, all shares are 0.
+        share = torch.exp(scale - torch.where(top > float("-inf"), top, 0.0)).to(chart.leaf.dtype)
         left, right = splits(chart.grid, width)
         raw = (share.mT @ (left * right)).squeeze(2)
         norm = raw.amax(-1, keepdim=True)
@@ -151,7 +152,7 @@ def _nothing_lost(f: Forest, chart: Chart, leaf_scale: Tensor) -> Tensor:  # "b"
     if chart.num_words < 2:
         return sound.all(-1)
     norm = torch.cat(chart.norms, 1)[..., 0]
-    reached = torch.cat(chart.tops, 1) > NOWHERE
+    reached = torch.cat(chart.tops, 1) > float("-inf")
     fine = (norm == 0) | clear(norm)
     below = list(range(2, chart.num_words))  # the whole sentence, last, has no sides
     if below:
@@ -173,7 +174,7 @@ def roots(f: Forest, chart: Chart) -> Tops:
         nothing = torch.zeros_like(root)
         total = nothing.double().sum(-1)
         return Tops(total.log(), nothing, root, total)
-    at = (f.lengths - 2).clamp(min=0)[:, None]
+    at = torch.where(f.lengths > 2, f.lengths - 2, 0)[:, None]
     scale = torch.stack([x[:, 0] for x in chart.scales], 1).gather(1, at)[:, 0]
     span = chart.sides.parents(whole_ranks(f, chart)).squeeze(1)
     total = (span.double() * root).sum(-1) * (f.lengths > 1)
@@ -183,5 +184,5 @@ def roots(f: Forest, chart: Chart) -> Tops:
 def whole_ranks(f: Forest, chart: Chart) -> Tensor:  # "b 1 r"
     """The mantissas of whole sentences over ranks; those of one word have anything."""
     first = torch.stack([x[:, 0] for x in chart.ranks], 1)
-    at = (f.lengths - 2).clamp(min=0)[:, None, None].expand(-1, 1, first.shape[-1])
+    at = torch.where(f.lengths > 2, f.lengths - 2, 0)[:, None, None].expand(-1, 1, first.shape[-1])
     return first.gather(1, at)

@@ -17,9 +17,6 @@ from rankfold.numerics.scaled import largest
 from rankfold.operators.binary import BinaryOperator, Branch
 from rankfold.recursions.tree_potentials import Forest
 
-# The scale of a span whose splits have no weight: what is -inf stays so beside it, and no difference is NaN.
-NOWHERE = torch.finfo(torch.float64).min
-
 
 class Leaves(NamedTuple):
     """Words as children: each rule's side of them, made once a word."""
@@ -153,7 +150,7 @@ def _nothing_lost(f: Forest, chart: Chart, lows: list[Tensor]) -> Tensor:  # "b 
         return chart.sound
     num_words, info = chart.leaf.shape[1], torch.finfo(chart.leaf.dtype)
     inside = torch.cat([f.inside()[:, width - 1 :] for width in range(2, num_words + 1)], 1)
-    norm, reached = torch.cat(chart.norms[2:], 1)[..., 0], torch.cat(chart.tops[2:], 1) > NOWHERE
+    norm, reached = torch.cat(chart.norms[2:], 1)[..., 0], torch.cat(chart.tops[2:], 1) > float("-inf")
     inner, *sides, words = (rule.gain.expand(len(norm)) for rule in f.rules)
     mixed = torch.maximum(*sides)
     by_width = [words, mixed] + [torch.maximum(inner, mixed)] * (num_words - 3)
@@ -196,8 +193,8 @@ def _shares(rules: Branch, chart: Chart, width: int) -> tuple[Tensor, list[Tenso
     scales = _split_scales(rules, chart, width)
     sizes = [x.shape[-1] for x in scales]
     together = torch.cat(scales, -1) if len(scales) > 1 else scales[0]
-    top = together.amax(-1, keepdim=True).clamp(min=NOWHERE)
-    shares = torch.exp(together - top).to(chart.leaf.dtype).unsqueeze(-1)
+    top = together.amax(-1, keepdim=True)
+    shares = torch.exp(together - torch.where(top > float("-inf"), top, 0.0)).to(chart.leaf.dtype).unsqueeze(-1)
     return top.squeeze(-1), list(torch.split_with_sizes(shares, sizes, -2))
 
 
