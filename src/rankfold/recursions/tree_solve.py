@@ -7,11 +7,14 @@ Read next: `recursions/tree_ranks.py` and `recursions/tree_scaled.py`, the first
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
 from rankfold.numerics.log_space import log_sum
+from rankfold.numerics.precision import products_in
 from rankfold.recursions import tree_log, tree_plain, tree_ranks, tree_ranks_back, tree_scaled, tree_scaled_back
 from rankfold.recursions.tree_labels import Labels
 from rankfold.recursions.tree_potentials import Forest
@@ -19,13 +22,17 @@ from rankfold.recursions.tree_scaled_back import SeeLabels
 
 
 class Solution:
-    """The chart in the caller's dtype; `wider` holds the sentences that need more. `plain`: one for `tree_plain`."""
+    """The chart in the caller's dtype; `wider` holds the sentences that need more. `plain`: one for `tree_plain`.
+
+    Products are as exact as the dtype, whatever the mode around them: they are a small part of a step, and rounded
+    operands would hide what the checks of soundness look for.
+    """
 
     def __init__(self, f: Forest, *, plain: bool = False) -> None:
         self.forest = f
         self.wider: list[tuple[Tensor, Solution | LogSolution]] = []
         self.settled = False
-        with torch.no_grad():
+        with torch.no_grad(), self._products():
             self.chart: tree_ranks.Chart | tree_scaled.Chart
             if tree_ranks.shared(f.rules) and not plain:
                 self.chart = tree_ranks.inside(f)
@@ -42,6 +49,9 @@ class Solution:
                 self._widen((~sound).nonzero()[:, 0])
             else:  # inside a captured graph nothing can be repeated
                 self.log_z = torch.where(sound, self.log_z, float("nan"))
+
+    def _products(self) -> AbstractContextManager[None]:
+        return products_in("float32", self.forest.log_leaf.device)
 
     def _widen(self, index: Tensor) -> None:
         """Repeat some sentences on the next rung: float64, then logarithms."""
@@ -96,9 +106,10 @@ class Solution:
         return grads
 
     def _outside(self, weight: Tensor, see: SeeLabels | None = None, *, of_factors: bool) -> list[Tensor]:
-        if isinstance(self.chart, tree_ranks.Chart):
-            return tree_ranks_back.gradients(self.forest, self.chart, self.tops, weight, see, of_factors=of_factors)
-        return tree_scaled_back.gradients(self.forest, self.chart, self.tops, weight, see, of_factors=of_factors)
+        with self._products():
+            if isinstance(self.chart, tree_ranks.Chart):
+                return tree_ranks_back.gradients(self.forest, self.chart, self.tops, weight, see, of_factors=of_factors)
+            return tree_scaled_back.gradients(self.forest, self.chart, self.tops, weight, see, of_factors=of_factors)
 
     def labels(self) -> Labels:
         """The most probable label of every span and word."""
