@@ -1,7 +1,7 @@
-"""`python -m benchmarks.results docs/results`: the page of results, written from the runs in its folder.
+"""`python -m benchmarks.results docs/results`: the pages of results, written from the runs in their folder.
 
-Every table stands between two marks of `hmm-language-models.md`; what is outside them is left alone.
-Read next: `runs.py`, which reads a run, and `published.toml`, the papers' figures.
+Every table stands between two marks of `hmm-language-models.md`; what is outside them is left alone. So it is in
+`grammars.md`, which `grammars.py` writes. Read next: `runs.py`, which reads a run; `published.toml`, papers' figures.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.runs import Row, Run, belongs, published, read_runs
+from benchmarks import grammars
+from benchmarks.runs import Row, Run, belongs, footnote, published, read_runs
 from rankfold.errors import DataError
+from rankfold.models.config import ModelConfig
 
 PAGE, PICTURE = "hmm-language-models.md", "curves.png"
 MARK = re.compile(r"<!-- results (?P<corpus>[\w-]+) -->.*?<!-- end of results -->", re.DOTALL)
@@ -37,11 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.results", description="Write the tables of a results page from its runs."
     )
     parser.add_argument("folder", type=Path, help=f"folder of {PAGE} and of one folder a run")
-    parser.add_argument("--no-picture", action="store_true", help=f"leave {PICTURE} alone")
+    parser.add_argument("--no-picture", action="store_true", help="leave the pictures alone")
     given = parser.parse_args(arguments)
     try:
-        runs = read_runs(given.folder)
+        found = read_runs(given.folder)
+        runs = [run for run in found if isinstance(run.config.model, ModelConfig)]
         write(given.folder, runs)
+        num_grammars = grammars.write(given.folder, found, pictures=not given.no_picture)
     except DataError as error:
         print(f"benchmarks.results: {error}", file=sys.stderr)
         return 2
@@ -49,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.curves import draw
 
         draw(runs, given.folder / PICTURE)
-    print(f"{len(runs)} runs in {given.folder / PAGE}", file=sys.stderr)
+    print(f"{len(runs)} runs in {given.folder / PAGE}, {num_grammars} in {grammars.PAGE}", file=sys.stderr)
     return 0
 
 
@@ -79,7 +83,7 @@ def section(corpus: str, rows: Sequence[Row], runs: Sequence[Run]) -> str:
     notes: list[str] = []
     shown: list[Run] = []
     for row in own:
-        mark = _mark(row, notes)
+        mark = footnote(row.source, row.note, notes)
         found = [run for run in runs if belongs(run, row)]
         shown += found
         lines += [_line(row.model + mark, row, run) for run in found] or [_line(row.model + mark, row, None)]
@@ -92,16 +96,6 @@ def section(corpus: str, rows: Sequence[Row], runs: Sequence[Run]) -> str:
     ]
     body = "\n\n".join(block for block in blocks if block)
     return f"<!-- results {corpus} -->\n\n{body}\n\n<!-- end of results -->"
-
-
-def _mark(row: Row, notes: list[str]) -> str:
-    """The number of a row's source and note, which is added to the notes if it is new."""
-    text = ". ".join(part.removesuffix(".") for part in (row.source, row.note) if part)
-    if not text:
-        return ""
-    if text + "." not in notes:
-        notes.append(text + ".")
-    return f" ({notes.index(text + '.') + 1})"
 
 
 def _line(model: str, row: Row | None, run: Run | None) -> str:

@@ -105,7 +105,7 @@ class Run:
     def command(self) -> str:
         """What repeats the run."""
         recipe = self.recipe or f"{self.name}/{RECIPE}"
-        settings = [] if self.recipe is None else list(_settings(load_recipe(self.recipe), self.config))
+        settings = [] if self.recipe is None else list(changes(load_recipe(self.recipe), self.config))
         sets = [word for setting in settings for word in ("--set", setting)]
         data = self.corpus or "DIR"
         return shlex.join(["rankfold", "train", "--recipe", recipe, *sets, "--data", data, "--out", "run"])
@@ -138,6 +138,16 @@ def belongs(run: Run, row: Row) -> bool:
     return run.recipe is not None and run.recipe.removesuffix(FAITHFUL) == row.recipe
 
 
+def footnote(source: str, note: str, notes: list[str]) -> str:
+    """The number of a row's source and note, which is added to the notes if it is new."""
+    text = ". ".join(part.removesuffix(".") for part in (source, note) if part)
+    if not text:
+        return ""
+    if text + "." not in notes:
+        notes.append(text + ".")
+    return f" ({notes.index(text + '.') + 1})"
+
+
 def _recipe(name: str) -> str | None:
     """The longest recipe whose name a folder's begins with: lhmm-4096-1024-ptb-seed2 is of lhmm-4096-1024-ptb."""
     begun = [recipe for recipe in recipe_names() if name == recipe or name.startswith((f"{recipe}-", f"{recipe}."))]
@@ -157,7 +167,7 @@ def _number(record: dict[str, Any], key: str) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _settings(shipped: Config, own: Config) -> Iterator[str]:
+def changes(shipped: Config, own: Config) -> Iterator[str]:
     """What --set turns the one into the other."""
     before, after = to_mapping(shipped), to_mapping(own)
     for table, values in after.items():

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.trees,
             split=arguments.split,
             text=arguments.data,
-            replaced=_pairs(arguments.replace),
+            replaced=pairs(arguments.replace),
             decode=arguments.decode,
             device=arguments.device,
         )
@@ -152,7 +152,7 @@ def evaluate(
     return result if gold is None else {**result, "tags": _tags(model, encoded.sentences, gold, method)}
 
 
-def _pairs(replaced: list[str]) -> dict[str, str]:
+def pairs(replaced: list[str]) -> dict[str, str]:
     """WORD=OTHER as a dictionary."""
     pairs = {}
     for text in replaced:
