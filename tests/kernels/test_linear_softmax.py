@@ -167,3 +167,17 @@ def test_nothing_is_written_into_the_arguments() -> None:
     torch.autograd.grad((table.share**2).sum() + table.mix(torch.ones(3).double()).sum(), leaves)
     for x, y in zip(inputs, before, strict=True):
         close(x, y, 0.0)
+
+
+def test_an_infinite_gradient_of_a_share_of_zero_is_none() -> None:
+    """A key so far away that its share underflows, and what a recursion may say of weights of 0."""
+    query = torch.tensor([[1.0, 0.0], [0.5, 0.5]], requires_grad=True)
+    key = torch.tensor([[0.0, 1.0], [-200.0, 0.0], [1.0, 0.0]], requires_grad=True)
+    grad = torch.tensor([[1.0, float("inf"), 2.0], [3.0, -1.0, 0.5]])
+    share = linear_softmax(query, key).share
+    assert share[0, 1] == 0
+    found = torch.autograd.grad(share, (query, key), grad)
+    plain = torch.softmax(query @ key.T, 1)
+    expected = torch.autograd.grad(plain, (query, key), torch.where(plain == 0, 0.0, grad))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -194,3 +194,20 @@ def test_derivatives_with_dropout(rows: str, create_graph: bool) -> None:
     exact = (torch.softmax(logits, 1) ** 2).sum() + torch.logsumexp(logits, 1).sum()
     for one, other in zip(found, torch.autograd.grad(exact, doubles), strict=True):
         close(one, other, 1e-5)
+
+
+def test_an_infinite_gradient_of_a_share_of_zero_is_none(rows: str) -> None:
+    """As a recursion gives it whose weight underflew: nobody uses the entry. Of others, infinity stays."""
+    query, key = drawn(2, 3), drawn(17, 3, seed=1)
+    table = torch.softmax(query @ key.T, 1)
+    table[0, 4] = 0.0
+    grad = drawn(2, 17, seed=2)
+    plain = kernel.gradients(query, key, table, grad, drawn(2, seed=3), [], (True, True, False), "tf32")
+    grad[0, 4] = INF
+    found = kernel.gradients(query, key, table, grad, drawn(2, seed=3), [], (True, True, False), "tf32")
+    for one, other in zip(found[:2], plain[:2], strict=True):
+        assert torch.equal(one, other)
+    grad[0, 5] = INF
+    found = kernel.gradients(query, key, table, grad, drawn(2, seed=3), [], (True, False, False), "tf32")
+    assert not found[0][0].isfinite().any()
+    assert found[0][1].isfinite().all()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rankfold.errors import may_look
 from rankfold.kernels.triton_here import triton_serves
 from rankfold.numerics.precision import Products, current_precision, products_in
 
@@ -103,7 +104,12 @@ class _LinearSoftmax(torch.autograd.Function):
                 grad = grads[0]
                 for weights, own in mixtures:
                     grad = torch.addr(grad, weights, own)
-                logits = grad - (grad * table).sum(1, keepdim=True)
+                level = (grad * table).sum(1, keepdim=True)
+                if not may_look(level) or not bool(level.isfinite().all()):
+                    # A share of 0 is used by nobody, however large the gradient of one that were not 0.
+                    grad = grad.masked_fill((table == 0) & grad.isinf(), 0.0)
+                    level = (grad * table).sum(1, keepdim=True)
+                logits = grad - level
                 logits += grads[1][:, None]
                 logits *= table
                 found = (

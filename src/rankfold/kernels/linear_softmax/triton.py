@@ -112,7 +112,8 @@ def _gradient_piece(table, grad, weight, mixed, base, start, num, MIXED: tl.cons
     g = tl.load(grad + base + at, mask=at < num, other=0.0)
     if MIXED:
         g += weight * tl.load(mixed + at, mask=at < num, other=0.0)
-    return share, g
+    # A share of 0 is used by nobody, however large the gradient of one that were not 0.
+    return share, tl.where((share == 0.0) & (tl.abs(g) == float("inf")), 0.0, g)
 
 
 @triton.jit
