@@ -291,7 +291,12 @@ def test_a_table_of_several_classes_is_chosen_by_its_family(text: str, model: Ch
     [
         ({"model": {"family": "spcg"}}, ["model.family is 'spcg'", "hmm, lhmm, npcfg, spcfg", "Did you mean spcfg?"]),
         ({"model": {"family": 3}}, ["model.family is 3"]),
-        ({"model": {"family": "npcfg", "num_states": 3}}, ["unknown key model.num_states", "family, kinds"]),
+        (
+            {"model": {"family": "npcfg", "num_states": 3}},
+            ["model.num_states is a setting of hmm, lhmm, but", "family, kinds"],
+        ),
+        ({"model": {"kinds": ["span"]}}, ["model.kinds is a setting of npcfg, spcfg, but model.family is 'hmm'"]),
+        ({"model": {"family": "npcfg", "state": 3}}, ["unknown key model.state", "family, kinds"]),
         ({"model": 3}, ["model is 3", "a table was expected"]),
         ({"model": {"family": "npcfg", "kinds": ["span", "lef"]}}, ["model.kinds[1]", "Did you mean leaf?"]),
     ],

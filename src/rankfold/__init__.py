@@ -4,6 +4,17 @@ from rankfold.decoding.entropy import entropy
 from rankfold.decoding.online import Filtered, FilterState, filter, predict, step
 from rankfold.decoding.posterior import ExpectedCounts, expected_counts, state_posterior
 from rankfold.decoding.sample import sample
+from rankfold.decoding.segments import (
+    BestSegments,
+    Segment,
+    SegmentCounts,
+    SegmentPosterior,
+    sample_segments,
+    segment_counts,
+    segment_posterior,
+    segments,
+    viterbi_segments,
+)
 from rankfold.decoding.tree_best import joint_map_tree, sample_tree, viterbi_tree
 from rankfold.decoding.tree_generate import Generated, generate_trees
 from rankfold.decoding.tree_mbr import mbr_tree
@@ -25,11 +36,13 @@ from rankfold.operators import (
     Operator,
     RowScaled,
     Sum,
+    WithoutDiagonal,
     rank_space,
 )
-from rankfold.recursions import chain, tree
+from rankfold.recursions import chain, semi_markov, tree
 from rankfold.recursions.chain_blocks import BlockChainPotentials
 from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
 from rankfold.recursions.tree_potentials import TreePotentials
 
 __version__ = "0.1.0"
@@ -38,6 +51,7 @@ __all__ = [
     "HMM",
     "Banded",
     "BestPath",
+    "BestSegments",
     "BinaryCPD",
     "BinaryDense",
     "BinaryMatricised",
@@ -61,10 +75,15 @@ __all__ = [
     "RankHMM",
     "RowScaled",
     "Scaled",
+    "Segment",
+    "SegmentCounts",
+    "SegmentPosterior",
+    "SemiMarkovPotentials",
     "ShapeError",
     "Sum",
     "TreePotentials",
     "UnsupportedError",
+    "WithoutDiagonal",
     "build_model",
     "chain",
     "entropy",
@@ -79,11 +98,17 @@ __all__ = [
     "predict",
     "rank_space",
     "sample",
+    "sample_segments",
     "sample_tree",
+    "segment_counts",
+    "segment_posterior",
+    "segments",
+    "semi_markov",
     "span_posterior",
     "state_posterior",
     "step",
     "tree",
     "viterbi",
+    "viterbi_segments",
     "viterbi_tree",
 ]

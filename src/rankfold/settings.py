@@ -146,7 +146,9 @@ def _convert(hint: Any, value: Any, source: str, key: str) -> Any:
         (inner,) = (argument for argument in arguments if argument is not types.NoneType)
         return None if value is None else _convert(inner, value, source, key)
     if origin in (Union, types.UnionType) and all(dataclasses.is_dataclass(argument) for argument in arguments):
-        return _build(choose(arguments, value, source=source, key=key), value, source, key + ".")
+        chosen = choose(arguments, value, source=source, key=key)
+        _expect_own(chosen, arguments, value, source, key)
+        return _build(chosen, value, source, key + ".")
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
         if not isinstance(value, list | tuple):
             raise _wrong(value, "a list", source, key)
@@ -163,6 +165,20 @@ def _convert(hint: Any, value: Any, source: str, key: str) -> Any:
     if not accepts(value):
         raise _wrong(value, expected, source, key)
     return hint(value)
+
+
+def _expect_own(chosen: type[Any], classes: Sequence[type[Any]], table: Any, source: str, key: str) -> None:
+    """Raise on a setting of another of several dataclasses, naming the families that have it."""
+    own = [field.name for field in _fields(chosen)]
+    for other in classes:
+        for field in _fields(other):
+            if field.name in own or not isinstance(table, Mapping) or field.name not in table:
+                continue
+            families = ", ".join(get_args(get_type_hints(other)["family"]))
+            raise DataError(
+                f"{source}: {key}.{field.name} is a setting of {families}, but {key}.family is "
+                f"{table.get('family', _default(_fields(chosen)[0]))!r}.\n  Known here: {', '.join(own)}."
+            )
 
 
 def _is_float(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """What lets a row have times: errors as they are defined, and limits that NaN never meets."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -9,12 +9,15 @@ import torch
 from rankfold.bench import checks, memory, row
 from rankfold.bench.cases import Case
 from rankfold.bench.ceilings import Ceilings
-from rankfold.bench.checks import Check, full_check, gradient_error, relative, replay_checks, small_checks
-from rankfold.bench.row import TIMES, Settings, measure_row
+from rankfold.bench.checks import Check, full_check, gradient_error, order_check, relative, replay_checks, small_checks
+from rankfold.bench.record import TIMES
+from rankfold.bench.row import measure_row
 from rankfold.bench.step import Gradients
+from rankfold.bench.timed import Settings
 from rankfold.models import ModelConfig
 from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import Family
+from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
 
 CPU = torch.device("cpu")
 CEILINGS = Ceilings(1e10, {"float32": 1e10, "tf32": 1e10, "bf16": 1e10})
@@ -51,6 +54,16 @@ def test_a_check_left_out_says_why() -> None:
 def test_honest_code_passes(family: Family, precision: Any) -> None:
     case = Case(ModelConfig(family=family, num_states=32, num_clusters=32))
     assert [check.text() for check in small_checks(case, precision, CPU) if not check.passed] == []
+
+
+@pytest.mark.parametrize("family", get_args(GrammarFamily))
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_honest_grammars_pass(family: GrammarFamily, precision: Any) -> None:
+    found = small_checks(Case(GrammarConfig(family=family), length=9), precision, CPU)
+    assert [check.text() for check in found if not check.passed] == []
+    left_out = [check.text() for check in found if check.error is None]
+    assert all("left out, the reference is not written for cpcfg" in text for text in left_out)
+    assert len(left_out) == (family == "cpcfg")
 
 
 def test_a_wrong_gradient_alone_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +136,14 @@ def test_other_errors_are_not_taken_for_memory(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(row, "full_check", broken)
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         measure_row(LHMM, "float32", Settings(CPU, CEILINGS, repeats=1))
+
+
+def test_orders_are_held_to_one_another() -> None:
+    one = torch.tensor([-100.0, -50.0], dtype=torch.float64)
+    assert order_check(one * (1 + 9e-7), one, "state against rank space", "float32").passed
+    check = order_check(one * (1 + 1.1e-6), one, "state against rank space", "float32")
+    assert not check.passed
+    assert check.text().startswith("log Z in float32 at this size, state against rank space: off by 1.1e-06")
 
 
 def test_replays_are_held_to_the_eager_step() -> None:

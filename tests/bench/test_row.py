@@ -1,24 +1,40 @@
 """A row: what is timed beside what, and what is left out."""
 
-from typing import Any
+import weakref
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from rankfold.bench import plain, row
+from rankfold.bench import plain, step, timed
 from rankfold.bench.cases import Case
 from rankfold.bench.ceilings import Ceilings
 from rankfold.bench.checks import Check
-from rankfold.bench.plain import cost, measure_plain
-from rankfold.bench.row import TIMES, Settings, measure_row
-from rankfold.bench.step import Gradients
-from rankfold.bench.timing import Spread
+from rankfold.bench.cost import cost
+from rankfold.bench.plain import try_plain
+from rankfold.bench.record import TIMES
+from rankfold.bench.row import measure_row
+from rankfold.bench.step import Gradients, Recursion, Step
+from rankfold.bench.timed import CheckError, Checks, Settings, Timed
 from rankfold.models import ModelConfig
+from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
 
 CPU = torch.device("cpu")
 CEILINGS = Ceilings(1e10, {"float32": 1e10, "bf16": 1e10})
 CASE = Case(ModelConfig(family="lhmm", num_states=12, rank=4, dim=4), batch=2, length=5, num_words=20)
 DROPPED = Case(ModelConfig(family="block", num_states=12, num_clusters=3, dim=4, state_dropout=0.5), 2, 5, 20)
+
+GRAMMARS = [
+    Case(GrammarConfig(family=family, num_nonterminals=3, num_preterminals=4, rank=2, dim=4), 2, 5, 20)
+    for family in get_args(GrammarFamily)
+]
+
+
+class Graph:
+    """A captured graph where there is no CUDA."""
+
+    def replay(self) -> None:
+        pass
 
 
 def test_a_row_without_dropout_compares_the_same_step() -> None:
@@ -42,15 +58,16 @@ def test_dropout_is_timed_but_not_compared_with_a_reference_that_has_none() -> N
 
 def test_the_step_that_is_timed_drops_states(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bool] = []
-    honest = row.gradients
+    honest = step.gradients
 
     def spy(*arguments: Any) -> Gradients:
         given.append(arguments[3] is not None)
         return honest(*arguments)
 
-    monkeypatch.setattr(row, "gradients", spy)
+    monkeypatch.setattr(step, "gradients", spy)
     measure_row(DROPPED, "float32", Settings(CPU, CEILINGS, repeats=2))
-    assert given == [True] * 5 + [False] * 4  # one, two to warm up and two; two to warm up and two without dropout
+    # One; two of each to warm up; then in turns, with and without dropout.
+    assert given == [True, True, True, False, False, True, False, True, False]
 
 
 def test_without_the_reference() -> None:
@@ -63,12 +80,13 @@ def test_a_reference_that_is_too_large_or_too_slow_is_left_out(monkeypatch: pyte
     model, batch = CASE.build(CPU), CASE.draw(CPU)
 
     def measured(rate: float = 1e10) -> plain.Plain:
-        return measure_plain(model, CASE, batch, "float32", rate=rate, repeats=2)
+        return try_plain(model, CASE, batch, "float32", rate=rate, repeats=2)
 
-    assert measured().time is not None
+    assert (measured().repeats, measured().why) == (2, "")
     assert "60 s" in measured(rate=cost(CASE).multiply_adds / 61).why
     monkeypatch.setattr(plain, "host_time", lambda work, device: work() or 61_000.0)
     assert "takes 61 s" in measured().why
+    assert measured().repeats == 0
     monkeypatch.setattr(plain, "too_large", lambda num_bytes, device: f"{num_bytes} bytes")
     assert measured().why == f"{cost(CASE).bytes} bytes"
 
@@ -101,11 +119,10 @@ def test_a_reference_that_differs_at_the_full_size_leaves_no_times(monkeypatch: 
 
 
 def test_a_late_failure_takes_back_the_times_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(record: dict[str, Any], checks: Any, *_: Any) -> None:
-        record["eager_ms"] = Spread(1.0, 1.0, 1.0, 1)._asdict()
+    def late(self: Any, checks: Checks, settings: Any) -> None:
         checks.add(Check("the captured step", 0.5, 0.1))
 
-    monkeypatch.setattr(row, "_own_times", late)
+    monkeypatch.setattr(Timed, "prepare", late)
     record = measure_row(CASE, "float32", Settings(CPU, CEILINGS, repeats=1, reference=False))
     assert record["passed"] is False
     assert record["checks"][-1]["text"] == "the captured step: off by 0.5, allowed 0.1"
@@ -118,34 +135,71 @@ def test_a_captured_step_is_checked_before_it_is_timed(
 ) -> None:
     """Capture and replay stood in for: what they give is compared with the eager step of the same seed."""
 
-    class Graph:
-        def replay(self) -> None:
-            pass
-
     def captured(work: Any, **_: Any) -> tuple[Graph, Gradients]:
         found = work()
         return Graph(), found._replace(parameters=tuple(off * x for x in found.parameters))
 
-    monkeypatch.setattr(row, "captured", captured)
-    monkeypatch.setattr(row, "replay_times", lambda graph, repeats: Spread(1.0, 1.0, 1.0, repeats))
+    monkeypatch.setattr(timed, "captured", captured)
+    monkeypatch.setattr(timed, "replay_time", lambda graph: 1.5)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    step = row.Step(CASE.build(CPU), CASE.draw(CPU), "float32", torch.Generator().manual_seed(0))
-    checks = row._Checks()
+    work = Step(CASE.build(CPU), CASE.draw(CPU), "float32", torch.Generator().manual_seed(0))
+    checks, settings = Checks(), Settings(torch.device("cuda"), CEILINGS, repeats=4)
     if passed:
-        assert row._replayed(checks, step, Settings(CPU, CEILINGS, repeats=4)) == Spread(1.0, 1.0, 1.0, 4)
+        found = timed.turn(checks, work, settings)
+        assert (found.take(), found.repeats) == (1.5, 4)
     else:
-        with pytest.raises(row.CheckError):
-            row._replayed(checks, step, Settings(CPU, CEILINGS, repeats=4))
+        with pytest.raises(CheckError):
+            timed.turn(checks, work, settings)
     assert [check.passed for check in checks] == [True, passed]
+
+
+def test_a_graph_has_its_inputs_as_long_as_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Potentials that were given back would be overwritten, or read where nothing is."""
+    monkeypatch.setattr(timed, "captured", lambda work, **_: (Graph(), work()))
+    monkeypatch.setattr(timed, "replay_checks", lambda *_: [])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(timed, "replay_time", lambda graph: 1.5)
+    work = Recursion.of(GRAMMARS[0].build(CPU), GRAMMARS[0].draw(CPU), "float32")
+    inputs = [weakref.ref(x) for x in work.inputs]
+    turn = timed.turn(Checks(), work, Settings(torch.device("cuda"), CEILINGS))
+    del work
+    assert all(x() is not None for x in inputs)
+    assert turn.take() == 1.5
+    del turn
+    assert all(x() is None for x in inputs)
+
+
+def test_the_reference_takes_turns_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def told(name: str, honest: Any) -> Any:
+        return lambda *arguments: calls.append(name) or honest(*arguments)
+
+    monkeypatch.setattr(step, "gradients", told("step", step.gradients))
+    monkeypatch.setattr(timed, "reference_gradients", told("reference", timed.reference_gradients))
+    measure_row(CASE, "float32", Settings(CPU, CEILINGS, repeats=3))
+    assert calls[-6:] == ["step", "reference"] * 3
+
+
+def test_a_reference_that_does_not_fit_beside_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40 GiB.")
+
+    monkeypatch.setattr(timed, "reference_gradients", full)
+    record = measure_row(CASE, "float32", Settings(CPU, CEILINGS, repeats=2))
+    assert record["reference_note"] == "does not fit into memory beside our step"
+    assert record["step_ms"]["repeats"] == 2
+    assert record["ratio"] is None
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("case", [CASE, DROPPED], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [CASE, DROPPED, *GRAMMARS], ids=lambda case: case.name)
 def test_on_a_gpu_the_step_is_captured(case: Case) -> None:
     record = measure_row(case, "float32", Settings(torch.device("cuda"), CEILINGS, repeats=3))
     assert [check["text"] for check in record["checks"] if not check["passed"]] == []
     assert record["captured"] is True
     assert record["step_ms"]["median"] < record["eager_ms"]["median"]
     assert record["peak_mib"] > 0
-    assert record["reference_mib"] > 0
+    assert record["reference_mib"] is None or record["reference_mib"] > 0
+    assert (record["recursion_ms"] is not None) == case.trees

@@ -3,18 +3,21 @@
 import dataclasses
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from rankfold.bench import ceilings, timing
-from rankfold.bench.cases import Case, million_cases, modest_cases, published_cases
+from rankfold.bench.cases import Case
 from rankfold.bench.ceilings import Ceilings, measure_ceilings
-from rankfold.bench.sweep import PowerLaw, fit, summary, sweep_cases
-from rankfold.bench.timing import Spread
+from rankfold.bench.published import grammar_cases, million_cases, modest_cases, published_cases
+from rankfold.bench.sweep import PowerLaw, default_sizes, fit, summary, sweep_cases
+from rankfold.bench.timing import Spread, Turn, in_turns
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models import ModelConfig
+from rankfold.models.config import Family, PlanName
+from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
 from rankfold.params.dropout import num_kept
 from rankfold.planning import Work
 
@@ -40,8 +43,30 @@ def test_the_published_rows() -> None:
 
 
 def test_every_family_is_in_the_modest_table() -> None:
-    assert {case.config.family for case in modest_cases()} == {"hmm", "lhmm", "banded", "rank", "block"}
-    assert len({case.name for case in modest_cases()}) == 5
+    families = [case.config.family for case in modest_cases()]
+    assert sorted(families) == sorted((*get_args(Family), *get_args(GrammarFamily)))
+
+
+def test_the_published_grammars() -> None:
+    rows = grammar_cases()
+    assert [case.published_ms for case in rows] == [102.1, 74.9, 103.7, 104.9, 176.1, 376.7, 416.6]
+    assert [case.published_mib for case in rows] == [4664, 4644, 4347, 1788, 354, 60341, 67238]
+    assert [case.name for case in rows] == [
+        "rankpcfg, 4,500 / 9,000 symbols, rank 1,000",
+        "rankpcfg, 4,500 / 9,000 symbols, rank 1,000",
+        "spcfg, 4,096 / 8,192 symbols",
+        "tnpcfg, 250 / 500 symbols, rank 500",
+        "npcfg, 30 / 60 symbols",
+        "lpcfg, 100 / 200 symbols, rank 32",
+        "npcfg, 100 / 200 symbols",
+    ]
+    assert [(case.batch, case.length, case.num_words) for case in rows[:3]] == [
+        (16, 40, 10_000),
+        (16, 20, 10_000),
+        (16, 40, 10_000),
+    ]
+    assert all((case.batch, case.length, case.num_words) == (4, 40, 10_000) for case in rows[3:])
+    assert [case.config.dim for case in rows] == [256, 256, 512, 256, 256, 256, 256]
 
 
 def test_a_plan_needs_no_memory() -> None:
@@ -60,12 +85,20 @@ def test_given_tables_cost_the_scan_alone() -> None:
     assert set(parts) < set(made)
 
 
-def test_the_order_of_a_rank_space_model_is_settled() -> None:
-    free = Case(ModelConfig(family="rank", num_states=64, rank=8, dim=4))
+@pytest.mark.parametrize(
+    "free",
+    [
+        Case(ModelConfig(family="rank", num_states=64, rank=8, dim=4)),
+        Case(GrammarConfig(family="rankpcfg", num_nonterminals=300, num_preterminals=600, rank=8, dim=4)),
+        Case(GrammarConfig(family="tnpcfg", num_nonterminals=3, num_preterminals=6, rank=300, dim=4)),
+    ],
+    ids=lambda case: case.name,
+)
+def test_the_order_of_a_rank_space_model_is_settled(free: Case) -> None:
     settled = free.settled(CPU, "float32")
     assert settled.config.plan == free.plan(CPU, "float32").order
-    for order in ("rank", "state"):
-        asked = free._replace(config=dataclasses.replace(free.config, plan=order))
+    for order in get_args(PlanName)[1:]:
+        asked = free.in_order(order)
         assert asked.settled(CPU, "float32") == asked
         assert asked.plan(CPU, "float32").order == order
 
@@ -76,6 +109,7 @@ def test_the_order_of_a_rank_space_model_is_settled() -> None:
         (Case(ModelConfig(), batch=0), "batch is 0"),
         (Case(ModelConfig(), length=-1), "length is -1"),
         (Case(ModelConfig(), num_words=0), "num_words is 0"),
+        (Case(GrammarConfig(), length=1), "one word has no tree"),
         (Case(ModelConfig(family="block", num_clusters=32), num_words=31), "32 clusters needs a word"),
     ],
 )
@@ -87,6 +121,9 @@ def test_sizes_that_cannot_be(case: Case, words: str) -> None:
 def test_choices_without_a_reference_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="lhmm with neural = False"):
         Case(ModelConfig(family="lhmm", neural=False)).checked()
+    for config in (GrammarConfig(family="npcfg", neural=False), GrammarConfig(single_words=True)):
+        with pytest.raises(UnsupportedError, match="free tables or of single words"):
+            Case(config).checked()
 
 
 def test_the_floor_is_arithmetic_or_memory_part_by_part() -> None:
@@ -117,6 +154,18 @@ def test_warm_up_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 5
 
 
+def test_what_is_compared_takes_turns() -> None:
+    """One call of each in turn; who has fewer repeats sits out, evenly; warm-ups come first and do not count."""
+    calls: list[str] = []
+
+    def turn(name: str, ms: float, repeats: int, warm: int) -> Turn:
+        return Turn(lambda: calls.append(name) or ms, repeats, warm)  # type: ignore[func-returns-value]
+
+    found = in_turns({"a": turn("a", 2.0, 6, 1), "b": turn("b", 3.0, 6, 2), "c": turn("c", 5.0, 2, 0)})
+    assert "".join(calls) == "abb" + "ab" + "ab" + "abc" + "ab" + "ab" + "abc"
+    assert found == {"a": Spread(2.0, 2.0, 2.0, 6), "b": Spread(3.0, 3.0, 3.0, 6), "c": Spread(5.0, 5.0, 5.0, 2)}
+
+
 def test_the_exponent_of_a_power_law_is_found() -> None:
     sizes = [64, 128, 512, 4096]
     law = fit(sizes, [3e-4 * size**1.7 for size in sizes])
@@ -139,7 +188,19 @@ def test_a_sweep_changes_one_size() -> None:
     assert [(each.length, each.config) for each in lengths] == [(5, case.config), (9, case.config)]
 
 
+def test_the_states_of_a_grammar_are_its_nonterminals() -> None:
+    case = Case(GrammarConfig(family="lpcfg", num_nonterminals=8, num_preterminals=9, rank=4))
+    configs: list[Any] = [each.config for each in sweep_cases(case, "states", [32, 8])]
+    assert [(config.num_nonterminals, config.num_preterminals) for config in configs] == [(8, 16), (32, 64)]
+    assert [each.config.rank for each in sweep_cases(case, "rank", [2, 3])] == [2, 3]
+    pairs, ranked = default_sizes(case, "states", "cpu"), Case(GrammarConfig(family="rankpcfg"))
+    assert max(pairs) < max(default_sizes(ranked, "states", "cpu"))
+    assert default_sizes(ranked, "rank", "cuda") != default_sizes(Case(ModelConfig()), "rank", "cuda")
+
+
 def test_sweeps_that_cannot_be() -> None:
+    with pytest.raises(UnsupportedError, match="spcfg has no rank"):
+        sweep_cases(Case(GrammarConfig(family="spcfg")), "rank", [1, 2])
     with pytest.raises(UnsupportedError, match="hmm has no rank"):
         sweep_cases(Case(ModelConfig(family="hmm")), "rank", [1, 2])
     with pytest.raises(DomainError, match="at least 2"):
@@ -151,7 +212,13 @@ def test_sweeps_that_cannot_be() -> None:
 def test_rows_without_times_are_no_points() -> None:
     def record(states: int, ms: float | None, precision: str) -> dict[str, Any]:
         time = None if ms is None else {"median": ms}
-        return {"num_states": states, "precision": precision, "step_ms": time, "reference_ms": None}
+        return {
+            "num_states": states,
+            "order": "state",
+            "precision": precision,
+            "step_ms": time,
+            "reference_ms": None,
+        }
 
     rows = [record(10, 1.0, "tf32"), record(100, 100.0, "tf32"), record(1000, None, "tf32"), record(10, 1.0, "bf16")]
     curves = summary("states", rows)["curves"]
@@ -161,3 +228,24 @@ def test_rows_without_times_are_no_points() -> None:
     ]
     assert curves[0]["exponent"] == pytest.approx(2.0)
     assert curves[1]["exponent"] is None
+
+
+def test_each_order_has_a_curve_and_the_reference_one() -> None:
+    def record(size: int, order: str, ms: float) -> dict[str, Any]:
+        return {
+            "num_states": None,
+            "num_nonterminals": size,
+            "order": order,
+            "precision": "float32",
+            "step_ms": {"median": ms},
+            "reference_ms": {"median": 7.0 * size},
+        }
+
+    rows = [record(size, order, ms) for size in (10, 100) for order, ms in (("rank", 1.0), ("state", 2.0 * size))]
+    curves = summary("states", rows)["curves"]
+    assert [(curve["code"], curve["sizes"], curve["ms"]) for curve in curves] == [
+        ("rankfold, rank space", [10, 100], [1.0, 1.0]),
+        ("rankfold, state space", [10, 100], [20.0, 200.0]),
+        ("reference", [10, 100], [70.0, 700.0]),
+    ]
+    assert [curve["exponent"] for curve in curves] == pytest.approx([0.0, 1.0, 1.0])

@@ -21,6 +21,10 @@ def report(*, captured: bool) -> dict[str, Any]:
         "length": 32,
         "precision": "float32",
         "passed": True,
+        "plans": [],
+        "order": "state",
+        "recursion_ms": None,
+        "against": None,
         "captured": captured,
         "step_ms": spread(123.4),
         "eager_ms": spread(123.4),
@@ -70,3 +74,18 @@ def test_columns_without_a_number_are_left_out() -> None:
 def test_the_picture_is_named() -> None:
     assert text({**report(captured=False), "plot": "a/b.png"}).endswith("picture: a/b.png")
     assert "picture" not in text(report(captured=False))
+
+
+def test_orders_are_named_and_compared() -> None:
+    first, second = report(captured=False), report(captured=False)
+    against = {"order": "rank", "step_ratio": 1.234, "recursion_ratio": 5.678, "error": 2.5e-9}
+    first["rows"][0] |= {"plans": ["rank", "auto"], "order": "rank", "recursion_ms": spread(3.21)}
+    second["rows"][0] |= {"plans": ["state"], "recursion_ms": spread(18.2), "against": against}
+    out = text({**first, "rows": first["rows"] + second["rows"]})
+    assert re.search(r"\| +rank space \(auto\) \|.*\| +3\.21 \|", out)
+    assert re.search(r"\| +state space \|.*\| +18\.2 \|", out)
+    assert "state space / rank space: step 1.23x, recursion 5.68x; log Z differs by 2.5e-09" in out
+    assert "recursion" not in text(report(captured=False))
+    assert "summed" not in text(report(captured=False))
+    against["recursion_ratio"] = None  # of chains
+    assert "rank space: step 1.23x; log Z" in text({**first, "rows": first["rows"] + second["rows"]})

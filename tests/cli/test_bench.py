@@ -16,7 +16,7 @@ import torch
 
 from rankfold import cli
 from rankfold.bench import ceilings, memory
-from rankfold.bench.row import TIMES
+from rankfold.bench.record import TIMES
 from rankfold.cli import bench
 from rankfold.models.chain_model import ChainModel
 
@@ -27,6 +27,7 @@ TINY = "--states 12 --dim 4 --words 20 --batch 2 --length 4 --repeats 2 --device
 def _small_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "COPY", {"cpu": 2**12})
     monkeypatch.setattr(ceilings, "SIDE", {"cpu": 16})
+    monkeypatch.setattr(memory.gc, "collect", lambda: 0)  # nothing here is large
 
 
 def run(text: str) -> int:
@@ -56,6 +57,7 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     row = report["rows"][0]
     assert set(row) == {
         *("name", "family", "given_tables", "num_states", "rank", "band", "num_clusters", "dim", "state_dropout"),
+        *("num_nonterminals", "num_preterminals", "plans", "order_error"),
         *("logit_dropout", "num_words", "batch", "length", "precision", "order", "error", "captured", "note"),
         *("reference_note", "estimate_ms", "estimate_mib", "published_ms", "published_mib", "checks", "passed"),
         *TIMES,
@@ -129,14 +131,19 @@ def test_the_default_table_is_of_every_family(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(bench, "run_cases", spy)
     assert run("--device cpu --json") == 0
-    assert [case.config.family for case in seen["cases"]] == ["hmm", "lhmm", "banded", "rank", "block"]
+    assert [case.config.family for case in seen["cases"][:5]] == ["hmm", "lhmm", "banded", "rank", "block"]
+    assert len(seen["cases"]) == 5 + 6
     assert seen["precisions"] == ("float32",)
     assert run("--table published --device cpu --json") == 0
     assert len(seen["cases"]) == 10
     assert run("--table million --device cpu --json") == 0
     assert seen["cases"][-1].config.num_states == 2**20
+    assert run("--table grammars --device cpu --json") == 0
+    assert [case.published_ms for case in seen["cases"]][:2] == [102.1, 74.9]
     bench.bench(bench.published_cases(), device="cuda")
     assert seen["precisions"] == ("tf32", "bf16")
+    bench.bench(bench.grammar_cases(), device="cuda")
+    assert seen["precisions"] == ("tf32",)
 
 
 def test_published_numbers_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +175,7 @@ def test_on_a_terminal_rich_draws_and_without_it_markdown_does(monkeypatch: pyte
     [
         ("--states 64", "Say which: --family"),
         ("--sweep states", "Say which: --family"),
-        ("--family hmm --rank 3", "--rank is for lhmm, banded, rank: hmm has none"),
+        ("--family hmm --rank 3", "tnpcfg, rankpcfg: hmm has none"),
         ("--family rank --state-dropout 0.1", "--state-dropout is for"),
         ("--family lhmm --logit-dropout 0.1", "--logit-dropout is for rank"),
         ("--family lhmm --table published", "has its own models"),

@@ -10,8 +10,8 @@ import torch
 
 from rankfold import cli
 from rankfold.bench import run as runs
-from rankfold.bench.cases import modest_cases, published_cases
 from rankfold.bench.ceilings import Ceilings
+from rankfold.bench.published import modest_cases, published_cases
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,23 @@ from rankfold.bench.ceilings import Ceilings
         ("--sweep length --family hmm --plot a.foo", "--plot is a.foo, but matplotlib draws no such kind"),
         ("--sweep length --family hmm --plot a", "Take .png"),
         ("--family hmm --precision float32 tf32", "tf32, which a CPU computes as float32"),
+        ("--family lhmm --band 3", "--band is for banded: lhmm has none"),
+        ("--family banded --clusters 3", "--clusters is for block: banded has none"),
+        ("--family npcfg --states 3", "--states is for hmm, lhmm, banded, block, rank: npcfg has none"),
+        ("--family hmm --nonterminals 3", "--nonterminals is for npcfg"),
+        ("--family hmm --preterminals 3", "rankpcfg, lpcfg, spcfg: hmm has none"),
+        ("--family spcfg --rank 3", "tnpcfg, rankpcfg: spcfg has none"),
+        ("--family tnpcfg --state-dropout 0.5", "--state-dropout is for hmm, lhmm, banded, block: tnpcfg has none"),
+        ("--family rankpcfg --logit-dropout 0.5", "--logit-dropout is for rank: rankpcfg has none"),
+        ("--family spcfg --plan rank state", "--plan is for rank, tnpcfg, rankpcfg: spcfg has none"),
+        ("--family lhmm --plan auto", "--plan is for rank, tnpcfg, rankpcfg: lhmm has none"),
+        ("--plan rank", "--plan is of one model"),
+        ("--table grammars --plan rank", "--plan is of one model"),
+        ("--table grammars --family npcfg", "--table grammars has its own models"),
+        ("--family npcfg --length 1", "a sentence of one word has no tree"),
+        ("--family npcfg --nonterminals 0", "num_nonterminals is 0"),
+        ("--family npcfg --sweep states --preterminals 8", "Leave out --preterminals"),
+        ("--family spcfg --sweep rank", "spcfg has no rank"),
     ],
 )
 def test_refused_before_any_work(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,11 +49,11 @@ def test_refused_before_any_work(arguments: str, words: str, capsys: pytest.Capt
 
 
 def test_long_tables_say_so_and_count_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(case: Any, precision: Any, settings: Any) -> dict[str, Any]:
+    def measure(cases: Any, precision: Any, settings: Any) -> list[dict[str, Any]]:
         settings.say("checks")
-        return {"passed": True}
+        return [{"passed": True}]
 
-    monkeypatch.setattr(runs, "measure_row", measure)
+    monkeypatch.setattr(runs, "measure_rows", measure)
     monkeypatch.setattr(runs, "measure_ceilings", lambda *_: Ceilings(1.0, {}))
     lines: list[str] = []
     runs.run_cases(published_cases(), ["float32"], torch.device("cpu"), say=lines.append)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rankfold import cli
+from rankfold.cli.train import unread
 from rankfold.training import report
-from rankfold.training.recipes import recipe_names
+from rankfold.training.recipes import load_recipe, recipe_names
 from rankfold.training.report import Lines
 from rankfold.training.run_dir import RunDir
 from tests.cli.test_language_models import as_json, said, write_corpus, write_recipe
@@ -68,6 +69,21 @@ def test_settings_change_the_recipe(
     assert both["updates"] == apart["updates"] == 1
     assert both["best_valid_perplexity"] == apart["best_valid_perplexity"]
     assert "rank = 2\n" in (tmp_path / "a" / "recipe.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "notes"),
+    [
+        ("small-lhmm", ["model.band=3", "model.rank=2", "model.band=4"], ["model.band is read by banded alone: lhmm"]),
+        ("small-npcfg", ["model.low_rank=[]", "model.rank=3"], ["model.low_rank is read by lpcfg", "model.rank is"]),
+        ("small-lpcfg", ["model.low_rank=[]", "model.rank=3", "train.lr=0.1"], []),
+        ("small-npcfg", [], []),  # it holds settings of the families beside it
+    ],
+)
+def test_settings_that_the_family_does_not_read_are_noted(recipe: str, settings: list[str], notes: list[str]) -> None:
+    found = unread(settings, load_recipe(recipe, settings))
+    assert len(found) == len(notes)
+    assert all(note in line for note, line in zip(notes, found, strict=True))
 
 
 class InterruptedAfterOne(Lines):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from rankfold.operators import Banded, Dense, LowRank, Multiplied, Operator, RowScaled, Sum
+from rankfold.operators import Banded, Dense, LowRank, Multiplied, Operator, RowScaled, Sum, WithoutDiagonal
 from rankfold.operators.by_rows import ByRows
 
 
@@ -89,6 +89,10 @@ def _multiplied(r: int | None = None, zeros: float = 0.0) -> Callable[[int, Gene
     return build
 
 
+def _without_diagonal(r: int, zeros: float = 0.0) -> Callable[[int, Generator, torch.dtype], Operator]:
+    return lambda z, g, dtype: WithoutDiagonal(_low_rank(r, zeros)(z, g, dtype))
+
+
 def _low_rank_log(z: int, g: Generator, dtype: torch.dtype) -> Operator:
     return LowRank.from_log(logs(z, 2, g=g, dtype=dtype), logs(z, 2, g=g, dtype=dtype))
 
@@ -154,6 +158,9 @@ CASES = [
     Case("banded_log_zeros", _banded(-0.2, 0.5, log=True, zeros=0.4), positive=False),
     Case("sum", _sum),
     Case("sum_scales_apart", _sum_scales),
+    Case("without_diagonal", _without_diagonal(2)),
+    Case("without_diagonal_zeros", _without_diagonal(2, zeros=0.5), positive=False),
+    Case("without_diagonal_log", lambda z, g, dtype: WithoutDiagonal(_low_rank_log(z, g, dtype))),
     Case("row_scaled", _row_scaled),
     Case("row_scaled_log_banded", _row_scaled_log),
     Case("row_scaled_empty_rows", _row_scaled_empty, positive=False),

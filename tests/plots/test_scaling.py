@@ -47,3 +47,12 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UnsupportedError, match="pip install matplotlib"):
         plot_scaling("states", CURVES, tmp_path / "a.png")
+
+
+def test_orders_have_colours_of_their_own_and_the_reference_is_dashed(tmp_path: Path, figures: list[Any]) -> None:
+    names = ["rankfold, rank space", "rankfold, state space", "reference"]
+    plot_scaling("states", [{**CURVES[0], "code": name} for name in names], tmp_path / "a.png")
+    lines = figures[0].axes[0].get_lines()[::2]  # the fitted ones
+    assert [line.get_linestyle() for line in lines] == ["-", "-", "--"]
+    assert lines[0].get_color() != lines[1].get_color()
+    assert lines[2].get_color() == lines[0].get_color()

@@ -96,6 +96,22 @@ def test_words_on_one_line_and_labels_above_it() -> None:
     assert len(parts(text, "line")) == num_nodes - 1 + len(GOLD.words)
 
 
+def test_no_program_paints_over_the_letters() -> None:
+    """Letters have a ground of their own below them, and no edge, which some programs paint over them."""
+    root = ElementTree.fromstring(tree_svg(GOLD, predicted=right_branching(GOLD.words), title="two"))
+    drawn = list(root)
+    texts = [at for at, part in enumerate(drawn) if part.tag == f"{SVG}text"]
+    assert len(texts) > len(GOLD.words)
+    for at in texts:
+        assert "stroke" not in drawn[at].attrib
+        ground = drawn[at - 1]
+        assert ground.tag == f"{SVG}rect"
+        left, width = float(ground.get("x", "")), float(ground.get("width", ""))
+        top, height = float(ground.get("y", "")), float(ground.get("height", ""))
+        assert left <= float(drawn[at].get("x", "")) <= left + width
+        assert top < float(drawn[at].get("y", "")) < top + height
+
+
 def test_the_predicted_tree_hangs_below_with_differences_in_colour() -> None:
     text = tree_svg(GOLD, predicted=right_branching(GOLD.words), title="two")
     labels = [(part.text, part.get("fill"), float(part.get("y", 0))) for part in parts(text, "text")]

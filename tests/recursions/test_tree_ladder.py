@@ -1,5 +1,6 @@
 """Which sentences are repeated in a wider arithmetic, and what becomes of them where nothing may be repeated."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,11 +8,11 @@ import torch
 from torch import Tensor
 
 from rankfold import BinaryCPD, BinaryDense, Branch, TreePotentials
-from rankfold.recursions import tree_ranks_back, tree_scaled, tree_scaled_back, tree_solve
+from rankfold.recursions import tree_log, tree_ranks_back, tree_scaled, tree_scaled_back, tree_solve, tree_support
 from rankfold.recursions.tree import log_z
-from rankfold.recursions.tree_potentials import Forest
+from rankfold.recursions.tree_potentials import Forest, checked
 from tests.recursions.test_tree_ranges import apart, doubled, same, solved
-from tests.recursions.trees import leaves, potentials
+from tests.recursions.trees import EVERY, INF, leaves, potentials
 
 
 @pytest.mark.parametrize(("name", "followed"), [("shared batched", False), ("mixed", False), ("mixed", True)])
@@ -87,3 +88,67 @@ def test_where_nothing_may_be_repeated_a_doubtful_gradient_is_nan(name: str, mon
     at = leaves(p)
     (root,) = torch.autograd.grad(log_z(at.potentials).sum(), at.fields["log_root"])
     assert root.isnan().any(1).tolist() == [False, True, False]
+
+
+def late(kind: str, gap: float, step: float, num_words: int, dtype: torch.dtype) -> TreePotentials:
+    """A -> A w | w w (e^-gap),  B -> B w (e^-step) | w w, all else 0: of few words B is more, of many A."""
+    head, left, leaf_left = (torch.full(shape, -INF, dtype=dtype) for shape in ((2, 4), (2, 4), (1, 4)))
+    head[0, 0], head[1, 1], head[0, 2], head[1, 3] = 0.0, -step, -gap, 0.0
+    left[0, 0] = left[1, 1] = leaf_left[0, 2] = leaf_left[0, 3] = 0.0
+    right, leaf_right = torch.full((2, 4), -INF, dtype=dtype), torch.zeros(1, 4, dtype=dtype)
+    sides = [(left, right), (left, leaf_right), (leaf_left, right), (leaf_left, leaf_right)]
+    rules = [BinaryCPD.from_log(head, *both) for both in sides]
+    log_weights = [
+        torch.logsumexp(head[:, None, None] + one[None, :, None] + other[None, None], -1) for one, other in sides
+    ]
+    dense = [BinaryDense.from_log(x) for x in log_weights]
+    return TreePotentials(
+        torch.zeros(1, num_words, 1, dtype=dtype),
+        Branch(*(rules if kind == "shared" else dense)),
+        torch.zeros(2, dtype=dtype),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["dense", "shared"])
+@pytest.mark.parametrize(("gap", "step"), [(60.0, 20.0), (720.0, 200.0), (760.0, 150.0), (1000.0, 200.0)])
+def test_what_underflows_beside_rules_of_weight_zero(gap: float, step: float, kind: str, dtype: torch.dtype) -> None:
+    """An entry that vanishes below the others of its own span, and is all that is left of the sentence at the top."""
+    at = leaves(late(kind, gap, step, 9, dtype))
+    found = log_z(at.potentials)
+    assert found.item() == pytest.approx(-gap + math.log1p(math.exp(gap - 7 * step)), rel=1e-12)
+    (root,) = torch.autograd.grad(found.sum(), [at.fields["log_root"]])
+    assert root.tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
+
+
+def thinned(name: str, seed: int) -> Forest:
+    """A grammar without half of its weights, in float64."""
+    p = potentials(name, (5, 4, 2), n=3, p=3, seed=seed)
+    g = torch.Generator().manual_seed(seed)
+    for rule in p.rules:
+        for factor, is_log in zip(rule.factors(), rule.log_factors, strict=True):
+            factor[torch.rand(factor.shape, generator=g) < 0.4] = -INF if is_log else 0.0
+    p.log_leaf[torch.rand(p.log_leaf.shape, generator=g) < 0.3] = -INF
+    assert p.log_span is not None
+    p.log_span[torch.rand(p.log_span.shape, generator=g) < 0.1] = -INF
+    return checked(p)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", EVERY)
+def test_labels_that_are_possible_are_those_of_some_weight(name: str, seed: int) -> None:
+    f = thinned(name, seed)
+    leaf = torch.where(f.inside().unsqueeze(-1), f.log_leaf, -INF)
+    wanted = [x > -INF for x in tree_log.log_inside(f, leaf)]
+    found = list(tree_support.possible_labels(f))
+    assert [x.tolist() for x in found] == [x.tolist() for x in wanted]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_weights_of_zero_are_no_reason_for_logarithms(name: str) -> None:
+    f = thinned(name, 3)
+    possible = tree_log.log_z(f) > -INF
+    repeated = torch.zeros_like(possible)
+    for index, _ in tree_solve.Solution(f).wider:
+        repeated[index] = True
+    assert not (repeated & possible).any()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankfold import BinaryCPD, BinaryDense, BinaryMatricised, Branch, TreePotentials, span_posterior
-from rankfold.recursions.tree import log_z
+from rankfold.recursions.tree import chart, log_z
 from tests.recursions.trees import EVERY, INF, leaves, potentials, shapes
 
 NEAR = {"rtol": 1e-11, "atol": 1e-11}
@@ -171,6 +171,30 @@ def test_posteriors_add_up(name: str) -> None:
         assert float(grads[1][b, 0, t]) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["dense", "shared", "mixed", "matricised batched"])
+def test_the_chart_has_the_log_z_of_every_stretch_of_words(name: str) -> None:
+    """Each entry is log Z of its words by themselves, with a root that is its label alone."""
+    lengths = (4, 2, 5)
+    p = potentials(name, lengths, seed=11)
+    assert p.log_span is not None
+    p.log_span[2, 1, 4] = -INF
+    p.log_leaf[0, 1, 0] = -INF
+    found = chart(p)
+    seen = torch.full_like(found, -INF)
+    for i, j in itertools.combinations(range(6), 2):
+        here = torch.tensor([b for b, length in enumerate(lengths) if j <= length])
+        if j - i == 1 or not len(here):
+            continue
+        rules = Branch(*(rule.take(here) for rule in p.rules))
+        words, brackets = p.log_leaf[here, i:j], p.log_span[here, i : j + 1, i : j + 1]
+        for a in range(2):
+            root = torch.eye(2, dtype=torch.float64)[a].log()
+            seen[here, i, j, a] = log_z(TreePotentials(words, rules, root, log_span=brackets))
+    torch.testing.assert_close(found, seen, **NEAR)
+    tops = torch.stack([found[b, 0, length] for b, length in enumerate(lengths)])
+    torch.testing.assert_close((tops + p.log_root).logsumexp(-1), log_z(p), **NEAR)
+
+
 def bracketings(i: int, j: int) -> list[frozenset[tuple[int, int]]]:
     if j - i == 1:
         return [frozenset()]
@@ -210,3 +234,19 @@ def test_a_forbidden_bracket_has_no_weight() -> None:
     after = span_posterior(p)
     assert not after[:, 1, 3].any()
     torch.testing.assert_close(after.sum((1, 2)), torch.tensor([4.0, 3.0], dtype=torch.float64), **NEAR)
+
+
+@pytest.mark.parametrize("followed", [False, True])
+@pytest.mark.parametrize("name", ["dense", "shared"])
+def test_a_sentence_whose_own_bracket_is_forbidden_has_no_posteriors(name: str, *, followed: bool) -> None:
+    at = leaves(potentials(name, (4, 3, 4), seed=10))
+    fields = [at.fields["log_leaf"], at.fields["log_span"]]
+    before = torch.autograd.grad(log_z(at.potentials).sum(), fields)
+    with torch.no_grad():
+        at.fields["log_span"][1, 0, 3] = -INF
+    found = log_z(at.potentials)
+    assert (found == -INF).tolist() == [False, True, False]
+    after = torch.autograd.grad(found, fields, torch.ones_like(found), create_graph=followed)
+    for one, other in zip(after, before, strict=True):
+        assert not one[1].any()
+        torch.testing.assert_close(one[[0, 2]], other[[0, 2]], **NEAR)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 
 from rankfold.data.trees import Tree
-from rankfold.decoding.tree_generate import Generated, generate_trees
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.pcfg import PCFG
 from rankfold.queries.tree import as_tree, written
 
@@ -26,24 +26,14 @@ class Drawn(NamedTuple):
 
 
 def draw_sentences(model: AnyModel, num: int = 5, *, max_length: int = 40, generator: torch.Generator) -> Drawn:
-    """Independent sentences of at most `max_length` words, exactly as the grammar has them given that length."""
-    if not isinstance(model, PCFG):
-        raise UnsupportedError(
-            f'sentences cannot be drawn from the family "{model.config.family}" yet: each has a grammar of its own.\n'
-            "  npcfg, tnpcfg, rankpcfg, lpcfg and spcfg can."
-        )
+    """Independent sentences of at most `max_length` words, exactly as the grammar has them given that length.
+
+    Those of a compound PCFG each under a vector of its own.
+    """
+    if not isinstance(model, PCFG | CompoundPCFG):
+        raise UnsupportedError(f'"{model.config.family}" is no family of grammars: there are no trees to draw.')
     assert model.vocabulary is not None
-    with torch.no_grad():
-        parts = model.parts()
-        found: Generated = generate_trees(
-            parts.rules,
-            parts.log_root,
-            parts.emission.log_rows,
-            num,
-            max_length=max_length,
-            log_root_leaf=parts.log_root_leaf,
-            generator=generator,
-        )
+    found = model.generate_trees(num, max_length=max_length, generator=generator)
     words = [model.vocabulary.decode(row) for row in found.words]
     trees = [as_tree(tree, list(map(written, row))) for tree, row in zip(found.trees, words, strict=True)]
     assert all(tree is not None for tree in trees)

@@ -18,7 +18,8 @@ from rankfold.decoding.tree_records import ParsedTree
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.compound_pcfg import CompoundPCFG
-from rankfold.models.grammar_config import FACTORED, GrammarConfig
+from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.pcfg import PCFG
 from rankfold.queries.tree import SPAN, TAG, as_tree
 
 Decode = Literal["mbr", "viterbi"]
@@ -57,22 +58,18 @@ def parse(
     A sentence of one word is a tag over it. `progress` is told how many sentences are done.
     """
     expect_grammar(model)
+    assert isinstance(model, PCFG | CompoundPCFG)
     assert model.vocabulary is not None
     rows = model.vocabulary.encode_all(sentences).sentences
     found = [Parsed(Tree(TAG, tuple(words)), True, None) if len(words) == 1 else None for words in sentences]
     long = [i for i, row in enumerate(rows) if len(row) > 1]
     done = len(rows) - len(long)
     with torch.no_grad():
-        parts = model.parts()
+        parts: Any = model.parts()
         batches = memory_batches(model, [rows[i] for i in long]) if long else None
         for group, batch in zip(batches.groups, batches, strict=True) if batches else ():
-            # Labels are nonterminals: where the chart could as well be over ranks, it is over them.
-            options: dict[str, Any] = (
-                {"plan": "state"} if (labels or decode == "viterbi") and model.config.family in FACTORED else {}
-            )
-            if isinstance(model, CompoundPCFG):
-                options = {"latent": "mean"}  # each sentence's own grammar, at its most probable
-            potentials = model.potentials(batch.to(model.device), parts=parts, **options)
+            own = labels or decode == "viterbi"  # labels are nonterminals, even where the chart could be over ranks
+            potentials = model.tree_potentials(batch.to(model.device), parts=parts, labels=own)
             answers = viterbi_tree(potentials) if decode == "viterbi" else mbr_tree(potentials, labels=labels)
             for i, answer in zip(group, answers, strict=True):
                 found[long[i]] = _parsed(sentences[long[i]], answer, labels=labels)

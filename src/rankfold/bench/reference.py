@@ -93,9 +93,9 @@ def _rank(tensors: Tensors, config: ModelConfig) -> Tables:
     projection = tensors["factors.projection"]  # "r d"
     rank = torch.softmax(tensors["factors.source"] @ projection.mT, 1)  # "z r"
     state = torch.softmax(tensors["factors.target"] @ projection.mT, 0)  # "z r"
-    hidden = _network(tensors, "factors.start_mlp", tensors["factors.start"])
+    hidden = network(tensors, "factors.start_mlp", tensors["factors.start"])
     scores = linear(hidden, tensors["factors.start_out.weight"], tensors["factors.start_out.bias"])
-    words = _network(tensors, "factors.word_mlp", tensors["factors.word"])
+    words = network(tensors, "factors.word_mlp", tensors["factors.word"])
     transition = state.mT @ rank  # "r r"
     emission = torch.softmax(tensors["factors.word_out"] @ words.mT, 1)  # "r v"
     return torch.softmax(scores, 0) @ rank, lambda x, t: x @ transition, emission
@@ -117,7 +117,7 @@ def _block(tensors: Tensors, config: ModelConfig, batch: Batch) -> Tensor:  # "b
     num = config.num_clusters
     size = len(source) // num
     own = torch.arange(num, device=cluster.device).repeat_interleave(size)  # "z"
-    logits = _network(tensors, "blocks.mlp", state) @ tensors["blocks.word"].mT
+    logits = network(tensors, "blocks.mlp", state) @ tensors["blocks.word"].mT
     emission = torch.softmax(logits.masked_fill(own[:, None] != cluster, float("-inf")), 1)  # "z v"
     transition = torch.softmax(source @ target.mT, 1).reshape(num, size, num, size)
     start = torch.softmax(target @ _start(tensors, "blocks.start"), 0).reshape(num, size)
@@ -132,7 +132,7 @@ def _block(tensors: Tensors, config: ModelConfig, batch: Batch) -> Tensor:  # "b
 
 
 def _emission(tensors: Tensors) -> Tensor:  # "z v"
-    states = _network(tensors, "emission.mlp", tensors["emission.state"])
+    states = network(tensors, "emission.mlp", tensors["emission.state"])
     return torch.softmax(states @ tensors["emission.word"].mT, 1)
 
 
@@ -149,10 +149,10 @@ def _features(tensors: Tensors, config: ModelConfig, name: str) -> tuple[Tensor,
 
 
 def _start(tensors: Tensors, name: str) -> Tensor:  # "d"
-    return _network(tensors, f"{name}.mlp", tensors[f"{name}.embedding"])
+    return network(tensors, f"{name}.mlp", tensors[f"{name}.embedding"])
 
 
-def _network(tensors: Tensors, name: str, x: Tensor) -> Tensor:  # "... d" -> "... d"
+def network(tensors: Tensors, name: str, x: Tensor) -> Tensor:  # "... d" -> "... d"
     """Linear layers, and residual ones x + relu(L2 relu(L1 x)), as the names say."""
     layer = 0
     while True:

@@ -1,205 +1,210 @@
-"""One row: a step of one model in one precision, checked first, then timed beside the plain reference.
+"""Rows: steps of one model in one precision, checked first, then timed beside the plain reference.
 
-The order: small checks, the full size against float64, the reference, our step eager, our step captured as a CUDA
-graph and compared with the eager one. The first failure ends the row without times. Read next: `bench/checks.py`.
+The order: small checks, the full size against float64, the reference, our step captured as a CUDA graph and compared
+with the eager one; then times, all that is compared in turns. The first failure ends a row without times. A model whose
+variables can be summed out in several orders has a row for each, and these take turns, too.
+Read next: `bench/checks.py`, `bench/timed.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from rankfold.bench.cases import Case
-from rankfold.bench.ceilings import Ceilings
-from rankfold.bench.checks import Check, full_check, reference_check, replay_checks, small_checks
+from rankfold.bench.checks import full_check, order_check, reference_check, small_checks
 from rankfold.bench.memory import out_of_memory, release, too_large
-from rankfold.bench.plain import Plain, measure_plain
-from rankfold.bench.step import Gradients, gradients, log_z
-from rankfold.bench.timing import Spread, held_bytes, host_times, peak_mib, replay_times
+from rankfold.bench.plain import Plain, try_plain
+from rankfold.bench.record import TIMES, new_record
+from rankfold.bench.step import log_z
+from rankfold.bench.timed import SEED, CheckError, Checks, Settings, Timed, spreads
+from rankfold.bench.timing import Spread, held_bytes
 from rankfold.data.batch import Batch
-from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision
+from rankfold.planning import Plan
 
-SEED = 1
-# What a row has only if every check passed: none of it says anything about code that is wrong.
-TIMES = (
-    "step_ms",
-    "eager_ms",
-    "forward_ms",
-    "peak_mib",
-    "same_step_ms",
-    "reference_ms",
-    "reference_mib",
-    "ratio",
-    "floor_ms",
-    "share",
-)
+FULL = "does not fit into memory"
 
 
-class Settings(NamedTuple):
-    """How rows are measured."""
+class Entry:
+    """A row while it is measured."""
 
-    device: torch.device
-    ceilings: Ceilings
-    repeats: int = 15
-    reference: bool = True
-    say: Callable[[str], None] = lambda _: None
+    model: Any
+    batch: Batch
+    log_z: Tensor  # "b"
 
+    def __init__(self, case: Case, precision: Precision, asked: Sequence[str], settings: Settings) -> None:
+        """`case` has its order settled; `asked` are the plans that mean this one."""
+        self.case, self.precision, self.settings = case, precision, settings
+        self.record, self.checks = new_record(case, precision, asked), Checks()
+        self.plan: Plan = case.plan(settings.device, precision)
 
-class CheckError(Exception):
-    """A check failed: the row ends here."""
+    @property
+    def title(self) -> str:
+        order = f", {self.plan.order} space" if self.case.ordered else ""
+        return f"{self.case.name}{order}, {self.precision}"
 
+    def prepare(self) -> None:
+        """What needs nothing of the full size."""
+        plan, device = self.plan, self.settings.device
+        self.record |= {
+            "order": plan.order,
+            "estimate_ms": 1e3 * plan.seconds,
+            "estimate_mib": plan.peak_bytes / 2**20,
+            "note": too_large(plan.peak_bytes, device),
+        }
+        self.settings.say(f"{self.title}: checks")
+        self.checks.add(*small_checks(self.case, self.precision, device))
 
-class _Checks(list[Check]):
-    """The checks of a row; adding one that fails raises."""
+    def check(self) -> None:
+        """The full size against float64."""
+        full = full_check(self.model, self.batch, self.precision, self.plan.peak_bytes)
+        self.record["error"] = full.error
+        self.checks.add(full)
+        with torch.no_grad():
+            self.log_z = log_z(self.model, self.batch, self.precision)
 
-    def add(self, *checks: Check) -> None:
-        self.extend(checks)
-        if not all(check.passed for check in checks):
-            raise CheckError
+    def fail(self, note: str = "") -> None:
+        """Take back every time."""
+        self.record |= dict.fromkeys(TIMES)
+        if note:
+            self.record["note"] = note
+
+    def done(self) -> dict[str, Any]:
+        """The record, with its checks."""
+        checks = [{**check._asdict(), "passed": check.passed, "text": check.text()} for check in self.checks]
+        return {**self.record, "checks": checks, "passed": all(check.passed for check in self.checks)}
 
 
 def measure_row(case: Case, precision: Precision, settings: Settings) -> dict[str, Any]:
     """The record of a row, plain data; what `TIMES` names is None unless every check passed."""
-    row, checks = _sizes(case, precision), _Checks()
-    try:
-        _measure(row, checks, case.settled(settings.device, precision), precision, settings)
-    except CheckError:
-        row |= dict.fromkeys(TIMES)
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        row |= {**dict.fromkeys(TIMES), "note": "does not fit into memory"}
-    release(settings.device)
-    row["checks"] = [{**check._asdict(), "passed": check.passed, "text": check.text()} for check in checks]
-    row["passed"] = all(check.passed for check in checks)
-    return row
+    return measure_rows([case], precision, settings)[0]
 
 
-def _sizes(case: Case, precision: Precision) -> dict[str, Any]:
-    config, family = case.config, case.config.family
-    return {
-        "name": case.name,
-        "family": family,
-        "given_tables": case.given,
-        "num_states": config.num_states,
-        "rank": config.rank if family in ("lhmm", "banded", "rank") else None,
-        "band": config.band if family == "banded" else None,
-        "num_clusters": config.num_clusters if family == "block" else None,
-        "dim": None if case.given else config.dim,
-        "state_dropout": config.state_dropout,
-        "logit_dropout": config.logit_dropout,
-        "num_words": case.num_words,
-        "batch": case.batch,
-        "length": case.length,
-        "precision": precision,
-        "order": None,
-        "error": None,
-        "captured": False,
-        **dict.fromkeys(TIMES),
-        "note": "",
-        "reference_note": "",
-        "estimate_ms": None,
-        "estimate_mib": None,
-        "published_ms": case.published_ms,
-        "published_mib": case.published_mib,
-    }
+def measure_rows(cases: Sequence[Case], precision: Precision, settings: Settings) -> list[dict[str, Any]]:
+    """The records of cases that differ in their plan alone; plans that come to the same order have one row."""
+    device = settings.device
+    asked: dict[Case, list[str]] = {}
+    for case in cases:
+        asked.setdefault(case.settled(device, precision), []).append(case.config.plan if case.ordered else "auto")
+    entries = [Entry(case, precision, plans, settings) for case, plans in asked.items()]
+    live = _each(entries, Entry.prepare)
+    live = [entry for entry in live if not entry.record["note"]]
+    if live:
+        try:
+            _measure(live, settings)
+        except CheckError:  # of all: they differ from one another
+            for entry in live:
+                entry.fail()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            for entry in live:
+                entry.fail(FULL)
+    release(device)
+    return [entry.done() for entry in entries]
 
 
-def _measure(row: dict[str, Any], checks: _Checks, case: Case, precision: Precision, settings: Settings) -> None:
-    device, ceilings, say = settings.device, settings.ceilings, settings.say
-    title = f"{case.name}, {precision}"
-    plan = case.plan(device, precision)
-    row |= {"order": plan.order, "estimate_ms": 1e3 * plan.seconds, "estimate_mib": plan.peak_bytes / 2**20}
-    row["note"] = too_large(plan.peak_bytes, device)
-    say(f"{title}: checks")
-    checks.add(*small_checks(case, precision, device))
-    if row["note"]:
-        return
+def _each(entries: Sequence[Entry], work: Callable[[Entry], Any]) -> list[Entry]:
+    """Do something with each; those for which it went well."""
+    kept = []
+    for entry in entries:
+        try:
+            work(entry)
+        except CheckError:
+            entry.fail()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            entry.fail(FULL)
+        else:
+            kept.append(entry)
+    return kept
+
+
+def _measure(entries: list[Entry], settings: Settings) -> None:
+    device, case, precision = settings.device, entries[0].case, entries[0].precision
     release(device)
     held = held_bytes(device)
     model, batch = case.build(device), case.draw(device)
-    full = full_check(model, batch, precision, plan.peak_bytes)
-    row["error"] = full.error
-    checks.add(full)
+    for entry in entries:
+        entry.model, entry.batch = copy.copy(model), batch  # the same parameters
+        entry.model.config = entry.case.config
+    entries = _each(entries, Entry.check)
+    _same_log_z(entries)
+    if not entries:
+        return
     plain = Plain(why="not asked for")
     if settings.reference:
-        say(f"{title}: reference")
-        rate = ceilings.multiply_adds_per_second[precision]
-        plain = measure_plain(model, case, batch, precision, rate=rate, repeats=settings.repeats)
+        settings.say(f"{case.name}, {precision}: reference")
+        rate = settings.ceilings.multiply_adds_per_second[precision]
+        plain = try_plain(model, case, batch, precision, rate=rate, repeats=settings.repeats)
     if plain.log_z is not None:
-        with torch.no_grad():
-            checks.add(reference_check(log_z(model, batch, precision), plain.log_z, precision))
-    say(f"{title}: times")
-    floor = ceilings.floor_ms(plan, precision)
-    generator = torch.Generator(device=device).manual_seed(SEED)
-    best = _own_times(row, checks, Step(model, batch, precision, generator), settings, held)
-    row |= {"step_ms": best._asdict(), "floor_ms": floor, "share": floor / best.median, "reference_note": plain.why}
-    if plain.time is None:
-        return
-    # The reference drops nothing, so it is compared with a step that does not either.
-    same = _fastest(checks, Step(model, batch, precision, None), settings) if case.dropout else best
-    row |= {
-        "same_step_ms": same._asdict(),
-        "reference_ms": plain.time._asdict(),
-        "reference_mib": plain.peak_mib,
-        "ratio": plain.time.median / same.median,
+        truth = plain.log_z
+        entries = _each(entries, lambda entry: entry.checks.add(reference_check(entry.log_z, truth, precision)))
+    timed: dict[str, Timed] = {}
+
+    def alone(entry: Entry) -> None:
+        settings.say(f"{entry.title}: times")
+        generator = torch.Generator(device=device).manual_seed(SEED)
+        way = timed[entry.plan.order] = Timed(entry.case, entry.model, batch, precision, generator)
+        entry.record |= {**way.alone(settings, held), "captured": device.type == "cuda"}
+
+    # Peaks of all before the graphs of any, which hold memory.
+    entries = _each(entries, alone)
+    entries = _each(entries, lambda entry: timed[entry.plan.order].prepare(entry.checks, settings))
+    timed = {entry.plan.order: timed[entry.plan.order] for entry in entries}
+    found, why = spreads(timed, plain, model, batch, settings)
+    for entry in entries:
+        entry.record["reference_note"] = why
+        _fill(entry, found, plain)
+    for entry in entries[1:]:
+        entry.record["against"] = _against(entries[0], entry)
+
+
+def _same_log_z(entries: Sequence[Entry]) -> None:
+    """Each order against the first; raises for all of them where one differs: nobody knows which is wrong."""
+    for entry in entries[1:]:
+        orders = f"{entry.plan.order} against {entries[0].plan.order} space"
+        check = order_check(entry.log_z, entries[0].log_z, orders, entry.precision)
+        entry.record["order_error"] = check.error
+        if not check.passed:
+            entries[0].checks.append(check)
+        entry.checks.add(check)
+
+
+def _fill(entry: Entry, found: dict[str, dict[str, Spread]], plain: Plain) -> None:
+    own, record = found[entry.plan.order], entry.record
+    step = own["step"]
+    floor = entry.settings.ceilings.floor_ms(entry.plan, entry.precision)
+    record |= {"step_ms": step._asdict(), "floor_ms": floor, "share": floor / step.median}
+    if "recursion" in own:
+        record["recursion_ms"] = own["recursion"]._asdict()
+    if record["eager_ms"] is None:  # a CPU has no other
+        record["eager_ms"] = record["step_ms"]
+    reference = found.get("", {}).get("reference")
+    if reference is not None:
+        same = own.get("same", step)
+        record |= {
+            "same_step_ms": same._asdict(),
+            "reference_ms": reference._asdict(),
+            "reference_mib": plain.peak_mib,
+            "ratio": reference.median / same.median,
+        }
+
+
+def _against(first: Entry, entry: Entry) -> dict[str, Any]:
+    """How many times as long this order takes as the first one."""
+    one, other = first.record, entry.record
+    return {
+        "order": first.plan.order,
+        "step_ratio": other["step_ms"]["median"] / one["step_ms"]["median"],
+        "recursion_ratio": other["recursion_ms"]["median"] / one["recursion_ms"]["median"]
+        if one["recursion_ms"]
+        else None,
+        "error": entry.record["order_error"],
     }
-
-
-class Step(NamedTuple):
-    """A step with its inputs."""
-
-    model: Any
-    batch: Batch
-    precision: Precision
-    generator: torch.Generator | None
-
-    def run(self) -> Gradients:
-        """log Z and its gradients."""
-        return gradients(*self)
-
-    def forward(self) -> Any:
-        """log Z alone, nothing kept for a gradient."""
-        with torch.no_grad():
-            return log_z(*self)
-
-    def seeded(self) -> None:
-        """What is dropped next is what is always dropped first."""
-        if self.generator is not None:
-            self.generator.manual_seed(SEED)
-
-
-def _own_times(row: dict[str, Any], checks: _Checks, step: Step, settings: Settings, held: int) -> Spread:
-    """Peak memory and eager times into the row; the times of the fastest way come back."""
-    device, repeats = settings.device, settings.repeats
-    step.run()
-    row["peak_mib"] = peak_mib(step.run, device, held)
-    eager = host_times(step.run, device, repeats=repeats)
-    row |= {"eager_ms": eager._asdict(), "forward_ms": host_times(step.forward, device, repeats=repeats)._asdict()}
-    row["captured"] = device.type == "cuda"
-    return _replayed(checks, step, settings) if row["captured"] else eager
-
-
-def _fastest(checks: _Checks, step: Step, settings: Settings) -> Spread:
-    if settings.device.type == "cuda":
-        return _replayed(checks, step, settings)
-    return host_times(step.run, settings.device, repeats=settings.repeats)
-
-
-def _replayed(checks: _Checks, step: Step, settings: Settings) -> Spread:
-    """The times of replays of the captured step, whose result is checked against an eager one of the same seed."""
-    step.seeded()
-    eager = step.run()
-    graph, result = captured(step.run, generator=step.generator)
-    step.seeded()
-    graph.replay()
-    torch.cuda.synchronize()
-    checks.add(*replay_checks(result, eager, step.precision))
-    del eager
-    times = replay_times(graph, repeats=settings.repeats)
-    del graph, result
-    release(settings.device)
-    return times

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import platform
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from rankfold import __version__
 from rankfold.bench.cases import Case
 from rankfold.bench.ceilings import measure_ceilings
 from rankfold.bench.memory import release, too_large
-from rankfold.bench.row import Settings, measure_row
+from rankfold.bench.row import measure_rows
+from rankfold.bench.timed import Settings
 from rankfold.errors import DomainError
 from rankfold.numerics.precision import Precision
 
@@ -40,10 +42,10 @@ def run_cases(
     ceilings = measure_ceilings(device, precisions)
     release(device)
     settings = Settings(device, ceilings, repeats, reference, say)
-    wanted = [(case, precision) for case in cases for precision in precisions]
+    wanted = [(group, precision) for group in _by_model(cases) for precision in precisions]
     rows = []
-    for i, (case, precision) in enumerate(wanted, 1):
-        rows.append(measure_row(case, precision, settings._replace(say=_counted(say, i, len(wanted)))))
+    for i, (group, precision) in enumerate(wanted, 1):
+        rows += measure_rows(group, precision, settings._replace(say=_counted(say, i, len(wanted))))
     return {
         "rankfold": __version__,
         "device": device_name(device),
@@ -53,6 +55,12 @@ def run_cases(
         "rows": rows,
         "passed": all(row["passed"] for row in rows),
     }
+
+
+def _by_model(cases: Sequence[Case]) -> list[list[Case]]:
+    """Neighbours that differ in their plan alone go together."""
+    groups = groupby(cases, lambda case: case.in_order("auto") if case.ordered else case)
+    return [list(group) for _, group in groups]
 
 
 def _least_seconds(cases: Sequence[Case], precisions: Sequence[Precision], device: torch.device, repeats: int) -> float:

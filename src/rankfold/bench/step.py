@@ -12,7 +12,10 @@ from torch import Tensor
 
 from rankfold.bench.cases import tensors
 from rankfold.bench.reference import reference_log_z
+from rankfold.bench.reference_trees import reference_tree_log_z
 from rankfold.data.batch import Batch
+from rankfold.models.compound_pcfg import BoundPotentials
+from rankfold.models.grammar_config import GrammarConfig
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 
 
@@ -42,5 +45,57 @@ def gradients(
 def reference_gradients(model: Any, batch: Batch, precision: Precision = "float32") -> Gradients:
     """A step of the plain code with the same parameters; its products are as exact as our parameters' are."""
     with matmul_precision(parameter_precision(precision), batch.words.device):
-        value = reference_log_z(tensors(model), model.config, batch)
+        plain: Any = reference_tree_log_z if isinstance(model.config, GrammarConfig) else reference_log_z
+        value = plain(tensors(model), model.config, batch)
         return Gradients(value.detach(), torch.autograd.grad(value.sum(), list(model.parameters())))
+
+
+class Step(NamedTuple):
+    """A step with its inputs."""
+
+    model: Any
+    batch: Batch
+    precision: Precision
+    generator: torch.Generator | None
+
+    def run(self) -> Gradients:
+        """log Z and its gradients."""
+        return gradients(*self)
+
+    def forward(self) -> Tensor:  # "b"
+        """log Z alone, nothing kept for a gradient."""
+        with torch.no_grad():
+            return log_z(*self)
+
+
+class Recursion(NamedTuple):
+    """The middle of a step: potentials, which are made once, to log Z and back to them. No distribution is made."""
+
+    model: Any
+    potentials: Any
+    inputs: tuple[Tensor, ...]
+    precision: Precision
+    generator: None = None
+
+    @classmethod
+    def of(cls, model: Any, batch: Batch, precision: Precision) -> Recursion:
+        """That of a grammar. The potentials of a step, as numbers to differentiate in; factors that rules share stay
+        shared."""
+        with torch.no_grad(), matmul_precision(parameter_precision(precision), batch.words.device):
+            p = model.potentials(batch)
+        leaves: dict[int, Tensor] = {}
+
+        def leaf(x: Tensor) -> Tensor:
+            return leaves.setdefault(id(x), x.detach().requires_grad_())
+
+        rules = p.rules.with_factors(*map(leaf, p.rules.factors()))
+        given = p._replace(log_leaf=leaf(p.log_leaf), log_root=leaf(p.log_root), rules=rules)
+        if isinstance(given, BoundPotentials):
+            given.divergence = p.divergence
+        return cls(model, given, tuple(leaves.values()), precision)
+
+    def run(self) -> Gradients:
+        """log Z and its gradients in the potentials."""
+        with matmul_precision(parameter_precision(self.precision), self.inputs[0].device):
+            value = self.model.log_z(self.potentials, precision=self.precision)
+            return Gradients(value.detach(), torch.autograd.grad(value.sum(), self.inputs))

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from rankfold.bench.cases import Case
+from rankfold.bench.record import RANKED
 from rankfold.errors import DomainError, UnsupportedError
+from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 
 Axis = Literal["states", "rank", "length"]
-KEYS: dict[Axis, str] = {"states": "num_states", "rank": "rank", "length": "length"}
 DEFAULTS: dict[str, dict[Axis, tuple[int, ...]]] = {
     "cpu": {"states": (256, 512, 1024, 2048), "rank": (32, 64, 128, 256), "length": (16, 32, 64, 128)},
     "cuda": {
@@ -23,6 +24,12 @@ DEFAULTS: dict[str, dict[Axis, tuple[int, ...]]] = {
         "length": (16, 32, 64, 128, 256),
     },
 }
+# Of grammars; of states those whose rules are of all pairs of children have fewer.
+TREES: dict[str, dict[Axis, tuple[int, ...]]] = {
+    "cpu": {"states": (64, 128, 256, 512), "rank": (16, 32, 64, 128), "length": (10, 20, 40)},
+    "cuda": {"states": (512, 1024, 2048, 4096), "rank": (125, 250, 500, 1000), "length": (10, 20, 40, 80)},
+}
+PAIRS = {"cpu": (8, 16, 32), "cuda": (15, 30, 60, 120)}
 
 
 class PowerLaw(NamedTuple):
@@ -46,10 +53,18 @@ def fit(sizes: Sequence[float], times: Sequence[float]) -> PowerLaw | None:
     return PowerLaw(slope, math.exp(mean_y - slope * mean_x))
 
 
+def default_sizes(case: Case, axis: Axis, device: str) -> tuple[int, ...]:
+    """Sizes of this kind of model that take seconds each."""
+    if axis == "states" and case.config.family in ("npcfg", "cpcfg", "lpcfg"):
+        return PAIRS[device]
+    return (TREES if case.trees else DEFAULTS)[device][axis]
+
+
 def sweep_cases(case: Case, axis: Axis, values: Sequence[int]) -> list[Case]:
-    """The same case at each size, in order."""
-    if axis == "rank" and case.config.family in ("hmm", "block"):
-        raise UnsupportedError(f"--sweep rank is for lhmm, banded and rank: {case.config.family} has no rank.")
+    """The same case at each size, in order. The states of a grammar are its nonterminals; preterminals are twice as
+    many."""
+    if axis == "rank" and case.config.family not in RANKED:
+        raise UnsupportedError(f"--sweep rank is for {', '.join(RANKED)}: {case.config.family} has no rank.")
     if len(set(values)) < 2:
         raise DomainError(f"--values has {len(set(values))} size, but an exponent needs at least 2 different ones.")
     sizes = sorted(set(values))
@@ -58,28 +73,41 @@ def sweep_cases(case: Case, axis: Axis, values: Sequence[int]) -> list[Case]:
     elif axis == "rank":
         cases = [case._replace(config=dataclasses.replace(case.config, rank=size)) for size in sizes]
     else:
-        cases = [case._replace(config=dataclasses.replace(case.config, num_states=size)) for size in sizes]
+        cases = [case._replace(config=_of_states(case, size)) for size in sizes]
     return [each.checked() for each in cases]
 
 
+def _of_states(case: Case, size: int) -> AnyConfig:
+    if isinstance(case.config, GrammarConfig):
+        return dataclasses.replace(case.config, num_nonterminals=size, num_preterminals=2 * size)
+    return dataclasses.replace(case.config, num_states=size)
+
+
 def summary(axis: Axis, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The measured points and the fitted exponents, by precision, of our step and of the reference."""
+    """The measured points and the fitted exponents, by precision, of our step in each order and of the reference."""
+    key = {"states": "num_states", "rank": "rank", "length": "length"}[axis]
+    if axis == "states" and rows[0]["num_states"] is None:
+        key = "num_nonterminals"
+    orders = list(dict.fromkeys(row["order"] for row in rows))
     curves = []
     for precision in dict.fromkeys(row["precision"] for row in rows):
-        for code, key in (("rankfold", "step_ms"), ("reference", "reference_ms")):
-            points = [
-                (row[KEYS[axis]], row[key]["median"]) for row in rows if row["precision"] == precision and row[key]
-            ]
-            law = fit([size for size, _ in points], [time for _, time in points])
-            if points:
-                curves.append(
-                    {
-                        "code": code,
-                        "precision": precision,
-                        "sizes": [size for size, _ in points],
-                        "ms": [time for _, time in points],
-                        "exponent": None if law is None else law.exponent,
-                        "factor": None if law is None else law.factor,
-                    }
-                )
-    return {"axis": axis, "curves": curves}
+        same = [row for row in rows if row["precision"] == precision]
+        for order in orders:
+            named = f"rankfold, {order} space" if len(orders) > 1 else "rankfold"
+            points = [(row[key], row["step_ms"]["median"]) for row in same if row["step_ms"] and row["order"] == order]
+            curves.append(_curve(named, precision, points))
+        plain = {row[key]: row["reference_ms"]["median"] for row in same if row["reference_ms"]}
+        curves.append(_curve("reference", precision, list(plain.items())))
+    return {"axis": axis, "curves": [curve for curve in curves if curve["sizes"]]}
+
+
+def _curve(code: str, precision: str, points: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    law = fit([size for size, _ in points], [time for _, time in points])
+    return {
+        "code": code,
+        "precision": precision,
+        "sizes": [size for size, _ in points],
+        "ms": [time for _, time in points],
+        "exponent": None if law is None else law.exponent,
+        "factor": None if law is None else law.factor,
+    }

@@ -20,7 +20,8 @@ def text(report: dict[str, Any], *, terminal: bool = False, width: int | None = 
     parts = [
         f"{report['device']}, torch {report['torch']}, rankfold {report['rankfold']}, {report['date']}",
         "A gradient step, parameters to potentials to log Z and back, in ms: median (quartiles)."
-        + (" Captured as a CUDA graph; eager beside it." if any(row["captured"] for row in rows) else ""),
+        + (" Captured as a CUDA graph; eager beside it." if any(row["captured"] for row in rows) else "")
+        + (" Recursion: potentials, given, to log Z and back." if any(row["recursion_ms"] for row in rows) else ""),
         _table(*_filled(MEASURED + (PUBLISHED if published else []), measured), terminal=terminal, width=width),
     ]
     timed = [row for row in rows if row["step_ms"]]
@@ -38,20 +39,22 @@ def text(report: dict[str, Any], *, terminal: bool = False, width: int | None = 
     return "\n\n".join(parts)
 
 
-MEASURED = ["model", "batch x length", "precision", "step", "eager", "forward", "MiB"]
+MEASURED = ["model", "summed", "batch x length", "precision", "step", "eager", "forward", "recursion", "MiB"]
 MEASURED += ["reference", "reference MiB", "reference / step", "error of log Z"]
 PUBLISHED = ["published", "published MiB", "published / step"]
-CEILING = ["model", "precision", "step", "floor", "share of the ceiling", "plan", "MiB", "plan's MiB"]
+CEILING = ["model", "summed", "precision", "step", "floor", "share of the ceiling", "plan", "MiB", "plan's MiB"]
 
 
 def _measured(row: dict[str, Any], *, published: bool) -> list[str]:
     cells = [
         row["name"],
+        _order(row),
         f"{row['batch']} x {row['length']}",
         row["precision"],
         _step(row),
         _ms(row["eager_ms"]) if row["captured"] else "-",  # else it is the step itself
         _ms(row["forward_ms"]),
+        _ms(row["recursion_ms"]),
         _whole(row["peak_mib"]),
         _spread(row["reference_ms"]) if row["reference_ms"] else "-",
         _whole(row["reference_mib"]),
@@ -65,6 +68,13 @@ def _measured(row: dict[str, Any], *, published: bool) -> list[str]:
     return cells
 
 
+def _order(row: dict[str, Any]) -> str:
+    """Where a family has a choice: the space in which a step sums, and whether the planner chose it."""
+    if not row["plans"]:
+        return "-"
+    return f"{row['order']} space" + (" (auto)" if "auto" in row["plans"] else "")
+
+
 def _step(row: dict[str, Any]) -> str:
     if not row["passed"]:
         return "CHECK FAILED"
@@ -74,11 +84,12 @@ def _step(row: dict[str, Any]) -> str:
 def _ceiling(row: dict[str, Any]) -> list[str]:
     return [
         row["name"],
+        _order(row),
         row["precision"],
         _ms(row["step_ms"]),
-        f"{row['floor_ms']:.3g}",
+        _number(row["floor_ms"]),
         f"{row['share']:.0%}",
-        f"{row['estimate_ms']:.3g}",
+        _number(row["estimate_ms"]),
         _whole(row["peak_mib"]),
         _whole(row["estimate_mib"]),
     ]
@@ -100,13 +111,15 @@ def _remarks(rows: Sequence[dict[str, Any]]) -> list[str]:
     """What failed, what was left out and why; each row's dropout."""
     lines = []
     for row in rows:
-        where = f"{row['name']}, {row['precision']}"
+        where = ", ".join(x for x in (row["name"], _order(row), row["precision"]) if x != "-")
         lines += [f"FAILED {where}: {check['text']}" for check in row["checks"] if not check["passed"]]
         lines += [f"{where}: {check['text']}" for check in row["checks"] if check["error"] is None]
         if row["note"]:
             lines.append(f"{where}: not run, {row['note']}")
         elif row["reference_note"] and row["reference_note"] != "not asked for":
             lines.append(f"{where}: the reference is left out, it {row['reference_note']}")
+        if row["against"]:
+            lines.append(_compared(row))
         if row["ratio"] is not None and row["same_step_ms"] != row["step_ms"]:
             lines.append(
                 f"{where}: the reference has no dropout and is compared with our step without it, "
@@ -115,6 +128,17 @@ def _remarks(rows: Sequence[dict[str, Any]]) -> list[str]:
     if any(not row["passed"] for row in rows):
         lines.append("No time is reported for a result that is wrong.")
     return lines
+
+
+def _compared(row: dict[str, Any]) -> str:
+    """One order against the first of the same model."""
+    against, recursion = row["against"], row["against"]["recursion_ratio"]
+    return (
+        f"{row['name']}, {row['precision']}: {row['order']} space / {against['order']} space: "
+        f"step {_times(against['step_ratio'])}"
+        + ("" if recursion is None else f", recursion {_times(recursion)}")
+        + f"; log Z differs by {against['error']:.1e}"
+    )
 
 
 def _ms(spread: dict[str, Any] | None) -> str:

@@ -1,5 +1,7 @@
 """How long work takes: medians and quartiles, of the host's clock or of a replayed graph's events.
 
+What is compared takes turns, call by call: a machine that is busy for a while is busy for all of them.
+
 Read next: `bench/step.py` for the work.
 """
 
@@ -7,10 +9,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+
+Name = TypeVar("Name")
 
 
 class Spread(NamedTuple):
@@ -46,17 +50,36 @@ def host_times(work: Callable[[], Any], device: torch.device, *, repeats: int, w
     return Spread.of([host_time(work, device) for _ in range(repeats)])
 
 
-def replay_times(graph: torch.cuda.CUDAGraph, *, repeats: int, warm: int = 4) -> Spread:
-    """The spread of a captured graph's replays, each between two events of the device."""
-    times = []
-    for _ in range(warm + repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return Spread.of(times[warm:])
+def replay_time(graph: torch.cuda.CUDAGraph) -> float:
+    """Milliseconds of one replay of a captured graph, between two events of the device."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+class Turn(NamedTuple):
+    """Something that takes turns: `take` works once and says how many milliseconds it took."""
+
+    take: Callable[[], float]
+    repeats: int
+    warm: int = 2
+
+
+def in_turns(turns: Mapping[Name, Turn]) -> dict[Name, Spread]:
+    """The spread of each after its warm-ups, one call of each in turn; those of fewer repeats sit out, evenly."""
+    for turn in turns.values():
+        for _ in range(turn.warm):
+            turn.take()
+    rounds = max((turn.repeats for turn in turns.values()), default=0)
+    times: dict[Name, list[float]] = {name: [] for name in turns}
+    for i in range(rounds):
+        for name, turn in turns.items():
+            if (i + 1) * turn.repeats // rounds > i * turn.repeats // rounds:
+                times[name].append(turn.take())
+    return {name: Spread.of(taken) for name, taken in times.items() if taken}
 
 
 def held_bytes(device: torch.device) -> int:

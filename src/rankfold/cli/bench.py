@@ -15,13 +15,16 @@ from typing import Any, get_args
 import torch
 
 from rankfold.bench import sweep as scaling
-from rankfold.bench.cases import NUM_WORDS, Case, million_cases, modest_cases, published_cases
+from rankfold.bench.cases import NUM_WORDS, ORDERED, Case
+from rankfold.bench.published import grammar_cases, million_cases, modest_cases, published_cases
+from rankfold.bench.record import RANKED
 from rankfold.bench.run import run_cases
 from rankfold.bench.table import text
 from rankfold.cli.model_of import add_options, find_device
 from rankfold.cli.output import to_json
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.models.config import Family, ModelConfig
+from rankfold.models.config import Family, ModelConfig, PlanName
+from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
 from rankfold.numerics.precision import Precision
 from rankfold.plots.posterior import require_matplotlib
 from rankfold.plots.scaling import plot_scaling
@@ -32,16 +35,21 @@ example:
   rankfold bench --family lhmm --states 512 --rank 64 --dim 32 --words 1000 --repeats 5
   rankfold bench --family block --states 512 --clusters 8 --state-dropout 0.5 --dim 32 --words 1000 --json
   rankfold bench --sweep states --family hmm --values 128,256,512 --dim 32 --words 500 --plot states.png
+  rankfold bench --family rankpcfg --nonterminals 450 --rank 64 --dim 32 --words 1000 --batch 4 --plan rank state
   rankfold bench --table published --device cuda"""
 # Option, the field it sets, its families.
-ALL: tuple[Family, ...] = get_args(Family)
-SIZES: dict[str, tuple[str, type, tuple[Family, ...], str]] = {
-    "states": ("num_states", int, ALL, "hidden states (default: 1024)"),
-    "rank": ("rank", int, ("lhmm", "banded", "rank"), "lhmm, banded, rank: the rank (default: 256)"),
+CHAINS: tuple[str, ...] = get_args(Family)
+TREES: tuple[str, ...] = get_args(GrammarFamily)
+ALL = CHAINS + TREES
+SIZES: dict[str, tuple[str, type, tuple[str, ...], str]] = {
+    "states": ("num_states", int, CHAINS, "of chains: hidden states (default: 1024)"),
+    "nonterminals": ("num_nonterminals", int, TREES, "of grammars: symbols of spans (default: 30)"),
+    "preterminals": ("num_preterminals", int, TREES, "of grammars: symbols of words (default: twice as many)"),
+    "rank": ("rank", int, RANKED, f"{', '.join(RANKED)}: the rank (default: 256; of grammars 64)"),
     "band": ("band", int, ("banded",), "banded: diagonals on each side of the main one (default: 8)"),
     "clusters": ("num_clusters", int, ("block",), "block: clusters of words (default: 32)"),
     "dim": ("dim", int, ALL, "of embeddings and networks (default: 256)"),
-    "state-dropout": ("state_dropout", float, ("hmm", "lhmm", "banded", "block"), "all but rank (default: 0)"),
+    "state-dropout": ("state_dropout", float, ("hmm", "lhmm", "banded", "block"), "chains, all but rank (default: 0)"),
     "logit-dropout": ("logit_dropout", float, ("rank",), "rank (default: 0)"),
 }
 SHAPES = {
@@ -66,13 +74,21 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--table", choices=("published", "million"), help="the papers' sizes; million: also 2^20 states"
+        "--table",
+        choices=("published", "million", "grammars"),
+        help="the papers' sizes; million: also 2^20 states; grammars: those of the papers on grammars",
     )
     parser.add_argument("--family", choices=ALL, help="one model, of these sizes:")
     for name, (_, kind, _, said) in SIZES.items():
         parser.add_argument(f"--{name}", type=kind, help=said)
     for name, (_, said) in SHAPES.items():
         parser.add_argument(f"--{name}", type=int, help=said)
+    parser.add_argument(
+        "--plan",
+        nargs="+",
+        choices=get_args(PlanName),
+        help=f"{', '.join(ORDERED)}: what is summed out first, a row each, compared (default: auto)",
+    )
     parser.add_argument("--sweep", choices=get_args(scaling.Axis), help="time against this size, for one family")
     parser.add_argument("--values", help="sizes of the sweep, as 1024,2048,4096")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture of the sweep")
@@ -101,6 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         reference=not arguments.no_reference,
         sweep=arguments.sweep,
         values=values,
+        plans=arguments.plan,
         plot=arguments.plot,
         progress=_say,
     )
@@ -121,10 +138,14 @@ def bench(
     reference: bool = True,
     sweep: scaling.Axis | None = None,
     values: Sequence[int] | None = None,
+    plans: Sequence[PlanName] | None = None,
     plot: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """The report as plain data. With `sweep` the one case is measured at each of `values` of that size."""
+    """The report as plain data. With `sweep` the one case is measured at each of `values` of that size.
+
+    With `plans` each case has a row for each of these orders of summing out, checked and timed against one another.
+    """
     device = torch.device(device)
     if plot is not None:
         _expect_picture(plot)
@@ -133,7 +154,11 @@ def bench(
     if sweep is not None:
         if len(cases) != 1:
             raise DomainError(f"a sweep is of one case, but {len(cases)} were given.")
-        cases = scaling.sweep_cases(cases[0], sweep, values or scaling.DEFAULTS[device.type][sweep])
+        sizes = values or scaling.default_sizes(cases[0], sweep, device.type)
+        cases = scaling.sweep_cases(cases[0], sweep, sizes)
+    if plans:
+        _expect_orders(cases)
+        cases = [case.in_order(plan) for case in cases for plan in dict.fromkeys(plans)]
     report = run_cases(
         cases, precisions or _precisions(cases, device), device, repeats=repeats, reference=reference, say=progress
     )
@@ -155,15 +180,27 @@ def _expect_picture(path: Path) -> None:
         raise UnsupportedError(f"--plot is {path}, but matplotlib draws no such kind.\n  Take .png, .svg or .pdf.")
 
 
+def _expect_orders(cases: Sequence[Case]) -> None:
+    """Raise unless every model has a choice of what is summed out first."""
+    for case in cases:
+        if not case.ordered:
+            raise UnsupportedError(
+                f"--plan is for {', '.join(ORDERED)}: {case.config.family} has none.\n  Leave it out."
+            )
+
+
 def _precisions(cases: Sequence[Case], device: torch.device) -> tuple[Precision, ...]:
     if device.type != "cuda":
         return ("float32",)
-    return ("tf32", "bf16") if any(case.published_ms for case in cases) else ("tf32",)
+    # Of a grammar only the distributions would differ: its recursion is in float32 either way.
+    return ("tf32", "bf16") if any(case.published_ms and not case.trees for case in cases) else ("tf32",)
 
 
 def _table(name: str | None, device: torch.device) -> list[Case]:
     if name == "million":
         return million_cases()
+    if name == "grammars":
+        return grammar_cases()
     return published_cases() if name == "published" or device.type == "cuda" else modest_cases()
 
 
@@ -172,28 +209,36 @@ def chosen_case(arguments: argparse.Namespace) -> Case | None:
     given = {name for name in (*SIZES, *SHAPES) if getattr(arguments, name.replace("-", "_")) is not None}
     family = arguments.family
     if family is None:
-        if given or arguments.sweep:
-            option = f"--{min(given)}" if given else "--sweep"
+        if given or arguments.sweep or arguments.plan:
+            option = f"--{min(given)}" if given else "--sweep" if arguments.sweep else "--plan"
             raise DataError(f"{option} is of one model.\n  Say which: --family {', '.join(ALL)}.")
         return None
     if arguments.table:
         raise DataError(f"--table {arguments.table} has its own models.\n  Leave out --family, or --table.")
-    if arguments.sweep and arguments.sweep in given:
-        raise DataError(f"--sweep {arguments.sweep} takes its sizes from --values.\n  Leave out --{arguments.sweep}.")
+    swept = {"states": ("states", "nonterminals", "preterminals")}.get(arguments.sweep, (arguments.sweep,))
+    for name in swept:
+        if name in given:
+            raise DataError(f"--sweep {arguments.sweep} takes its sizes from --values.\n  Leave out --{name}.")
     sizes: dict[str, Any] = {"dim": 256}
-    for name in given & set(SIZES):
+    for name in sorted(given & set(SIZES)):
         field, _, families, _ = SIZES[name]
         if family not in families:
             raise UnsupportedError(f"--{name} is for {', '.join(families)}: {family} has none.\n  Leave it out.")
         sizes[field] = getattr(arguments, name.replace("-", "_"))
     shape = {SHAPES[name][0]: getattr(arguments, name) for name in given & set(SHAPES)}
-    return Case(ModelConfig(family=family, **sizes), **shape).checked()
+    if family in CHAINS:
+        return Case(ModelConfig(family=family, **sizes), **shape).checked()
+    if "num_nonterminals" in sizes:
+        sizes.setdefault("num_preterminals", 2 * sizes["num_nonterminals"])
+    return Case(GrammarConfig(family=family, **sizes), **shape).checked()
 
 
 def _values(arguments: argparse.Namespace) -> list[int] | None:
     for name in ("values", "plot"):
         if getattr(arguments, name) is not None and arguments.sweep is None:
-            raise DataError(f"--{name} is of a sweep.\n  Say of which size: --sweep {', '.join(scaling.KEYS)}.")
+            raise DataError(
+                f"--{name} is of a sweep.\n  Say of which size: --sweep {', '.join(get_args(scaling.Axis))}."
+            )
     if arguments.values is None:
         return None
     try:

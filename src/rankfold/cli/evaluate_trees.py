@@ -15,7 +15,7 @@ import torch
 from rankfold.analysis.bracketing import BracketScores, evaluate_brackets
 from rankfold.analysis.branching import binarise, left_branching, random_binary, right_branching
 from rankfold.analysis.parsing import Decode, expect_grammar
-from rankfold.cli.model_of import load, recipe_path, say, tell_unknown
+from rankfold.cli.model_of import expect_room, load, recipe_path, say, tell_unknown
 from rankfold.cli.parse import parse_lines
 from rankfold.data.brackets import expect_words, read_trees
 from rankfold.data.sources import counted, prepared_trees
@@ -62,7 +62,11 @@ def evaluate_trees(
     config = _data(path)
     gold, left_out = read_gold(trees, split, config)
     if text is not None:
-        expect_words(gold, read_sentences(text))
+        sentences = read_sentences(text).sentences
+        try:
+            expect_words(gold, sentences)
+        except DataError as error:
+            raise DataError(f"{', '.join(map(str, trees))} beside {text}: {error}") from None
     gold = [_replaced(tree, replaced or {}) for tree in gold]
     num_single = sum(len(tree.words) == 1 for tree in gold)
     assert isinstance(model.config, GrammarConfig)
@@ -71,6 +75,7 @@ def evaluate_trees(
     if not kept:
         raise DataError(f"{trees[0]}: every tree is of one word, which have no brackets.")
     sentences = [tree.words for tree in kept]
+    expect_room(model, list(map(len, sentences)), f"{trees[0]}, sentence", outside=True)
     unknown = Counter(word for words in sentences for word in words if not vocabulary.knows(word))
     for what, count in left_out.items():
         say(f"left out of the trees: {count:,} {what.replace('_', ' ')}")

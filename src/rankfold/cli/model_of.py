@@ -17,6 +17,7 @@ from rankfold.models.catalog import AnyModel
 from rankfold.models.pretrained import load_model
 from rankfold.models.sequence_model import SequenceModel
 from rankfold.training.corpus import expect_ends
+from rankfold.training.memory import GIB, available
 from rankfold.training.run_dir import RECIPE
 from rankfold.training.setup import chosen_device
 
@@ -104,6 +105,31 @@ def known_ids(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:
             )
     ids = vocabulary.encode(words)
     return ids[:-1] if vocabulary.ends else ids
+
+
+def expect_room(model: AnyModel, lengths: Sequence[int], where: str, *, outside: bool) -> None:
+    """Raise on a sentence that a grammar has no memory for, before anything is computed.
+
+    `lengths`: words of each, by the number of its line or tree, of which `where` is the beginning; `outside`: whether
+    an outside pass follows the inside one. Memory grows with the square of a length, so one line may take all.
+    """
+    memory = available(model.device.type)
+
+    def needed(width: int) -> int:
+        plan = model.plan(1, width, model.device.type).best
+        return width * (plan.token_bytes if outside else plan.eval_token_bytes)
+
+    longest = max(lengths, default=0)
+    if memory is None or longest < 2 or needed(longest) <= memory:
+        return
+    low, high = 1, longest
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= memory else (low, middle)
+    raise DataError(
+        f"{where} {lengths.index(longest) + 1}: a sentence of {longest:,} words needs {needed(longest) / GIB:.3g} GiB, "
+        f"but {model.device.type} has {memory / GIB:.3g} GiB.\n  At most {low:,} words fit: part it, or leave it out."
+    )
 
 
 def tell_unknown(unknown: Mapping[str, int], vocabulary: Vocabulary) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.analysis.parsing import Decode, Parsed, expect_grammar, parse
-from rankfold.cli.model_of import add_model, load, say, tell_unknown
+from rankfold.cli.model_of import add_model, expect_room, load, say, tell_unknown
 from rankfold.cli.output import to_json
 from rankfold.cli.score import read_lines
-from rankfold.data.text import expect_no_brackets
+from rankfold.data.text import expect_no_brackets, holds_trees
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
 from rankfold.plots.tree_svg import save_tree
@@ -69,10 +69,16 @@ def run(arguments: argparse.Namespace) -> int:
     model, vocabulary = load(arguments.folder, arguments.device)
     expect_grammar(model)
     path = None if arguments.file == "-" else Path(arguments.file)
+    if path is not None and holds_trees(path):
+        raise DataError(
+            f"{path} is a file of trees by its name, but sentences are parsed, one a line.\n"
+            f"  To compare the grammar's trees with these: rankfold evaluate {arguments.folder} --trees {path}"
+        )
     lines = [line.split() for line in read_lines(path, empty_allowed=True)]
     where = "standard input" if path is None else str(path)
     for number, words in enumerate(lines, 1):
         expect_no_brackets(words, f"{where}, line {number}")
+    expect_room(model, list(map(len, lines)), f"{where}, line", outside=True)
     at = _drawn(lines, arguments.line, where) if arguments.draw else 0
     tell_unknown(Counter(word for words in lines for word in words if not vocabulary.knows(word)), vocabulary)
     found = parse_lines(model, lines, decode=arguments.decode, labels=arguments.labels, where=where)
@@ -111,7 +117,7 @@ def parse_lines(
     found = [next(trees) if words else None for words in lines]
     empty = len(lines) - len(sentences)
     if empty:
-        say(f"{where}: {empty:,} empty lines stay empty")
+        say(f"{where}: {empty:,} empty {'line stays' if empty == 1 else 'lines stay'} empty")
     impossible = [number for number, parsed in enumerate(found, 1) if parsed is not None and not parsed.possible]
     if impossible:
         shown = ", ".join(map(str, impossible[:5]))

@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
-from rankfold.cli.model_of import add_model, load, say, tell_unknown
+from rankfold.cli.model_of import add_model, expect_room, load, say, tell_unknown
 from rankfold.cli.output import to_json
 from rankfold.data.batch import length_batches
-from rankfold.data.text import BROKEN_GZIP, open_bytes, read_sentences
+from rankfold.data.text import BROKEN_GZIP, expect_no_bom, open_bytes, read_sentences
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
@@ -73,6 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UnsupportedError(
             "--no-eos is for models of sequences: sentences of a grammar have no <eos> to leave out."
         )
+    if isinstance(model.config, GrammarConfig):
+        where = "standard input" if arguments.data is None else str(arguments.data)
+        expect_room(model, list(map(len, sentences)), f"{where}, line", outside=False)
     single = _num_impossible(model, sentences)
     if single:
         say(f"{single:,} lines of one word: this grammar gives them no probability, hence -inf")
@@ -129,7 +132,7 @@ def read_lines(path: Path | None, *, end_allowed: bool = False, empty_allowed: b
             stream = stack.enter_context(open_bytes(path, gzipped=path.suffix == ".gz"))
         try:
             lines = [
-                _line(line, f"{where}, line {number}", empty_allowed=empty_allowed)
+                _line(line, f"{where}, line {number}", empty_allowed=empty_allowed, first=number == 1)
                 for number, line in enumerate(_bounded(stream), 1)
             ]
         except BROKEN_GZIP as error:
@@ -144,7 +147,9 @@ def _bounded(stream: BinaryIO) -> Iterable[bytes]:
     return iter(lambda: stream.readline(MAX_LINE_BYTES + 2), b"")
 
 
-def _line(line: bytes, where: str, *, empty_allowed: bool) -> str:
+def _line(line: bytes, where: str, *, empty_allowed: bool, first: bool = False) -> str:
+    if first:
+        expect_no_bom(line, where)
     if len(line.rstrip(b"\r\n")) > MAX_LINE_BYTES:
         raise DataError(f"{where}: more than {MAX_LINE_BYTES:,} bytes long.\n  One sentence a line was expected.")
     try:

@@ -16,7 +16,7 @@ from typing import Any
 from rankfold.cli.model_of import say
 from rankfold.cli.output import to_json
 from rankfold.errors import DataError
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.grammar_config import GrammarConfig, readers
 from rankfold.settings import assign, build, read_toml
 from rankfold.training import loop, report
 from rankfold.training.config import Config
@@ -81,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.data is None or arguments.out is None:
         raise DataError("train needs --data DIR and --out RUN; rankfold train --help shows an example.")
     config = find_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
+    for line in unread(arguments.settings, config):
+        say(line)
     result = loop.train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
     print(to_json(_record(result), indent=2) if arguments.json else _text(result, config))
     if result.finished:
@@ -88,6 +90,17 @@ def run(arguments: argparse.Namespace) -> int:
     again = shlex.join(["rankfold", "train", "--resume", "--data", str(arguments.data), "--out", str(arguments.out)])
     say(f"rankfold: interrupted; go on with: {again}")
     return INTERRUPTED
+
+
+def unread(settings: Sequence[str], config: Config) -> list[str]:
+    """A line for each of the settings that the family does not read; recipes may hold some for families beside it."""
+    given = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
+    found = {key: readers(config.model, key.removeprefix("model.")) for key in given if key.startswith("model.")}
+    return [
+        f"note: {key} is read by {', '.join(families)} alone: {config.model.family} has no use for it"
+        for key, families in found.items()
+        if families is not None
+    ]
 
 
 def find_config(recipe: str | None, settings: Sequence[str], out: Path, *, resume: bool = False) -> Config:

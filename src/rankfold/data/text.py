@@ -76,6 +76,15 @@ def expect_no_brackets(tokens: Sequence[str], where: str) -> None:
             )
 
 
+def expect_no_bom(line: bytes, where: str) -> None:
+    """Raise on a first line that begins with a byte order mark, which some editors write and none show."""
+    if line.startswith(BOM):
+        raise DataError(
+            f"{where}: starts with a byte order mark, which would become part of the first word.\n"
+            "  Save the file as UTF-8 without BOM."
+        )
+
+
 def read_splits(directory: str | Path, splits: Sequence[str] = ("train", "valid", "test")) -> dict[str, Sentences]:
     """The sentences of each split of a folder; every file is found before the first is read. See `find_split`."""
     paths = {split: find_split(directory, split) for split in splits}
@@ -188,11 +197,8 @@ def _tokens(line: bytes, where: str, *, first: bool) -> list[str]:
     """The words of a line, after every rule that bytes or words can break."""
     if first and line.startswith(b"\x1f\x8b"):
         raise DataError(f"{where}: gzip data in a file whose name does not end in .gz.\n  Rename it to *.gz.")
-    if first and line.startswith(BOM):
-        raise DataError(
-            f"{where}: starts with a byte order mark, which would become part of the first word.\n"
-            "  Save the file as UTF-8 without BOM."
-        )
+    if first:
+        expect_no_bom(line, where)
     if b"\0" in line:
         raise DataError(
             f"{where}: byte {line.index(0) + 1} is NUL: a binary file, or text in UTF-16 or UTF-32.\n"

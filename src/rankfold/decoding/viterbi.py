@@ -103,17 +103,17 @@ def joint_map(p: ChainPotentials) -> JointPath:
 def plan(c: Chain) -> str:
     """Which algorithm finds the best path of this chain, and how many operations it takes."""
     num_sequences, num_positions, _ = c.log_obs.shape
-    name, once, each = _cost(c.transition)
+    name, once, each = step_cost(c.transition)
     steps = num_positions - 1
     shared = f"{steps * once:,} multiply-adds shared by the batch + " if once else ""
     return f"exact, {name}: {shared}{num_sequences * steps * each:,} additions"
 
 
-def _cost(transition: Operator) -> tuple[str, int, int]:
+def step_cost(transition: Operator) -> tuple[str, int, int]:
     """Name, work a step shared by the batch, work a step and sequence."""
     cells = transition.shape[0] * transition.shape[1]
     if isinstance(transition, RowScaled):
-        name, once, each = _cost(transition.operator)
+        name, once, each = step_cost(transition.operator)
         return f"{name}, rows scaled", once, each + transition.shape[0]
     if isinstance(transition, Dense):
         return "dense", 0, cells

@@ -16,6 +16,22 @@ from rankfold.settings import check_choices
 
 Family = Literal["hmm", "lhmm", "banded", "block", "rank"]
 PlanName = Literal["auto", "state", "rank"]
+READ_BY: dict[str, tuple[Family, ...]] = {  # settings that not every family reads
+    "rank": ("lhmm", "banded", "rank"),
+    "init": ("hmm", "lhmm", "banded", "block"),
+    "feature_map": ("lhmm", "banded"),
+    "band": ("banded",),
+    "band_init": ("banded",),
+    "clusters": ("block",),
+    "num_clusters": ("block",),
+    "tied": ("block",),
+    "reset_eos": ("block",),
+    "plan": ("rank",),
+    "state_dropout": ("hmm", "lhmm", "banded", "block"),
+    "state_dropout_kind": ("hmm", "lhmm", "banded", "block"),
+    "feature_dropout": ("lhmm", "banded"),
+    "logit_dropout": ("rank",),
+}
 
 
 @dataclass(frozen=True)

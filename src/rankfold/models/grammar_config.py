@@ -5,10 +5,12 @@ Read next: `models/grammar_catalog.py`, which builds a grammar from it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from rankfold.errors import DomainError
+from rankfold.models.config import READ_BY as CHAINS_READ_BY
 from rankfold.models.config import ModelConfig, PlanName
 from rankfold.settings import check_choices
 
@@ -17,6 +19,14 @@ Init = Literal["family", "xavier", "xavier_normal", "torch", "spread"]
 ChildKind = Literal["span_span", "span_leaf", "leaf_span", "leaf_leaf"]
 KINDS: tuple[ChildKind, ...] = ("span_span", "span_leaf", "leaf_span", "leaf_leaf")
 FACTORED = ("tnpcfg", "rankpcfg")  # rules with a rank between parent and children: rank space is open to them
+READ_BY: dict[str, tuple[GrammarFamily, ...]] = {  # settings that not every family reads
+    "rank": ("tnpcfg", "rankpcfg", "lpcfg"),
+    "released": ("rankpcfg", "lpcfg"),
+    "low_rank": ("lpcfg",),
+    "latent_dim": ("cpcfg",),
+    "encoder_dim": ("cpcfg",),
+    "plan": ("tnpcfg", "rankpcfg"),
+}
 
 
 @dataclass(frozen=True)
@@ -61,3 +71,10 @@ class GrammarConfig:
 
 AnyConfig = ModelConfig | GrammarConfig
 CONFIGS = (ModelConfig, GrammarConfig)
+
+
+def readers(config: AnyConfig, name: str) -> tuple[str, ...] | None:
+    """The families that read a setting, if this one does not; None where it does."""
+    table: Mapping[str, tuple[str, ...]] = READ_BY if isinstance(config, GrammarConfig) else CHAINS_READ_BY
+    found = table.get(name)
+    return None if found is None or config.family in found else found

@@ -11,6 +11,7 @@ from rankfold.operators.protocol import MaxOperator, Operator
 from rankfold.operators.rank_space import RankSpace, rank_space
 from rankfold.operators.row_scaled import RowScaled
 from rankfold.operators.sum import Sum
+from rankfold.operators.without_diagonal import WithoutDiagonal
 
 __all__ = [
     "Banded",
@@ -27,5 +28,6 @@ __all__ = [
     "RankSpace",
     "RowScaled",
     "Sum",
+    "WithoutDiagonal",
     "rank_space",
 ]

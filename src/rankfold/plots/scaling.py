@@ -12,8 +12,8 @@ from typing import Any
 from rankfold.errors import DataError
 from rankfold.plots.posterior import require_matplotlib
 
-# Blue, vermilion and green of Okabe and Ito, one for each precision; the reference of each is dashed.
-COLOURS = ("#0072B2", "#D55E00", "#009E73")
+# Those of Okabe and Ito, one for each precision and order; the reference of each precision is dashed.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def plot_scaling(axis: str, curves: Sequence[Mapping[str, Any]], path: str | Path, *, title: str = "") -> Path:
@@ -32,9 +32,14 @@ def plot_scaling(axis: str, curves: Sequence[Mapping[str, Any]], path: str | Pat
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    colours = dict(zip(dict.fromkeys(curve["precision"] for curve in curves), COLOURS, strict=False))
+    ours: dict[tuple[str, str], str] = {}
     for curve in curves:
-        _draw(axes, curve, colours[curve["precision"]])
+        if curve["code"] != "reference":
+            ours.setdefault((curve["precision"], curve["code"]), COLOURS[len(ours) % len(COLOURS)])
+    first = {precision: colour for (precision, _), colour in reversed(ours.items())}
+    for curve in curves:
+        own = ours.get((curve["precision"], curve["code"]))
+        _draw(axes, curve, own or first.get(curve["precision"], "0.4"))
     sizes = sorted({size for curve in curves for size in curve["sizes"]})
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -60,7 +65,7 @@ def plot_scaling(axis: str, curves: Sequence[Mapping[str, Any]], path: str | Pat
 
 def _draw(axes: Any, curve: Mapping[str, Any], colour: str) -> None:
     """The measured points, and the fitted line through the range they span."""
-    ours = curve["code"] == "rankfold"
+    ours = curve["code"] != "reference"
     label = f"{curve['code']}, {curve['precision']}"
     if curve["exponent"] is not None:
         label += f": time ~ size^{curve['exponent']:.2f}"

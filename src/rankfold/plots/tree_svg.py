@@ -150,10 +150,16 @@ def _drawn(root: _Node, baseline: float, step: float, lacking: set[tuple[int, in
 
 
 def _text(text: str, x: float, y: float, colour: str, more: str = "", *, anchor: str = "middle") -> str:
-    """A text whose middle is at height `y`, with a white edge that keeps lines behind it away."""
+    """A text whose middle is at height `y`, on a white ground that keeps lines behind it away.
+
+    A rectangle, not an edge painted below the letters (`paint-order`): programs that do not know that order paint the
+    edge over them, and show nothing.
+    """
+    room, height = _room(text), 1.1 * SIZE
+    left = x - room / 2 if anchor == "middle" else x
+    ground = f'<rect x="{left:.1f}" y="{y - height / 2:.1f}" width="{room:.1f}" height="{height:.1f}" fill="white"/>'
     place = f'x="{x:.1f}" y="{y + 0.35 * SIZE:.1f}" text-anchor="{anchor}" fill="{colour}"'
-    edge = 'stroke="white" stroke-width="4" paint-order="stroke"'
-    return f"<text {place} {edge} {more}>{_safe(text)}</text>".replace(" >", ">")
+    return ground + f"<text {place} {more}>{_safe(text)}</text>".replace(" >", ">")
 
 
 def _safe(text: str) -> str:

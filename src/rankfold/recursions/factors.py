@@ -5,15 +5,23 @@ Read next: `recursions/chain_scaled.py`, which prepares the two sides of that pr
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from rankfold.operators.protocol import Inner, KnowsGradients
-from rankfold.recursions.potentials import Chain
+from rankfold.operators.protocol import Inner, KnowsGradients, Operator
+
+
+class Moves(Protocol):
+    """Whatever has a transition: chains, segments."""
+
+    @property
+    def transition(self) -> Operator: ...
 
 
 def factor_gradients(
-    c: Chain, source: Tensor, target: Tensor, *, log: bool, inner: Inner | None = None
+    c: Moves, source: Tensor, target: Tensor, *, log: bool, inner: Inner | None = None
 ) -> tuple[Tensor, ...]:
     """The transition's share of a gradient: one product over all positions, differentiated to its factors.
 

@@ -16,7 +16,7 @@ from rankfold.recursions import tree_log
 from rankfold.recursions.tree_potentials import Forest, TreePotentials, checked
 from rankfold.recursions.tree_solve import Solution
 
-__all__ = ["TreePotentials", "log_z"]
+__all__ = ["TreePotentials", "chart", "log_z"]
 
 Arithmetic = Literal["scaled", "log"]
 
@@ -34,10 +34,11 @@ def log_z(p: TreePotentials, arithmetic: Arithmetic = "scaled", *, strict: bool 
 
     Scaled arithmetic loses entries more than 87 nats (float32; 708 in float64) below the largest of their own span.
     A sentence in which float32 may have lost some that weigh, even after weights above 1 (an operator's `gain`), is
-    repeated in float64, and then in log arithmetic, unless weights of exactly 0 explain the zeros: beside such weights
-    float64 is trusted if no span and no sentence as a whole is near its end. In a captured graph, where nothing can be
-    repeated, such a sentence is NaN. -inf means impossible, with zero gradients, and `strict` raises instead. In log
-    arithmetic a linear weight of 0 has gradient 0. Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
+    repeated in float64, and then in log arithmetic, unless weights of exactly 0 explain the zeros: in float64 a second
+    inside pass, over zeros and ones, says which labels a span can have at all. In a captured graph, where nothing can
+    be repeated, such a sentence is NaN (in float64, zeros beside weights of 0 are taken for theirs). -inf means
+    impossible, with zero gradients, and `strict` raises instead. In log arithmetic a linear weight of 0 has gradient 0.
+    Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
     """
     if arithmetic not in get_args(Arithmetic):
         raise UnsupportedError(f'arithmetic={arithmetic!r} is unknown; use "scaled" (fast) or "log" (any range).')
@@ -45,6 +46,22 @@ def log_z(p: TreePotentials, arithmetic: Arithmetic = "scaled", *, strict: bool 
     out: Tensor = tree_log.log_z(f.double()) if arithmetic == "log" else _LogZ.apply(f, *f.tensors())
     if strict and may_look(out):
         _raise_if_impossible(out)
+    return out
+
+
+def chart(p: TreePotentials) -> Tensor:  # "b t+1 t+1 n"   float64
+    """The log-weight of all trees over words i..j-1 with each label at their top, in entry [i, j]; -inf elsewhere.
+
+    `log_span` of the span itself is in it, the root's weight is not: log Z is the log-sum of entry [0, T] and
+    `log_root`. Spans of two words and more; words have `log_leaf`. Solved in float64 or wider, without a graph: a
+    gradient is that of `log_z`. Cost: an inside pass. Memory: t^2 n for each sentence.
+    """
+    with torch.no_grad():
+        f = checked(p).detach().double()
+        num, num_words = f.log_leaf.shape[:2]
+        out = f.log_root.new_full((num, num_words + 1, num_words + 1, f.log_root.shape[1]), float("-inf"))
+        for width, span in enumerate(Solution(f).log_spans()[0], 2):
+            torch.diagonal(out, width, 1, 2).copy_(span.mT)
     return out
 
 

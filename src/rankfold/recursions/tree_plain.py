@@ -48,7 +48,7 @@ def spans(f: Forest, chart: Chart) -> list[Tensor]:  # "b s n" by width, from 2
         splits = range(2, width - 1) if width > 3 else range(1, 2)  # of narrow spans, a step looks at no such split
         left = torch.stack([lefts[k][:, :count] for k in splits], 2)
         right = torch.stack([rights[width - k if width > 3 else 1][:, k : k + count] for k in splits], 2)
-        raw = step(rules, chart, width, leaves, found[width - 1], left, right)
+        raw = step(rules, chart.shares[width], width, leaves, found[width - 1], left, right)
         ends = torch.diagonal(f.log_span, width, 1, 2)
         ends = torch.where(ends > float("-inf"), ends - ends.detach(), 0.0).unsqueeze(-1)  # its value is in the scales
         found[width] = raw / chart.norms[width].clamp(min=tiny) * torch.exp(ends)

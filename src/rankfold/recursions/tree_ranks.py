@@ -8,6 +8,8 @@ Read next: `recursions/tree_scaled.py`, the same for any rules.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -75,6 +77,11 @@ class Chart:
     def vectors(self) -> tuple[list[Tensor], list[Tensor]]:  # "b s n", "b s" by width from 2
         """The mantissas of all spans over their symbols, and their scales."""
         return [self.sides.parents(x) for x in self.ranks], self.scales
+
+    def raw(self) -> Iterator[Tensor]:  # "b s n" by width from 2
+        """What the products of each width left over symbols, before it was scaled up."""
+        pairs = zip(self.ranks, self.norms, strict=True)
+        return (self.sides.parents(x) * norm.clamp(max=1.0) for x, norm in pairs)
 
     def forget(self, index: Tensor) -> None:  # "k"
         """Leave nothing of some sentences, so that whatever they hold, infinities too, adds 0 to a gradient."""
@@ -177,7 +184,7 @@ def roots(f: Forest, chart: Chart) -> Tops:
     at = torch.where(f.lengths > 2, f.lengths - 2, 0)[:, None]
     scale = torch.stack([x[:, 0] for x in chart.scales], 1).gather(1, at)[:, 0]
     span = chart.sides.parents(whole_ranks(f, chart)).squeeze(1)
-    total = (span.double() * root).sum(-1) * (f.lengths > 1)
+    total = torch.where(scale > float("-inf"), (span.double() * root).sum(-1), 0.0) * (f.lengths > 1)
     return Tops(total.log() + scale + top[:, 0].double(), span, root, total)
 
 

@@ -8,6 +8,7 @@ Read next: `operators/binary.py` for the products, `recursions/tree_log.py` for 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -46,6 +47,10 @@ class Chart(NamedTuple):
     def vectors(self) -> tuple[list[Tensor], list[Tensor]]:  # "b s n", "b s" by width from 2
         """The mantissas of all spans, and their scales."""
         return self.spans[2:], self.scales[2:]
+
+    def raw(self) -> Iterator[Tensor]:  # "b s n" by width from 2
+        """What the products of each width left, before it was scaled up."""
+        return (x * norm.clamp(max=1.0) for x, norm in zip(self.spans[2:], self.norms[2:], strict=True))
 
     def forget(self, index: Tensor) -> None:  # "k"
         """Leave nothing of some sentences, so that whatever they hold, infinities too, adds 0 to a gradient."""
@@ -106,7 +111,7 @@ def inside(f: Forest) -> Chart:
         top, shares = _shares(f.rules, chart, width)
         chart.tops.append(top)
         chart.shares.append(shares)
-        raw = step(f.rules, chart, width, leaves, chart.spans[width - 1], *slices(chart, width, num_words))
+        raw = step(f.rules, shares, width, leaves, chart.spans[width - 1], *slices(chart, width, num_words))
         norm = raw.amax(-1, keepdim=True)
         lows.append(raw.amin(-1))
         span = raw / norm.clamp(min=tiny)
@@ -132,8 +137,7 @@ def clear(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 def zeros_are_losses(f: Forest) -> Tensor:  # "b"
     """Whether an entry of 0 is to be taken for one that underflow took.
 
-    In float32 always: float64 can tell. There only where no weight is 0, because logarithms cost too much to be asked
-    about every rule that is none.
+    In float32 always: float64 can tell. There only where no weight is 0; elsewhere `tree_support` says which are none.
     """
     if f.log_leaf.dtype != torch.float64:
         return torch.ones_like(f.lengths, dtype=torch.bool)
@@ -199,13 +203,13 @@ def _shares(rules: Branch, chart: Chart, width: int) -> tuple[Tensor, list[Tenso
 
 
 def step(
-    rules: Branch, chart: Chart, width: int, leaves: Leaves, before: Tensor, left: Tensor, right: Tensor
+    rules: Branch, shares: list[Tensor], width: int, leaves: Leaves, before: Tensor, left: Tensor, right: Tensor
 ) -> Tensor:  # "b s n"
     """The spans of a width from those one word narrower (`before`), the words, and both sides of all other splits.
 
-    In units of exp(top). Differentiable in everything but the scales.
+    `shares` are those of the splits, kind by kind. In units of exp(top). Differentiable in everything but the scales.
     """
-    count = chart.leaf.shape[1] - width + 1
+    count = leaves.leaf_span.shape[1] - width + 1
     if width == 2:
         sides = [(rules.leaf_leaf, leaves.leaf_leaf_left[:, :-1, None], leaves.leaf_leaf_right[:, 1:, None])]
     else:
@@ -216,7 +220,7 @@ def step(
         if width > 3:
             sides.append((rules.span_span, left, right))
     by_head: dict[object, tuple[BinaryOperator, Tensor]] = {}
-    for (rule, one, other), share in zip(sides, chart.shares[width], strict=True):
+    for (rule, one, other), share in zip(sides, shares, strict=True):
         found = rule.combine(one * share, other)
         key = rule.head_of
         by_head[key] = (rule, found if key not in by_head else by_head[key][1] + found)
@@ -244,5 +248,5 @@ def roots(f: Forest, chart: Chart) -> Tops:
         scale = torch.where(here, chart.scales[width][:, 0], scale)
     top = largest(f.log_root)
     root = torch.exp(f.log_root - top)
-    total = (span.double() * root).sum(-1)
+    total = torch.where(scale > float("-inf"), (span.double() * root).sum(-1), 0.0)
     return Tops(total.log() + scale + top[:, 0].double(), span, root, total)

@@ -50,7 +50,7 @@ def gradients(  # weight "b"
             before = chart.spans[width - 1].detach().requires_grad_()
             left, right = (x.detach().requires_grad_() for x in slices(chart, width, num_words))
             log_weight = grad.new_zeros(*grad.shape[:2], grad.shape[2] if see else 1).requires_grad_()
-            raw = step(rules, chart, width, held, before, left, right)
+            raw = step(rules, chart.shares[width], width, held, before, left, right)
             tiny = torch.finfo(kind).tiny
             span = raw / chart.norms[width].clamp(min=tiny) * torch.exp(log_weight)
             outputs, given = [span], [grad]

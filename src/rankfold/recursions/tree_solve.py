@@ -15,7 +15,15 @@ from torch import Tensor
 from rankfold.errors import may_look
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.precision import products_in
-from rankfold.recursions import tree_log, tree_plain, tree_ranks, tree_ranks_back, tree_scaled, tree_scaled_back
+from rankfold.recursions import (
+    tree_log,
+    tree_plain,
+    tree_ranks,
+    tree_ranks_back,
+    tree_scaled,
+    tree_scaled_back,
+    tree_support,
+)
 from rankfold.recursions.tree_labels import Labels
 from rankfold.recursions.tree_potentials import Forest
 from rankfold.recursions.tree_scaled_back import SeeLabels
@@ -46,12 +54,23 @@ class Solution:
             self.log_z = torch.where(one, single, self.tops.log_z)
             sound = one | (self.chart.sound & tree_scaled.clear(self.tops.total, f.log_leaf.dtype))
             if may_look(sound):
+                sound &= ~self._lost_beside_zeros(sound & ~one)
                 self._widen((~sound).nonzero()[:, 0])
             else:  # inside a captured graph nothing can be repeated
                 self.log_z = torch.where(sound, self.log_z, float("nan"))
 
     def _products(self) -> AbstractContextManager[None]:
         return products_in("float32", self.forest.log_leaf.device)
+
+    def _lost_beside_zeros(self, asked: Tensor) -> Tensor:  # "b", "b" bool
+        """Which of some sentences lost entries that the chart took for weights of 0: in float64, beside such ones."""
+        f, out = self.forest, torch.zeros_like(asked)
+        if f.log_leaf.dtype != torch.float64:  # there zeros are losses
+            return out
+        index = (asked & ~tree_scaled.zeros_are_losses(f)).nonzero()[:, 0]
+        if len(index):
+            out[index] = tree_support.lost(f.take(index), (x[index] for x in self.chart.raw()))
+        return out
 
     def _widen(self, index: Tensor) -> None:
         """Repeat some sentences on the next rung: float64, then logarithms."""

@@ -1,0 +1,126 @@
+"""A low-rank matrix without its diagonal: no state follows itself, and nothing is ever subtracted.
+
+What a row less its diagonal entry would cancel, sums of the other states give exactly. States are cut into blocks:
+pairs inside a block are written out, pairs of different blocks go through the ranks, where each block receives
+the sum of all others. Read next: `operators/low_rank.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from rankfold.errors import ShapeError, UnsupportedError
+from rankfold.operators.by_rows import ByRows
+from rankfold.operators.low_rank import LowRank
+
+
+# Above this many blocks a table of all their pairs outgrows what is summed: it would have more than 1 MiB.
+MANY = 512
+
+
+class WithoutDiagonal(ByRows):
+    """A[z, y] = operator[z, y] for z != y, and 0 for z = y.   push and pull: about 2 z r + z s multiply-adds.
+
+    `s`, the states of a block, is the rank, or 16 if that is more: the written pairs, z s entries, then take as
+    much memory as a factor. Rows do not sum to 1: `RowScaled(op, 1 / op.pull(ones))` normalises them. Logarithms
+    and best predecessors visit the matrix in blocks of rows, z y r operations. Dense and banded operators
+    need none of this: set their diagonals to 0.
+    """
+
+    def __init__(self, operator: LowRank) -> None:
+        if not isinstance(operator, LowRank):
+            raise UnsupportedError(
+                f"WithoutDiagonal takes a LowRank, but got a {type(operator).__name__}.\n"
+                "  Of a Dense or Banded operator set the diagonal itself to 0."
+            )
+        if operator.shape[0] != operator.shape[1]:
+            raise ShapeError(f"only a square matrix has a diagonal, but this one maps {operator.shape}.")
+        self.operator = operator
+        self._kept: dict[tuple[bool, bool], tuple[Tensor, ...]] = {}  # once asked for, in each mode of autograd
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.operator.shape
+
+    @property
+    def log_scale(self) -> Tensor | float:
+        return self.operator.log_scale
+
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return self.operator.log_factors
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return self.operator.factors()
+
+    def with_factors(self, *factors: Tensor) -> Self:
+        return self.__class__(self.operator.with_factors(*factors))
+
+    def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        left, right, pairs = self._blocks()
+        return self._through(x, left, right, pairs)
+
+    def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
+        left, right, pairs = self._blocks()
+        return self._through(x, right, left, pairs.mT)
+
+    def _through(self, x: Tensor, first: Tensor, second: Tensor, pairs: Tensor) -> Tensor:
+        num_blocks, size, _ = first.shape
+        num_states = self.shape[0]
+        flat = pad(x.reshape(-1, num_states), (0, num_blocks * size - num_states))
+        by_block = flat.reshape(-1, num_blocks, size).transpose(0, 1)  # "k n s"
+        out = torch.baddbmm(by_block @ pairs, _of_others(by_block @ first), second.mT)
+        return out.transpose(0, 1).reshape(len(flat), -1)[:, :num_states].reshape(x.shape)
+
+    def _blocks(self) -> tuple[Tensor, ...]:  # "k s r", "k s r", "k s s"
+        """Both factors by blocks, and the pairs inside each."""
+        watched = torch.is_grad_enabled() and any(x.requires_grad for x in self.factors())
+        key = watched, torch.is_inference_mode_enabled()
+        if key not in self._kept:
+            left, right = self.operator.maps()
+            size, missing = self._sizes()
+            left, right = (pad(x, (0, 0, 0, missing)).reshape(-1, size, x.shape[1]) for x in (left, right.mT))
+            pairs = (left @ right.mT).masked_fill(_diagonal(size, left), 0.0)
+            self._kept[key] = left, right, pairs
+        return self._kept[key]
+
+    def _sizes(self) -> tuple[int, int]:
+        """How many states a block has, and how many are missing from the last."""
+        size = min(self.shape[0], max(16, self.operator.rank))
+        return size, -self.shape[0] % size
+
+    def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self.operator.rows(index).masked_fill(self._own(index), 0.0)
+
+    def log_rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self.operator.log_rows(index).masked_fill(self._own(index), float("-inf"))
+
+    def _own(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return torch.arange(self.shape[1], device=index.device) == index[:, None]
+
+    def push_loss(self) -> Tensor | float:  # "y"
+        return self.operator.push_loss() + self._inside_loss()
+
+    def pull_loss(self) -> Tensor | float:  # "z"
+        return self.operator.pull_loss() + self._inside_loss()
+
+    def _inside_loss(self) -> float:
+        """Of every pair of a block: the terms of its weight, the weight, its product."""
+        return (2.0 + self.operator.rank) * self._sizes()[0]
+
+
+def _of_others(sums: Tensor) -> Tensor:  # "k n r" -> "k n r"
+    """For each block the sum of all others: one product, or, of many blocks, those before and those after."""
+    if len(sums) <= MANY:
+        others = sums.new_ones(len(sums), len(sums)).masked_fill_(_diagonal(len(sums), sums), 0.0)
+        return (others @ sums.flatten(1)).reshape(sums.shape)
+    before = pad(sums[:-1].cumsum(0), (0, 0, 0, 0, 1, 0))
+    return before + pad(sums[1:].flip(0).cumsum(0).flip(0), (0, 0, 0, 0, 0, 1))
+
+
+def _diagonal(size: int, like: Tensor) -> Tensor:  # "k k"
+    return torch.eye(size, dtype=torch.bool, device=like.device)

@@ -1,0 +1,181 @@
+"""Semi-Markov chains: log Z over all segmentations and labels, its messages, and the state carried onwards.
+
+`log_z` is one autograd function: the forward pass stores what opens and closes at each frame, the backward pass
+runs the same sweep in reversed time. Read next: `recursions/semi_markov_solve.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import DomainError, UnsupportedError, may_look
+from rankfold.recursions import semi_markov_back, semi_markov_plain
+from rankfold.recursions.semi_markov_forward import forward
+from rankfold.recursions.semi_markov_potentials import Segments, SemiMarkovPotentials, checked, survival
+from rankfold.recursions.semi_markov_solve import Arithmetic, solve
+from rankfold.recursions.semi_markov_underflow import far_from_underflow
+
+__all__ = ["Messages", "SemiMarkovPotentials", "carry", "log_z", "messages", "survival"]
+
+
+class Messages(NamedTuple):
+    """What each frame knows of its past and of its future: logarithms, float64, -inf beyond a length."""
+
+    opened: Tensor  # "b t z"   log p(x_1..t-1, a segment of z begins at t)
+    closed: Tensor  # "b t z"   log p(x_1..t, a segment of z ends at t)
+    begun: Tensor  # "b t z"    log p(x_t..T | a segment of z begins at t)
+    after: Tensor  # "b t z"    log p(x_t+1..T | a segment of z ends at t), log_final included
+
+
+def log_z(p: SemiMarkovPotentials, arithmetic: Arithmetic = "scaled", *, strict: bool = False) -> Tensor:  # "b" float64
+    """Log-weight of each observed sequence, summed over all segmentations and labels.
+
+        log Z = log sum_{K, z_1..K, d_1..K}  initial[z_1]  prod_k duration[z_k, d_k] prod_{t in k} obs_t[z_k]
+                                             prod_k A[z_k, z_k+1]  final[z_K],        d_1 + .. + d_K = T
+
+    Cost: O(b t d z) additions and exponentials and one `push` a frame, O(b t z r) for a low-rank transition.
+    Memory O(b t z) and a few windows "b d z". Differentiable in every field, twice; d log Z / d log_obs is the
+    state posterior, d log Z / d log_duration the expected number of uses of each duration. Not the best
+    segmentation: see `viterbi_segments`. Always float64.
+
+    Open segments are kept in logarithms. The product with the transition is linear, on scaled vectors; what
+    underflow could have taken is bounded, and sequences that fail are repeated in float64, then in
+    logarithms, which `arithmetic="log"` asks for at once: worth it where frames differ by hundreds of nats
+    and many transitions are forbidden. An impossible sequence has -inf and zero gradients; `strict` raises
+    instead. While a CUDA graph is captured nothing can be repeated: those sequences are NaN, never wrong.
+    Source: the papers' HSMM (Chiu, Deng, Rush 2021, app. D), with low-rank products and without its
+    tensor of all durations and transitions.
+    """
+    if arithmetic not in get_args(Arithmetic):
+        raise UnsupportedError(f'arithmetic={arithmetic!r} is unknown; use "scaled" (fast) or "log" (any range).')
+    c = checked(p)
+    out: Tensor = _LogZ.apply(c, arithmetic, *c.tensors())
+    if strict and may_look(out):
+        _raise_if_impossible(out.detach())
+    return out
+
+
+def messages(p: SemiMarkovPotentials) -> Messages:
+    """What every frame knows of its past and its future, in logarithms, detached; exact at any range.
+
+        p(a segment of z begins at t | x) = exp(opened_t[z] + begun_t[z] - log Z)
+        p(a segment of z ends at t | x)   = exp(closed_t[z] + after_t[z] - log Z)
+
+    Cost: one pass in each direction in log arithmetic.
+    """
+    c = checked(p).detach()
+    with torch.no_grad():
+        run = solve(c, "log").run
+        uses = semi_markov_back.backward(c.double(), run, log=True)
+    both = (
+        (run.frames.opened, run.frames.log_before),
+        (run.frames.closed, run.frames.log_scale),
+        (uses.log_begun, uses.log_begun_scale),
+        (uses.log_after, uses.log_after_scale),
+    )
+    inside = c.inside().unsqueeze(-1)
+    return Messages(
+        *(torch.where(inside, (x + scale.unsqueeze(-1)).transpose(0, 1), float("-inf")) for x, scale in both)
+    )
+
+
+def carry(p: SemiMarkovPotentials) -> Tensor:  # "b d z"
+    """The segments still open after the last frame, by age, to be the next stretch's `log_initial`.
+
+        carried[d, z] = log p(a segment of z began d + 1 frames ago, and nothing is said of its end, x) - log Z
+
+    Then log Z of the stretches add up to that of the whole, exactly, whatever the weights are. All stretches but
+    the last are `censored`: the border cuts a segment, it does not end one. Detached: gradients stop at
+    the border, which is truncated back-propagation. Impossible sequences carry -inf.
+    """
+    c = checked(p).detach()
+    if not c.censored:
+        raise UnsupportedError(
+            "a sequence that goes on does not end a segment at the border, but censored is False.\n"
+            "  Set censored=True for every stretch but the last."
+        )
+    if p.log_final is not None:
+        raise UnsupportedError("a sequence that goes on has no end yet, but log_final ends it.\n  Leave log_final out.")
+    with torch.no_grad():
+        c = c.double()
+        run = forward(c, log=False)
+        carried, total = run.log_last, run.log_z
+        # Frames to come may lift any entry, so none may lack digits: those of which some do are repeated in logarithms.
+        doubtful = (~far_from_underflow(c, run)).nonzero()[:, 0]
+        if len(doubtful):
+            again = forward(c.take(doubtful), log=True)
+            carried[:, doubtful], total[doubtful] = again.log_last, again.log_z
+        out = (carried - torch.where(total > float("-inf"), total, 0.0)[:, None]).transpose(0, 1).to(p.log_obs.dtype)
+    missing = p.log_duration.shape[1] - out.shape[1]
+    return torch.cat([out, out.new_full((len(out), missing, out.shape[2]), float("-inf"))], 1) if missing else out
+
+
+class _LogZ(torch.autograd.Function):
+    """log Z with forward-backward over segments as its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, c: Segments, arithmetic: Arithmetic, *tensors: Tensor) -> Tensor:
+        ctx.segments = c = c.with_tensors(*(x.detach() for x in tensors))
+        ctx.solution = solve(c, arithmetic)
+        ctx.save_for_backward(*tensors)
+        out: Tensor = ctx.solution.log_z.clone()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (weight,) = grads
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[2:]
+        if torch.is_grad_enabled():
+            # The gradient will be differentiated: give autograd ordinary operations to follow.
+            # Views, because inputs may be made of one another: only the last step to each is asked for.
+            tensors = tuple(x.view_as(x) for x in tensors)
+            out, in_range = _retrace(ctx.segments.with_tensors(*tensors), ctx.solution.log_z)
+            asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
+            grads = torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True)
+            if not in_range:
+                solved = ctx.solution.gradients(weight.detach(), of_transition=any(wanted[4:]))
+                _expect_same(grads, [x for x, want in zip(solved, wanted, strict=False) if want])
+            found = iter(grads)
+        else:
+            solved = ctx.solution.gradients(weight, of_transition=any(wanted[4:]))
+            every = (x.to(like.dtype) for x, like in zip(solved, tensors, strict=False))
+            found = iter([x for x, want in zip(every, wanted, strict=False) if want])
+        return (None, None, *(next(found) if want else None for want in wanted))
+
+
+def _retrace(c: Segments, known: Tensor) -> tuple[Tensor, bool]:  # "b" -> "b"
+    """log Z as ordinary operations, impossible sequences as constants; and whether it is exact at any range."""
+    possible = (known > float("-inf")).nonzero()[:, 0]
+    if not len(possible):
+        return known + torch.zeros_like(known, requires_grad=True), True
+    op = c.transition
+    zeros = any(
+        factor.requires_grad and not is_log and bool((factor == 0).any())
+        for factor, is_log in zip(op.factors(), op.log_factors, strict=True)
+    )
+    plain = semi_markov_plain.log_z_scaled if zeros else semi_markov_plain.log_z
+    return known.index_copy(0, possible, plain(c.take(possible))), not zeros
+
+
+def _expect_same(found: Sequence[Tensor], known: Sequence[Tensor]) -> None:
+    """Raise unless a gradient on scaled vectors is the known one: where the range is too wide for them it is not."""
+    for one, other in zip(found, known, strict=True):
+        if not torch.allclose(one.detach(), other.to(one.dtype), rtol=2.0**-12, atol=2.0**-12):
+            raise UnsupportedError(
+                "a posterior of a sequence whose range exceeds float64 was to be differentiated in transition\n"
+                "  weights some of which are exactly zero. Build the transition with from_log(...)."
+            )
+
+
+def _raise_if_impossible(out: Tensor) -> None:
+    impossible = (out == float("-inf")).nonzero()[:, 0]
+    if len(impossible):
+        raise DomainError(
+            f"sequence {int(impossible[0])} is impossible: no segmentation has any weight"
+            f"{f', and so are {len(impossible) - 1} more' if len(impossible) > 1 else ''}.\n"
+            "  Look for frames of weight zero in every state, and for durations that cannot add up to the length."
+        )

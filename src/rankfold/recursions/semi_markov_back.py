@@ -1,0 +1,262 @@
+"""The backward pass of a semi-Markov chain: how often everything is used, and the gradients made of it.
+
+The same sweep in reversed time: what opens a segment backwards is the future after its end. A segment that begins
+at a frame is seen with all its durations at once; their posteriors, added up from the longest down, are the
+posteriors of the frames it covers. Sums of weights only, nothing subtracted. Read next: `semi_markov_sweep.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.recursions.factors import factor_gradients
+from rankfold.recursions.semi_markov_forward import Run
+from rankfold.recursions.semi_markov_potentials import Segments
+from rankfold.recursions.semi_markov_sweep import Linear, Logs, Sweep, exp_, sweep
+
+
+class Uses(NamedTuple):
+    """Posteriors of each sequence; 0 beyond its length and if it is impossible."""
+
+    states: Tensor  # "t b z"            of the state of a frame
+    starts: Tensor  # "t b z"            of a segment that begins at a frame
+    ends: Tensor  # "t b z"              of a segment that ends at a frame
+    durations: Tensor  # "d b z"         how often each duration is used, in expectation
+    cuts: Tensor | None  # "d b z"       the last segment by what was seen of it, where the end may cut it
+    carried: Tensor | None  # "d b z"    the segment that was carried in, by its age
+    log_begun: Tensor  # "t b z"         log p(frames from t on | a segment begins at t), over log_begun_scale
+    log_begun_scale: Tensor  # "t b"     float64
+    log_after: Tensor  # "t b z"         log p(frames after t | a segment ends at t), over log_after_scale
+    log_after_scale: Tensor  # "t b"     float64
+    trusted: Tensor  # "b"               whether the posteriors account for all of Z
+
+
+class _Reversed:
+    """Sequences turned around, each within its own length: step u is frame length - 1 - u."""
+
+    def __init__(self, c: Segments, num_steps: int) -> None:
+        steps = torch.arange(num_steps, device=c.lengths.device)[:, None]
+        self._index = c.lengths - 1 - steps
+        self.beyond = -1 - self._index  # "u b"   frames before the first, 0 for the one just before it
+        self._here = torch.arange(len(c.lengths), device=c.lengths.device)
+        self._inside = self._index >= 0
+        self._straight = not c.ragged and num_steps == c.log_obs.shape[1]
+
+    def __call__(self, x: Tensor, fill: float | bool = 0.0) -> Tensor:  # "t b ..." -> "u b ...", or back
+        """The entries in reversed order, `fill` beyond the length."""
+        if self._straight:
+            return x.flip(0)
+        inside = self._inside if x.ndim == 2 else self._inside.unsqueeze(-1)
+        return torch.where(inside, x[self._index.clamp(0), self._here], fill)
+
+    def outside(self, x: Tensor) -> Tensor:  # "d b z" -> "u b z"
+        """Entries for the frames before the first, nearest first; meaningless inside."""
+        return x[self.beyond.clamp(0, len(x) - 1), self._here]
+
+
+def backward(c: Segments, run: Run, *, log: bool) -> Uses:
+    """All posteriors. Those of a frame's states sum to 1 unless something was lost: then it is not trusted."""
+    num_frames, num_ages = len(run.log_obs), c.longest
+    turn = _Reversed(c, num_frames + num_ages * c.carried)
+    back = _Reversed(c, num_frames)
+    log_z = torch.where(run.log_z == float("-inf"), float("inf"), run.log_z)
+    log_obs, log_path = turn(run.log_obs), turn(run.log_top).cumsum(0)
+    opened, scale = turn(run.frames.opened, float("-inf")), turn(run.frames.log_before) - log_z
+    if c.carried:
+        before = turn.outside(c.log_initial.transpose(0, 1))
+        outside = ((turn.beyond >= 0) & (turn.beyond < num_ages)).unsqueeze(-1)
+        opened = torch.where(outside, before, opened)
+    tally = _Tally(c, opened, scale, turn.beyond if c.carried else None)
+    line = Logs(c.transition, back=True) if log else Linear(c.transition, log_obs, back=True)
+    ending = c.closings() if c.censored else None
+    run_back = sweep(line, c.log_final, log_obs, log_path, c.durations(), closings=ending, seen=tally.add)
+    log_begun = run_back.closed if log else run_back.closed.log()
+    begun_scale = run_back.log_scale if log else run_back.log_scale + run_back.top
+    frames = run.frames
+    log_after, after_scale = back(run_back.opened[:num_frames]), back(run_back.log_before[:num_frames])
+    here = frames.closed if log else frames.closed.log()
+    here_scale = frames.log_scale + after_scale - log_z + (0.0 if log else frames.top)
+    inside = c.inside().mT
+    ends = torch.exp(here + log_after + here_scale.to(here.dtype).unsqueeze(-1))
+    if c.censored:  # what the end cuts does not end there
+        ends = torch.where((inside & ~_last(inside)).unsqueeze(-1), ends, 0.0)
+    uses = Uses(
+        back(tally.states[:num_frames]),
+        back(tally.starts[:num_frames]),
+        torch.where(inside.unsqueeze(-1), ends, 0.0),
+        tally.durations,
+        tally.cuts,
+        tally.carried(c.lengths) if c.carried else None,
+        back(log_begun[:num_frames]),
+        back(begun_scale[:num_frames]),
+        log_after,
+        after_scale,
+        torch.ones_like(c.lengths, dtype=torch.bool),
+    )
+    return (
+        uses
+        if log
+        else uses._replace(trusted=_trusted(c, run, uses, back(_small(c, run_back)[:num_frames], fill=False)))
+    )
+
+
+class _Tally:
+    """Adds up the posteriors of segments, some beginnings at a time, all their durations at once."""
+
+    def __init__(self, c: Segments, opened: Tensor, scale: Tensor, beyond: Tensor | None) -> None:
+        self._opened, self._scale, self._beyond = opened, scale, beyond
+        self.states, self.starts = torch.zeros_like(opened), torch.zeros_like(opened)
+        self.durations = opened.new_zeros(c.longest, *opened.shape[1:])
+        self.cuts = torch.zeros_like(self.durations) if c.censored else None
+
+    def add(self, first: int, closing: Tensor, log_scale: Tensor) -> None:  # "s d b z", "s b"
+        at = slice(first, first + len(closing))
+        factor = self._opened[at] + (self._scale[at] + log_scale).to(closing.dtype).unsqueeze(-1)
+        share = exp_(torch.add(closing, factor.unsqueeze(1), out=closing))
+        num_ages = closing.shape[1]
+        if self._beyond is not None:  # a segment that was carried in has not ended before
+            ages = torch.arange(num_ages, device=share.device)[:, None]
+            share.mul_((ages >= self._beyond[at].unsqueeze(1)).unsqueeze(-1))
+        covering = torch.zeros_like(share[:, 0])  # by segments of more than this age, from the longest down
+        for age in reversed(range(num_ages)):
+            covering += share[:, age]
+            begin = max(first, age)
+            if begin < at.stop:
+                self.states[begin - age : at.stop - age] += covering[begin - first :]
+        self.starts[at] = covering
+        if self.cuts is not None:
+            for step in range(first, min(at.stop, num_ages)):
+                self.cuts[step] = share[step - first, step]
+                share[step - first, step] = 0.0
+        self.durations += share.sum(0)
+
+    def carried(self, lengths: Tensor) -> Tensor:  # "d b z"
+        """Of the segments that were carried in, by age."""
+        index = lengths + torch.arange(len(self.durations), device=lengths.device)[:, None]
+        return self.starts[index, torch.arange(len(lengths), device=lengths.device)]
+
+
+def _last(inside: Tensor) -> Tensor:  # "t b" -> "t b"
+    return inside & ~torch.cat([inside[1:], torch.zeros_like(inside[:1])])
+
+
+def _small(c: Segments, back: Sweep) -> Tensor:  # "u b z"
+    """Which futures after a segment's end are too small for all their digits."""
+    one = torch.ones_like(c.log_final[:1])
+    missing = (c.longest + 1) * c.transition.pull(one).to(one.dtype) + c.transition.pull_loss()
+    info = torch.finfo(one.dtype)
+    least = missing.log() + torch.full_like(missing, info.tiny / info.eps).log() + c.transition.log_scale
+    small = back.opened[1:] - back.top[:-1].unsqueeze(-1) < least
+    return torch.cat([torch.zeros_like(small[:1]) if len(small) else small.new_zeros(back.opened.shape), small])
+
+
+def _trusted(c: Segments, run: Run, uses: Uses, small: Tensor) -> Tensor:  # "b"
+    """Whether the states of every frame have all the mass, and what lacks digits has none to speak of.
+
+    Messages only ever lose mass, but for those too small for their digits: posteriors that sum to 1 lost none.
+    """
+    info = torch.finfo(uses.states.dtype)
+    num_frames = len(uses.states)
+    logs = run.frames.log_scale.abs() + uses.log_begun_scale.abs()
+    tolerance = 16 * info.eps * (num_frames + 8) + (num_frames + 8) * 2.0**-52 * logs
+    whole = (uses.states.double().sum(-1) - 1).abs() <= tolerance
+    clear = torch.where(small, uses.ends, 0.0).double().sum(-1) <= tolerance
+    bounded = targets(c, run, uses).amax(-1) <= info.max**0.75
+    impossible = run.log_z == float("-inf")
+    return (torch.where(c.inside().mT, whole & clear & bounded, True)).all(0) | impossible
+
+
+def targets(c: Segments, run: Run, uses: Uses) -> Tensor:  # "t b z"
+    """target[y] at t, where source[z] A[z, y] target[y] is the expected use of z -> y between frames t - 1 and t."""
+    log_z = torch.where(run.log_z == float("-inf"), float("inf"), run.log_z)
+    source = run.frames.top + run.frames.log_scale
+    first = torch.zeros_like(source[:1]) if run.border is None else run.border.top + run.border.log_scale
+    scale = torch.cat([first, source[:-1]]) + uses.log_begun_scale - log_z + c.transition.log_scale
+    return torch.exp(uses.log_begun + scale.to(uses.log_begun.dtype).unsqueeze(-1))
+
+
+def gradients(
+    c: Segments,
+    run: Run,
+    uses: Uses,
+    weight: Tensor,  # "b"
+    elsewhere: Tensor | None,  # "b"
+    *,
+    log: bool,
+    of_transition: bool,
+) -> list[Tensor]:
+    """d (weight . log_z) / d (log_initial, log_duration, log_obs, log_final, *factors), but for those elsewhere."""
+    weight = weight.to(uses.states.dtype)[:, None]
+
+    def weighed(x: Tensor) -> Tensor:  # "... b z"
+        x = x * weight
+        return x if elsewhere is None else x.masked_fill_(elsewhere[:, None], 0.0)
+
+    states = weighed(uses.states)
+    initial = states[0].clone() if uses.carried is None else weighed(uses.carried).transpose(0, 1)
+    last = states[c.lengths - 1, torch.arange(len(c.lengths), device=c.lengths.device)]
+    durations = torch.zeros_like(c.log_duration)
+    durations[:, : c.longest] = weighed(uses.durations).sum(1).mT
+    if uses.cuts is not None:
+        durations += _through_survival(c, weighed(uses.cuts).sum(1))
+    grads = [initial, durations, states.transpose(0, 1), last]
+    if not of_transition:
+        return grads
+    return [*grads, *(_of_logs if log else _of_factors)(c, run, uses, weighed)]
+
+
+def _through_survival(c: Segments, grad: Tensor) -> Tensor:  # "d z" -> "z d"
+    with torch.inference_mode(False), torch.enable_grad():
+        log_duration = c.log_duration.detach().clone().requires_grad_()
+        closings = c._replace(log_duration=log_duration).closings()
+        return torch.autograd.grad(closings, log_duration, grad.clone(), materialize_grads=True)[0]
+
+
+def _of_factors(c: Segments, run: Run, uses: Uses, weighed: object) -> tuple[Tensor, ...]:
+    assert callable(weighed)
+    target = torch.where(c.inside().mT.unsqueeze(-1), weighed(targets(c, run, uses)), 0.0)
+    source = run.frames.closed[:-1]
+    if run.border is not None:
+        source = torch.cat([run.border.closed, source])
+    return factor_gradients(c, source, target[len(target) - len(source) :], log=False)
+
+
+def _of_logs(c: Segments, run: Run, uses: Uses, weighed: object) -> tuple[Tensor, ...]:
+    """In logs no range is too wide; at linear weights of exactly zero from the linear product, as for chains."""
+    assert callable(weighed)
+    log_z = torch.where(run.log_z == float("-inf"), float("inf"), run.log_z)
+    source = run.frames.closed[:-1] + run.frames.log_scale[:-1].unsqueeze(-1)
+    if run.border is not None:
+        source = torch.cat([run.border.closed, source])
+    grads = factor_gradients(c, source, weighed(uses.starts)[len(uses.starts) - len(source) :], log=True)
+    op = c.transition
+    zeros = [not is_log and bool((f == 0).any()) for f, is_log in zip(op.factors(), op.log_factors, strict=True)]
+    if not any(zeros):
+        return grads
+    begun = (uses.log_begun + uses.log_begun_scale.unsqueeze(-1))[len(uses.starts) - len(source) :]
+    inside = c.inside().mT[len(uses.starts) - len(source) :].unsqueeze(-1)
+    sides = _balanced(source, torch.where(inside, begun, float("-inf")), log_z - op.log_scale)
+    linear = factor_gradients(c, sides[0], weighed(sides[1]), log=False)
+    return tuple(
+        torch.where(factor == 0, line, by_log) if zero else by_log
+        for factor, zero, by_log, line in zip(op.factors(), zeros, grads, linear, strict=True)
+    )
+
+
+def _balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor) -> tuple[Tensor, Tensor]:
+    """Linear sides of every transition: source[z] B[z, y] target[y] is its expected use.
+
+    log Z is split so that the largest entries of both sides are equal. Then nothing that counts is lost, and
+    only derivatives above 10^246 are cut: entries at the 0.4th power of the largest number.
+    """
+    high, low = log_source.amax(-1, keepdim=True), log_z[:, None] - log_target.amax(-1, keepdim=True)
+    centre = (high + low) / 2
+    centre = torch.where(centre.abs() < float("inf"), centre, 0.0)
+    top = torch.finfo(log_source.dtype).max ** 0.4
+    return (
+        torch.exp(log_source - centre).clamp(max=top),
+        torch.exp(log_target - (log_z[:, None] - centre)).clamp(max=top),
+    )
