@@ -74,7 +74,7 @@ def test_factored_rules(shared: bool, shallow: bool) -> None:
 
 def test_simple_rules() -> None:
     rules = stirred(SimpleRules(N, P, D, 1, drawing()))
-    parent = rules.parent(rules.symbol[:N])
+    parent = rules.parent(rules.symbol[:N]) * D**-0.5
     left, right = (torch.softmax(parent @ side(rules.symbol).mT, 1) for side in (rules.left, rules.right))
     expect_rules(rules(), torch.einsum("al,ar->alr", left, right))
 

@@ -63,9 +63,9 @@ class FactoredRules(nn.Module):
 class SimpleRules(nn.Module):
     """T[a, l, r] = left[a, l] right[a, r]: both children given the parent, each by itself.
 
-        left = softmax_l(f0(e_a) . f1(e_l))          right = softmax_r(f0(e_a) . f2(e_r))
+        left = softmax_l(f0(e_a) . f1(e_l) / sqrt(d))          right = softmax_r(f0(e_a) . f2(e_r) / sqrt(d))
 
-    Rules of rank n whose head is the identity. Cost: 2 n (n + p) d multiply-adds, memory 2 n (n + p).
+    The square root keeps products of two networks, d terms, from being all or nothing at the start. Rules of rank n whose head is the identity. Cost: 2 n (n + p) d multiply-adds, memory 2 n (n + p).
     Source: Liu, Yang, Kim, Tu 2023, the simple PCFG.
     """
 
@@ -81,7 +81,7 @@ class SimpleRules(nn.Module):
         return self.symbol[self.num_spans :]
 
     def forward(self) -> Branch:
-        parent = self.parent(self.symbol[: self.num_spans])
+        parent = self.parent(self.symbol[: self.num_spans]) * self.symbol.shape[1] ** -0.5
         left = linear_softmax(parent, self.left(self.symbol)).share
         right = linear_softmax(parent, self.right(self.symbol)).share
         return factored(None, left, right, self.num_spans)
