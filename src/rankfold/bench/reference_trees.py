@@ -128,7 +128,7 @@ def _rankpcfg(tensors: Tensors, config: GrammarConfig) -> Factors:
 
 def _spcfg(tensors: Tensors, config: GrammarConfig) -> Factors:
     symbol = tensors["rules.symbol"]
-    parent = network(tensors, "rules.parent", symbol[: config.num_nonterminals])
+    parent = network(tensors, "rules.parent", symbol[: config.num_nonterminals]) * symbol.shape[1] ** -0.5
     left, right = (
         torch.softmax(network(tensors, f"rules.{side}", symbol) @ parent.mT, 0) for side in ("left", "right")
     )

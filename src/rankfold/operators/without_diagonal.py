@@ -17,7 +17,6 @@ from rankfold.errors import ShapeError, UnsupportedError
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.low_rank import LowRank
 
-
 # Above this many blocks a table of all their pairs outgrows what is summed: it would have more than 1 MiB.
 MANY = 512
 
