@@ -29,7 +29,7 @@ example:
   rankfold train --recipe small-lhmm --data ptb --out runs/small
   rankfold train --recipe small-lhmm --set model.num_states=256 --set train.updates=100 --data ptb --out runs/tiny
   rankfold train --resume --data ptb --out runs/small
-  rankfold train --recipe small-rankpcfg --data treebank/gum --out runs/grammar
+  rankfold train --recipe small-tnpcfg --data treebank/gum --out runs/grammar
   rankfold train --list"""
 
 
