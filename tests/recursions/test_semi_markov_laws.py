@@ -6,6 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfold import Banded, ChainPotentials, Dense, LowRank, SemiMarkovPotentials, UnsupportedError, chain, semi_markov
+from rankfold.recursions.semi_markov_forward import forward
+from rankfold.recursions.semi_markov_potentials import checked
+from rankfold.recursions.semi_markov_underflow import far_from_underflow
 from tests.recursions.build import INF, NAN, seeded
 from tests.recursions.segment_batches import EXACT, batch, leaves, true_log_z
 
@@ -92,6 +95,7 @@ def test_durations_longer_than_the_sequence_are_not_used(seed: int, extra: int) 
     p = batch(3, 4, [4, 2], seed=seed)
     more = torch.cat([p.log_duration, torch.randn(3, extra, generator=seeded(seed), dtype=torch.float64)], 1)
     q, tensors = leaves(p._replace(log_duration=more))
+    assert checked(q).longest == 4
     value = semi_markov.log_z(q)
     assert (value == semi_markov.log_z(p)).all()
     assert (torch.autograd.grad(value.sum(), tensors[1])[0][:, 4:] == 0).all()
@@ -183,6 +187,24 @@ def test_durations_that_nothing_can_close_yet(dtype: torch.dtype) -> None:
     # Rounding of float32 logarithms of a few units.
     close = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else EXACT
     torch.testing.assert_close(value, true_log_z(p), **close)
+    # Where nothing closes nothing is pushed, so nothing can be missing: no second look, also where none is possible.
+    c = checked(p)
+    assert far_from_underflow(c, forward(c, log=False)).tolist() == [True, True, True]
+
+
+def test_what_is_carried_keeps_every_digit() -> None:
+    """800 nats below is beyond float64, and 2,000 nats of the next stretch bring it back."""
+    p = SemiMarkovPotentials(
+        torch.tensor([0.0, -800.0], dtype=torch.float64),
+        Dense(torch.eye(2, dtype=torch.float64)),
+        torch.zeros(2, 2, dtype=torch.float64),
+        torch.zeros(1, 6, 2, dtype=torch.float64),
+    )
+    p.log_obs[0, 4, 0] = -2000.0
+    first = p._replace(log_obs=p.log_obs[:, :4], censored=True)
+    rest = p._replace(log_obs=p.log_obs[:, 4:], log_initial=semi_markov.carry(first))
+    together = semi_markov.log_z(first) + semi_markov.log_z(rest)
+    torch.testing.assert_close(together, true_log_z(p._replace(lengths=torch.tensor([6]))), **EXACT)
 
 
 def test_low_rank_takes_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rankfold import Dense, DomainError, LowRank, SemiMarkovPotentials, ShapeError, UnsupportedError, semi_markov
-from rankfold.recursions import semi_markov_solve
+from rankfold.recursions import semi_markov_back, semi_markov_solve
+from rankfold.recursions.semi_markov_forward import forward
 from rankfold.recursions.semi_markov_potentials import checked
 from rankfold.recursions.semi_markov_solve import Solution, solve
 from tests.recursions.build import INF, seeded
@@ -71,23 +72,36 @@ def test_ordinary_sequences_stay_on_the_first_rung(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(grads[2].sum(-1)[0], torch.ones(50), rtol=0.0, atol=1e-3)
 
 
-def test_untrusted_posteriors_are_repeated() -> None:
-    """The backward pass of its own loses what lies far below: all paths end in the state that was unlikely before."""
-    dtype = torch.float32
-    log_obs = torch.zeros(1, 3, 2, dtype=dtype)
-    log_initial = torch.tensor([0.0, -120.0], dtype=dtype)
-    log_final = torch.tensor([-240.0, 0.0], dtype=dtype)
-    weight = torch.eye(2, dtype=dtype)
-    p = SemiMarkovPotentials(log_initial, Dense(weight), torch.zeros(2, 2, dtype=dtype), log_obs, None, log_final)
-    p, tensors = leaves(p)
-    exact, doubles = leaves(doubled(p))
+@pytest.mark.parametrize("lost", ["mass", "digits"])
+def test_posteriors_that_do_not_account_for_z_are_not_trusted(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    c = checked(batch(3, 3, [6, 4], dtype=torch.float32))
+    run = forward(c, log=False)
+    assert semi_markov_back.backward(c, run, log=False).trusted.tolist() == [True, True]
+    if lost == "mass":
+        run = run._replace(log_z=run.log_z + torch.tensor([0.0, 0.01], dtype=torch.float64))
+    else:
+        small = torch.zeros(6, 2, 3, dtype=torch.bool)
+        small[2, 1] = True
+        monkeypatch.setattr(semi_markov_back, "_small", lambda c, back: small)
+    assert semi_markov_back.backward(c, run, log=False).trusted.tolist() == [True, False]
+
+
+def test_untrusted_posteriors_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, tensors = leaves(batch(3, 3, [6, 4], dtype=torch.float32))
     value = semi_markov.log_z(p)
-    torch.testing.assert_close(value, semi_markov.log_z(exact, "log"), rtol=1e-6, atol=0.0)
-    truth = torch.autograd.grad(semi_markov.log_z(exact, "log").sum(), doubles)
-    # The derivative at the weight of zero that leads from 0 to 1 is exp(120), which float32 cannot hold.
-    for one, other in zip(torch.autograd.grad(value.sum(), tensors)[:4], truth[:4], strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
-    assert rungs(value.grad_fn.solution) == [([0], [])]
+    expected = torch.autograd.grad(value.sum(), tensors, retain_graph=True)
+    value = semi_markov.log_z(p)
+    trusted = semi_markov_back._trusted
+
+    def never_the_first(c: Any, *args: Any) -> torch.Tensor:
+        found = trusted(c, *args)
+        return found & (torch.arange(2) > 0) if c.log_obs.dtype == torch.float32 else found
+
+    monkeypatch.setattr(semi_markov_back, "_trusted", never_the_first)
+    for _ in range(2):
+        for one, other in zip(torch.autograd.grad(value.sum(), tensors, retain_graph=True), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        assert rungs(value.grad_fn.solution) == [([0], [])]
 
 
 def test_long_sequences_keep_their_digits() -> None:
@@ -104,7 +118,8 @@ def test_captured_graphs_look_at_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     """Sequences that would have to be repeated are NaN, the others as ever."""
     p = separated(1000.0, torch.float32)
     ordinary = batch(2, 2, [5, 4], dtype=torch.float32)
-    monkeypatch.setattr(semi_markov_solve, "may_look", lambda x: False)
+    for module in (semi_markov_solve, semi_markov_back):
+        monkeypatch.setattr(module, "may_look", lambda x: False)
     value = semi_markov.log_z(p)
     assert value[0].isnan()
     at, tensors = leaves(ordinary)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from rankfold import LowRank, UnsupportedError, semi_markov
+from rankfold import Dense, LowRank, RowScaled, UnsupportedError, semi_markov
+from rankfold.recursions.semi_markov_back import _balanced
 from tests.operators.cases import CASES, Case
 from tests.oracles import semi_markov as oracle
 from tests.recursions.build import BY_NAME, INF, seeded
@@ -78,8 +79,26 @@ def test_a_gradient_that_will_be_differentiated_is_the_same(problem: dict) -> No
         torch.testing.assert_close(one, other.detach(), **EXACT)
 
 
-@pytest.mark.parametrize("censored", [False, True])
-@pytest.mark.parametrize("name", ["dense", "low_rank_2", "banded_log"])
+def test_second_derivatives_at_zeros_beside_a_scale() -> None:
+    """Rows that are switched off, of a matrix whose largest log-weight is kept apart."""
+    g = seeded(6)
+    dense = Dense.from_log(torch.randn(3, 3, generator=g, dtype=torch.float64) + 20.0)
+    op = RowScaled(dense, torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64))
+    p, tensors = leaves(batch(3, 3, [5, 2], seed=7, transition=op))
+    value = semi_markov.log_z(p).sum()
+    plain = torch.autograd.grad(value, tensors, create_graph=True)
+    for one, other in zip(torch.autograd.grad(value, tensors), plain, strict=True):
+        torch.testing.assert_close(one, other.detach(), **EXACT)
+
+
+def test_both_sides_of_a_move_are_held() -> None:
+    """Two moves of weight zero and use 1 each, whose sources lie 500 nats apart."""
+    log_source = torch.tensor([[[500.0, 0.0]]], dtype=torch.float64)
+    source, target = _balanced(log_source, -log_source, torch.zeros(1, dtype=torch.float64))
+    torch.testing.assert_close(source * target, torch.ones(1, 1, 2, dtype=torch.float64), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize(("name", "censored"), [("dense", True), ("low_rank_2", False), ("banded_log", True)])
 def test_numerical_derivatives(name: str, censored: bool) -> None:
     op = BY_NAME[name].build(3, seeded(1), torch.float64)
     p = batch(3, 2, [3, 2], seed=3, censored=censored, final=True, transition=op)

@@ -7,11 +7,13 @@ posteriors of the frames it covers. Sums of weights only, nothing subtracted. Re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rankfold.errors import may_look
 from rankfold.recursions.factors import factor_gradients
 from rankfold.recursions.semi_markov_forward import Run
 from rankfold.recursions.semi_markov_potentials import Segments
@@ -215,8 +217,7 @@ def _through_survival(c: Segments, grad: Tensor) -> Tensor:  # "d z" -> "z d"
         return torch.autograd.grad(closings, log_duration, grad.clone(), materialize_grads=True)[0]
 
 
-def _of_factors(c: Segments, run: Run, uses: Uses, weighed: object) -> tuple[Tensor, ...]:
-    assert callable(weighed)
+def _of_factors(c: Segments, run: Run, uses: Uses, weighed: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
     target = torch.where(c.inside().mT.unsqueeze(-1), weighed(targets(c, run, uses)), 0.0)
     source = run.frames.closed[:-1]
     if run.border is not None:
@@ -224,16 +225,18 @@ def _of_factors(c: Segments, run: Run, uses: Uses, weighed: object) -> tuple[Ten
     return factor_gradients(c, source, target[len(target) - len(source) :], log=False)
 
 
-def _of_logs(c: Segments, run: Run, uses: Uses, weighed: object) -> tuple[Tensor, ...]:
+def _of_logs(c: Segments, run: Run, uses: Uses, weighed: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
     """In logs no range is too wide; at linear weights of exactly zero from the linear product, as for chains."""
-    assert callable(weighed)
     log_z = torch.where(run.log_z == float("-inf"), float("inf"), run.log_z)
     source = run.frames.closed[:-1] + run.frames.log_scale[:-1].unsqueeze(-1)
     if run.border is not None:
         source = torch.cat([run.border.closed, source])
     grads = factor_gradients(c, source, weighed(uses.starts)[len(uses.starts) - len(source) :], log=True)
     op = c.transition
-    zeros = [not is_log and bool((f == 0).any()) for f, is_log in zip(op.factors(), op.log_factors, strict=True)]
+    zeros = [
+        not is_log and (not may_look(factor) or bool((factor == 0).any()))
+        for factor, is_log in zip(op.factors(), op.log_factors, strict=True)
+    ]
     if not any(zeros):
         return grads
     begun = (uses.log_begun + uses.log_begun_scale.unsqueeze(-1))[len(uses.starts) - len(source) :]

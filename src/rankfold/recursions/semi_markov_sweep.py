@@ -146,12 +146,16 @@ def sweep(
         if step < num_steps - 1:
             opened.append(line.open(x))
             line.log_opened(opened[-1], top, out=fronts[there])
-    scale = log_path + torch.stack(shifts)
+    return _stacked(line, entry, closed, tops, opened, log_path + torch.stack(shifts))
+
+
+def _stacked(
+    line: Line, entry: Tensor, closed: list[Tensor], tops: list[Tensor], opened: list[Tensor], scale: Tensor
+) -> Sweep:
     top = torch.stack(tops)
-    first = entry.to(log_obs.dtype).expand(1, num_sequences, num_states)
     rest = [line.log_opened(torch.stack(opened), top[:-1])] if opened else []
     before = torch.cat([torch.zeros_like(scale[:1]), scale[:-1]])
-    return Sweep(torch.cat([first, *rest]), before, torch.stack(closed), top[..., 0], scale)
+    return Sweep(torch.cat([entry[None], *rest]), before, torch.stack(closed), top[..., 0], scale)
 
 
 class _Slots:
