@@ -148,7 +148,7 @@ def test_a_run_of_no_row(folder: Path) -> None:
     add(folder, "mine", "small-spcfg", "ptb-text", 33.0, 400.0)
     assert results.main([str(folder), "--no-picture"]) == 0
     (line,) = lines(folder, "ptb", "mine")
-    assert line[:3] == ["mine; 32 / 64", "-", "33.0"]
+    assert line[:3] == ["mine; 60 / 120", "-", "33.0"]
 
 
 def test_pictures(folder: Path) -> None:
