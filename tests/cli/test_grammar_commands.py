@@ -290,11 +290,11 @@ def test_a_vocabulary_of_the_other_kind(tmp_path: Path, capsys: Captured) -> Non
 def test_explain_says_how_long_a_sentence_may_be(capsys: Captured) -> None:
     assert main(["explain", "small-npcfg", "--set", "train.memory=0.25", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
-    assert "npcfg, 32 nonterminals, 64 preterminals" in out
+    assert "npcfg, 60 nonterminals, 120 preterminals" in out
     assert "a sentence may have up to" in out
     assert main(["explain", "small-npcfg", "--set", "train.memory=0.25", "--device", "cpu", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["num_nonterminals"] == 32
+    assert found["num_nonterminals"] == 60
     longest = found["training"]["longest_sentence"]
     assert main(["explain", "small-npcfg", "--set", "train.memory=0.25", "--length", str(2 * longest)]) == 0
     assert f"more than {longest} words" in capsys.readouterr().out

@@ -212,7 +212,7 @@ def test_a_sentence_too_long_for_the_memory_is_told_before_starting() -> None:
     assert 50 < limit < 2000
     assert need(config, Text(5000, limit, limit), "cpu").total <= memory
     assert need(config, Text(5000, limit + 4, limit + 4), "cpu").total > memory
-    with pytest.raises(UnsupportedError, match=rf"npcfg of 32 nonterminals(.|\n)*more than {limit} words"):
+    with pytest.raises(UnsupportedError, match=rf"npcfg of 60 nonterminals(.|\n)*more than {limit} words"):
         fit(config, Text(5000, 40, 2 * limit), "cpu", memory)
     with pytest.raises(UnsupportedError, match=rf"data.max_length={limit} \(the longest sentence has {2 * limit}"):
         fit(config, Text(5000, 2 * limit, 40), "cpu", memory)
