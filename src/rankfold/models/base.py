@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
+from rankfold.models.config import PlanName
 from rankfold.models.grammar_config import AnyConfig
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plans
@@ -74,6 +75,15 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials]):
     @abstractmethod
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         """What a gradient step costs, in operations and bytes, for each order of summing out; the cheapest first."""
+
+    def cheapest(self, plan: PlanName, batch: Batch) -> PlanName:
+        """The order of summing out that was asked for; "auto": the cheapest for a batch of this shape."""
+        if plan != "auto":
+            return plan
+        num, length = batch.words.shape
+        precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
+        best = self.plan(num, length, batch.words.device.type, precision).best
+        return "rank" if best.order == "rank" else "state"
 
     def log_likelihood(
         self, batch: Batch, *, parts: Parts | None = None, generator: torch.Generator | None = None

@@ -208,11 +208,4 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
         return grammar_plans(self.config, self.num_words, batch, length, device, precision, self.num_parameters)
 
     def _order(self, plan: PlanName, batch: Batch) -> PlanName:
-        if self.config.family not in FACTORED:
-            return "state"
-        if plan != "auto":
-            return plan
-        num_sentences, num_words = batch.words.shape
-        precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
-        best = self.plan(num_sentences, num_words, batch.words.device.type, precision).best
-        return "rank" if best.order == "rank" else "state"
+        return self.cheapest(plan, batch) if self.config.family in FACTORED else "state"

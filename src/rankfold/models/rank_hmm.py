@@ -77,7 +77,7 @@ class RankHMM(ChainModel[RankParts]):
         parts = self.parts(generator) if parts is None else parts
         log_obs = parts.emission.log_obs(batch.words)
         log_initial = parts.log_initial if carried is None else carried[: len(batch.words)]
-        transition = parts.transition(self._order(plan or self.config.plan, batch))
+        transition = parts.transition(self.cheapest(plan or self.config.plan, batch))
         return ChainPotentials(log_initial, transition, log_obs, lengths=batch.lengths)
 
     def transition_rows(self, parts: RankParts, index: Tensor) -> Tensor:  # "k" -> "k r"
@@ -89,11 +89,3 @@ class RankHMM(ChainModel[RankParts]):
         return rank_plans(
             config.num_states, config.rank, self.num_words, dim, batch, length, device, precision, self.num_parameters
         )
-
-    def _order(self, plan: PlanName, batch: Batch) -> PlanName:
-        if plan != "auto":
-            return plan
-        num_sequences, num_positions = batch.words.shape
-        precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
-        best = self.plan(num_sequences, num_positions, batch.words.device.type, precision).best
-        return "rank" if best.order == "rank" else "state"
