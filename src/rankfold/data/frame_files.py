@@ -1,0 +1,198 @@
+"""Frames from files: .npy, .npz, .csv, and folders of them. Nothing is ever unpickled.
+
+Read next: `data/frames.py` for the record and the rules that every array must keep.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankfold.data.frames import Frames, Missing, checked_features, expect_one_width, frames_of
+from rankfold.errors import DataError
+
+SUFFIXES = (".npy", ".npz", ".csv")
+SPLITS = ("train", "valid", "test")  # what 0, 1 and 2 mean in the key `split`
+
+
+def read_frames(path: str | Path, *, split: str | None = None, missing: Missing = "error") -> Frames:
+    """The sequences of a file, or of all files of a folder in the order of their names.
+
+    .npy  one sequence "t f".
+    .csv  one sequence: a line a frame, commas between numbers, a line of names first or not. An empty field and `nan`
+          are missing values.
+    .npz  with the key `features`: all frames "n f", cut by `lengths`; `labels` "n", `split` (0 train, 1 valid, 2 test),
+          `seq_id`, `label_names`, `feature_names` and `fps` are read where they are there. Without: every array is a
+          sequence "t f", named by its key.
+
+    A folder's other files are passed over, and so are folders inside it. `split` keeps one split.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file or folder.")
+    found = _folder(path, missing) if path.is_dir() else _file(path, missing)
+    return found if split is None else found.split(split)
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a .npz by their keys; that of a .npy has the key "". Pickles are refused."""
+    if not path.stat().st_size:
+        raise DataError(f"{path}: the file is empty.")
+    try:
+        with open(path, "rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            return {"": loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
+    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path}: cannot be read as arrays of numbers ({str(error).splitlines()[0] if str(error) else 'broken'}).\n"
+            "  Arrays of objects and pickles are never loaded: save one array of numbers a sequence, with numpy.save, "
+            "or several with numpy.savez."
+        ) from error
+
+
+def _file(path: Path, missing: Missing) -> Frames:
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        return _csv(path, missing)
+    if suffix not in SUFFIXES:
+        raise DataError(f"{path}: frames are read from {', '.join(SUFFIXES)} and folders of them, not from {suffix!r}.")
+    arrays = load_arrays(path)
+    if "features" in arrays:
+        return _stacked(path, arrays, missing)
+    if not arrays:
+        raise DataError(f"{path}: the file holds no arrays.")
+    names = list(arrays) if suffix == ".npz" else [path.stem]
+    return frames_of(list(arrays.values()), names=names, missing=missing, source=path)
+
+
+def _stacked(path: Path, arrays: Mapping[str, Any], missing: Missing) -> Frames:
+    """One array of all frames, and beside it what belongs to frames, sequences and features."""
+    features = arrays["features"]
+    lengths = arrays.get("lengths", np.array([len(features) if features.ndim else 0]))
+    splits = arrays.get("split")
+    if splits is not None:
+        bad = [code for code in np.ravel(splits).tolist() if code not in range(len(SPLITS))]
+        if bad:
+            raise DataError(f"{path}: the key split holds {bad[0]!r}, but 0 is train, 1 valid and 2 test.")
+        splits = [SPLITS[int(code)] for code in np.ravel(splits)]
+    fps = arrays.get("fps")
+    if fps is not None and (np.size(fps) != 1 or not 0 < float(np.ravel(fps)[0]) < math.inf):
+        raise DataError(f"{path}: fps is {fps}, but must be one number above 0: frames a second.")
+    return frames_of(
+        features,
+        lengths=lengths,
+        labels=arrays.get("labels"),
+        names=arrays.get("seq_id"),
+        label_names=arrays.get("label_names"),
+        feature_names=arrays.get("feature_names"),
+        splits=splits,
+        fps=None if fps is None else float(np.ravel(fps)[0]),
+        missing=missing,
+        source=path,
+    )
+
+
+def _csv(path: Path, missing: Missing) -> Frames:
+    names: tuple[str, ...] | None = None
+    rows: list[list[float]] = []
+    for number, fields in enumerate(_lines(path), 1):
+        if number == 1 and any(fields) and not any(field and _is_number(field) for field in fields):
+            names = _header(fields, f"{path}, line 1")
+            continue
+        width = len(names) if names is not None else len(rows[0]) if rows else len(fields)
+        if len(fields) != width:
+            what = "is empty" if not fields else f"has {len(fields)} fields"
+            raise DataError(
+                f"{path}, line {number}: {what}, but the first line has {width}.\n"
+                "  Every line is a frame; a missing one is written as nan,nan,..."
+            )
+        rows.append([_number(field, f"{path}, line {number}, column {j}") for j, field in enumerate(fields, 1)])
+    if not rows:
+        raise DataError(f"{path}: {'a line of names and no frames' if names else 'the file is empty'}.")
+    first = 1 if names is None else 2
+    x, partly = checked_features(np.array(rows), str(path), missing=missing, row="line", first=first)
+    found = frames_of([x], names=[path.stem], feature_names=names, source=path)
+    return replace(found, num_partly_missing=partly)
+
+
+def _lines(path: Path) -> Iterable[list[str]]:
+    """The fields of each line, without the empty lines at the end."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as stream:
+            lines = [[field.strip() for field in fields] for fields in csv.reader(stream)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: is not a csv file in UTF-8 ({error}).") from error
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _header(fields: list[str], where: str) -> tuple[str, ...]:
+    if "" in fields:
+        raise DataError(
+            f"{where}: the names are {', '.join(fields)[:60]!r}, but column {fields.index('') + 1} has none.\n"
+            "  Leave a column of row numbers out: it is no feature."
+        )
+    return tuple(fields)
+
+
+def _is_number(field: str) -> bool:
+    """Whether a field can stand in a row of numbers; an empty one can."""
+    try:
+        float(field or "nan")
+    except ValueError:
+        return False
+    return "_" not in field
+
+
+def _number(field: str, where: str) -> float:
+    if not _is_number(field):
+        hint = "Fields are parted by commas." if ";" in field or "\t" in field else "Leave columns of text out."
+        raise DataError(f"{where}: {field[:40]!r} is no number.\n  {hint} A first line of names has no numbers in it.")
+    return float(field or "nan")
+
+
+def _folder(path: Path, missing: Missing) -> Frames:
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+    if not files:
+        held = sorted(file.name for file in path.iterdir())
+        listed = ", ".join(held[:8]) + (f" and {len(held) - 8} more" if len(held) > 8 else "")
+        raise DataError(f"{path}: no files in {', '.join(SUFFIXES)}; the folder holds {listed or 'nothing'}.")
+    parts = [_file(file, missing) for file in files]
+    expect_one_width([p.features[0] for p in parts], list(map(str, files)), None)
+    for p, file in zip(parts, files, strict=True):
+        for what in ("feature_names", "label_names", "fps"):
+            if getattr(p, what) != getattr(parts[0], what):
+                raise DataError(
+                    f"{file}: {what} are {getattr(p, what)!r:.80}, but in {files[0]} {getattr(parts[0], what)!r:.80}.\n"
+                    "  All files of a folder agree in them, or none has any."
+                )
+        for what in ("labels", "splits"):
+            if (getattr(p, what) is None) != (getattr(parts[0], what) is None):
+                raise DataError(
+                    f"{file} and {files[0]}: one has {what}, the other has none; all files or none have them."
+                )
+    whole = frames_of(
+        [x for p in parts for x in p.features],
+        labels=None if parts[0].labels is None else [y for p in parts for y in p.labels or ()],
+        # A key of a .npz may be that of another file too.
+        names=[
+            name if len(p) == 1 else f"{file.stem}/{name}"
+            for p, file in zip(parts, files, strict=True)
+            for name in p.names
+        ],
+        label_names=parts[0].label_names,
+        feature_names=parts[0].feature_names,
+        splits=None if parts[0].splits is None else [name for p in parts for name in p.splits or ()],
+        fps=parts[0].fps,
+        source=path,
+    )
+    return replace(whole, num_partly_missing=sum(p.num_partly_missing for p in parts))
