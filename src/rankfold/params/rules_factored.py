@@ -65,7 +65,8 @@ class SimpleRules(nn.Module):
 
         left = softmax_l(f0(e_a) . f1(e_l) / sqrt(d))          right = softmax_r(f0(e_a) . f2(e_r) / sqrt(d))
 
-    The square root keeps products of two networks, d terms, from being all or nothing at the start. Rules of rank n whose head is the identity. Cost: 2 n (n + p) d multiply-adds, memory 2 n (n + p).
+    The square root keeps products of two networks, d terms, from being all or nothing at the start. Rules of rank n
+    whose head is the identity. Cost: 2 n (n + p) d multiply-adds, memory 2 n (n + p).
     Source: Liu, Yang, Kim, Tu 2023, the simple PCFG.
     """
 
