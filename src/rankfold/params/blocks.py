@@ -32,7 +32,7 @@ class ResidualLayer(nn.Module):
 class _Residual(torch.autograd.Function):
     """The layer with its gradient written out: sums over rows are products, and the shortcut is added in one.
 
-    Of 16,384 rows on an H200 autograd's own chain takes 0.17 ms, of which 0.05 for two sums over rows.
+    Of thousands of rows on a GPU the sums alone take a third of autograd's own chain.
     """
 
     @staticmethod
