@@ -1,7 +1,8 @@
 """`python -m benchmarks.results docs/results`: the pages of results, written from the runs in their folder.
 
 Every table stands between two marks of `hmm-language-models.md`; what is outside them is left alone. So it is in
-`grammars.md`, which `grammars.py` writes. Read next: `runs.py`, which reads a run; `published.toml`, papers' figures.
+`grammars.md`, which `grammars.py` writes; `steps.py` writes the tables of gradient steps. Read next: `runs.py`, which
+reads a run; `published.toml`, papers' figures.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import grammars
+from benchmarks import grammars, steps
 from benchmarks.runs import Row, Run, belongs, footnote, published, read_runs
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [run for run in found if isinstance(run.config.model, ModelConfig)]
         write(given.folder, runs)
         num_grammars = grammars.write(given.folder, found, pictures=not given.no_picture)
+        steps.write(given.folder, [PAGE, grammars.PAGE])
     except DataError as error:
         print(f"benchmarks.results: {error}", file=sys.stderr)
         return 2

@@ -56,10 +56,10 @@ def halved(x: Tensor, weight: Tensor | None = None) -> Half:  # "z d", "z"
 
 
 def half_product(x: Tensor, y: Tensor, more: Tensor | None = None) -> Tensor:  # "m k", "k n" float16, "m n" -> "m n"
-    """One product, summed in float32, with `more` added to it."""
+    """One product, summed in float32; added to `more`, where that lies, if it is given."""
     if not x.is_cuda:
         found = x.float() @ y.float()
-        return found if more is None else found + more
+        return found if more is None else more.add_(found)
     if more is None:
         return torch.mm(x, y, out_dtype=torch.float32)
-    return torch.addmm(more, x, y, out_dtype=torch.float32)
+    return torch.addmm(more, x, y, out_dtype=torch.float32, out=more)

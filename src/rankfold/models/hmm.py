@@ -17,6 +17,7 @@ from rankfold.errors import UnsupportedError, expect, same_kind
 from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig
 from rankfold.models.tables import expect_distributions
+from rankfold.numerics.capture import beside
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Operator
 from rankfold.params.dropout import kept, num_kept, staying
@@ -88,8 +89,11 @@ class HMM(ChainModel[HMMParts]):
         stays = staying(size, dropout, generator=generator, kind=kind) if masked else None
         features = kept(config.rank, config.feature_dropout, generator=generator)
         # Emissions first: gradients go the other way, so the transition's tables are gone when the emissions' are made.
-        emission = self.emission(keep)
+        with beside(keep) as join:
+            emission = self.emission(keep)
         log_initial, transition = self.transition(keep, features, stays)
+        for x in emission:
+            join(x)
         if stays is None:
             return HMMParts(log_initial, transition, emission)
         log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))

@@ -6,10 +6,12 @@ What is captured must not look at values (`errors.may_look` says whether it may)
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 Result = TypeVar("Result")
 
@@ -34,6 +36,32 @@ def captured(
     with torch.cuda.graph(graph, pool=pool):
         result = work()
     return graph, result
+
+
+@contextmanager
+def beside(*read: Tensor | None) -> Iterator[Callable[[Tensor | None], None]]:
+    """What is captured inside is a branch of its own: it and its gradients run beside the rest of the graph.
+
+    For work that is bound by arithmetic where the rest is bound by memory. `read` are the tensors it takes from outside
+    beside parameters; what is yielded joins the branch again, and is to be called with each of its results before they
+    are used. Outside of a capture nothing happens: one stream needs less memory.
+    """
+    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+        yield lambda result: None
+        return
+    main, branch = torch.cuda.current_stream(), _side(torch.cuda.current_device())
+    branch.wait_stream(main)
+    for x in read:
+        if x is not None:
+            x.record_stream(branch)
+
+    def join(result: Tensor | None) -> None:
+        main.wait_stream(branch)
+        if result is not None:
+            result.record_stream(main)  # the memory is the branch's, which must not take it back too early
+
+    with torch.cuda.stream(branch):
+        yield join
 
 
 @functools.cache

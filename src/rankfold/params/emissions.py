@@ -6,6 +6,7 @@ all states and words for the backward pass only while it is small. Read next: `m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -22,6 +23,7 @@ InitKind = Literal["spread", "xavier"]
 class Emission(Protocol):
     """The distribution of words in every state."""
 
+    def __iter__(self) -> Iterator[Tensor | None]: ...  # what it is made of
     def log_obs(self, words: Tensor) -> Tensor: ...  # "b t" -> "b t z"
     def log_rows(self, states: Tensor) -> Tensor: ...  # "k" -> "k v", -inf where a state never says a word
 
@@ -97,7 +99,8 @@ class CategoricalEmission(nn.Module):
         self.mlp = residual_mlp(dim, num_layers, generator=generator)
 
     def forward(self, keep: Tensor | None = None) -> Emission:
-        return InnerEmission.normalised(self.mlp(taken(self.state, keep)), self.word)
+        # A view: where emissions are a branch of a captured graph, gradients of both uses of the words meet in it.
+        return InnerEmission.normalised(self.mlp(taken(self.state, keep)), self.word.view_as(self.word))
 
 
 class FreeEmission(nn.Module):

@@ -125,11 +125,12 @@ def gradients(
     grad_bias = torch.zeros_like(bias) if wanted[2] else None
     (num_rows, dim), num_keys = query.shape, len(key)
     width = triton.cdiv(num_keys, ALIGNED) * ALIGNED
-    grad_key = query.new_zeros(width, dim) if wanted[1] else None
+    grad_key = None
     keys = torch.nn.functional.pad(k.half, (0, 0, 0, width - num_keys))
     height = min(num_rows, max(TILE, BLOCK // width // TILE * TILE))
     block = torch.empty(height, width, dtype=torch.float16, device=query.device)
     scale, bias = q.scale * k.scale, _in_a_row(bias)
+    weight = grad[:, None] * (k.scale / LIFT.value)
     for start in range(0, num_rows, height):
         rows = slice(start, min(start + height, num_rows))
         share = block[: rows.stop - start]
@@ -138,12 +139,12 @@ def gradients(
             STEP=_step(dim), HAS_BIAS=bias is not None, ROWS=TILE, COLS=WIDE, num_warps=WARPS, num_stages=STAGES,
         )  # fmt: skip
         if grad_query is not None:
-            torch.mul(half_product(share, keys), grad[rows, None] * (k.scale / LIFT.value), out=grad_query[rows])
-        if grad_key is not None:
+            torch.mul(half_product(share, keys), weight[rows], out=grad_query[rows])
+        if weighted is not None:
             grad_key = half_product(share.T, weighted.half[rows], grad_key)
         if grad_bias is not None:
             grad_bias += (share.T.float() @ grad[rows])[:num_keys] / LIFT.value
-    if grad_key is not None:
+    if weighted is not None:
         grad_key = grad_key[:num_keys] * (weighted.scale / LIFT.value)
     return grad_query, grad_key, grad_bias
 

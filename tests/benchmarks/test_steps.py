@@ -1,0 +1,38 @@
+"""Tables of gradient steps: from a printed record to the page, and files that are not one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import steps
+from rankfold.errors import DataError
+
+
+def row(precision: str, ms: float | None, **changes: Any) -> dict[str, Any]:
+    taken = None if ms is None else {"median": ms}
+    base = {"name": "lhmm, 64 states", "batch": 8, "length": 32, "precision": precision, "step_ms": taken}
+    return base | {"error": 1e-5, "peak_mib": 956.4, "published_ms": 42.0, "published_mib": 3145} | changes
+
+
+def test_a_line_has_both_precisions_and_the_ratios(tmp_path: Path) -> None:
+    rows = [row("tf32", 6.0), row("bf16", 4.2, error=2e-5), row("bf16", None, name="hmm", published_ms=None)]
+    record = {"rows": rows, "device": "H200", "torch": "2.11", "date": "2026-11-15"}
+    (tmp_path / "steps-million.json").write_text(json.dumps(record))
+    (tmp_path / "page.md").write_text("before\n<!-- steps million -->stale<!-- end of steps -->\nafter\n")
+    assert steps.write(tmp_path, ["page.md"]) == 1
+    text = (tmp_path / "page.md").read_text()
+    assert text.startswith("before\n<!-- steps million -->")
+    assert text.endswith("<!-- end of steps -->\nafter\n")
+    assert "stale" not in text
+    assert "| lhmm, 64 states | 8 x 32 | 6.00 | 4.20 | 7x | 10x | 42 | 956 | 3,145 | 1.0e-05 | 2.0e-05 |" in text
+    assert "| hmm | 8 x 32 | - | - | - | - | - | 956 | 3,145 | - | 1.0e-05 |" in text
+
+
+@pytest.mark.parametrize("content", [None, "[]", "{}", '{"rows": [{}]}'])
+def test_what_the_command_did_not_print_is_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "steps-million.json").write_text(content)
+    with pytest.raises(DataError, match=r"steps-million\.json"):
+        steps.section(tmp_path, "million")
