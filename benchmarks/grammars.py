@@ -71,6 +71,8 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
         )
     own = [row for row in rows if row.table == "symbols"]
     sized = [run for run in found if run.judged and any(belongs(run, row, tables["symbols"]) for row in own)]
+    if len({run.model.num_nonterminals for run in sized}) < 2:
+        sized = []  # one size is no comparison
     curved = [run for run in found if run.curve]
     if pictures and (sized or curved):
         from benchmarks.grammar_pictures import draw_curves, draw_symbols

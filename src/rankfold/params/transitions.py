@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
+from rankfold.kernels.linear_softmax import linear_softmax
 from rankfold.numerics.log_space import log_weights
 from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
 from rankfold.params.blocks import residual_mlp, taken, xavier
@@ -128,26 +128,22 @@ class LowRankTransition(nn.Module):
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
-        table = self.targets(keep, keep_features, stays)
-        left = self.features.by_state(taken(self.source, keep), table.log_total, keep_features)
-        # The start last: its small products would hold up the tables where emissions are made beside them.
-        initial = self.initial(table, keep_features)
-        return Dynamics(log_weights(initial), LowRank.unchecked(left, table.share.mT))
+        initial, right, total = self.targets(keep, keep_features, stays)
+        left = self.features.by_state(taken(self.source, keep), total, keep_features)
+        return Dynamics(log_weights(initial), LowRank.unchecked(left, right))
 
     def targets(
         self, keep: Tensor | None, keep_features: Tensor | None, stays: Tensor | None = None
-    ) -> SoftmaxTable:  # "r y", "r"
-        """share[r, y] = p(y | r), and log s_r, what a source multiplies phi_r by.
+    ) -> tuple[Tensor, Tensor, Tensor]:  # "y", "y r", "r"
+        """The first state's distribution; right[y, r] = p(y | r); log s_r, what a source multiplies phi_r by.
 
         Dropped states leave by their index (`keep`) or, where numbers or shapes must stay, by a mask (`stays`).
         """
-        return self.features.by_rank(taken(self.target, keep), keep_features, stays)
-
-    def initial(self, table: SoftmaxTable, keep_features: Tensor | None) -> Tensor:  # "y"
-        """The first state's distribution, given that of the targets."""
+        table = self.features.by_rank(taken(self.target, keep), keep_features, stays)
         logits = self.features(self.start(), keep_features) + table.log_total
         # In float64: one row of float32 is left to a single warp of a GPU, which takes four times as long.
-        return table.mix(torch.softmax(logits.double(), 0).to(logits.dtype))
+        start = torch.softmax(logits.double(), 0).to(logits.dtype)
+        return table.mix(start), table.share.mT, table.log_total
 
 
 class BandedTransition(nn.Module):
@@ -195,15 +191,15 @@ class BandedTransition(nn.Module):
         if stays is not None:
             # Dropped targets leave the low-rank sums and the band; dropped sources are never reached.
             allowed &= stays[self.column.clamp(0, num_states - 1)]
-        table = self.low_rank.targets(None, keep_features, stays)
-        log_left = self.low_rank.features(self.low_rank.source, keep_features) + table.log_total  # "z r"
+        initial, right, total = self.low_rank.targets(None, keep_features, stays)
+        log_left = self.low_rank.features(self.low_rank.source, keep_features) + total  # "z r"
         log_band = self.log_band.masked_fill(~allowed, float("-inf"))
         log_row = torch.logsumexp(torch.cat([log_left, log_band], 1), 1, keepdim=True)
         terms: list[Operator] = [
-            LowRank.unchecked(torch.exp(log_left - log_row), table.share.mT),
+            LowRank.unchecked(torch.exp(log_left - log_row), right),
             Banded.unchecked(torch.exp(log_band - log_row), -self.reach),
         ]
-        return Dynamics(log_weights(self.low_rank.initial(table, keep_features)), Sum(terms))
+        return Dynamics(log_weights(initial), Sum(terms))
 
 
 def _masked(logits: Tensor, stays: Tensor | None) -> Tensor:  # "... y"
