@@ -102,6 +102,19 @@ def test_a_picture_and_a_tree_for_the_eye(
     assert ">dog<" not in picture.read_text()
 
 
+def test_brackets_in_words_are_refused_or_escaped(run: Path, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("a cat\na ( cat) slept\n")
+    assert main(["parse", str(run), str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert "text.txt, line 2: word 2 is '('" in err
+    assert "--escape" in err
+    assert main(["parse", str(run), str(path), "--escape"]) == 0
+    trees = [parse_tree(line) for line in capsys.readouterr().out.splitlines()]
+    assert [tree.words for tree in trees] == [["a", "cat"], ["a", "-LRB-", "cat-RRB-", "slept"]]
+
+
 def test_parse_as_json(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     given(monkeypatch, "a cat slept\n\n")
     assert main(["parse", str(run), "--json"]) == 0

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import torch
 
+from rankfold.data.text import escaped
 from rankfold.data.trees import Tree
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.pcfg import PCFG
-from rankfold.queries.tree import as_tree, written
+from rankfold.queries.tree import as_tree
 
 
 class Drawn(NamedTuple):
@@ -35,6 +36,6 @@ def draw_sentences(model: AnyModel, num: int = 5, *, max_length: int = 40, gener
     assert model.vocabulary is not None
     found = model.generate_trees(num, max_length=max_length, generator=generator)
     words = [model.vocabulary.decode(row) for row in found.words]
-    trees = [as_tree(tree, list(map(written, row))) for tree, row in zip(found.trees, words, strict=True)]
+    trees = [as_tree(tree, list(map(escaped, row))) for tree, row in zip(found.trees, words, strict=True)]
     assert all(tree is not None for tree in trees)
     return Drawn(words, [tree for tree in trees if tree is not None], found.rejected)

@@ -15,7 +15,7 @@ from rankfold.analysis.parsing import Decode, Parsed, expect_grammar, parse
 from rankfold.cli.model_of import add_model, expect_room, load, say, tell_unknown
 from rankfold.cli.output import to_json
 from rankfold.cli.score import read_lines
-from rankfold.data.text import expect_no_brackets, holds_trees
+from rankfold.data.text import escaped, expect_no_brackets, holds_trees
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
 from rankfold.plots.tree_svg import save_tree
@@ -54,6 +54,9 @@ def add_to(commands: Any) -> None:
         default="mbr",
         help="mbr: most brackets expected to be right (default); viterbi: the most probable tree",
     )
+    parser.add_argument(
+        "--escape", action="store_true", help="write brackets in words -LRB- and -RRB-, as treebanks do"
+    )
     parser.add_argument("--pretty", action="store_true", help="trees for the eye, one constituent a line")
     parser.add_argument("--draw", type=Path, metavar="SVG", help="draw one tree as a picture that browsers show")
     parser.add_argument("--line", type=int, metavar="N", help="which line to draw (default: the first with a tree)")
@@ -76,8 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
     lines = [line.split() for line in read_lines(path, empty_allowed=True)]
     where = "standard input" if path is None else str(path)
+    if arguments.escape:
+        lines = [[escaped(word) for word in words] for words in lines]
     for number, words in enumerate(lines, 1):
-        expect_no_brackets(words, f"{where}, line {number}")
+        expect_no_brackets(words, f"{where}, line {number}", remedy="Give --escape to write them -LRB- and -RRB-")
     expect_room(model, list(map(len, lines)), f"{where}, line", outside=True)
     at = _drawn(lines, arguments.line, where) if arguments.draw else 0
     tell_unknown(Counter(word for words in lines for word in words if not vocabulary.knows(word)), vocabulary)

@@ -66,14 +66,19 @@ def read_sentences(path: str | Path, *, max_line_bytes: int = 1_000_000, bracket
     return Sentences(sentences, num_empty_lines, path)
 
 
-def expect_no_brackets(tokens: Sequence[str], where: str) -> None:
+def expect_no_brackets(tokens: Sequence[str], where: str, *, remedy: str = "Write -LRB- and -RRB-") -> None:
     """Raise on a word with a bracket in it: trees are written in brackets, and their words hold none."""
     for number, token in enumerate(tokens, 1):
         if "(" in token or ")" in token:
             raise DataError(
                 f"{where}: word {number} is {token[:40]!r}, but the words of a tree hold no brackets.\n"
-                "  Write -LRB- and -RRB-, or leave them out; a file of trees has a name in .trees, .trees.txt or .mrg."
+                f"  {remedy}, or leave them out; a file of trees has a name in .trees, .trees.txt or .mrg."
             )
+
+
+def escaped(word: str) -> str:
+    """A word as treebanks write it: brackets are -LRB- and -RRB-."""
+    return word.replace("(", "-LRB-").replace(")", "-RRB-")
 
 
 def expect_no_bom(line: bytes, where: str) -> None:

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from rankfold.data.text import escaped
 from rankfold.data.trees import Tree, tree_of_spans
 from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.tree_best import joint_map_tree, sample_tree, viterbi_tree
@@ -98,7 +99,7 @@ class TreeQuery:
         ends = [len(row) for row in rows] if lengths is None else lengths.tolist()
         names = self.vocabulary.words if self.vocabulary is not None else None
         return [
-            [written(str(i) if names is None else names[i]) for i in row[:n]] for row, n in zip(rows, ends, strict=True)
+            [escaped(str(i) if names is None else names[i]) for i in row[:n]] for row, n in zip(rows, ends, strict=True)
         ]
 
     def __repr__(self) -> str:
@@ -120,8 +121,3 @@ def as_tree(found: ParsedTree, words: Sequence[str]) -> Tree | None:
     labels = [SPAN] * len(found.spans) if found.labels is None else [f"{LABEL}-{label}" for label in found.labels]
     spans = [(start, end, label) for (start, end), label in zip(found.spans, labels, strict=True)]
     return tree_of_spans(words, spans, tags=tags)
-
-
-def written(word: str) -> str:
-    """A word as treebanks write it: brackets are -LRB- and -RRB-."""
-    return word.replace("(", "-LRB-").replace(")", "-RRB-")
