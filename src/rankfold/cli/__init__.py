@@ -23,12 +23,13 @@ from rankfold.cli import (
     predict,
     sample,
     score,
+    segment,
     tag,
     train,
 )
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 
-COMMANDS = (train, evaluate, parse, score, sample, predict, tag, explain, data, demo, compare, bench, doctor)
+COMMANDS = (train, evaluate, parse, score, sample, segment, predict, tag, explain, data, demo, compare, bench, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

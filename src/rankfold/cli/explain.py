@@ -16,6 +16,7 @@ from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import FACTORED, GrammarConfig
 from rankfold.models.pretrained import load_model
 from rankfold.numerics.precision import Precision
@@ -77,7 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
 def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = None) -> AnyModel:
     """The model of a run or folder, or one of a recipe's sizes whose parameters have no values."""
     if name in recipe_names() or not Path(name).is_dir():
-        return sized(load_recipe(name, settings).model, NUM_WORDS if num_words is None else num_words)
+        config = load_recipe(name, settings).model
+        if isinstance(config, FrameConfig):
+            raise UnsupportedError(
+                f'rankfold explain is for models of words, but {name} is of the family "{config.family}".\n'
+                "  rankfold train says before its first update if recordings do not fit into memory."
+            )
+        return sized(config, NUM_WORDS if num_words is None else num_words)
     if settings or num_words is not None:
         raise DataError(f"{name} is a model, whose sizes are fixed: --set and --words are for recipes.")
     return load_model(model_folder(Path(name)))
