@@ -56,8 +56,7 @@ from rankfold.recursions.chain_blocks import BlockChainPotentials
 from rankfold.recursions.potentials import ChainPotentials
 from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
 from rankfold.recursions.tree_potentials import TreePotentials
-
-__version__ = "0.1.0"
+from rankfold.version import __version__
 
 __all__ = [
     "HMM",
@@ -99,6 +98,7 @@ __all__ = [
     "TreePotentials",
     "UnsupportedError",
     "WithoutDiagonal",
+    "__version__",
     "build_frame_model",
     "build_model",
     "chain",

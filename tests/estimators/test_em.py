@@ -44,15 +44,15 @@ def test_chains_rise(settings: dict[str, Any]) -> None:
     labels = [np.where(np.arange(len(y)) % 5 == 0, y, -1) for y in states]
     x = observed(settings["observations"], frames)
     for known in (None, labels):
-        model = HMM(3, max_iter=15, tol=None, random_state=0, **settings).fit(x, labels=known)
+        model = HMM(3, max_iter=10, tol=None, random_state=0, **settings).fit(x, labels=known)
         expect_rising(model.history_)
 
 
 @pytest.mark.parametrize("settings", SEGMENTS, ids=str)
 def test_segments_rise(settings: dict[str, Any]) -> None:
-    frames, _ = walks(4)
+    frames, _ = walks(3)
     x = observed(settings["observations"], frames)
-    expect_rising(HSMM(3, max_duration=9, max_iter=12, tol=None, random_state=1, **settings).fit(x).history_)
+    expect_rising(HSMM(3, max_duration=9, max_iter=9, tol=None, random_state=1, **settings).fit(x).history_)
 
 
 def test_priors_and_floors_rise() -> None:

@@ -19,10 +19,10 @@ from rankfold.models.frame_model import FrameModel
 from rankfold.training.config import DataConfig
 from rankfold.training.frame_evaluation import evaluate_frames, num_seen
 from rankfold.training.frame_task import FrameTask
-from rankfold.training.loop import Result
 from rankfold.training.memory import Room
 from rankfold.training.recordings import read_recordings
 from rankfold.training.report import Reporter
+from rankfold.training.result import Result
 from rankfold.training.windows import frame_batches
 from tests.training.recordings import NUM_TRAIN, recording, tiny, write_recordings
 from tests.training.runs import StopAfter, expect_equal, metrics, state

@@ -24,8 +24,9 @@ from rankfold.training import text_task
 from rankfold.training.checkpoint import load_checkpoint, update_seed
 from rankfold.training.config import Config
 from rankfold.training.evaluation import evaluate
-from rankfold.training.loop import Result, train
+from rankfold.training.loop import train
 from rankfold.training.report import Reporter
+from rankfold.training.result import Result
 from tests.training.runs import (
     DROPOUT,
     FAMILIES,

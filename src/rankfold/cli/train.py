@@ -20,9 +20,10 @@ from rankfold.estimators import runs
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import GrammarConfig, readers
 from rankfold.settings import assign, build, read_toml
-from rankfold.training import loop, report
+from rankfold.training import report
 from rankfold.training.config import Config
 from rankfold.training.recipes import load_recipe, recipe_names
+from rankfold.training.result import Result
 from rankfold.training.run_dir import RECIPE, RunDir
 from rankfold.training.task import NATS, PERPLEXITY, Measure
 
@@ -141,7 +142,7 @@ def _list(*, as_json: bool) -> int:
     return 0
 
 
-def _record(result: loop.Result, config: Config) -> dict[str, Any]:
+def _record(result: Result, config: Config) -> dict[str, Any]:
     best, test, name = result.best_valid, result.test, _measure(config).name
     counted = "tokens" if _measure(config).of_words else "frames"
     return {
@@ -156,7 +157,7 @@ def _record(result: loop.Result, config: Config) -> dict[str, Any]:
     }
 
 
-def _text(result: loop.Result, config: Config) -> str:
+def _text(result: Result, config: Config) -> str:
     best, test, measure = result.best_valid, result.test, _measure(config)
     title = "perplexity" if measure.of_words else "nats/frame"
     missing = ("no test.txt" if measure.of_words else "no test split") if result.finished else "not yet"

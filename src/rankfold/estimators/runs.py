@@ -28,11 +28,12 @@ from rankfold.training import loop
 from rankfold.training.config import Config
 from rankfold.training.frame_task import FrameTask
 from rankfold.training.report import Reporter
+from rankfold.training.result import Result
 
 
 def train(
     config: Config, data: str | Path, out: str | Path, *, resume: bool = False, report: Reporter | None = None
-) -> loop.Result:
+) -> Result:
     """Train a model, of words or of frames, into a run directory; with `resume`, go on from its last checkpoint."""
     steps = frame_steps if isinstance(config.model, FrameConfig) else None
     return loop.train(config, data, out, resume=resume, report=report, steps=steps)

@@ -68,7 +68,5 @@ def _follow(c: Segments, final: list[int], lasted: Tensor, came: Tensor) -> tupl
                 break
             state = int(by_source[at, i, state])
             stop, start = start, start - int(by_age[at, i, state]) - 1
-            if stop == 0:  # what was carried in ended at the border
-                break
     device = c.log_obs.device
     return torch.from_numpy(states).to(device), torch.from_numpy(begins).to(device)
