@@ -133,7 +133,9 @@ def plot(asked: Asked, rows: list[dict[str, Any]], path: Path, kind: Kind = "str
     if kind == "durations":
         return plots.plot_durations(shown, path, label_names=names, fps=fps)
     if kind == "roll":
-        return plots.plot_piano_roll(np.nan_to_num(given.features[0]), path, states=found[0], fps=fps, title=title)
+        return plots.plot_piano_roll(
+            np.where(np.isnan(given.features[0]), 0.0, given.features[0]), path, states=found[0], fps=fps, title=title
+        )
     if kind == "posterior":
         one = frames.subset([0])
         (table,) = each(asked.model, one, lambda batch: list(asked.model.posterior(batch).cpu()))

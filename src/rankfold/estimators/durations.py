@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from rankfold.estimators.observations import shares
 
 Kind = Literal["poisson", "negative_binomial", "categorical"]
+NEAR = 2.0**-30  # of a mean duration: how near to the shortest or longest a rate goes whose maximum is at infinity
 
 
 class Durations(NamedTuple):
@@ -99,7 +100,7 @@ def _matched(base: Tensor, counts: Tensor, start: Tensor) -> Tensor:  # "z d", "
     """The log-rates whose mean duration is that of the counts: the maximum of an exponential family.
 
     The mean grows with the rate: the bracket is doubled until it holds the root, then halved to the last digit. Counts
-    of one extreme duration alone have their maximum at infinity: the bracket ends where the mean is within 1e-9 of it,
+    of one extreme duration alone have their maximum at infinity: the bracket ends where the mean is within NEAR of it,
     a step that gains like any other.
     """
     d = _lengths(base.shape[1], base)
@@ -110,8 +111,8 @@ def _matched(base: Tensor, counts: Tensor, start: Tensor) -> Tensor:  # "z d", "
     low, high = start - width, start + width
     while True:
         under, over = _tilted(base, low).exp() @ d > wanted, _tilted(base, high).exp() @ d < wanted
-        under &= _tilted(base, low).exp() @ d > d[0] * (1 + 1e-9)
-        over &= _tilted(base, high).exp() @ d < d[-1] * (1 - 1e-9)
+        under &= _tilted(base, low).exp() @ d > d[0] * (1 + NEAR)
+        over &= _tilted(base, high).exp() @ d < d[-1] * (1 - NEAR)
         if not bool((under | over).any()):
             break
         low, high = torch.where(under, low - width, low), torch.where(over, high + width, high)

@@ -141,7 +141,7 @@ def symbol_ids(given: Given, symbols: NDArray[Any]) -> list[NDArray[np.int64]]:
         if row.dtype.kind != symbols.dtype.kind:
             raise DataError(f"sequence {i}: symbols of {row.dtype}, but the model knows {symbols.dtype}.")
         missing = row == -1 if row.dtype.kind == "i" else np.zeros(len(row), bool)
-        ids = np.searchsorted(symbols, row).clip(max=len(symbols) - 1)
+        ids = np.minimum(np.searchsorted(symbols, row), len(symbols) - 1)
         unknown = (symbols[ids] != row) & ~missing
         if unknown.any():
             t = int(unknown.argmax())

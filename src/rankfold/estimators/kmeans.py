@@ -33,7 +33,7 @@ def kmeans(
         before = nearest
         sums = torch.zeros_like(means).index_add_(0, nearest, x)
         number = torch.bincount(nearest, minlength=num_means).to(x.dtype)[:, None]
-        moved = torch.where(number > 0, sums / number.clamp(min=1), means)
+        moved = torch.where(number > 0, sums / torch.where(number > 0, number, 1), means)
         means = torch.cat([means[:num_given], moved[num_given:]])
     return means
 

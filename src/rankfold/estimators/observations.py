@@ -119,7 +119,8 @@ class Bernoulli:
     smoothing: float = 0.0
 
     def prepare(self, frames: Tensor) -> Tensor:
-        return torch.cat([frames, 1 - frames], 1).nan_to_num(0.0)
+        both = torch.cat([frames, 1 - frames], 1)
+        return both.masked_fill_(both.isnan(), 0.0)
 
     def log_obs(self, data: Tensor, at: Observed) -> Tensor:
         assert at.probability is not None
@@ -162,7 +163,7 @@ class Categorical:
         assert at.probability is not None
         missing = data < 0
         table = at.probability.mT.log()
-        found = table[data.clamp(min=0)]
+        found = table[torch.where(missing, 0, data)]
         return found.masked_fill_(missing.unsqueeze(-1), 0.0) if bool(missing.any()) else found
 
     def count(self, data: Tensor, posterior: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def training_set(task: FrameTask, model: FrameModel) -> tuple[list[Tensor], list
     train, device = task.recordings.train, model.device
     arrays = [torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64)).to(device) for x in train.features]
     if model.config.observations == "categorical":
-        arrays = [x[:, 0].nan_to_num(-1.0).long() for x in arrays]
+        arrays = [torch.where(x[:, 0].isnan(), -1.0, x[:, 0]).long() for x in arrays]
     labels = None if train.labels is None else [torch.from_numpy(y).to(device) for y in train.labels]
     return arrays, labels
 

@@ -75,7 +75,9 @@ def _features(
     x = seen / scale
     labelled = known >= 0
     number = torch.bincount(known[labelled], minlength=num_states).to(x.dtype)[:, None]
-    of_labels = x.new_zeros(num_states, x.shape[1]).index_add_(0, known[labelled], x[labelled]) / number.clamp(min=1)
+    of_labels = x.new_zeros(num_states, x.shape[1]).index_add_(0, known[labelled], x[labelled]) / torch.where(
+        number > 0, number, 1
+    )
     with_label = number[:, 0] > 0
     num_given = int(with_label.sum())
     if spread_out:
@@ -105,7 +107,7 @@ def _moments(x: Tensor, nearest: Tensor, otherwise: Tensor) -> tuple[Tensor, Ten
     """The mean "k f", number "k 1" and squared deviations "k f" of each group of frames."""
     number = torch.bincount(nearest, minlength=len(otherwise)).to(x.dtype)[:, None]
     sums = torch.zeros_like(otherwise).index_add_(0, nearest, x)
-    mean = torch.where(number > 0, sums / number.clamp(min=1), otherwise)
+    mean = torch.where(number > 0, sums / torch.where(number > 0, number, 1), otherwise)
     squares = torch.zeros_like(otherwise).index_add_(0, nearest, (x - mean[nearest]).square())
     return mean, number, squares
 
@@ -152,5 +154,6 @@ def _mean_runs(pieces: Sequence[Tensor], shape: Shape, like: Tensor) -> Tensor: 
         frames += torch.bincount(piece[piece >= 0], minlength=shape.num_states)
         begins = torch.cat([torch.ones_like(piece[:1], dtype=torch.bool), piece[1:] != piece[:-1]]) & (piece >= 0)
         runs += torch.bincount(piece[begins], minlength=shape.num_states)
-    mean = torch.where(runs > 0, frames / runs.clamp(min=1), 0.0)
-    return mean.clamp(min=max(1.0, shape.longest / 4), max=max(1.0, shape.longest * 0.9))
+    mean = torch.where(runs > 0, frames / torch.where(runs > 0, runs, 1), 0.0)
+    shortest, longest = (mean.new_tensor(max(1.0, shape.longest * share)) for share in (0.25, 0.9))
+    return torch.minimum(torch.maximum(mean, shortest), longest)
