@@ -1,5 +1,7 @@
 """Structured latent-variable models with very large state spaces, and exact inference."""
 
+from rankfold import estimators
+from rankfold.data.frame_batch import FrameBatch, frame_batch, symbol_batch
 from rankfold.decoding.entropy import entropy
 from rankfold.decoding.online import Filtered, FilterState, filter, predict, step
 from rankfold.decoding.posterior import ExpectedCounts, expected_counts, state_posterior
@@ -22,7 +24,17 @@ from rankfold.decoding.tree_records import ParsedTree
 from rankfold.decoding.trees import leaf_posterior, span_posterior
 from rankfold.decoding.viterbi import BestPath, JointPath, joint_map, viterbi
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
-from rankfold.models import HMM, BlockHMM, ModelConfig, RankHMM, build_model, load_model
+from rankfold.models import (
+    HMM,
+    BlockHMM,
+    FrameConfig,
+    FrameModel,
+    ModelConfig,
+    RankHMM,
+    build_frame_model,
+    build_model,
+    load_model,
+)
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators import (
     Banded,
@@ -44,8 +56,7 @@ from rankfold.recursions.chain_blocks import BlockChainPotentials
 from rankfold.recursions.potentials import ChainPotentials
 from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
 from rankfold.recursions.tree_potentials import TreePotentials
-
-__version__ = "0.1.0"
+from rankfold.version import __version__
 
 __all__ = [
     "HMM",
@@ -65,6 +76,9 @@ __all__ = [
     "ExpectedCounts",
     "FilterState",
     "Filtered",
+    "FrameBatch",
+    "FrameConfig",
+    "FrameModel",
     "Generated",
     "JointPath",
     "LowRank",
@@ -84,11 +98,15 @@ __all__ = [
     "TreePotentials",
     "UnsupportedError",
     "WithoutDiagonal",
+    "__version__",
+    "build_frame_model",
     "build_model",
     "chain",
     "entropy",
+    "estimators",
     "expected_counts",
     "filter",
+    "frame_batch",
     "generate_trees",
     "joint_map",
     "joint_map_tree",
@@ -107,6 +125,7 @@ __all__ = [
     "span_posterior",
     "state_posterior",
     "step",
+    "symbol_batch",
     "tree",
     "viterbi",
     "viterbi_segments",

@@ -155,3 +155,14 @@ def test_mistakes_exit_2(
     captured = capsys.readouterr()
     assert words in captured.err
     assert captured.out == ""
+
+
+def test_models_of_frames(capsys: pytest.CaptureFixture[str]) -> None:
+    """Features instead of words; how many there are has to be said where no recording does."""
+    sized = ("segment-hsmm", "--set", "model.num_features=12")
+    result = as_json(capsys, "explain", *sized, "--device", "cuda")
+    assert (result["num_features"], result["num_words"], result["training"]) == (12, None, None)
+    assert result["plans"][0]["kernels"]["segments"] == "triton"
+    assert "12 features" in said(capsys, "explain", *sized, "--device", "cpu")
+    assert cli.main(["explain", "segment-hsmm"]) == 2
+    assert "--set model.num_features" in capsys.readouterr().err

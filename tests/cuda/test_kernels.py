@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from rankfold import Dense, LowRank, SemiMarkovPotentials, semi_markov
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import current_precision, matmul_precision, product, summed_outer
+from rankfold.recursions import semi_markov_fused
 from rankfold.recursions.chain_blocks import log_z
+from rankfold.recursions.semi_markov_sweep import Linear
 from tests.kernels.scans import check, given
+from tests.recursions import segment_batches
 from tests.recursions.block_chains import block_chain, leaves
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -38,6 +42,39 @@ def off(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("kind", ["dense", "dense transposed", "low rank", "right transposed"])
 def test_scans_of_both_passes(kind: str, batch: int, precision: str) -> None:
     check(kind, given(kind, batch, 1000, 200, 5, ragged=True), precision)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize(("z", "r", "d"), [(64, 0, 19), (128, 128, 19), (1000, 16, 20), (17, 3, 200), (300, 0, 1)])
+def test_scans_of_segments(z: int, r: int, d: int, graph: bool, dtype: torch.dtype) -> None:
+    """All frames in one launch, eager and captured, against logarithms in float64."""
+    factors = [drawn(z, r or z, seed=i).abs().to(dtype) for i in range(2 if r else 1)]
+    op = LowRank(*factors) if r else Dense(*factors)
+    lengths = [230, 1, 77]
+    log_obs = 3 * drawn(3, 230, z, seed=2).to(dtype)
+    log_duration = drawn(z, d, seed=3).log_softmax(1).to(dtype)
+    p = SemiMarkovPotentials(
+        drawn(z, seed=4).to(dtype), op, log_duration, log_obs, torch.tensor(lengths, device=CUDA), censored=True
+    )
+    at, tensors = segment_batches.leaves(p)
+
+    def step() -> list[Tensor]:
+        value = semi_markov.log_z(at)
+        return [value, *torch.autograd.grad(value.sum(), tensors)]
+
+    assert semi_markov_fused._maps(Linear(op, log_obs), log_obs, log_duration.mT.contiguous()) is not None
+    if graph:
+        recorded, found = captured(step)
+        recorded.replay()
+        torch.cuda.synchronize()
+    else:
+        found = step()
+    exact, truths = segment_batches.leaves(segment_batches.doubled(p))
+    truth = semi_markov.log_z(exact, "log")
+    torch.testing.assert_close(found[0], truth, rtol=1e-6, atol=1e-5)
+    for one, other in zip(found[1:], torch.autograd.grad(truth.sum(), truths), strict=True):
+        assert off(one, other) < (1e-4 if dtype == torch.float32 else 1e-9)
 
 
 @pytest.mark.parametrize("k", [128, 115, 256])

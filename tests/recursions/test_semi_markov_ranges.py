@@ -13,6 +13,7 @@ from rankfold.recursions.semi_markov_potentials import checked
 from rankfold.recursions.semi_markov_solve import Solution, solve
 from tests.recursions.build import INF, seeded
 from tests.recursions.segment_batches import batch, doubled, leaves, true_log_z
+from tests.training.replays import capturing
 
 
 def rungs(solution: Solution) -> list[Any]:
@@ -114,18 +115,36 @@ def test_long_sequences_keep_their_digits() -> None:
     torch.testing.assert_close(one.double(), other, rtol=0.0, atol=5e-5)
 
 
-def test_captured_graphs_look_at_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sequences that would have to be repeated are NaN, the others as ever."""
-    p = separated(1000.0, torch.float32)
-    ordinary = batch(2, 2, [5, 4], dtype=torch.float32)
-    for module in (semi_markov_solve, semi_markov_back):
-        monkeypatch.setattr(module, "may_look", lambda x: False)
-    value = semi_markov.log_z(p)
-    assert value[0].isnan()
-    at, tensors = leaves(ordinary)
+@pytest.mark.parametrize("censored", [False, True])
+@pytest.mark.parametrize("arithmetic", ["scaled", "log"])
+def test_captured_graphs_look_at_nothing(arithmetic: Any, censored: bool) -> None:
+    """Sequences that would have to be repeated are NaN, value and gradient; the others as ever."""
+    bad, bads = leaves(separated(1000.0, torch.float32))
+    p, tensors = leaves(batch(2, 2, [5, 4], censored=censored, final=not censored, dtype=torch.float32))
+    with capturing():
+        lost = semi_markov.log_z(bad)
+        value = semi_markov.log_z(p, arithmetic)
+        grads = torch.autograd.grad(value.sum(), tensors)
+        of_lost = torch.autograd.grad(lost.sum(), bads)
+    assert lost.isnan().tolist() == [True, False]
+    assert of_lost[2][0].isnan().all()
+    torch.testing.assert_close(value.detach(), true_log_z(p), rtol=1e-6, atol=1e-6)
+    for one, other in zip(grads, torch.autograd.grad(semi_markov.log_z(p).sum(), tensors), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_captured_carry() -> None:
+    """What cannot be repeated carries NaN; the others what they always carry. Second derivatives are refused."""
+    p = batch(3, 4, [5, 5], dtype=torch.float32)._replace(lengths=None, censored=True)
+    lost = separated(1000.0, torch.float32)._replace(censored=True)
+    at, (obs,) = p._replace(log_obs=p.log_obs.requires_grad_()), (p.log_obs,)
     value = semi_markov.log_z(at)
-    torch.testing.assert_close(value.detach(), true_log_z(ordinary), rtol=1e-6, atol=1e-6)
-    assert not any(x.isnan().any() for x in torch.autograd.grad(value.sum(), tensors))
+    with capturing():
+        carried, of_lost = semi_markov.carry(p), semi_markov.carry(lost)
+        with pytest.raises(UnsupportedError, match="second derivatives"):
+            torch.autograd.grad(value.sum(), obs, create_graph=True)
+    torch.testing.assert_close(carried, semi_markov.carry(p), rtol=0.0, atol=0.0)
+    assert of_lost[0].isnan().all()
 
 
 def test_no_window_of_every_frame_is_kept() -> None:

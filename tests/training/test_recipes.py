@@ -5,12 +5,13 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DataError, DomainError
-from rankfold.models import ModelConfig, build_model
+from rankfold.models import FrameConfig, ModelConfig, build_frame_model, build_model
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.settings import differences, to_toml
 from rankfold.training.config import Config
@@ -37,6 +38,9 @@ def test_every_recipe_loads_and_says_what_it_is(name: str) -> None:
 def test_every_recipe_is_a_model(name: str) -> None:
     """At a 64th of its size, with dropout, on a vocabulary of 50 words."""
     full = load_recipe(name).model
+    if isinstance(full, FrameConfig):
+        expect_frames_model(full)
+        return
     shrunk = (
         "num_states",
         "num_nonterminals",
@@ -56,6 +60,23 @@ def test_every_recipe_is_a_model(name: str) -> None:
     loss = model.log_likelihood(batch, generator=torch.Generator().manual_seed(0)).sum()
     loss.backward()
     assert loss.isfinite()
+
+
+def expect_frames_model(full: FrameConfig) -> None:
+    """At a 64th of its size, with dropout, on frames of 8 features."""
+    sizes = {field: max(4, getattr(full, field) // 64) for field in ("num_states", "rank", "dim", "max_duration")}
+    model = build_frame_model(dataclasses.replace(full, **sizes), 8)
+    batch = model.batch([np.arange(80).reshape(10, 8) % 2.0, np.zeros((6, 8))])
+    loss = model.log_likelihood(batch, generator=torch.Generator().manual_seed(0)).sum()
+    loss.backward()
+    assert loss.isfinite()
+
+
+@pytest.mark.parametrize("tail", ["", "-faithful"])
+def test_recipes_of_music_differ_by_the_rank(tail: str) -> None:
+    dense, low = load_recipe(f"music-hmm-2048{tail}"), load_recipe(f"music-lhmm-2048-512{tail}")
+    assert differences(dense, low) == ["model.family: 'frame_hmm' -> 'frame_lhmm'", "model.rank: 16 -> 512"]
+    assert dense.train.schedule == ("plateau" if tail else "linear")
 
 
 OF_A_PAPER = [name for name in recipe_names() if re.search(r"-(ptb|wt2)(-faithful)?$", name) and "pcfg" not in name]

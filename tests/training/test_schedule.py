@@ -123,3 +123,15 @@ def test_an_evaluation_without_a_number_is_never_the_best(odd: float) -> None:
     assert best == [False, True, False, False]
     assert rates == [1, 1, 1, 0.5]
     assert plateau.best == 9
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_nats_may_be_below_zero(sign: float) -> None:
+    """A threshold of a tenth: 10.5 below 11 is too little, 9 is enough; of densities -10.5 after -10, then -12."""
+    config = TrainConfig(schedule="plateau", plateau_patience=0, plateau_factor=0.5, plateau_threshold=0.1)
+    plateau = Plateau()
+    values = [11.0, 10.5, 9.0] if sign > 0 else [-10.0, -10.5, -12.0]
+    best = [plateau.see(value, config, of_words=False) for value in values]
+    assert best == [True, True, True]
+    assert plateau.reference == values[2]
+    assert plateau.scale == 0.5  # once, after the second

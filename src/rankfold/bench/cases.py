@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rankfold.bench.frames import check_frames, draw_frames, frame_name, small_frames
 from rankfold.bench.given import GivenTables
 from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
+from rankfold.data.frame_batch import FrameBatch
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.models.catalog import build_model
+from rankfold.models.catalog import build_frame_model, build_model
 from rankfold.models.config import ModelConfig, PlanName
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import FACTORED, AnyConfig, GrammarConfig
 from rankfold.numerics.precision import Precision
 from rankfold.params.dropout import num_kept
@@ -29,7 +32,7 @@ ORDERED = ("rank", *FACTORED)  # families with a choice of what is summed out fi
 class Case(NamedTuple):
     """A model and a batch; what other code takes for the same step on an H200, where that was measured."""
 
-    config: AnyConfig
+    config: AnyConfig | FrameConfig
     batch: int = 8
     length: int = 32
     num_words: int = NUM_WORDS
@@ -44,12 +47,17 @@ class Case(NamedTuple):
     @property
     def given(self) -> bool:
         """Whether the tables themselves are the parameters (`bench/given.py`)."""
-        return not self.config.neural
+        return isinstance(self.config, ModelConfig) and not self.config.neural
 
     @property
     def ordered(self) -> bool:
         """Whether there is a choice of what is summed out first."""
         return self.config.family in ORDERED
+
+    @property
+    def asked(self) -> str:
+        """What the record asks to be summed out first, where there is a choice."""
+        return "auto" if isinstance(self.config, FrameConfig) or not self.ordered else self.config.plan
 
     @property
     def has_reference(self) -> bool:
@@ -62,6 +70,8 @@ class Case(NamedTuple):
         config = self.config
         if isinstance(config, GrammarConfig):
             return 0.0
+        if isinstance(config, FrameConfig):
+            return config.state_dropout
         return config.logit_dropout if config.family == "rank" else config.state_dropout
 
     @property
@@ -70,6 +80,8 @@ class Case(NamedTuple):
         config = self.config
         if isinstance(config, GrammarConfig):
             return _grammar_name(config)
+        if isinstance(config, FrameConfig):
+            return frame_name(config)
         what = [f"{config.family}{', given tables' if self.given else ''}", f"{config.num_states:,} states"]
         if config.family in ("lhmm", "banded", "rank"):
             what.append(f"rank {config.rank:,}")
@@ -93,8 +105,11 @@ class Case(NamedTuple):
         if isinstance(config, GrammarConfig):
             if self.length < 2:
                 raise DomainError("length is 1, but a sentence of one word has no tree.\n  Take at least 2.")
-            if self.given or config.single_words:
+            if not config.neural or config.single_words:
                 raise UnsupportedError("grammars of free tables or of single words have no reference here.")
+            return self
+        if isinstance(config, FrameConfig):
+            check_frames(config)
             return self
         if (self.given and config.family != "hmm") or config.tied:
             raise UnsupportedError(
@@ -111,6 +126,9 @@ class Case(NamedTuple):
     def build(self, device: torch.device) -> Any:
         """The model, with fresh parameters; on the device "meta" without memory for them."""
         config, clusters = self.config, None
+        if isinstance(config, FrameConfig):
+            with torch.device("meta" if device.type == "meta" else "cpu"):
+                return build_frame_model(config).to(device)
         if isinstance(config, ModelConfig) and config.family == "block":
             clusters = uniform_clusters(self.num_words, config.num_clusters, seed=0)
         with torch.device("meta" if device.type == "meta" else "cpu"):
@@ -121,8 +139,7 @@ class Case(NamedTuple):
     def plan(self, device: torch.device, precision: Precision) -> Plan:
         """What a step costs, in the order that is asked for, or the cheapest."""
         plans = self.build(torch.device("meta")).plan(self.batch, self.length, device.type, precision)
-        asked = self.config.plan if self.ordered else "auto"
-        found: Plan = next((way for way in plans.ways if way.order == asked), plans.best)
+        found: Plan = next((way for way in plans.ways if way.order == self.asked), plans.best)
         return found
 
     def settled(self, device: torch.device, precision: Precision) -> Case:
@@ -134,10 +151,13 @@ class Case(NamedTuple):
 
     def in_order(self, plan: PlanName) -> Case:
         """The same model, other variables summed out first."""
+        assert not isinstance(self.config, FrameConfig)
         return self._replace(config=dataclasses.replace(self.config, plan=plan))
 
-    def draw(self, device: torch.device) -> Batch:
-        """Sequences of random words, all as long as the batch is wide."""
+    def draw(self, device: torch.device) -> Batch | FrameBatch:
+        """Sequences of random words or frames, all as long as the batch is wide."""
+        if isinstance(self.config, FrameConfig):
+            return draw_frames(self.config, self.batch, self.length, device)
         generator = torch.Generator().manual_seed(0)
         words = torch.randint(self.num_words, (self.batch, self.length), generator=generator)
         return Batch(words, torch.full((self.batch,), self.length)).to(device)
@@ -155,6 +175,8 @@ def small(case: Case) -> Case:
             case.config, num_nonterminals=6, num_preterminals=9, rank=5, dim=8, latent_dim=4, encoder_dim=8
         )
         return Case(grammar, batch=4, length=7, num_words=31)
+    if isinstance(case.config, FrameConfig):
+        return Case(small_frames(case.config), batch=4, length=7)
     config = dataclasses.replace(
         case.config,
         num_states=24,

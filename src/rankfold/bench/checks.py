@@ -14,8 +14,7 @@ from torch import Tensor
 
 from rankfold.bench.cases import Case, small
 from rankfold.bench.memory import out_of_memory, release, too_large
-from rankfold.bench.step import Gradients, gradients, log_z, reference_gradients
-from rankfold.data.batch import Batch
+from rankfold.bench.step import AnyBatch, Gradients, gradients, log_z, reference_gradients
 from rankfold.numerics.precision import Precision
 
 EXACT = 1e-10  # float64 against float64: the same sums in another order
@@ -80,12 +79,12 @@ def small_checks(case: Case, precision: Precision, device: torch.device) -> list
     ]
 
 
-def full_check(model: Any, batch: Batch, precision: Precision, peak_bytes: int) -> Check:
+def full_check(model: Any, batch: AnyBatch, precision: Precision, peak_bytes: int) -> Check:
     """log Z at the full size, without dropout, against the same code in float64; left out where that does not fit.
 
     The worse of two: that of a step, whose passes run together, and that of an evaluation, which has no gradient.
     """
-    device = batch.words.device
+    device = batch.lengths.device
     what = f"log Z in {precision} at this size, against float64"
     why = too_large(2 * peak_bytes, device)
     if why:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from rankfold.bench.cases import Case
 from rankfold.models.config import ModelConfig
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import KINDS, GrammarConfig
 
 
@@ -24,6 +25,8 @@ def cost(case: Case) -> Cost:
     config = case.config
     if isinstance(config, ModelConfig):
         return _chain(case, config)
+    if isinstance(config, FrameConfig):
+        return _frames(case, config)
     return _pairs(case, config) if config.family in ("npcfg", "lpcfg") else _ranks(case, config)
 
 
@@ -41,6 +44,16 @@ def _chain(case: Case, config: ModelConfig) -> Cost:
     return Cost(
         3 * ((made + emissions) * dim + squared + tokens * step), 4 * (4 * (made + extra + emissions) + messages)
     )
+
+
+def _frames(case: Case, config: FrameConfig) -> Cost:
+    """Densities written out feature by feature, every transition written, and for segments every open duration."""
+    tokens, z, f = case.batch * case.length, config.num_states, config.num_features
+    made = z * z * (config.rank if config.own_rank is not None else config.dim if config.neural else 1)
+    open_segments = 4 * config.max_duration if config.has_segments else 0
+    densities = 4 * f if config.observations == "gaussian" else 2
+    held = tokens * z * (densities + open_segments + 6)
+    return Cost(3 * (made + tokens * z * (z + f + open_segments)), 4 * (4 * z * z + held))
 
 
 def _counts(case: Case) -> tuple[int, int, int]:

@@ -12,9 +12,8 @@ from torch import Tensor
 from rankfold.bench.cases import Case
 from rankfold.bench.cost import cost
 from rankfold.bench.memory import out_of_memory, release, too_large
-from rankfold.bench.step import reference_gradients
+from rankfold.bench.step import AnyBatch, reference_gradients
 from rankfold.bench.timing import host_time, peak_mib
-from rankfold.data.batch import Batch
 from rankfold.numerics.precision import Precision
 
 LONGEST = 60.0  # seconds of a step
@@ -30,9 +29,9 @@ class Plain(NamedTuple):
     why: str = ""
 
 
-def try_plain(model: Any, case: Case, batch: Batch, precision: Precision, *, rate: float, repeats: int) -> Plain:
+def try_plain(model: Any, case: Case, batch: AnyBatch, precision: Precision, *, rate: float, repeats: int) -> Plain:
     """Run the reference, unless it cannot fit or cannot finish (`rate`: multiply-adds in a second)."""
-    device = batch.words.device
+    device = batch.lengths.device
     if not case.has_reference:
         return Plain(why=f"is not written for {case.config.family}")
     needed = cost(case)

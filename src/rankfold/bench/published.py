@@ -9,6 +9,7 @@ from typing import Any
 
 from rankfold.bench.cases import NUM_WORDS, Case
 from rankfold.models.config import ModelConfig
+from rankfold.models.frame_config import FrameConfig, FrameFamily
 from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
 
 
@@ -90,4 +91,41 @@ def grammar_cases() -> list[Case]:
         row("npcfg", (30, 60), 4, 40, 176.1, 354),
         row("lpcfg", (100, 200), 4, 40, 376.7, 60341, rank=32),
         row("npcfg", (100, 200), 4, 40, 416.6, 67238),
+    ]
+
+
+def frame_cases() -> list[Case]:
+    """Segments and music at the papers' sizes, with what the authors' code takes on an H200 (2026-11-15, torch 2.11).
+
+    A state may follow itself and durations lose the mass beyond 19, as there. Their low-rank semi-Markov model of 1,024
+    states did not finish. Source: Chiu, Deng, Rush 2021, app. D (segments) and E (music).
+    """
+
+    def segments(family: FrameFamily, states: int, ms: float | None, mib: float | None, **choices: Any) -> Case:
+        config = FrameConfig(
+            family=family,
+            num_states=states,
+            num_features=300,
+            max_duration=19,
+            normalised_durations=False,
+            self_transitions=True,
+            tied_variance=True,
+            dim=300,
+            **choices,
+        )
+        return Case(config, 1, 200, published_ms=ms, published_mib=mib)
+
+    def music(family: FrameFamily, ms: float, mib: float, **choices: Any) -> Case:
+        config = FrameConfig(
+            family=family, observations="bernoulli", num_states=2048, num_features=88, neural=True, dim=256, **choices
+        )
+        return Case(config, 8, 128, published_ms=ms, published_mib=mib)
+
+    return [
+        segments("hsmm", 64, 512.9, 276),
+        segments("lhsmm", 128, 532.1, 1384, rank=128),
+        segments("lhsmm", 1024, None, None, rank=16),
+        segments("lhsmm", 8192, None, None, rank=64),
+        music("frame_hmm", 1192.4, 9362),
+        music("frame_lhmm", 1150.7, 9308, rank=512),
     ]

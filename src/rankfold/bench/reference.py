@@ -60,7 +60,7 @@ def _given(tensors: Tensors, config: ModelConfig) -> Tables:
 
 def _hmm(tensors: Tensors, config: ModelConfig) -> Tables:
     source, target = tensors["transition.source"], tensors["transition.target"]
-    start = torch.softmax(target @ _start(tensors, "transition.start"), 0)
+    start = torch.softmax(target @ start_vector(tensors, "transition.start"), 0)
     transition = torch.softmax(source @ target.mT, 1)
     return start, lambda x, t: x @ transition, _emission(tensors)
 
@@ -120,7 +120,7 @@ def _block(tensors: Tensors, config: ModelConfig, batch: Batch) -> Tensor:  # "b
     logits = network(tensors, "blocks.mlp", state) @ tensors["blocks.word"].mT
     emission = torch.softmax(logits.masked_fill(own[:, None] != cluster, float("-inf")), 1)  # "z v"
     transition = torch.softmax(source @ target.mT, 1).reshape(num, size, num, size)
-    start = torch.softmax(target @ _start(tensors, "blocks.start"), 0).reshape(num, size)
+    start = torch.softmax(target @ start_vector(tensors, "blocks.start"), 0).reshape(num, size)
     at = cluster[batch.words]  # "b t"
     words = batch.words[..., None].expand(*at.shape, size)
     obs = emission[at[..., None] * size + torch.arange(size, device=at.device), words]  # "b t k"
@@ -138,17 +138,24 @@ def _emission(tensors: Tensors) -> Tensor:  # "z v"
 
 def _features(tensors: Tensors, config: ModelConfig, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """The log-features of the start, of every source and of every target: "r", "z r", "z r"."""
-    projection = tensors[f"{name}.features.projection"]
-
-    def log_phi(x: Tensor) -> Tensor:  # "... d" -> "... r"
-        shift = x.square().sum(-1, keepdim=True) / 2 if config.feature_map == "positive" else 0.0
-        return x @ projection - shift
-
-    start, source, target = _start(tensors, f"{name}.start"), tensors[f"{name}.source"], tensors[f"{name}.target"]
-    return log_phi(start), log_phi(source), log_phi(target)
+    source, target = log_features(tensors, config.feature_map, name)
+    return log_phi(tensors, config.feature_map, name, start_vector(tensors, f"{name}.start")), source, target
 
 
-def _start(tensors: Tensors, name: str) -> Tensor:  # "d"
+def log_features(tensors: Tensors, feature_map: str, name: str) -> tuple[Tensor, Tensor]:
+    """The log-features of every source and of every target: "z r", "z r"."""
+    source, target = tensors[f"{name}.source"], tensors[f"{name}.target"]
+    return log_phi(tensors, feature_map, name, source), log_phi(tensors, feature_map, name, target)
+
+
+def log_phi(tensors: Tensors, feature_map: str, name: str, x: Tensor) -> Tensor:  # "... d" -> "... r"
+    """The log-features of vectors."""
+    shift = x.square().sum(-1, keepdim=True) / 2 if feature_map == "positive" else 0.0
+    return x @ tensors[f"{name}.features.projection"] - shift
+
+
+def start_vector(tensors: Tensors, name: str) -> Tensor:  # "d"
+    """The vector before the first state."""
     return network(tensors, f"{name}.mlp", tensors[f"{name}.embedding"])
 
 

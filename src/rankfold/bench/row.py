@@ -20,10 +20,9 @@ from rankfold.bench.checks import full_check, order_check, reference_check, smal
 from rankfold.bench.memory import out_of_memory, release, too_large
 from rankfold.bench.plain import Plain, try_plain
 from rankfold.bench.record import TIMES, new_record
-from rankfold.bench.step import log_z
+from rankfold.bench.step import AnyBatch, log_z
 from rankfold.bench.timed import SEED, CheckError, Checks, Settings, Timed, spreads
 from rankfold.bench.timing import Spread, held_bytes
-from rankfold.data.batch import Batch
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan
 
@@ -34,7 +33,7 @@ class Entry:
     """A row while it is measured."""
 
     model: Any
-    batch: Batch
+    batch: AnyBatch
     log_z: Tensor  # "b"
 
     def __init__(self, case: Case, precision: Precision, asked: Sequence[str], settings: Settings) -> None:
@@ -90,7 +89,7 @@ def measure_rows(cases: Sequence[Case], precision: Precision, settings: Settings
     device = settings.device
     asked: dict[Case, list[str]] = {}
     for case in cases:
-        asked.setdefault(case.settled(device, precision), []).append(case.config.plan if case.ordered else "auto")
+        asked.setdefault(case.settled(device, precision), []).append(case.asked)
     entries = [Entry(case, precision, plans, settings) for case, plans in asked.items()]
     live = _each(entries, Entry.prepare)
     live = [entry for entry in live if not entry.record["note"]]

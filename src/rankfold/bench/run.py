@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from rankfold import __version__
 from rankfold.bench.cases import Case
 from rankfold.bench.ceilings import measure_ceilings
 from rankfold.bench.memory import release, too_large
@@ -19,6 +18,7 @@ from rankfold.bench.row import measure_rows
 from rankfold.bench.timed import Settings
 from rankfold.errors import DomainError
 from rankfold.numerics.precision import Precision
+from rankfold.version import __version__
 
 
 def run_cases(

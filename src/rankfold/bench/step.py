@@ -12,11 +12,16 @@ from torch import Tensor
 
 from rankfold.bench.cases import tensors
 from rankfold.bench.reference import reference_log_z
+from rankfold.bench.reference_frames import reference_frame_log_z
 from rankfold.bench.reference_trees import reference_tree_log_z
 from rankfold.data.batch import Batch
+from rankfold.data.frame_batch import FrameBatch
 from rankfold.models.compound_pcfg import BoundPotentials
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
+
+AnyBatch = Batch | FrameBatch
 
 
 class Gradients(NamedTuple):
@@ -26,26 +31,37 @@ class Gradients(NamedTuple):
     parameters: tuple[Tensor, ...]  # the gradient of the sum of log Z in each
 
 
-def log_z(model: Any, batch: Batch, precision: Precision, generator: torch.Generator | None = None) -> Tensor:  # "b"
+def log_z(model: Any, batch: AnyBatch, precision: Precision, generator: torch.Generator | None = None) -> Tensor:  # "b"
     """The forward pass of our code; with a generator, that of a training step with dropout."""
-    with matmul_precision(parameter_precision(precision), batch.words.device):
-        out: Tensor = model.log_z(model.potentials(batch, generator=generator), precision=precision)
+    with matmul_precision(parameter_precision(precision), batch.lengths.device):
+        out: Tensor = model.log_z(_potentials(model, batch, generator), precision=precision)
         return out
 
 
 def gradients(
-    model: Any, batch: Batch, precision: Precision = "float32", generator: torch.Generator | None = None
+    model: Any, batch: AnyBatch, precision: Precision = "float32", generator: torch.Generator | None = None
 ) -> Gradients:
     """A step of our code."""
-    with matmul_precision(parameter_precision(precision), batch.words.device):
-        value = model.log_z(model.potentials(batch, generator=generator), precision=precision)
+    with matmul_precision(parameter_precision(precision), batch.lengths.device):
+        value = model.log_z(_potentials(model, batch, generator), precision=precision)
         return Gradients(value.detach(), torch.autograd.grad(value.sum(), list(model.parameters())))
 
 
-def reference_gradients(model: Any, batch: Batch, precision: Precision = "float32") -> Gradients:
+def _potentials(model: Any, batch: AnyBatch, generator: torch.Generator | None) -> Any:
+    """Those of a batch whose frames, if it has any, are in the model's dtype."""
+    if isinstance(batch, FrameBatch):
+        batch = batch._replace(frames=batch.frames.to(model.dtype))
+    return model.potentials(batch, generator=generator)
+
+
+def reference_gradients(model: Any, batch: AnyBatch, precision: Precision = "float32") -> Gradients:
     """A step of the plain code with the same parameters; its products are as exact as our parameters' are."""
-    with matmul_precision(parameter_precision(precision), batch.words.device):
-        plain: Any = reference_tree_log_z if isinstance(model.config, GrammarConfig) else reference_log_z
+    with matmul_precision(parameter_precision(precision), batch.lengths.device):
+        plain: Any = reference_log_z
+        if isinstance(model.config, GrammarConfig):
+            plain = reference_tree_log_z
+        elif isinstance(model.config, FrameConfig):
+            plain = reference_frame_log_z
         value = plain(tensors(model), model.config, batch)
         return Gradients(value.detach(), torch.autograd.grad(value.sum(), list(model.parameters())))
 
@@ -54,7 +70,7 @@ class Step(NamedTuple):
     """A step with its inputs."""
 
     model: Any
-    batch: Batch
+    batch: AnyBatch
     precision: Precision
     generator: torch.Generator | None
 
@@ -78,10 +94,10 @@ class Recursion(NamedTuple):
     generator: None = None
 
     @classmethod
-    def of(cls, model: Any, batch: Batch, precision: Precision) -> Recursion:
+    def of(cls, model: Any, batch: AnyBatch, precision: Precision) -> Recursion:
         """That of a grammar. The potentials of a step, as numbers to differentiate in; factors that rules share stay
         shared."""
-        with torch.no_grad(), matmul_precision(parameter_precision(precision), batch.words.device):
+        with torch.no_grad(), matmul_precision(parameter_precision(precision), batch.lengths.device):
             p = model.potentials(batch)
         leaves: dict[int, Tensor] = {}
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from rankfold.bench.cases import Case
 from rankfold.bench.record import RANKED
 from rankfold.errors import DomainError, UnsupportedError
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 
 Axis = Literal["states", "rank", "length"]
@@ -77,7 +78,7 @@ def sweep_cases(case: Case, axis: Axis, values: Sequence[int]) -> list[Case]:
     return [each.checked() for each in cases]
 
 
-def _of_states(case: Case, size: int) -> AnyConfig:
+def _of_states(case: Case, size: int) -> AnyConfig | FrameConfig:
     if isinstance(case.config, GrammarConfig):
         return dataclasses.replace(case.config, num_nonterminals=size, num_preterminals=2 * size)
     return dataclasses.replace(case.config, num_states=size)

@@ -17,9 +17,8 @@ from rankfold.bench.ceilings import Ceilings
 from rankfold.bench.checks import Check, replay_checks
 from rankfold.bench.memory import out_of_memory, release
 from rankfold.bench.plain import Plain
-from rankfold.bench.step import Recursion, Step, reference_gradients
+from rankfold.bench.step import AnyBatch, Recursion, Step, reference_gradients
 from rankfold.bench.timing import Spread, Turn, host_time, host_times, in_turns, peak_mib, replay_time
-from rankfold.data.batch import Batch
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision
 
@@ -54,7 +53,7 @@ class Timed:
     """All that is timed of one model in one order."""
 
     def __init__(
-        self, case: Case, model: Any, batch: Batch, precision: Precision, generator: torch.Generator | None
+        self, case: Case, model: Any, batch: AnyBatch, precision: Precision, generator: torch.Generator | None
     ) -> None:
         self.case = case
         self.step = Step(model, batch, precision, generator)
@@ -107,7 +106,7 @@ def _seed(generator: torch.Generator | None) -> None:
 
 
 def spreads(
-    timed: Mapping[str, Timed], plain: Plain, model: Any, batch: Batch, settings: Settings
+    timed: Mapping[str, Timed], plain: Plain, model: Any, batch: AnyBatch, settings: Settings
 ) -> tuple[dict[str, dict[str, Spread]], str]:
     """The times of each order, by its name and what they are of, and of the reference by no name; why that has none."""
     turns = {(order, name): turn for order, way in timed.items() for name, turn in way.turns.items()}

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from rankfold import __version__
 from rankfold.cli import (
     bench,
     compare,
@@ -23,12 +22,14 @@ from rankfold.cli import (
     predict,
     sample,
     score,
+    segment,
     tag,
     train,
 )
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
+from rankfold.version import __version__
 
-COMMANDS = (train, evaluate, parse, score, sample, predict, tag, explain, data, demo, compare, bench, doctor)
+COMMANDS = (train, evaluate, parse, score, sample, segment, predict, tag, explain, data, demo, compare, bench, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

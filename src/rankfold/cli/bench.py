@@ -16,7 +16,7 @@ import torch
 
 from rankfold.bench import sweep as scaling
 from rankfold.bench.cases import NUM_WORDS, ORDERED, Case
-from rankfold.bench.published import grammar_cases, million_cases, modest_cases, published_cases
+from rankfold.bench.published import frame_cases, grammar_cases, million_cases, modest_cases, published_cases
 from rankfold.bench.record import RANKED
 from rankfold.bench.run import run_cases
 from rankfold.bench.table import text
@@ -75,8 +75,8 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument(
         "--table",
-        choices=("published", "million", "grammars"),
-        help="the papers' sizes; million: also 2^20 states; grammars: those of the papers on grammars",
+        choices=("published", "million", "grammars", "frames"),
+        help="the papers' sizes; million: also 2^20 states; grammars, frames: those of grammars, of segments and music",
     )
     parser.add_argument("--family", choices=ALL, help="one model, of these sizes:")
     for name, (_, kind, _, said) in SIZES.items():
@@ -192,8 +192,9 @@ def _expect_orders(cases: Sequence[Case]) -> None:
 def _precisions(cases: Sequence[Case], device: torch.device) -> tuple[Precision, ...]:
     if device.type != "cuda":
         return ("float32",)
-    # Of a grammar only the distributions would differ: its recursion is in float32 either way.
-    return ("tf32", "bf16") if any(case.published_ms and not case.trees for case in cases) else ("tf32",)
+    # Of a grammar or of segments only the distributions would differ: their recursions are in float32 either way.
+    chains = (case for case in cases if isinstance(case.config, ModelConfig))
+    return ("tf32", "bf16") if any(case.published_ms for case in chains) else ("tf32",)
 
 
 def _table(name: str | None, device: torch.device) -> list[Case]:
@@ -201,6 +202,8 @@ def _table(name: str | None, device: torch.device) -> list[Case]:
         return million_cases()
     if name == "grammars":
         return grammar_cases()
+    if name == "frames":
+        return frame_cases()
     return published_cases() if name == "published" or device.type == "cuda" else modest_cases()
 
 

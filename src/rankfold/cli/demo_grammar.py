@@ -19,9 +19,10 @@ from rankfold.data.trees import Tree
 from rankfold.models import load_model
 from rankfold.plots.tree_svg import save_tree
 from rankfold.plots.trees import tree_text
-from rankfold.training.loop import Result, train
+from rankfold.training.loop import train
 from rankfold.training.recipes import load_recipe
 from rankfold.training.report import Reporter
+from rankfold.training.result import Result
 
 RECIPE, NUM_SHOWN, SHOWN_WORDS = "demo-grammar", 3, (7, 12)  # trees shown, and how many words they may have
 

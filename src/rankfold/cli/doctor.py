@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from rankfold import __version__
 from rankfold.cli.exactness import Exactness, check_exactness
 from rankfold.cli.output import to_json
 from rankfold.errors import DomainError
+from rankfold.version import __version__
 
 PACKAGES = ("torch", "numpy", "triton", "matplotlib")
 EXAMPLE = "example:\n  rankfold doctor --json"

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankfold.analysis.tags import tag_scores
+from rankfold.cli.evaluate_frames import evaluate_recordings, frames_text
 from rankfold.cli.evaluate_trees import evaluate_trees, trees_text
+from rankfold.cli.frames_of import is_frames
 from rankfold.cli.model_of import add_model, load, recipe_path, say, tell_unknown
 from rankfold.cli.output import to_json
+from rankfold.cli.segment import add_missing
 from rankfold.cli.tag import Method, add_method, tag
 from rankfold.data.sources import read_source
 from rankfold.data.text import Sentences, begins_names, find_split, read_sentences
@@ -31,7 +34,8 @@ example:
   rankfold evaluate runs/small --data ptb
   rankfold evaluate runs/small --data ptb --split valid --json
   rankfold evaluate runs/small --data words.txt --tags tags.txt
-  rankfold evaluate runs/grammar --trees gum.test.trees.txt.gz"""
+  rankfold evaluate runs/grammar --trees gum.test.trees.txt.gz
+  rankfold evaluate runs/walks --data recordings.npz"""
 
 
 def add_to(commands: Any) -> None:
@@ -42,7 +46,8 @@ def add_to(commands: Any) -> None:
         description=(
             "Print the perplexity of a text. Tokens are its words and one <eos> a sentence; words the model does not "
             "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown. With "
-            "--trees, how many brackets of gold trees a grammar finds, beside trees that need none."
+            "--trees, how many brackets of gold trees a grammar finds, beside trees that need none. Of a model of "
+            "frames: the nats a frame of recordings, and with labels the scores of its segments."
         ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -73,11 +78,14 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--tags", type=Path, metavar="FILE", help="gold tags, one a word, line by line with the text")
     add_method(parser)
+    add_missing(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the evaluation."""
+    if is_frames(arguments.folder):
+        return _run_frames(arguments)
     if arguments.trees:
         found = evaluate_trees(
             arguments.folder,
@@ -103,6 +111,18 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
     )
     print(to_json(result, indent=2) if arguments.json else _text(result))
+    return 0
+
+
+def _run_frames(arguments: argparse.Namespace) -> int:
+    given = {"--trees": arguments.trees, "--tags": arguments.tags, "--protocol": arguments.protocol}
+    strange = [name for name, value in given.items() if value]
+    if strange or arguments.data is None:
+        what = f"{strange[0]} is for models of words" if strange else "evaluate needs --data, a file or folder"
+        raise DataError(f"{what}: this model is of frames, and is evaluated on recordings.")
+    split, missing, device = arguments.split, arguments.missing, arguments.device
+    found = evaluate_recordings(arguments.folder, arguments.data, split=split, missing=missing, device=device)
+    print(to_json(found, indent=2) if arguments.json else frames_text(found))
     return 0
 
 

@@ -11,13 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rankfold.cli.model_of import add_options, find_device, model_folder, recipe_path
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.models.catalog import AnyModel
+from rankfold.models.catalog import AnyModel, build_frame_model
+from rankfold.models.frame_config import FrameConfig
+from rankfold.models.frame_model import FrameModel
 from rankfold.models.grammar_config import FACTORED, GrammarConfig
-from rankfold.models.pretrained import load_model
+from rankfold.models.pretrained import load_any
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan, rates_of
 from rankfold.training.config import Config
@@ -74,13 +78,27 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = None) -> AnyModel:
+def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = None) -> AnyModel | FrameModel:
     """The model of a run or folder, or one of a recipe's sizes whose parameters have no values."""
     if name in recipe_names() or not Path(name).is_dir():
-        return sized(load_recipe(name, settings).model, NUM_WORDS if num_words is None else num_words)
+        config = load_recipe(name, settings).model
+        if isinstance(config, FrameConfig):
+            return sized_frames(config, name)
+        return sized(config, NUM_WORDS if num_words is None else num_words)
     if settings or num_words is not None:
         raise DataError(f"{name} is a model, whose sizes are fixed: --set and --words are for recipes.")
-    return load_model(model_folder(Path(name)))
+    return load_any(model_folder(Path(name)))
+
+
+def sized_frames(config: FrameConfig, name: str) -> FrameModel:
+    """A model of frames for its sizes, without memory for its parameters."""
+    if not config.num_features:
+        raise DataError(
+            f"{name} takes as many features as its recordings have, which are not known here.\n"
+            "  Say how many: --set model.num_features=12."
+        )
+    with torch.device("meta"):
+        return build_frame_model(config)
 
 
 def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:
@@ -92,7 +110,7 @@ def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:
 
 
 def explain(
-    model: AnyModel,
+    model: AnyModel | FrameModel,
     *,
     batch: int = 8,
     length: int = 32,
@@ -108,15 +126,17 @@ def explain(
         raise DomainError(f"--batch is {batch} and --length {length}, but both must be at least 1.")
     precision = precision or (config.train.precision if config else "float32")
     plans = model.plan(batch, length, device, precision)
-    chooses = model.config.family in ("rank", *FACTORED)
-    chosen = plans.chosen(model.config.plan if chooses else "auto").order
+    asked, words = "auto", 0
+    if not isinstance(model, FrameModel):
+        asked, words = model.config.plan if model.config.family in ("rank", *FACTORED) else "auto", model.num_words
+    chosen = plans.chosen(asked).order
     memory = available(device, config.train.memory if config else 0.0)
     captured = config is None or graphs_serve(config, device)
     plans = plans.at(rates_of(device, precision, captured=captured))
     return {
         "family": model.config.family,
         **_sizes(model),
-        "num_words": model.num_words,
+        "num_words": words or None,
         "parameters": sum(x.numel() for x in model.parameters()),
         "batch": batch,
         "length": length,
@@ -124,7 +144,8 @@ def explain(
         "precision": precision,
         "memory_bytes": memory,
         "plans": [_record(plan, memory, chosen=plan.order == chosen) for plan in plans.ways],
-        "training": None if config is None else _training(config, precision, model.num_words, length, device, memory),
+        # How recordings are cut depends on them: `rankfold train` says so before its first update.
+        "training": _training(config, precision, words, length, device, memory) if config and words else None,
     }
 
 
@@ -144,7 +165,7 @@ def _record(plan: Plan, memory: int | None, *, chosen: bool) -> dict[str, Any]:
     }
 
 
-def _sizes(model: AnyModel) -> dict[str, int]:
+def _sizes(model: AnyModel | FrameModel) -> dict[str, int]:
     """The numbers of hidden values."""
     if isinstance(model.config, GrammarConfig):
         return {
@@ -152,6 +173,8 @@ def _sizes(model: AnyModel) -> dict[str, int]:
             "num_preterminals": model.config.num_preterminals,
             "rank": model.config.rank,
         }
+    if isinstance(model.config, FrameConfig):
+        return {"num_states": model.config.num_states, "num_features": model.config.num_features}
     return {"num_states": model.config.num_states}
 
 
@@ -189,9 +212,11 @@ def _training(
 def _text(result: dict[str, Any]) -> str:
     memory = result["memory_bytes"]
     held = f"{memory / GIB:,.3g} GiB" if memory else "unknown memory"
+    frames = result.get("num_features")
+    seen, tokens = (f"{frames:,} features", "frames") if frames else (f"{result['num_words']:,} words", "tokens")
     lines = [
-        f"{result['family']}, {_size_text(result)}, {result['num_words']:,} words, {result['parameters']:,} parameters",
-        f"a gradient step of {result['batch']} sequences of {result['length']} tokens "
+        f"{result['family']}, {_size_text(result)}, {seen}, {result['parameters']:,} parameters",
+        f"a gradient step of {result['batch']} sequences of {result['length']} {tokens} "
         f"on {result['device']} ({held}), {result['precision']}; * is the plan that is used",
         "",
         f"  {'plan':<24}{'multiply-adds':>20}{'seconds (estimate)':>22}{'peak memory':>16}{'largest batch':>24}",
@@ -201,7 +226,7 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(
             f"{'*' if plan['chosen'] else ' '} {plan['order']:<24}{plan['multiply_adds']:>20,}"
             f"{plan['estimated_seconds']:>22.4f}{plan['peak_bytes'] / 2**20:>12,.0f} MiB"
-            f"{'unknown' if fits is None else f'{fits:,} tokens':>24}"
+            f"{'unknown' if fits is None else f'{fits:,} {tokens}':>24}"
         )
         lines += [
             f"    {name:<22}{count:>20,}{plan['seconds'][name]:>22.6f}    {plan['kernels'][name]}"

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from rankfold.analysis.drawing import draw_sentences
+from rankfold.cli.frames_of import is_frames
 from rankfold.cli.model_of import add_model, expect_sequences, known_ids, load, say
 from rankfold.cli.output import to_json
+from rankfold.cli.sample_frames import plain, recordings_text, sample_recordings, save_recordings
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel
@@ -23,15 +26,19 @@ EXAMPLE = """\
 example:
   rankfold sample runs/small --num 3
   rankfold sample runs/small --prefix "the company" --seed 7 --json
-  rankfold sample runs/grammar --num 3 --trees"""
+  rankfold sample runs/grammar --num 3 --trees
+  rankfold sample runs/walks --num 10 --max-length 200 --out drawn.npz"""
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "sample",
-        help="sentences drawn from a model",
-        description="Print sentences drawn from a model, exactly and independently; the same for the same seed.",
+        help="sentences or recordings drawn from a model",
+        description=(
+            "Print sentences drawn from a model, exactly and independently; the same for the same seed. Of a model of "
+            "frames: recordings of --max-length frames, a line of states and their durations each."
+        ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,11 +50,17 @@ def add_to(commands: Any) -> None:
         "--max-length", type=int, default=100, metavar="N", help="words after the prefix at most (default: 100)"
     )
     parser.add_argument("--trees", action="store_true", help="grammars: print the trees that made the sentences")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="models of frames: save features and states as .npz")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the sentences."""
+    """Print the sentences, or recordings."""
+    _check_seed(arguments.seed)
+    if is_frames(arguments.folder):
+        return _run_frames(arguments)
+    if arguments.out is not None:
+        raise UnsupportedError("--out is for models of frames: sentences are printed.")
     model, vocabulary = load(arguments.folder, arguments.device)
     prefix = arguments.prefix.split()
     if isinstance(model.config, GrammarConfig):
@@ -64,6 +77,18 @@ def run(arguments: argparse.Namespace) -> int:
         print(to_json({"prefix": prefix, "seed": arguments.seed, "sentences": drawn}, indent=2))
     else:
         print("\n".join(" ".join(sentence["words"]) for sentence in drawn))
+    return 0
+
+
+def _run_frames(arguments: argparse.Namespace) -> int:
+    if arguments.prefix or arguments.trees:
+        raise UnsupportedError("--prefix and --trees are for models of words, but this is one of frames.")
+    drawn = sample_recordings(
+        arguments.folder, arguments.num, length=arguments.max_length, seed=arguments.seed, device=arguments.device
+    )
+    if arguments.out is not None:
+        say(f"wrote {save_recordings(drawn, arguments.out)}")
+    print(to_json(plain(drawn)) if arguments.json else recordings_text(drawn))
     return 0
 
 

@@ -16,12 +16,16 @@ from typing import Any
 from rankfold.cli.model_of import say
 from rankfold.cli.output import to_json
 from rankfold.errors import DataError
+from rankfold.estimators import runs
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import GrammarConfig, readers
 from rankfold.settings import assign, build, read_toml
-from rankfold.training import loop, report
+from rankfold.training import report
 from rankfold.training.config import Config
 from rankfold.training.recipes import load_recipe, recipe_names
+from rankfold.training.result import Result
 from rankfold.training.run_dir import RECIPE, RunDir
+from rankfold.training.task import NATS, PERPLEXITY, Measure
 
 INTERRUPTED = 130
 EXAMPLE = """\
@@ -30,6 +34,7 @@ example:
   rankfold train --recipe small-lhmm --set model.num_states=256 --set train.updates=100 --data ptb --out runs/tiny
   rankfold train --resume --data ptb --out runs/small
   rankfold train --recipe small-tnpcfg --data treebank/gum --out runs/grammar
+  rankfold train --recipe segment-hsmm --data recordings.npz --out runs/walks
   rankfold train --list"""
 
 
@@ -40,7 +45,8 @@ def add_to(commands: Any) -> None:
         help="train a language model by a recipe; interrupted runs can be resumed",
         description=(
             "Train a model on the train.txt of a folder, choose the best by its valid.txt, and print the perplexity of "
-            "its test.txt. A grammar may be given trees (.trees, .mrg), of which it reads the words alone. "
+            "its test.txt. A grammar may be given trees (.trees, .mrg), of which it reads the words alone; a model of "
+            "frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats a frame. "
             "Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
         ),
         epilog=EXAMPLE,
@@ -51,7 +57,7 @@ def add_to(commands: Any) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help="folder with train.txt, valid.txt, test.txt; or FOLDER/NAME for NAME.train.txt and so on",
+        help="folder with train.txt, valid.txt, test.txt; or FOLDER/NAME for NAME.train.txt and so on; or recordings",
     )
     parser.add_argument("--out", type=Path, metavar="RUN", help="folder of the run")
     add_settings(parser)
@@ -83,8 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     config = find_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
     for line in unread(arguments.settings, config):
         say(line)
-    result = loop.train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
-    print(to_json(_record(result), indent=2) if arguments.json else _text(result, config))
+    result = runs.train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
+    print(to_json(_record(result, config), indent=2) if arguments.json else _text(result, config))
     if result.finished:
         return 0
     again = shlex.join(["rankfold", "train", "--resume", "--data", str(arguments.data), "--out", str(arguments.out)])
@@ -136,32 +142,40 @@ def _list(*, as_json: bool) -> int:
     return 0
 
 
-def _record(result: loop.Result) -> dict[str, Any]:
-    best, test = result.best_valid_perplexity, result.test
+def _record(result: Result, config: Config) -> dict[str, Any]:
+    best, test, name = result.best_valid, result.test, _measure(config).name
+    counted = "tokens" if _measure(config).of_words else "frames"
     return {
         "run": str(result.run),
         "updates": result.updates,
         "finished": result.finished,
-        "best_valid_perplexity": best if math.isfinite(best) else None,
-        "test_perplexity": None if test is None else test.perplexity,
-        "test_tokens": None if test is None else test.tokens,
+        f"best_valid_{name}": best if math.isfinite(best) else None,
+        f"test_{name}": None if test is None else _measure(config).of(test),
+        f"test_{counted}": None if test is None else test.tokens,
         "test_log_likelihood": None if test is None else test.log_likelihood,
         "seconds": result.seconds,
     }
 
 
-def _text(result: loop.Result, config: Config) -> str:
-    best, test = result.best_valid_perplexity, result.test
-    missing = "no test.txt" if result.finished else "not yet"
-    counted = "words + sentences" if isinstance(config.model, GrammarConfig) else "<eos> counted"
+def _text(result: Result, config: Config) -> str:
+    best, test, measure = result.best_valid, result.test, _measure(config)
+    title = "perplexity" if measure.of_words else "nats/frame"
+    missing = ("no test.txt" if measure.of_words else "no test split") if result.finished else "not yet"
+    counted = "tokens, " + ("words + sentences" if isinstance(config.model, GrammarConfig) else "<eos> counted")
+    if not measure.of_words:
+        counted = "frames"
     bound = "; bounds of lower ones" if test is not None and test.is_bound else ""
     return "\n".join(
         [
             f"run                {result.run}",
             f"updates            {result.updates:,}" + ("" if result.finished else " (interrupted)"),
-            f"valid perplexity   {f'{best:.3f} (best)' if math.isfinite(best) else 'none yet'}",
-            "test perplexity    "
-            + (f"{test.perplexity:.3f} over {test.tokens:,} tokens, {counted}{bound}" if test else missing),
+            f"valid {title}   {f'{best:.3f} (best)' if math.isfinite(best) else 'none yet'}",
+            f"test {title}    "
+            + (f"{measure.of(test):.3f} over {test.tokens:,} {counted}{bound}" if test else missing),
             f"seconds            {result.seconds:,.1f}",
         ]
     )
+
+
+def _measure(config: Config) -> Measure:
+    return NATS if isinstance(config.model, FrameConfig) else PERPLEXITY

@@ -13,6 +13,7 @@ from torch import Tensor
 from rankfold.decoding.viterbi import step_cost
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.operators import MaxOperator
+from rankfold.recursions.semi_markov_long import solve_long
 from rankfold.recursions.semi_markov_max import best_segments
 from rankfold.recursions.semi_markov_potentials import Segments, SemiMarkovPotentials, checked
 from rankfold.recursions.semi_markov_sample import draw
@@ -83,7 +84,7 @@ def segment_counts(p: SemiMarkovPotentials) -> SegmentCounts:
     """
     c = checked(p).detach()
     with torch.no_grad():
-        solution = solve(c, "scaled")
+        solution = solve_long(c, "scaled")
         initial, durations, states, _, *grads = solution.gradients(torch.ones_like(solution.log_z), of_transition=True)
         counts = tuple(
             grad if is_log else torch.where(factor == 0, 0.0, factor * grad)

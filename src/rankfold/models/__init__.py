@@ -1,9 +1,11 @@
-"""Models of words: each chooses its parts and states its maths."""
+"""Models of words and of frames: each chooses its parts and states its maths."""
 
 from rankfold.models.block_hmm import BlockHMM
-from rankfold.models.catalog import build_model
+from rankfold.models.catalog import build_frame_model, build_model
 from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.config import ModelConfig
+from rankfold.models.frame_config import FrameConfig
+from rankfold.models.frame_model import FrameModel
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.models.hmm import HMM
 from rankfold.models.pcfg import PCFG
@@ -15,9 +17,12 @@ __all__ = [
     "PCFG",
     "BlockHMM",
     "CompoundPCFG",
+    "FrameConfig",
+    "FrameModel",
     "GrammarConfig",
     "ModelConfig",
     "RankHMM",
+    "build_frame_model",
     "build_model",
     "load_model",
 ]

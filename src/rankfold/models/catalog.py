@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, overload
 
 import torch
 
@@ -11,6 +12,8 @@ from rankfold.errors import DomainError
 from rankfold.models.base import WordModel
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.models.config import ModelConfig
+from rankfold.models.frame_config import FrameConfig
+from rankfold.models.frame_model import FrameModel
 from rankfold.models.grammar_catalog import build_grammar
 from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 from rankfold.models.hmm import HMM, Transition
@@ -24,10 +27,27 @@ from rankfold.params.transitions import BandedTransition, FreeTransition, LowRan
 AnyModel = WordModel[Any, Any]
 
 
-def build_model(config: AnyConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0) -> AnyModel:
-    """A model with fresh parameters; the seed decides every one of them. Block models need word clusters."""
+@overload
+def build_model(config: AnyConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0) -> AnyModel: ...
+@overload
+def build_model(config: FrameConfig, num_words: int, *, seed: int = 0) -> FrameModel: ...
+@overload
+def build_model(
+    config: AnyConfig | FrameConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0
+) -> AnyModel | FrameModel: ...
+
+
+def build_model(
+    config: AnyConfig | FrameConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0
+) -> AnyModel | FrameModel:
+    """A model with fresh parameters; the seed decides every one of them. Block models need word clusters.
+
+    Of a model of frames `num_words` is the number of features, or of symbols.
+    """
     if num_words < 1:
         raise DomainError(f"num_words is {num_words}, but must be at least 1.")
+    if isinstance(config, FrameConfig):
+        return build_frame_model(config, num_words, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     if isinstance(config, GrammarConfig):
         return build_grammar(config, num_words, generator)
@@ -49,6 +69,18 @@ def build_model(config: AnyConfig, num_words: int, *, clusters: Clusters | None 
         else FreeEmission.draw(config.num_states, num_words, generator=generator)
     )
     return HMM(config, _transition(config, generator), emission)
+
+
+def build_frame_model(config: FrameConfig, num_features: int | None = None, *, seed: int = 0) -> FrameModel:
+    """A model of frames with fresh parameters; `num_features` where the record does not say them."""
+    if num_features is not None:
+        if config.num_features not in (0, num_features):
+            raise DomainError(
+                f"model.num_features is {config.num_features}, but the frames have {num_features}.\n"
+                "  Leave it out: it is then that of the data."
+            )
+        config = dataclasses.replace(config, num_features=num_features)
+    return FrameModel.build(config, seed=seed)
 
 
 def _transition(config: ModelConfig, generator: torch.Generator) -> Transition:

@@ -12,6 +12,8 @@ from typing import Literal
 from rankfold.errors import DomainError
 from rankfold.models.config import READ_BY as CHAINS_READ_BY
 from rankfold.models.config import ModelConfig, PlanName
+from rankfold.models.frame_config import READ_BY as FRAMES_READ_BY
+from rankfold.models.frame_config import FrameConfig
 from rankfold.settings import check_choices
 
 GrammarFamily = Literal["npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg"]
@@ -69,12 +71,14 @@ class GrammarConfig:
         return self.num_nonterminals + self.num_preterminals
 
 
-AnyConfig = ModelConfig | GrammarConfig
-CONFIGS = (ModelConfig, GrammarConfig)
+AnyConfig = ModelConfig | GrammarConfig  # of words
+CONFIGS = (ModelConfig, GrammarConfig, FrameConfig)
 
 
-def readers(config: AnyConfig, name: str) -> tuple[str, ...] | None:
+def readers(config: AnyConfig | FrameConfig, name: str) -> tuple[str, ...] | None:
     """The families that read a setting, if this one does not; None where it does."""
-    table: Mapping[str, tuple[str, ...]] = READ_BY if isinstance(config, GrammarConfig) else CHAINS_READ_BY
+    table: Mapping[str, tuple[str, ...]] = CHAINS_READ_BY
+    if isinstance(config, GrammarConfig | FrameConfig):
+        table = READ_BY if isinstance(config, GrammarConfig) else FRAMES_READ_BY
     found = table.get(name)
     return None if found is None or config.family in found else found

@@ -1,4 +1,4 @@
-"""Models on disk: config.json, model.safetensors (or shards and their index), vocab.json. No pickle.
+"""Models on disk: config.json, model.safetensors (or shards and their index), vocab.json or frames.json. No pickle.
 
 Read next: `data/weights.py`.
 """
@@ -13,11 +13,15 @@ import torch
 from torch import Tensor
 
 from rankfold.data.clusters import Clusters
+from rankfold.data.frame_space import FILE as SPACE
+from rankfold.data.frame_space import FrameSpace
 from rankfold.data.vocab import Vocabulary
 from rankfold.data.weights import load_sharded, save_sharded, write_text
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.models.catalog import AnyModel, build_model
+from rankfold.models.catalog import AnyModel, build_frame_model, build_model
 from rankfold.models.config import ModelConfig
+from rankfold.models.frame_config import FrameConfig
+from rankfold.models.frame_model import FrameModel
 from rankfold.models.grammar_config import CONFIGS, AnyConfig
 from rankfold.settings import build, choose, to_mapping
 
@@ -26,24 +30,26 @@ DTYPES = ("float32", "float64")
 CLUSTER = "blocks.members.cluster"
 
 
-def save_model(model: AnyModel, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
+def save_model(model: AnyModel | FrameModel, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
     """Write a model into a folder, each file whole or not at all; the configuration last."""
     folder = Path(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise UnsupportedError(f"the model is {dtype}, but float32 and float64 are saved.\n  Convert it with .float().")
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = model.vocabulary
-    if vocabulary is not None:
+    vocabulary = None if isinstance(model, FrameModel) else model.vocabulary
+    if vocabulary is not None and not isinstance(model, FrameModel):
         if len(vocabulary) != model.num_words:
             raise DomainError(f"the vocabulary has {len(vocabulary)} words, but the model {model.num_words}.")
         vocabulary.save(folder / "vocab.json")
+    if isinstance(model, FrameModel) and model.space is not None:
+        model.space.save(folder / SPACE)
     save_sharded(folder, model.state_dict(), max_shard_bytes=max_shard_bytes)
     content = {
         "format": FORMAT,
         "version": VERSION,
         "model": to_mapping(model.config),
-        "num_words": model.num_words,
+        "num_words": model.config.num_features if isinstance(model, FrameModel) else model.num_words,
         "dtype": dtype,
         "vocabulary": None if vocabulary is None else vocabulary.fingerprint(),
     }
@@ -51,13 +57,26 @@ def save_model(model: AnyModel, folder: str | Path, *, max_shard_bytes: int | No
 
 
 def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:
-    """The model of a folder, of whichever family, with its vocabulary if there is one."""
+    """The model of words of a folder, of whichever family, with its vocabulary if there is one."""
+    model = load_any(folder, device=device)
+    if isinstance(model, FrameModel):
+        raise UnsupportedError(
+            f"{folder} holds a model of frames ({model.config.family}), but one of words was expected.\n"
+            "  Load it with rankfold.FrameModel.from_pretrained."
+        )
+    return model
+
+
+def load_any(folder: str | Path, *, device: str = "cpu") -> AnyModel | FrameModel:
+    """The model of a folder, of words or of frames."""
     folder = Path(folder)
     content = _read_config(folder / "config.json")
     source = f"{folder / 'config.json'}, model"
-    chosen: type[AnyConfig] = choose(CONFIGS, content["model"], source=source)
+    chosen: type[AnyConfig | FrameConfig] = choose(CONFIGS, content["model"], source=source)
     config = build(chosen, content["model"], source=source)
     tensors, _ = load_sharded(folder)
+    if isinstance(config, FrameConfig):
+        return _frames(config, content, tensors, folder).to(device)
     clusters = None
     if isinstance(config, ModelConfig) and config.family == "block":
         if CLUSTER not in tensors:
@@ -81,7 +100,27 @@ def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:
     return model.to(device)
 
 
-def _fill(model: AnyModel, tensors: dict[str, Tensor], folder: Path) -> None:
+def _frames(config: FrameConfig, content: dict[str, Any], tensors: dict[str, Tensor], folder: Path) -> FrameModel:
+    """The model of frames, with what its features mean if that is known."""
+    try:
+        model = build_frame_model(config, content["num_words"])
+    except DomainError as error:
+        raise DataError(f"{folder / 'config.json'} does not fit its weights: {error}") from None
+    if content["dtype"] == "float64":
+        model.double()
+    _fill(model, tensors, folder)
+    path = folder / SPACE
+    if path.exists():
+        model.space = FrameSpace.load(path)
+        if config.observations != "categorical" and model.space.num_features != config.num_features:
+            raise DataError(
+                f"{path} is of {model.space.num_features} features, but the model of {config.num_features}.\n"
+                "  Copy it, config.json and the weights together."
+            )
+    return model
+
+
+def _fill(model: AnyModel | FrameModel, tensors: dict[str, Tensor], folder: Path) -> None:
     """Put the tensors into the model; every name and shape must fit."""
     own = model.state_dict()
     missing, strange = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())

@@ -66,11 +66,16 @@ class SoftmaxTransition(nn.Module):
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
-        target = taken(self.target, keep)
+        transition = self.matrix(keep, keep_features, stays)
+        logits = taken(self.target, keep) @ self.start()
+        return Dynamics(torch.log_softmax(_masked(logits, stays), 0), transition)
+
+    def matrix(
+        self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
+    ) -> Dense:  # "z z"
+        """The transition alone, for models whose start is their own."""
         bias = None if stays is None else torch.where(stays, 0.0, float("-inf"))
-        transition = linear_softmax(taken(self.source, keep), target, bias).share
-        logits = target @ self.start()
-        return Dynamics(torch.log_softmax(_masked(logits, stays), 0), Dense.unchecked(transition))
+        return Dense.unchecked(linear_softmax(taken(self.source, keep), taken(self.target, keep), bias).share)
 
 
 class FreeTransition(nn.Module):
@@ -131,6 +136,14 @@ class LowRankTransition(nn.Module):
         initial, right, total = self.targets(keep, keep_features, stays)
         left = self.features.by_state(taken(self.source, keep), total, keep_features)
         return Dynamics(log_weights(initial), LowRank.unchecked(left, right))
+
+    def matrix(
+        self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
+    ) -> LowRank:  # "z z"
+        """The transition alone, for models whose start is their own."""
+        table = self.features.by_rank(taken(self.target, keep), keep_features, stays)
+        left = self.features.by_state(taken(self.source, keep), table.log_total, keep_features)
+        return LowRank.unchecked(left, table.share.mT)
 
     def targets(
         self, keep: Tensor | None, keep_features: Tensor | None, stays: Tensor | None = None

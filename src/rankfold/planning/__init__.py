@@ -5,12 +5,14 @@ An estimate, to choose by and to refuse by, never a result. Read next: `planning
 
 from rankfold.planning.cost import CPU, CUDA, CUDA_EAGER_LAUNCH, Plan, Plans, Rates, Work, rates_of
 from rankfold.planning.families import block_plan, chain_plan, rank_plans
+from rankfold.planning.frames import FrameSizes, frame_plan
 from rankfold.planning.trees import factored_ways, pair_way, simple_way, tree_plans
 
 __all__ = [
     "CPU",
     "CUDA",
     "CUDA_EAGER_LAUNCH",
+    "FrameSizes",
     "Plan",
     "Plans",
     "Rates",
@@ -18,6 +20,7 @@ __all__ = [
     "block_plan",
     "chain_plan",
     "factored_ways",
+    "frame_plan",
     "pair_way",
     "rank_plans",
     "rates_of",

@@ -40,7 +40,7 @@ def chain_plan(
     parts = (
         made_work("transition", made, dim),
         normaliser_work("emission normaliser", z, num_words, dim, kind, precision),
-        *_scan(read, z, batch, length, kind, precision, readings),
+        *scan_work(read, z, batch, length, kind, precision, readings),
         network_work(z, dim, kind),
     )
     if rank is None:
@@ -84,8 +84,8 @@ def rank_plans(
     messages, network = num_bytes(held.MESSAGES, r), network_work(num_words, dim, kind)
     readings = held.readings(kind, precision, batch)
     work = {
-        "rank": (*made, multiplied, *_scan(r * r, r, batch, length, kind, precision, readings), network),
-        "state": (*made, *_scan(2 * z * r, r, batch, length, kind, precision, readings), network),
+        "rank": (*made, multiplied, *scan_work(r * r, r, batch, length, kind, precision, readings), network),
+        "state": (*made, *scan_work(2 * z * r, r, batch, length, kind, precision, readings), network),
     }
     fixed = {"rank": total(*tables, num_bytes(held.DENSE[kind], r * r)), "state": total(*tables)}
     token = {"rank": total(messages), "state": total(messages, num_bytes(held.THIN, z))}
@@ -160,7 +160,7 @@ def network_work(num_rows: int, dim: int, kind: str) -> Work:
     return Work("networks and the rest", 4 * STEP * num_rows * dim**2, 24 * FLOAT * num_rows * dim, REST[kind])
 
 
-def _scan(
+def scan_work(
     cells: int, width: int, batch: int, length: int, kind: str, precision: Precision, readings: int
 ) -> tuple[Work, Work]:
     """Forward and backward over the positions, which read the transition; its gradient, one product over all."""

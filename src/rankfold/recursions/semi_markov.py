@@ -14,10 +14,9 @@ from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.recursions import semi_markov_back, semi_markov_plain
-from rankfold.recursions.semi_markov_forward import forward
+from rankfold.recursions.semi_markov_long import carried_on, solve_long
 from rankfold.recursions.semi_markov_potentials import Segments, SemiMarkovPotentials, checked, survival
 from rankfold.recursions.semi_markov_solve import Arithmetic, solve
-from rankfold.recursions.semi_markov_underflow import far_from_underflow
 
 __all__ = ["Messages", "SemiMarkovPotentials", "carry", "log_z", "messages", "survival"]
 
@@ -31,16 +30,20 @@ class Messages(NamedTuple):
     after: Tensor  # "b t z"    log p(x_t+1..T | a segment of z ends at t), log_final included
 
 
-def log_z(p: SemiMarkovPotentials, arithmetic: Arithmetic = "scaled", *, strict: bool = False) -> Tensor:  # "b" float64
+def log_z(
+    p: SemiMarkovPotentials, arithmetic: Arithmetic = "scaled", *, strict: bool = False, stretch: int | None = None
+) -> Tensor:  # "b"   float64
     """Log-weight of each observed sequence, summed over all segmentations and labels.
 
         log Z = log sum_{K, z_1..K, d_1..K}  initial[z_1]  prod_k duration[z_k, d_k] prod_{t in k} obs_t[z_k]
                                              prod_k A[z_k, z_k+1]  final[z_K],        d_1 + .. + d_K = T
 
     Cost: O(b t d z) additions and exponentials and one `push` a frame, O(b t z r) for a low-rank transition.
-    Memory O(b t z) and a few windows "b d z". Differentiable in every field, twice; d log Z / d log_obs is the
-    state posterior, d log Z / d log_duration the expected number of uses of each duration. Not the best
-    segmentation: see `viterbi_segments`. Always float64.
+    Memory O(b t z) and a few windows "b d z". With `stretch`, messages of so many frames at a time and a window for
+    each of these stretches: log_obs and its gradient are then all that is as long as the sequence, for one more
+    forward pass in float64. By default batches of more than 2^23 entries "b t z" are cut, others are not.
+    Differentiable in every field, twice; d log Z / d log_obs is the state posterior, d log Z / d log_duration the
+    expected number of uses of each duration. Not the best segmentation: see `viterbi_segments`. Always float64.
 
     Open segments are kept in logarithms. The product with the transition is linear, on scaled vectors; what
     underflow could have taken is bounded, and sequences that fail are repeated in float64, then in
@@ -52,8 +55,10 @@ def log_z(p: SemiMarkovPotentials, arithmetic: Arithmetic = "scaled", *, strict:
     """
     if arithmetic not in get_args(Arithmetic):
         raise UnsupportedError(f'arithmetic={arithmetic!r} is unknown; use "scaled" (fast) or "log" (any range).')
+    if stretch is not None and (not isinstance(stretch, int) or stretch < 1):
+        raise DomainError(f"stretch is {stretch!r}, but must be a number of frames, at least 1.")
     c = checked(p)
-    out: Tensor = _LogZ.apply(c, arithmetic, *c.tensors())
+    out: Tensor = _LogZ.apply(c, arithmetic, stretch, *c.tensors())
     if strict and may_look(out):
         _raise_if_impossible(out.detach())
     return out
@@ -90,7 +95,8 @@ def carry(p: SemiMarkovPotentials) -> Tensor:  # "b d z"
 
     Then log Z of the stretches add up to that of the whole, exactly, whatever the weights are. All stretches but
     the last are `censored`: the border cuts a segment, it does not end one. Detached: gradients stop at
-    the border, which is truncated back-propagation. Impossible sequences carry -inf.
+    the border, which is truncated back-propagation. Impossible sequences carry -inf; while a CUDA graph is
+    captured, those that would have to be repeated carry NaN.
     """
     c = checked(p).detach()
     if not c.censored:
@@ -101,26 +107,16 @@ def carry(p: SemiMarkovPotentials) -> Tensor:  # "b d z"
     if p.log_final is not None:
         raise UnsupportedError("a sequence that goes on has no end yet, but log_final ends it.\n  Leave log_final out.")
     with torch.no_grad():
-        c = c.double()
-        run = forward(c, log=False)
-        carried, total = run.log_last, run.log_z
-        # Frames to come may lift any entry, so none may lack digits: those of which some do are repeated in logarithms.
-        doubtful = (~far_from_underflow(c, run)).nonzero()[:, 0]
-        if len(doubtful):
-            again = forward(c.take(doubtful), log=True)
-            carried[:, doubtful], total[doubtful] = again.log_last, again.log_z
-        out = (carried - torch.where(total > float("-inf"), total, 0.0)[:, None]).transpose(0, 1).to(p.log_obs.dtype)
-    missing = p.log_duration.shape[1] - out.shape[1]
-    return torch.cat([out, out.new_full((len(out), missing, out.shape[2]), float("-inf"))], 1) if missing else out
+        return carried_on(c)[0].to(p.log_obs.dtype)
 
 
 class _LogZ(torch.autograd.Function):
     """log Z with forward-backward over segments as its derivative."""
 
     @staticmethod
-    def forward(ctx: Any, c: Segments, arithmetic: Arithmetic, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, c: Segments, arithmetic: Arithmetic, stretch: int | None, *tensors: Tensor) -> Tensor:
         ctx.segments = c = c.with_tensors(*(x.detach() for x in tensors))
-        ctx.solution = solve(c, arithmetic)
+        ctx.solution = solve_long(c, arithmetic, stretch)
         ctx.save_for_backward(*tensors)
         out: Tensor = ctx.solution.log_z.clone()
         return out
@@ -128,7 +124,7 @@ class _LogZ(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = grads
-        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[2:]
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
             # The gradient will be differentiated: give autograd ordinary operations to follow.
             # Views, because inputs may be made of one another: only the last step to each is asked for.
@@ -144,11 +140,16 @@ class _LogZ(torch.autograd.Function):
             solved = ctx.solution.gradients(weight, of_transition=any(wanted[4:]))
             every = (x.to(like.dtype) for x, like in zip(solved, tensors, strict=False))
             found = iter([x for x, want in zip(every, wanted, strict=False) if want])
-        return (None, None, *(next(found) if want else None for want in wanted))
+        return (None, None, None, *(next(found) if want else None for want in wanted))
 
 
 def _retrace(c: Segments, known: Tensor) -> tuple[Tensor, bool]:  # "b" -> "b"
     """log Z as ordinary operations, impossible sequences as constants; and whether it is exact at any range."""
+    if not may_look(known):
+        raise UnsupportedError(
+            "second derivatives look at values, which a CUDA graph that is being captured has none of.\n"
+            "  Differentiate posteriors outside of captured graphs."
+        )
     possible = (known > float("-inf")).nonzero()[:, 0]
     if not len(possible):
         return known + torch.zeros_like(known, requires_grad=True), True

@@ -16,8 +16,9 @@ from torch import Tensor
 from rankfold.errors import may_look
 from rankfold.recursions.factors import factor_gradients
 from rankfold.recursions.semi_markov_forward import Run
+from rankfold.recursions.semi_markov_fused import scan
 from rankfold.recursions.semi_markov_potentials import Segments
-from rankfold.recursions.semi_markov_sweep import Linear, Logs, Sweep, exp_, sweep
+from rankfold.recursions.semi_markov_sweep import Linear, Logs, Sweep, exp_
 
 
 class Uses(NamedTuple):
@@ -29,6 +30,7 @@ class Uses(NamedTuple):
     durations: Tensor  # "d b z"         how often each duration is used, in expectation
     cuts: Tensor | None  # "d b z"       the last segment by what was seen of it, where the end may cut it
     carried: Tensor | None  # "d b z"    the segment that was carried in, by its age
+    log_onward: Tensor | None  # "d b z" log p(all frames | a segment of that age was carried in): float64
     log_begun: Tensor  # "t b z"         log p(frames from t on | a segment begins at t), over log_begun_scale
     log_begun_scale: Tensor  # "t b"     float64
     log_after: Tensor  # "t b z"         log p(frames after t | a segment ends at t), over log_after_scale
@@ -73,8 +75,7 @@ def backward(c: Segments, run: Run, *, log: bool) -> Uses:
         opened = torch.where(outside, before, opened)
     tally = _Tally(c, opened, scale, turn.beyond if c.carried else None)
     line = Logs(c.transition, back=True) if log else Linear(c.transition, log_obs, back=True)
-    ending = c.closings() if c.censored else None
-    run_back = sweep(line, c.log_final, log_obs, log_path, c.durations(), closings=ending, seen=tally.add)
+    run_back = scan(line, c.entry(), log_obs, log_path, c.durations(), closings=c.cuts(), seen=tally.add)
     log_begun = run_back.closed if log else run_back.closed.log()
     begun_scale = run_back.log_scale if log else run_back.log_scale + run_back.top
     frames = run.frames
@@ -83,7 +84,7 @@ def backward(c: Segments, run: Run, *, log: bool) -> Uses:
     here_scale = frames.log_scale + after_scale - log_z + (0.0 if log else frames.top)
     inside = c.inside().mT
     ends = torch.exp(here + log_after + here_scale.to(here.dtype).unsqueeze(-1))
-    if c.censored:  # what the end cuts does not end there
+    if c.cut:  # what the end cuts does not end there
         ends = torch.where((inside & ~_last(inside)).unsqueeze(-1), ends, 0.0)
     uses = Uses(
         back(tally.states[:num_frames]),
@@ -91,7 +92,8 @@ def backward(c: Segments, run: Run, *, log: bool) -> Uses:
         torch.where(inside.unsqueeze(-1), ends, 0.0),
         tally.durations,
         tally.cuts,
-        tally.carried(c.lengths) if c.carried else None,
+        tally.carried(tally.starts, c.lengths) if c.carried else None,
+        tally.carried(tally.log_onward, c.lengths) if c.carried else None,
         back(log_begun[:num_frames]),
         back(begun_scale[:num_frames]),
         log_after,
@@ -112,16 +114,18 @@ class _Tally:
         self._opened, self._scale, self._beyond = opened, scale, beyond
         self.states, self.starts = torch.zeros_like(opened), torch.zeros_like(opened)
         self.durations = opened.new_zeros(c.longest, *opened.shape[1:])
-        self.cuts = torch.zeros_like(self.durations) if c.censored else None
+        self.cuts = torch.zeros_like(self.durations) if c.cut else None
+        self.log_onward = opened.new_zeros(opened.shape if c.carried else (0,), dtype=torch.float64)
 
     def add(self, first: int, closing: Tensor, log_scale: Tensor) -> None:  # "s d b z", "s b"
         at = slice(first, first + len(closing))
-        factor = self._opened[at] + (self._scale[at] + log_scale).to(closing.dtype).unsqueeze(-1)
-        share = exp_(torch.add(closing, factor.unsqueeze(1), out=closing))
         num_ages = closing.shape[1]
         if self._beyond is not None:  # a segment that was carried in has not ended before
-            ages = torch.arange(num_ages, device=share.device)[:, None]
-            share.mul_((ages >= self._beyond[at].unsqueeze(1)).unsqueeze(-1))
+            ages = torch.arange(num_ages, device=closing.device)[:, None]
+            closing.masked_fill_((ages < self._beyond[at].unsqueeze(1)).unsqueeze(-1), float("-inf"))
+            self.log_onward[at] = torch.logsumexp(closing, 1) + log_scale.unsqueeze(-1)
+        factor = self._opened[at] + (self._scale[at] + log_scale).to(closing.dtype).unsqueeze(-1)
+        share = exp_(torch.add(closing, factor.unsqueeze(1), out=closing))
         covering = torch.zeros_like(share[:, 0])  # by segments of more than this age, from the longest down
         for age in reversed(range(num_ages)):
             covering += share[:, age]
@@ -135,10 +139,10 @@ class _Tally:
                 share[step - first, step] = 0.0
         self.durations += share.sum(0)
 
-    def carried(self, lengths: Tensor) -> Tensor:  # "d b z"
+    def carried(self, x: Tensor, lengths: Tensor) -> Tensor:  # "u b z" -> "d b z"
         """Of the segments that were carried in, by age."""
         index = lengths + torch.arange(len(self.durations), device=lengths.device)[:, None]
-        return self.starts[index, torch.arange(len(lengths), device=lengths.device)]
+        return x[index, torch.arange(len(lengths), device=lengths.device)]
 
 
 def _last(inside: Tensor) -> Tensor:  # "t b" -> "t b"
@@ -202,7 +206,7 @@ def gradients(
     last = states[c.lengths - 1, torch.arange(len(c.lengths), device=c.lengths.device)]
     durations = torch.zeros_like(c.log_duration)
     durations[:, : c.longest] = weighed(uses.durations).sum(1).mT
-    if uses.cuts is not None:
+    if uses.cuts is not None and c.ends is None:
         durations += _through_survival(c, weighed(uses.cuts).sum(1))
     grads = [initial, durations, states.transpose(0, 1), last]
     if not of_transition:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from rankfold.numerics.scaled import largest
+from rankfold.recursions.semi_markov_fused import scan
 from rankfold.recursions.semi_markov_potentials import Segments
-from rankfold.recursions.semi_markov_sweep import Linear, Logs, Sweep, sweep
+from rankfold.recursions.semi_markov_sweep import Linear, Logs, Sweep
 
 
 class Run(NamedTuple):
@@ -38,9 +39,9 @@ def forward(c: Segments, *, log: bool) -> Run:
         border = _border(c, ages, durations, log=log)
         entry = border.opened[1]
     line = Logs(c.transition) if log else Linear(c.transition, log_obs)
-    frames = sweep(line, entry, log_obs, log_top.cumsum(0), durations, ages=ages)
+    frames = scan(line, entry, log_obs, log_top.cumsum(0), durations, ages=ages)
     log_last = last_window(c, log_obs, log_top, frames.opened.double() + frames.log_before.unsqueeze(-1))
-    closing = log_last + c.closings().double().unsqueeze(1) + c.log_final.double()
+    closing = log_last + c.at_end()
     return Run(log_obs, log_top, border, frames, log_last, closing.transpose(0, 1).flatten(1).logsumexp(-1))
 
 

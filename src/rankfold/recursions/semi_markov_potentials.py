@@ -49,6 +49,7 @@ class Segments(NamedTuple):
     lengths: Tensor  # "b" int64, on the device of log_obs
     ragged: bool  # whether some length is below t
     censored: bool
+    ends: Tensor | None = None  # "b d z"   what follows segments open at the end, by age; None: the end
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Everything a gradient may be asked of, transition factors last."""
@@ -73,11 +74,13 @@ class Segments(NamedTuple):
             log_obs=self.log_obs[index],
             log_final=self.log_final[index],
             lengths=self.lengths[index],
+            ends=None if self.ends is None else self.ends[index],
         )
 
     def double(self) -> Segments:
         """The same in float64; differentiable."""
-        return self.with_tensors(*(x.double() for x in self.tensors()))
+        ends = None if self.ends is None else self.ends.double()
+        return self.with_tensors(*(x.double() for x in self.tensors()))._replace(ends=ends)
 
     def detach(self) -> Segments:
         """The same values without history."""
@@ -101,6 +104,27 @@ class Segments(NamedTuple):
     def closings(self) -> Tensor:  # "d z"
         """The log-weights of the last segment by what was seen of it: its duration, or all from it on."""
         return survival(self.log_duration)[:, : self.longest].mT.contiguous() if self.censored else self.durations()
+
+    @property
+    def cut(self) -> bool:
+        """Whether the last segment may go on beyond the end."""
+        return self.censored or self.ends is not None
+
+    def cuts(self) -> Tensor | None:  # "d z" or "d b z"
+        """The log-weights of a last segment that may go on, by what was seen of it; None: it does not."""
+        if self.ends is not None:
+            return self.ends[:, : self.longest].transpose(0, 1).contiguous()
+        return self.closings() if self.censored else None
+
+    def entry(self) -> Tensor:  # "b z"
+        """The log-weights of the last state."""
+        return self.log_final if self.ends is None else torch.zeros_like(self.log_final)
+
+    def at_end(self) -> Tensor:  # "d b z"
+        """All that follows a segment still open at the end, by age: float64."""
+        if self.ends is not None:
+            return self.ends[:, : self.longest].transpose(0, 1).double()
+        return self.closings().double().unsqueeze(1) + self.log_final.double()
 
     def inside(self) -> Tensor:  # "b t"
         """Which frames lie inside their sequence."""

@@ -17,7 +17,7 @@ from rankfold.numerics.precision import matmul_precision
 from rankfold.recursions import semi_markov_back as back
 from rankfold.recursions.semi_markov_forward import forward
 from rankfold.recursions.semi_markov_potentials import Segments
-from rankfold.recursions.semi_markov_underflow import far_from_underflow, lossless
+from rankfold.recursions.semi_markov_underflow import lossless
 
 Arithmetic = Literal["scaled", "log"]
 
@@ -37,6 +37,8 @@ class Posteriors(NamedTuple):
 class Solution:
     """One rung of the ladder; `wider` holds the sequences that need the next."""
 
+    log_onward: Tensor | None = None  # "d b z"   once there are gradients: what follows segments carried in, by age
+
     def __init__(self, c: Segments, *, log: bool = False) -> None:
         self.segments, self.log = c, log
         self.wider: list[tuple[Tensor, Solution]] = []
@@ -46,10 +48,11 @@ class Solution:
             self.log_z = self.run.log_z
             if log:
                 return
-            if may_look(self.log_z):
-                self._widen((~lossless(c, self.run)).nonzero()[:, 0])
+            sound = lossless(c, self.run)
+            if may_look(sound):
+                self._widen((~sound).nonzero()[:, 0])
             else:  # inside a captured graph nothing can be repeated
-                self.log_z = torch.where(far_from_underflow(c, self.run), self.log_z, float("nan"))
+                self.log_z = torch.where(sound, self.log_z, float("nan"))
                 self.run = self.run._replace(log_z=self.log_z)
 
     def _widen(self, index: Tensor) -> None:
@@ -73,8 +76,11 @@ class Solution:
             if elsewhere is None:  # inside a captured graph: those that cannot be vouched for are NaN
                 weight = torch.where(uses.trusted, weight, float("nan"))
             grads = back.gradients(c, run, uses, weight, elsewhere, log=self.log, of_transition=of_transition)
+        self.log_onward = uses.log_onward
         for index, wider in self.wider:
             initial, durations, obs, final, *factors = wider.gradients(weight[index], of_transition=of_transition)
+            if self.log_onward is not None and wider.log_onward is not None:
+                self.log_onward[:, index] = wider.log_onward
             for grad, part in ((grads[0], initial), (grads[2], obs), (grads[3], final)):
                 grad[index] = part.to(grad.dtype)
             for grad, part in zip((grads[1], *grads[4:]), (durations, *factors), strict=True):

@@ -47,9 +47,11 @@ class Line(Protocol):
 class Linear:
     """Sums and products of numbers scaled to at most the number of ages; what underflows is bounded elsewhere."""
 
+    noise: tuple[Tensor, Tensor] | None = None  # "s b", "z": where missing weight is followed, the pass's tops and it
+
     def __init__(self, transition: Operator, like: Tensor, *, back: bool = False) -> None:
+        self.transition, self.back, self.log_scale = transition, back, transition.log_scale
         self._product = transition.pull if back else transition.push
-        self._log_scale = transition.log_scale
         self._scratch: Tensor | None = None
         # A vector without weight has no largest entry; any finite scale serves, and its entries stay zero.
         self._lowest = torch.full((), -torch.finfo(like.dtype).max, dtype=like.dtype, device=like.device)
@@ -65,8 +67,8 @@ class Linear:
         return self._product(closed).to(closed.dtype)
 
     def log_opened(self, opened: Tensor, top: Tensor, out: Tensor | None = None) -> Tensor:
-        if isinstance(self._log_scale, Tensor) or self._log_scale:
-            top = (top + self._log_scale).to(opened.dtype)
+        if isinstance(self.log_scale, Tensor) or self.log_scale:
+            top = (top + self.log_scale).to(opened.dtype)
         return torch.add(opened.log(), top, out=out)
 
 
@@ -105,7 +107,7 @@ def sweep(
     durations: Tensor,  # "d z"
     *,
     ages: Tensor | None = None,  # "d b z"
-    closings: Tensor | None = None,  # "d z"
+    closings: Tensor | None = None,  # "d z" or "d b z"
     seen: Seen | None = None,
 ) -> Sweep:
     """Open segments with `entry`, add frame after frame, close and open.

@@ -10,18 +10,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rankfold.errors import may_look
 from rankfold.recursions.semi_markov_forward import Run, last_window
+from rankfold.recursions.semi_markov_fused import scan
 from rankfold.recursions.semi_markov_potentials import Segments
-from rankfold.recursions.semi_markov_sweep import Linear, sweep
+from rankfold.recursions.semi_markov_sweep import Linear
 
 
 def lossless(c: Segments, run: Run) -> Tensor:  # "b"
     """Whether log_z is free of underflow, to the dtype's round-off.
 
     First every entry that was pushed is compared with the most that could be missing from it; transitions
-    without zeros pass. Sequences that fail get the bound itself, which costs a second pass over them.
+    without zeros pass. Sequences that fail get the bound itself, which costs a second pass over them: over all
+    where nobody can look which they are.
     """
     sound = far_from_underflow(c, run)
+    if not may_look(sound):
+        return sound | _noise_is_small(c, run)
     doubtful = (~sound).nonzero()[:, 0]
     if len(doubtful):
         sound[doubtful] = _noise_is_small(c.take(doubtful), _take(run, doubtful))
@@ -56,6 +61,7 @@ class _Noise(Linear):
     def __init__(self, c: Segments, run: Run) -> None:
         super().__init__(c.transition, run.log_obs)
         self._top, self._missing = run.frames.top.unsqueeze(-1), _missing(c)
+        self.noise = run.frames.top, self._missing
 
     def close(self, step: int, closing: Tensor) -> tuple[Tensor, Tensor]:
         return torch.exp(closing - self._top[step]).sum(0), self._top[step]
@@ -70,11 +76,11 @@ def _noise_is_small(c: Segments, run: Run) -> Tensor:  # "b"
         noise = _missing(c).log() + c.transition.log_scale
         entry = torch.maximum(run.border.top[0].unsqueeze(-1) + noise.to(entry.dtype), entry)
     info = torch.finfo(entry.dtype)
-    found = sweep(_Noise(c, run), entry, run.log_obs, run.log_top.cumsum(0), c.durations())
+    found = scan(_Noise(c, run), entry, run.log_obs, run.log_top.cumsum(0), c.durations())
     log_opened = found.opened.double() + found.log_before.unsqueeze(-1)
     fresh = c if not c.carried else c._replace(log_initial=torch.full_like(c.log_initial, float("-inf")))
     closing = last_window(fresh, run.log_obs, run.log_top, log_opened)
-    closing = closing + c.closings().double().unsqueeze(1) + c.log_final.double()
+    closing = closing + c.at_end()
     log_missing = closing.transpose(0, 1).flatten(1).logsumexp(-1)
     log_unit = torch.full_like(log_missing, info.tiny / info.eps).log()
     # An impossible sequence that nothing can be missing from is impossible.

@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rankfold.data.frame_space import Standardise
+from rankfold.data.frames import Missing
 from rankfold.errors import DomainError
 from rankfold.models.config import ModelConfig
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 from rankfold.numerics.precision import Precision
 from rankfold.settings import check_choices
@@ -38,11 +41,20 @@ class DataConfig:
     num_streams: int = 16  # streams
     window: int = 32  # streams: tokens of each a batch
     eval_tokens: int = 4096  # of a batch when evaluating
+    standardise: Standardise = "train"  # frames, gaussian: whose mean and deviation bring features onto one scale
+    smooth: int = 1  # frames, gaussian: each is the mean of so many around it, an odd number; before it is standardised
+    labelled: int = 0  # frames: so many training recordings, the first, keep their labels, which bind their states
+    unlabelled: bool = True  # frames: whether recordings without labels are trained on where others are labelled
+    missing: Missing = "error"  # frames: whether a row with some values missing is an error, or a missing row
 
     def __post_init__(self) -> None:
         check_choices(self)
         _expect_at_least(self, 1, "min_count", "rounding", "num_streams", "window", "eval_tokens")
-        _expect_at_least(self, 0, "tokens", "sentences", "max_length", "curriculum_start", "curriculum_step")
+        _expect_at_least(
+            self, 0, "tokens", "sentences", "max_length", "curriculum_start", "curriculum_step", "labelled"
+        )
+        if self.smooth < 1 or self.smooth % 2 == 0:
+            raise DomainError(f"smooth is {self.smooth}, but must be an odd number of frames; 1: as they are.")
         if self.max_vocabulary is not None:
             _expect_at_least(self, 2, "max_vocabulary")
         if not self.tokens and not (self.sentences and self.batching in ("length", "equal")):
@@ -74,7 +86,8 @@ class TrainConfig:
 
     updates: int = 4000
     seed: int = 1
-    optimizer: Literal["adamw", "adam"] = "adamw"
+    optimizer: Literal["adamw", "adam", "em"] = "adamw"  # em: frames in free tables; an update is one step over all
+    smoothing: float = 0.0  # em: what is added to the count of every start, move, duration and symbol
     lr: float = 3e-3
     betas: tuple[float, ...] = (0.9, 0.999)
     weight_decay: float = 0.0
@@ -103,7 +116,7 @@ class TrainConfig:
         check_choices(self)
         _expect_at_least(self, 1, "updates", "accumulate", "evaluate_every", "checkpoint_every", "log_every")
         _expect_at_least(self, 0, "seed", "clip", "weight_decay", "warmup", "min_lr", "plateau_patience", "patience")
-        _expect_at_least(self, 0, "memory", "checkpoint_shard_mb")
+        _expect_at_least(self, 0, "memory", "checkpoint_shard_mb", "smoothing")
         if not self.lr > 0:
             raise DomainError(f"lr is {self.lr}, but a learning rate is above 0.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -122,11 +135,22 @@ class TrainConfig:
 class Config:
     """A whole recipe: `[model]`, `[data]`, `[train]`."""
 
-    model: AnyConfig = field(default_factory=ModelConfig)
+    model: AnyConfig | FrameConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
+    @property
+    def words(self) -> AnyConfig:
+        """The model, where it is one of words; the caller has seen to it."""
+        assert not isinstance(self.model, FrameConfig), f"{self.model.family} is a model of frames"
+        return self.model
+
     def __post_init__(self) -> None:
+        if self.train.optimizer == "em" and not isinstance(self.model, FrameConfig):
+            raise DomainError(
+                f'train.optimizer is "em", but model.family is "{self.model.family}": EM is for models of frames.\n'
+                '  Set train.optimizer="adamw".'
+            )
         if isinstance(self.model, GrammarConfig):
             if self.data.batching == "streams":
                 raise DomainError(
@@ -134,11 +158,27 @@ class Config:
                     '  Set data.batching to "length", "equal" or "unsorted".'
                 )
             return
+        if isinstance(self.model, FrameConfig):
+            self._expect_frames(self.model)
+            return
         carries = self.model.family in ("rank", "block")  # no dropout of states; states carried by their number
         if self.data.batching == "streams" and self.model.state_dropout and not carries:
             raise DomainError(
                 'data.batching is "streams" with model.state_dropout above 0: a carried state would be of states that '
                 "the next\n  step has dropped. Set model.state_dropout=0, or batch by sentences."
+            )
+
+    def _expect_frames(self, model: FrameConfig) -> None:
+        streams = self.data.batching == "streams"
+        if self.data.labelled and model.state_dropout:
+            raise DomainError(
+                f"data.labelled is {self.data.labelled} with model.state_dropout above 0: the state of a label would "
+                "be dropped.\n  Set model.state_dropout=0."
+            )
+        if self.train.optimizer == "em" and (model.neural or model.state_dropout or model.feature_dropout or streams):
+            raise DomainError(
+                'train.optimizer is "em", which is for whole recordings and free tables without dropout.\n'
+                '  Set model.neural=false, dropouts 0 and data.batching="length", or train.optimizer="adam".'
             )
 
 

@@ -29,6 +29,11 @@ class Evaluation(NamedTuple):
     is_bound: bool = False  # whether the log-likelihood is a lower bound of it, and the perplexity an upper one
 
     @property
+    def nats(self) -> float:
+        """The negative log-likelihood of a token, or of a frame."""
+        return -self.log_likelihood / self.tokens
+
+    @property
     def perplexity(self) -> float:
         """The perplexity; infinite where a sentence is impossible, or out of a float's range."""
         exponent = -self.log_likelihood / self.tokens

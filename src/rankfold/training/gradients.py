@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
+from rankfold.data.frame_batch import FrameBatch
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.grammar_config import GrammarConfig
@@ -65,6 +66,7 @@ class Gradients:
                 return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None or self.streams)
         total = sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
+        self.beside()
         return total, float(self._clipped())
 
     def _parts(self, batch: Batch) -> list[Batch]:
@@ -93,15 +95,15 @@ class Gradients:
     def _batch(self, batch: Batch, tokens: int, seed: int) -> float:
         """Add the gradient of one batch's share of the loss, part by part; its log-likelihood."""
         carried = None if batch.first else self.carried
+        goes_on = self.streams and not getattr(batch, "last", False)  # a text always does, recordings end
         total, after = 0.0, []
         for rows in self._rows(batch):
             value, p = self._part(batch, rows, tokens, seed, carried)
             total += value
-            if self.streams:
-                assert isinstance(self.model, SequenceModel)  # the recipe saw to it
-                after.append(self.model.carry(p))
+            if goes_on:
+                after.append(self.carry(p))
         if self.streams:
-            self.carried = joined_rows(after)
+            self.carried = joined_rows(after) if goes_on else None
         return total
 
     def _part(self, batch: Batch, rows: slice, tokens: int, seed: int, carried: Any) -> tuple[float, Any]:
@@ -111,7 +113,7 @@ class Gradients:
         part = rows_of_batch(batch, rows).to(device)
         with matmul_precision(parameter_precision(precision), device):
             try:
-                p = self.model.potentials(part, carried=rows_of(carried, rows), generator=generator)
+                p = self.potentials(part, rows_of(carried, rows), generator)
                 log_likelihood = self.model.log_z(p, precision=precision).sum()
             except DomainError as error:  # NaN among the weights
                 raise self.not_finite([batch], str(error).splitlines()[0]) from None
@@ -121,14 +123,26 @@ class Gradients:
             (log_likelihood / -tokens).backward()  # type: ignore[no-untyped-call]
         return value, p
 
+    def potentials(self, part: Any, carried: Any, generator: torch.Generator) -> Any:
+        """The potentials of some rows of a batch."""
+        return self.model.potentials(part, carried=carried, generator=generator)
 
-def row_parts(batch: Batch, tokens: int, multiple: int = 1, *, tree_width: int = 0) -> list[slice]:
+    def beside(self) -> None:
+        """Add the gradient of what is no matter of a batch: priors, of models that have some."""
+
+    def carry(self, potentials: Any) -> Any:
+        """What streams carry on."""
+        assert isinstance(self.model, SequenceModel)  # the recipe saw to it
+        return self.model.carry(potentials)
+
+
+def row_parts(batch: Batch | FrameBatch, tokens: int, multiple: int = 1, *, tree_width: int = 0) -> list[slice]:
     """Rows of a batch in parts of at most so many padded tokens each, or one row; all in one if tokens is 0.
 
     Widths count as if padded up to a multiple, as graphs do. Parts differ by one row at most. With `tree_width`, tokens
     are those of trees so wide; the memory of a tree grows with the square of its width: narrower ones count for less.
     """
-    num, width = batch.words.shape
+    num, width = (batch.frames if isinstance(batch, FrameBatch) else batch.words).shape[:2]
     padded = -(-width // multiple) * multiple
     largest = rows_that_fit(padded, tokens, tree_width)
     if not tokens or num <= largest:
@@ -138,6 +152,12 @@ def row_parts(batch: Batch, tokens: int, multiple: int = 1, *, tree_width: int =
     return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
 
-def rows_of_batch(batch: Batch, rows: slice) -> Batch:
-    """Some sentences, or streams, of a batch; their width stays, since graphs are captured by width."""
+AnyBatch = TypeVar("AnyBatch", Batch, FrameBatch)
+
+
+def rows_of_batch(batch: AnyBatch, rows: slice) -> AnyBatch:
+    """Some sentences, recordings or streams of a batch; their width stays, since graphs are captured by width."""
+    if isinstance(batch, FrameBatch):
+        labels = None if batch.labels is None else batch.labels[rows]
+        return batch._replace(frames=batch.frames[rows], lengths=batch.lengths[rows], labels=labels)
     return batch._replace(words=batch.words[rows], lengths=batch.lengths[rows])

@@ -9,19 +9,14 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.data.batch import Batch
-from rankfold.data.vocab import Vocabulary
 from rankfold.data.weights import write_text
 from rankfold.errors import DataError, DomainError
 from rankfold.models.block_hmm import BlockCarried
-from rankfold.models.catalog import build_model
-from rankfold.models.grammar_config import GrammarConfig
-from rankfold.models.pretrained import load_model
 from rankfold.settings import to_toml
 from rankfold.training.average import Average
 from rankfold.training.checkpoint import (
@@ -33,48 +28,45 @@ from rankfold.training.checkpoint import (
     save_checkpoint,
 )
 from rankfold.training.config import Config
-from rankfold.training.corpus import Corpus, read_corpus
-from rankfold.training.evaluation import Evaluation, denominator, evaluate, num_counted
-from rankfold.training.gradients import Gradients
 from rankfold.training.report import Reporter, summary, tensorboard_writer
+from rankfold.training.result import Result
 from rankfold.training.run_dir import CHECKPOINT, RECIPE, RunDir, environment
 from rankfold.training.schedule import learning_rate
-from rankfold.training.setup import chosen_device, clusters, fitted, opened, optimizer, signals, text_of
+from rankfold.training.setup import chosen_device, opened, optimizer, signals, text_of
+from rankfold.training.task import Task, read_task
 
-
-@dataclass(frozen=True)
-class Result:
-    """How a run ended."""
-
-    run: Path
-    updates: int
-    finished: bool  # false: interrupted, and `--resume` goes on
-    best_valid_perplexity: float
-    test: Evaluation | None  # of the best model, once finished
-    seconds: float  # of training, over all its parts
+MakeSteps = Callable[..., Any]  # from the task, and what `Gradients` is made of
 
 
 def train(
-    config: Config, data: str | Path, out: str | Path, *, resume: bool = False, report: Reporter | None = None
+    config: Config,
+    data: str | Path,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    report: Reporter | None = None,
+    steps: MakeSteps | None = None,
 ) -> Result:
-    """Train a model on the text of a folder, into a run directory; with `resume`, go on from its last checkpoint."""
+    """Train a model on the data of a folder or file, into a run directory; with `resume`, from its last checkpoint.
+
+    `steps` makes what takes the place of gradients: the steps of EM.
+    """
     report = report or Reporter()
     with opened(config, out, resume=resume) as run:
-        vocabulary = Vocabulary.load(run.path / "vocab.json") if resume else None
-        corpus = read_corpus(data, config.data, vocabulary, model=config.model)
+        task = read_task(config, data, run.path, report, resume=resume)
         checkpoint = run.path / CHECKPOINT
         loaded = load_checkpoint(checkpoint) if resume and has_checkpoint(checkpoint) else None
         if resume and not loaded:
             report.say(f"{run.path} holds no checkpoint: the run starts again from its first update")
-        if resume and text_of(run.path) != corpus.fingerprint:
+        if resume and text_of(run.path) != task.fingerprint:
             raise DataError(
-                f"{data}: the text is not the one {run.path} was started with.\n"
+                f"{data}: {task.changed} {run.path} was started with.\n"
                 "  Resume with the same --data, or start another run."
             )
-        trainer = Trainer(config, corpus, run, report, loaded)
+        trainer = Trainer(config, task, run, report, loaded, steps)
         if not resume:  # the recipe last: a folder with one is a run
-            corpus.vocabulary.save(run.path / "vocab.json")
-            for name, content in (("environment", environment()), ("data", corpus.summary())):
+            task.keep(run.path)
+            for name, content in (("environment", environment()), ("data", task.summary())):
                 write_text(run.path / f"{name}.json", json.dumps(content, indent=2) + "\n")
             write_text(run.path / RECIPE, to_toml(config))
         try:
@@ -86,24 +78,25 @@ def train(
 class Trainer:
     """A run in progress."""
 
-    def __init__(self, config: Config, corpus: Corpus, run: RunDir, report: Reporter, loaded: Loaded | None) -> None:
-        self.config, self.corpus, self.run_dir, self.report = config, corpus, run, report
+    def __init__(
+        self, config: Config, task: Task, run: RunDir, report: Reporter, loaded: Loaded | None, steps: MakeSteps | None
+    ) -> None:
+        self.config, self.task, self.run_dir, self.report = config, task, run, report
         self.device = chosen_device(config.train.device)
         self.progress = loaded.progress if loaded else Progress()
         self.writer = tensorboard_writer(run.path, self.progress.update) if config.train.tensorboard else None
-        groups = clusters(config, corpus, report, loaded)
-        if config.data.batching == "streams" or config.data.curriculum_start:
-            corpus.epoch(config.data, config.train.seed, 0)  # too few tokens are found out before any work
-        room = fitted(config, corpus, groups, self.device, self.progress, report.say)
+        task.prepare(loaded)
+        task.expect_batches()  # too few tokens are found out before any work
+        room = task.room(self.device, self.progress, report.say)
         self.eval_data = replace(config.data, eval_tokens=room.eval_tokens or config.data.eval_tokens)
-        self.model = build_model(config.model, len(corpus.vocabulary), clusters=groups, seed=config.train.seed)
-        self.model.vocabulary = corpus.vocabulary
+        self.model = task.model()
         if not loaded:
             expect_shards(self.model, config)
         self.model.to(self.device)
         self.optimizer = optimizer(self.model, config.train)
         self.average = Average(self.model, config.train.average)
-        self.gradients = Gradients(self.model, self.optimizer, config, room, self._not_finite)
+        made_of = (self.model, self.optimizer, config, room, self._not_finite)
+        self.gradients = task.steps(*made_of) if steps is None else steps(task, *made_of)
         if loaded:
             loaded.fill(self.model, self.optimizer)
             self.average.load(loaded.of("average"))
@@ -116,21 +109,16 @@ class Trainer:
     def run(self) -> Result:
         """Train until the budget is spent, early stopping says so, or a signal comes."""
         progress, config = self.progress, self.config.train
-        count = sum(x.numel() for x in self.model.parameters())
-        self.report.say(
-            f"{self.config.model.family}, {count:,} parameters, {len(self.corpus.vocabulary):,} words, "
-            f"{self.corpus.train.num_tokens:,} training tokens, on {self.device}"
-            + (f", from update {progress.update:,}" if progress.update else "")
-        )
-        if isinstance(self.config.model, GrammarConfig):
-            bounds = ", and are bounds: the true ones are lower" if self.model.is_bound else ""
-            self.report.say(f"perplexities divide by {denominator(self.model)}{bounds}")
+        first, *lines = self.task.lines(self.model)
+        going_on = f", from update {progress.update:,}" if progress.update else ""
+        for line in (f"{first}, on {self.device}{going_on}", *lines):
+            self.report.say(line)
         if config.optimizer_state == "bf16":
             self.report.say(
                 "checkpoints keep the optimiser's moments in bf16: a run resumed from one is close to an uninterrupted "
                 "one, not equal to it"
             )
-        for line in self.corpus.warnings():
+        for line in self.task.warnings():
             self.report.say(line)
         if progress.finished:
             self.report.say("the run was finished already")
@@ -156,16 +144,17 @@ class Trainer:
                     return self._result(finished=False)
         return self._finish()
 
-    def _updates(self) -> Iterator[list[Batch]]:
+    def _updates(self) -> Iterator[list[Any]]:
         """The batches of every update still to come; the place in the epoch is kept in `progress`."""
         config, progress = self.config, self.progress
-        gathered: list[Batch] = []
+        gathered: list[Any] = []
         epoch, position = progress.epoch, progress.position
         while progress.update < config.train.updates and not progress.stopped:
-            batches = self.corpus.epoch(config.data, config.train.seed, epoch)
+            batches = self.task.epoch(epoch)
+            gathering = len(batches) if config.train.optimizer == "em" else config.train.accumulate
             for i in range(position, len(batches)):
                 gathered.append(batches[i])
-                if len(gathered) < config.train.accumulate:
+                if len(gathered) < gathering:
                     continue
                 after = (epoch, i + 1) if i + 1 < len(batches) else (epoch + 1, 0)
                 progress.epoch, progress.position = after
@@ -175,13 +164,13 @@ class Trainer:
                     return
             epoch, position = epoch + 1, 0
 
-    def _step(self, batches: list[Batch]) -> dict[str, Any]:
+    def _step(self, batches: list[Any]) -> dict[str, Any]:
         """One update; the metrics of the last `log_every` updates if they are due."""
         config, progress = self.config.train, self.progress
         rate = learning_rate(progress.update, config, progress.plateau)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        tokens = sum(num_counted(self.model, batch) for batch in batches)
+        tokens = sum(map(self.task.counted, batches))
         total, norm = self.gradients(batches, tokens, progress.update)
         if not math.isfinite(norm):
             raise self._not_finite(batches, f"the gradient's norm is {norm}")
@@ -192,19 +181,16 @@ class Trainer:
         progress.window_tokens += tokens
         if progress.update % config.log_every and progress.update != config.updates:
             return {}
-        perplexity = math.exp(min(700.0, -progress.window_log_likelihood / progress.window_tokens))
+        found = self.task.measure(progress.window_log_likelihood, progress.window_tokens)
         progress.window_log_likelihood, progress.window_tokens = 0.0, 0
-        return {"train_perplexity": perplexity, "lr": rate, "gradient_norm": norm, **self._bound()}
+        stepped = {} if config.optimizer == "em" else {"lr": rate, "gradient_norm": norm}
+        return {f"train_{self.task.measure.name}": found, **stepped, **self._bound()}
 
-    def _not_finite(self, batches: list[Batch], what: str) -> DomainError:
-        """The error that ends a run whose numbers are none, with the sentences that did it on disk."""
+    def _not_finite(self, batches: list[Any], what: str) -> DomainError:
+        """The error that ends a run whose numbers are none, with the data that did it on disk."""
         path = self.run_dir.path / f"bad-batch-{self.progress.update + 1}.json"
-        rows = [
-            self.corpus.vocabulary.decode(words[:length].tolist())
-            for batch in batches
-            for words, length in zip(batch.words, batch.lengths.tolist(), strict=True)
-        ]
-        write_text(path, json.dumps({"update": self.progress.update + 1, "sentences": rows}, indent=1) + "\n")
+        content = {"update": self.progress.update + 1, **self.task.shown(batches)}
+        write_text(path, json.dumps(content, indent=1) + "\n")
         return DomainError(
             f"update {self.progress.update + 1}: {what.removesuffix('.')}. The run has stopped; "
             "its last checkpoint is untouched.\n"
@@ -212,25 +198,26 @@ class Trainer:
         )
 
     def _evaluate(self) -> dict[str, Any]:
-        """Validation perplexity; the model is saved if it is the best so far."""
+        """The measure of the validation set; the model is saved if it is the best so far."""
         with self.average.swapped():
             return self._evaluated()
 
     def _evaluated(self) -> dict[str, Any]:
         config, plateau = self.config, self.progress.plateau
         try:
-            found = evaluate(self.model, self.corpus.valid, self.eval_data, precision=config.train.precision)
+            found = self.task.evaluate(self.model, "valid", self.eval_data, config.train.precision)
         except DomainError as error:  # the update before it left no numbers
             raise DomainError(
                 f"update {self.progress.update}: the evaluation after it found none but: {error}\n"
                 "  The run has stopped; its last checkpoint is untouched. A lower train.lr usually helps."
             ) from None
-        best = plateau.see(found.perplexity, config.train)
+        measure = self.task.measure
+        best = plateau.see(measure.of(found), config.train, of_words=measure.of_words)
         if best:
-            self.model.save_pretrained(self.run_dir.path / "best")
+            self.task.save(self.model, self.run_dir.path / "best")
         self.progress.stopped = bool(config.train.patience) and plateau.since_best >= config.train.patience
         return {
-            "valid_perplexity": found.perplexity,
+            f"valid_{measure.name}": measure.of(found),
             "valid_log_likelihood": found.log_likelihood,
             "valid_tokens": found.tokens,
             **({"valid_bound": True} if found.is_bound else {}),
@@ -239,7 +226,7 @@ class Trainer:
         }
 
     def _bound(self) -> dict[str, Any]:  # said by every record of a compound grammar
-        return {"bound": True} if self.model.is_bound else {}
+        return {"bound": True} if getattr(self.model, "is_bound", False) else {}
 
     def _write(self, record: dict[str, Any]) -> None:
         self.run_dir.append({**record, "seconds": round(self.progress.seconds, 3)})
@@ -257,24 +244,25 @@ class Trainer:
             self.optimizer,
             self.progress,
             self.gradients.carried,
-            self.corpus.fingerprint,
+            self.task.fingerprint,
             average=self.average.tensors(),
             shard_bytes=int(self.config.train.checkpoint_shard_mb * 1e6),
             moments=self.config.train.optimizer_state,
         )
 
     def _finish(self) -> Result:
-        """The test perplexity of the best model, once."""
+        """The measure of the test set under the best model, once."""
         result = self._result(finished=True)
-        if self.corpus.test is not None and math.isfinite(self.progress.plateau.best):
-            best = load_model(self.run_dir.path / "best", device=str(self.device))
-            test = evaluate(best, self.corpus.test, self.eval_data)  # float32, as `rankfold evaluate` does
+        measure = self.task.measure
+        if self.task.has_test and math.isfinite(self.progress.plateau.best):
+            best = self.task.load(self.run_dir.path / "best", str(self.device))
+            test = self.task.evaluate(best, "test", self.eval_data)  # float32, as `rankfold evaluate` does
             result = Result(**{**vars(result), "test": test})
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
-        final |= {"best_valid_perplexity": result.best_valid_perplexity, **self._bound()}
+        final |= {f"best_valid_{measure.name}": result.best_valid, **self._bound()}
         if result.test:
-            final |= {"test_perplexity": result.test.perplexity, "test_tokens": result.test.tokens}
-        self.report.say(f"done: {summary({**final, 'valid_perplexity': result.best_valid_perplexity})}")
+            final |= {f"test_{measure.name}": measure.of(result.test), "test_tokens": result.test.tokens}
+        self.report.say(f"done: {summary({**final, f'valid_{measure.name}': result.best_valid})}")
         if not self.progress.finished:
             self._write(final)
             self.progress.finished = True

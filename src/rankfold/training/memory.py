@@ -162,9 +162,11 @@ def _plans(config: Config, text: Text, device: str) -> tuple[Plan, Plan]:
     """
     if isinstance(config.model, GrammarConfig):
         return _tree_plans(config, config.model, text, device)
-    whole = dataclasses.replace(config.model, state_dropout=0.0, feature_dropout=0.0, logit_dropout=0.0)
+    words = config.words
+    assert isinstance(words, ModelConfig)
+    whole = dataclasses.replace(words, state_dropout=0.0, feature_dropout=0.0, logit_dropout=0.0)
     found = []
-    for model in (config.model, whole):
+    for model in (words, whole):
         plans = sized(model, text.num_words, text.clusters).plan(1, 1, device, config.train.precision)
         ways = [way for way in plans.ways if model.plan in ("auto", way.order)] or list(plans.ways)
         sizes = ("fixed_bytes", "token_bytes", "eval_fixed_bytes", "eval_token_bytes")
@@ -207,7 +209,7 @@ def _refusal(config: Config, text: Text, device: str, memory: int) -> str:
     row = "one window of every stream" if config.data.batching == "streams" else "the longest sentence"
     fitting = _what_fits(config, text, device, memory)
     return (
-        f"{size_of(config.model)} cannot be {what}: it needs "
+        f"{size_of(config.words)} cannot be {what}: it needs "
         f"{least.total / GIB:.3g} GiB even with {row} alone, but {own}.\n"
         f"  Parameters, gradients and optimiser {least.state / GIB:.3g} GiB; distributions made of them "
         f"{least.work / GIB:.3g} GiB; {row} {least.sentence / GIB:.3g} GiB.\n"

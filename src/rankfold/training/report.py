@@ -68,9 +68,10 @@ class Bar(Lines):
             super().say(line)
 
     def update(self, done: int, record: dict[str, Any]) -> None:
-        if "valid_perplexity" in record:
+        if any(name in record for name in ("valid_perplexity", "valid_nats")):
             self.say(f"update {done:,}/{self.total:,}  {summary(record)}")
-        description = summary(record) if "train_perplexity" in record else None
+        trained = any(name in record for name in ("train_perplexity", "train_nats"))
+        description = summary(record) if trained else None
         self.progress.update(self.task, completed=done, description=description)
 
     def close(self) -> None:
@@ -92,8 +93,9 @@ def reporter() -> Reporter:
 
 def summary(record: dict[str, Any]) -> str:
     """The numbers of a record a person wants to see."""
-    names = {"train_perplexity": "train", "valid_perplexity": "valid", "test_perplexity": "test"}
-    shown = [f"{short} {record[name]:.2f}" for name, short in names.items() if name in record]
+    splits = ("train", "valid", "test")
+    shown = [f"{split} {record[name]:.2f}" for split in splits if (name := f"{split}_perplexity") in record]
+    shown += [f"{split} {record[name]:.4f} nats a frame" for split in splits if (name := f"{split}_nats") in record]
     if shown and record.get("bound"):
         shown.append("(bounds, of a perplexity that is lower)")
     if "lr" in record:

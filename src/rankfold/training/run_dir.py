@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from rankfold.errors import DataError, DomainError
+from rankfold.version import __version__
 
 try:
     import fcntl
@@ -204,13 +205,11 @@ def environment() -> dict[str, Any]:
     """Where and with what this process runs, in plain values: versions, machine, date, command line."""
     import numpy as np
 
-    import rankfold  # here: the package may one day import this module
-
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
-        "rankfold": rankfold.__version__,
+        "rankfold": __version__,
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),

@@ -19,16 +19,19 @@ class Plateau:
     since_best: int = 0  # evaluations
     since_change: int = 0  # evaluations without a better one since the rate last fell
     scale: float = 1.0
-    reference: float = math.inf  # the perplexity the next one is compared with, before the rate falls
+    reference: float = math.inf  # the value the next one is compared with, before the rate falls
 
-    def see(self, perplexity: float, config: TrainConfig) -> bool:
-        """Take note of an evaluation; whether it is the best so far."""
-        better = perplexity < self.best
-        self.best = min(self.best, perplexity)
+    def see(self, value: float, config: TrainConfig, *, of_words: bool = True) -> bool:
+        """Take note of an evaluation, a perplexity or (not `of_words`) nats; whether it is the best so far."""
+        better = value < self.best
+        self.best = min(self.best, value)
         self.since_best = 0 if better else self.since_best + 1
         # By log-likelihoods. With a threshold below 0 a slightly worse one passes, and the next is held against it.
-        passes = math.log(perplexity) < math.log(self.reference) * (1.0 - config.plateau_threshold)
-        self.reference = perplexity if passes else self.reference
+        nats, before = (math.log(x) if of_words else x for x in (value, self.reference))
+        # Nats of densities may be below 0, where a share of them goes the other way.
+        share = config.plateau_threshold if before > 0 else -config.plateau_threshold
+        passes = nats < before * (1.0 - share)
+        self.reference = value if passes else self.reference
         self.since_change = 0 if passes else self.since_change + 1
         if config.schedule == "plateau" and self.since_change > config.plateau_patience:
             self.scale *= config.plateau_factor

@@ -61,7 +61,7 @@ def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | 
     """A resumed run has its clusters in the checkpoint; they are not searched again."""
     if loaded and isinstance(config.model, ModelConfig) and config.model.family == "block":
         return Clusters(loaded.of("model")[CLUSTER], config.model.num_clusters)
-    return find_clusters(config.model, corpus, config.train.seed, report.say)
+    return find_clusters(config.words, corpus, config.train.seed, report.say)
 
 
 def chosen_device(name: str, asked: str = "train.device") -> torch.device:

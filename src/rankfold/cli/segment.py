@@ -1,0 +1,168 @@
+"""`rankfold segment`: recordings in, a table of segments out. Read next: `decoding/segments.py`."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rankfold.analysis.matching import match_states
+from rankfold.analysis.segmentation import labels_of
+from rankfold.cli.frames_of import Asked, ask, each, impossible
+from rankfold.cli.model_of import add_model, say
+from rankfold.cli.output import to_json
+from rankfold.errors import DataError, DomainError
+
+Kind = Literal["strips", "posterior", "durations", "roll"]
+COLUMNS = ("recording", "start", "end", "state", "label", "posterior", "frames")
+EXAMPLE = """\
+example:
+  rankfold segment runs/walks recordings.npz --split test
+  rankfold segment runs/walks new.csv --csv > segments.csv
+  rankfold segment runs/walks recordings.npz --split test --plot strips.png
+  rankfold segment runs/walks recordings.npz --split test --json --recording s08_01"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "segment",
+        help="cut recordings into segments",
+        description=(
+            "Print the most probable segments of recordings (.npy, .npz, .csv, or a folder of them): start and end in "
+            "frames, the end exclusive, the state, the probability of that very segment given the whole recording, and "
+            "the mean over its frames of the probability of its state. Frames are brought onto the scale of the "
+            "training set first."
+        ),
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model(parser)
+    add_recordings(parser)
+    parser.add_argument("--recording", metavar="NAME", help="one of them alone")
+    parser.add_argument("--csv", action="store_true", help="print comma-separated values")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="save a picture of one recording, the first")
+    parser.add_argument(
+        "--kind",
+        choices=("strips", "posterior", "durations", "roll"),
+        default="strips",
+        help="of the picture: strips beside true labels (default), posterior over time, durations, piano roll",
+    )
+    parser.set_defaults(run=run)
+
+
+def add_recordings(parser: argparse.ArgumentParser) -> None:
+    """The argument DATA, with --split and --missing."""
+    parser.add_argument("data", type=Path, metavar="DATA", help="a file or folder of recordings")
+    parser.add_argument("--split", help="which split, where the recordings have splits")
+    add_missing(parser)
+
+
+def add_missing(parser: argparse.ArgumentParser) -> None:
+    """The argument --missing."""
+    parser.add_argument(
+        "--missing",
+        choices=("error", "row"),
+        default="error",
+        help="a row with some values missing is an error (default), or a missing row",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the segments, and save the picture."""
+    if arguments.csv and arguments.json:
+        raise DataError("--csv and --json: one of them.")
+    asked = ask(
+        arguments.folder, arguments.data, split=arguments.split, missing=arguments.missing, device=arguments.device
+    )
+    if arguments.recording is not None:
+        asked = only(asked, arguments.recording)
+    rows = segment(asked)
+    print(to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows, asked))
+    if arguments.plot is not None:
+        say(f"wrote {plot(asked, rows, arguments.plot, arguments.kind)}")
+    return 0
+
+
+def only(asked: Asked, name: str) -> Asked:
+    """One recording of those asked about."""
+    names = asked.given.names
+    if name not in names:
+        listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        raise DataError(f"no recording is called {name!r}; there are {listed}.")
+    place = [names.index(name)]
+    return asked._replace(given=asked.given.subset(place), frames=asked.frames.subset(place))
+
+
+def segment(asked: Asked) -> list[dict[str, Any]]:
+    """The rows of the table, recording by recording; raises on a recording that is impossible under the model."""
+    model, space, frames = asked.model, asked.space, asked.frames
+    rows = []
+    for name, length, found in zip(frames.names, frames.lengths, each(model, frames, model.segments), strict=True):
+        if not found:
+            raise DomainError(impossible(name, length, model.config))
+        for one in found:
+            label = space.label_of(one.state)
+            named = None if label is None or space.label_names is None else space.label_names[label]
+            values = (name, one.start, one.end, one.state, named, one.posterior, one.frames)
+            rows.append(dict(zip(COLUMNS, values, strict=True)))
+    return rows
+
+
+def plot(asked: Asked, rows: list[dict[str, Any]], path: Path, kind: Kind = "strips") -> Path:
+    """Save a picture: of the first recording, or (durations) of all segments."""
+    from rankfold.plots import segments as plots
+
+    frames, given = asked.frames, asked.given
+    found = [
+        labels_of([(row["start"], row["end"], row["state"]) for row in rows if row["recording"] == name], length)
+        for name, length in zip(frames.names, frames.lengths, strict=True)
+    ]
+    fps = asked.space.fps if given.fps is None else given.fps
+    truth = None if given.labels is None else given.labels
+    names = given.label_names if truth is not None else asked.space.label_names if asked.space.labelled else None
+    shown = found
+    if truth is not None and not asked.space.labelled:
+        matching = match_states(found, truth)
+        shown = [matching.apply(states) for states in found]
+    title = frames.names[0]
+    if kind == "durations":
+        return plots.plot_durations(shown, path, label_names=names, fps=fps)
+    if kind == "roll":
+        return plots.plot_piano_roll(
+            np.where(np.isnan(given.features[0]), 0.0, given.features[0]), path, states=found[0], fps=fps, title=title
+        )
+    if kind == "posterior":
+        one = frames.subset([0])
+        (table,) = each(asked.model, one, lambda batch: list(asked.model.posterior(batch).cpu()))
+        above = None if truth is None else truth[0]
+        return plots.plot_frame_posterior(
+            table[: one.lengths[0]].numpy(), path, truth=above, label_names=names, fps=fps, title=title
+        )
+    strips = {"found": shown[0]} if truth is None else {"truth": truth[0], "found": shown[0]}
+    return plots.plot_strips(strips, path, label_names=names, fps=fps, title=title)
+
+
+def _text(rows: list[dict[str, Any]], asked: Asked) -> str:
+    labelled = any(row["label"] is not None for row in rows)
+    wide = max(len("recording"), *(len(row["recording"]) for row in rows))
+    label_width = max((len(row["label"] or "-") for row in rows), default=0) + 2 if labelled else 0
+    head = f"{'recording':<{wide}}  {'start':>7}{'end':>7}{'state':>7}"
+    lines = [head + (f"  {'label':<{label_width}}" if labelled else "") + f"{'posterior':>11}{'frames':>8}"]
+    for row in rows:
+        named = f"  {row['label'] or '-':<{label_width}}" if labelled else ""
+        place = f"{row['recording']:<{wide}}  {row['start']:>7}{row['end']:>7}{row['state']:>7}"
+        lines.append(f"{place}{named}{row['posterior']:>11.4f}{row['frames']:>8.4f}")
+    return "\n".join(lines)
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    written = io.StringIO()
+    writer = csv.DictWriter(written, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return written.getvalue().rstrip("\n")

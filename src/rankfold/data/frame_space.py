@@ -1,0 +1,155 @@
+"""What the features of a model of frames mean: their scale, their names, the labels of its states. A file beside it.
+
+To such a model this is what a vocabulary is to one of words: frames of another set are brought onto the scale of the
+training set before it sees them. Read next: `data/frame_scale.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rankfold.data.frame_scale import Scale
+from rankfold.data.frame_scale import standardise as statistics
+from rankfold.data.frames import Features, Frames, constant_features
+from rankfold.data.weights import write_text
+from rankfold.errors import DataError, DomainError
+
+FILE = "frames.json"
+Standardise = Literal["train", "recording", "none"]
+
+
+@dataclass(frozen=True)
+class FrameSpace:
+    """How frames are read for one model.
+
+    standardise   "train": features by their mean and deviation in the training set, which `mean` and `scale` keep;
+                  "recording": by those of each recording itself, whoever made it; "none": as they are.
+    smooth        each feature is first replaced by its mean over so many frames, this one in the middle
+    """
+
+    num_features: int
+    standardise: Standardise = "none"
+    smooth: int = 1
+    mean: tuple[float, ...] | None = None
+    scale: tuple[float, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    label_names: tuple[str, ...] | None = None
+    labelled: bool = False  # whether labels bound states in training: then the first states are the labels
+    fps: float | None = None  # frames a second of the training set
+
+    @classmethod
+    def of(
+        cls, train: Frames, *, standardise: Standardise = "train", smooth: int = 1, labelled: bool = False
+    ) -> FrameSpace:
+        """The space of a training set."""
+        train = smoothed(train, smooth)
+        scale = statistics(train) if standardise == "train" else None
+        return cls(
+            train.num_features,
+            standardise,
+            smooth,
+            None if scale is None else tuple(scale.mean.tolist()),
+            None if scale is None else tuple(scale.scale.tolist()),
+            train.feature_names,
+            train.label_names if train.label_names is not None else _numbered(train),
+            labelled,
+            train.fps,
+        )
+
+    def apply(self, frames: Frames) -> Frames:
+        """The frames as the model knows them; raises on other features than those it was trained on."""
+        origin = "" if frames.source is None else f"{frames.source}: "
+        if frames.num_features != self.num_features:
+            raise DataError(
+                f"{origin}{frames.num_features} features, but the model was trained on {self.num_features}.\n"
+                "  Give the same features, in the same order."
+            )
+        if None not in (self.feature_names, frames.feature_names) and self.feature_names != frames.feature_names:
+            pairs = zip(self.feature_names or (), frames.feature_names or (), strict=True)
+            place, (own, other) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+            raise DataError(
+                f"{origin}feature {place} is called {other!r}, but {own!r} where the model was trained.\n"
+                "  Give the same features, in the same order."
+            )
+        frames = smoothed(frames, self.smooth)
+        if self.standardise == "recording":
+            scaled = [statistics(frames.subset([i])).apply(frames.subset([i])).features[0] for i in range(len(frames))]
+            return replace(frames, features=scaled, constant=constant_features(scaled, frames.feature_names))
+        return frames if self.mean is None else self._scale().apply(frames)
+
+    @property
+    def log_volume(self) -> float | None:
+        """What a density of standardised frames loses, in nats a frame, when it becomes one of frames as they were.
+
+        None where each recording has a scale of its own.
+        """
+        if self.standardise == "recording":
+            return None
+        return 0.0 if self.scale is None else float(np.log(self.scale).sum())
+
+    def undo(self, features: Any) -> Any:  # "t f"
+        """Features as they were before they were brought onto the scale, to rounding."""
+        return features if self.mean is None else self._scale().undo(np.asarray(features))
+
+    def label_of(self, state: int) -> int | None:
+        """The label a state stands for, where training gave it one."""
+        return state if self.labelled and state < len(self.label_names or ()) else None
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_text(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> FrameSpace:
+        """Read what `save` wrote; `DataError` for anything else."""
+        try:
+            content = json.loads(path.read_bytes())
+            made: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in content.items()}
+            space = cls(**made)
+            sizes = [len(x) for x in (space.mean, space.scale, space.feature_names) if x is not None]
+            if any(size != space.num_features for size in sizes) or (space.mean is None) != (space.scale is None):
+                raise ValueError(f"{sizes} numbers for {space.num_features} features")
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{path}: cannot be read ({error!s:.100}); it says which features a model was trained on.\n"
+                "  Copy it together with config.json and the weights."
+            ) from None
+        return space
+
+    def _scale(self) -> Scale:
+        return Scale(np.array(self.mean), np.array(self.scale), (), 0)
+
+
+def smoothed(frames: Frames, num: int) -> Frames:
+    """Frames averaged over the `num` (an odd number) around each, fewer at the ends; missing ones stay missing.
+
+    Differences of running sums, in float64.   Cost: O(frames features).
+    """
+    if num == 1:
+        return frames
+    if num < 1 or num % 2 == 0:
+        raise DomainError(f"smooth is {num}, but must be an odd number of frames: 1 leaves them as they are.")
+    features = [_smoothed(x, num) for x in frames.features]
+    return replace(frames, features=features, constant=constant_features(features, frames.feature_names))
+
+
+def _smoothed(x: Features, num: int) -> Features:
+    here: Any = ~np.isnan(x).any(1)
+    values = np.where(here[:, None], x, 0.0).astype(np.float64)
+    centre = values[here].mean(0)  # large means would cost digits
+    sums = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum((values - centre) * here[:, None], 0)])
+    counts = np.concatenate([[0], np.cumsum(here)])
+    places = np.arange(len(x))
+    start, end = np.maximum(places - num // 2, 0), np.minimum(places + num // 2 + 1, len(x))
+    mean = (sums[end] - sums[start]) / np.maximum(counts[end] - counts[start], 1)[:, None] + centre
+    return np.where(here[:, None], mean, np.nan).astype(x.dtype)
+
+
+def _numbered(frames: Frames) -> tuple[str, ...] | None:
+    """Labels without names are called by their numbers."""
+    return None if frames.labels is None else tuple(map(str, range(frames.num_labels)))

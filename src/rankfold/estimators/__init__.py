@@ -1,0 +1,9 @@
+"""Estimators: arrays in, states and segments out, with the methods of scikit-learn.
+
+Read next: `hmm.py`, `hsmm.py`; `base.py` for what they do.
+"""
+
+from rankfold.estimators.hmm import HMM
+from rankfold.estimators.hsmm import HSMM
+
+__all__ = ["HMM", "HSMM"]

@@ -1,0 +1,244 @@
+"""What both estimators do with arrays: fit, ask, segment, sample, follow a stream.
+
+Read next: `fitting.py` for what a fit prepares, `em.py` for the steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rankfold.errors import DomainError, UnsupportedError
+from rankfold.estimators.asking import best_segments, best_states, is_impossible, posterior
+from rankfold.estimators.expectation import no_weight
+from rankfold.estimators.face import Face
+from rankfold.estimators.fitting import Fit, Running, generator_of, prepared, torch_generator
+from rankfold.estimators.inputs import Given, given_features, given_symbols, symbol_ids
+from rankfold.estimators.online import Stream, all_filtered, stepped
+from rankfold.estimators.packed import batches
+from rankfold.estimators.wrapped import num_free
+from rankfold.models.frame_model import FrameModel, FramePotentials
+
+ROW = np.dtype(
+    [("start", np.int64), ("end", np.int64), ("state", np.int64), ("posterior", np.float64), ("frames", np.float64)]
+)
+
+
+class Estimator(Face):
+    """The methods of `HMM` and `HSMM`.
+
+    `X` is one array "t f" (a sequence, or with `lengths` several), or a list of arrays; symbols come as a list of
+    strings, lists or arrays. Answers come in the form of `X`: one array for one, a list for a list. `labels` in the
+    same form, -1 where not known, are exact constraints: all else is impossible. NumPy in, NumPy out.
+    """
+
+    model_: FrameModel
+    history_: list[float]
+    converged_: bool
+    n_iter_: int
+    n_features_in_: int
+    symbols_: NDArray[Any]
+    _running: Running | None
+
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: None = None,
+        *,
+        lengths: Any = None,
+        labels: Any = None,
+        algorithm: Literal["em", "sgd"] = "em",
+    ) -> Self:
+        """Fit to sequences; "em": exact, never decreasing steps; "sgd": Adam on the same likelihood.
+
+        `y` is not used; it is there for pipelines. Of `n_init` starts the one with the largest likelihood stays.
+        """
+        self._expect_no_target(y)
+        found = prepared(self, X, lengths, labels)
+        outcome = found.run(algorithm)
+        self._take(found, outcome.model, outcome.history, outcome.converged)
+        return self
+
+    def partial_fit(
+        self,
+        X: Any,  # noqa: N803
+        y: None = None,
+        *,
+        lengths: Any = None,
+        labels: Any = None,
+    ) -> Self:
+        """One step of EM on running expected counts: some new sequences at a time (Cappe, Moulines 2009).
+
+        The k-th call's counts weigh (k + 1)^-0.6 against those of all before. The first call also makes the start.
+        """
+        self._expect_no_target(y)
+        running = getattr(self, "_running", None)
+        found = prepared(self, X, lengths, labels, again=running is not None)
+        model, running, value = found.advance(running)
+        self._take(found, model, [*(self.history_ if running.calls > 1 else []), value], False)
+        self._running = running
+        return self
+
+    def _take(self, found: Fit, model: FrameModel, history: list[float], converged: bool) -> None:
+        self.model_, self.history_, self.converged_, self.n_iter_ = model, history, converged, len(history)
+        self._family, self._running = found.family, None
+        self.n_features_in_ = 1 if found.symbols is not None else found.sequences[0].shape[1]
+        if found.symbols is not None:
+            self.symbols_ = found.symbols
+
+    def score_samples(self, X: Any, *, lengths: Any = None, labels: Any = None) -> NDArray[np.float64]:  # noqa: N803
+        """The log-likelihood of each sequence, in nats; -inf for an impossible one."""
+        values = self._ask(self._given(X, lengths, labels), self._log_z)
+        return np.array([float(x) for x in values])
+
+    def score(self, X: Any, y: None = None, *, lengths: Any = None, labels: Any = None) -> float:  # noqa: N803
+        """The log-likelihood of all sequences together, in nats."""
+        return float(self.score_samples(X, lengths=lengths, labels=labels).sum())
+
+    def predict(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        lengths: Any = None,
+        labels: Any = None,
+        method: Literal["viterbi", "posterior"] = "viterbi",
+    ) -> Any:
+        """The states of the best path or segmentation; "posterior": of each frame the most probable state."""
+        if method not in ("viterbi", "posterior"):
+            raise UnsupportedError(f'method is {method!r}, but must be "viterbi" or "posterior".')
+        given = self._given(X, lengths, labels)
+        if method == "viterbi":
+            return given.back(self._cut(given, self._ask(given, best_states, strict=True)))
+        return given.back([x.argmax(1) for x in self._cut(given, self._ask(given, posterior, strict=True))])
+
+    def predict_proba(self, X: Any, *, lengths: Any = None, labels: Any = None) -> Any:  # noqa: N803
+        """The probability "t z" of every state at every frame, given the whole sequence."""
+        given = self._given(X, lengths, labels)
+        return given.back(self._cut(given, self._ask(given, posterior, strict=True)))
+
+    def segment(self, X: Any, *, lengths: Any = None, labels: Any = None) -> Any:  # noqa: N803
+        """The segments of the best path: a structured array of start, end (exclusive), state, posterior, frames.
+
+        `posterior` is that of the segment as a whole, `frames` the mean over its frames of that of its state. Of one
+        array cut by `lengths`, starts and ends count its rows.
+        """
+        given = self._given(X, lengths, labels)
+        rows = self._ask(given, best_segments, strict=True)
+        offsets = np.cumsum([0, *given.lengths[:-1]]) if given.together else np.zeros(len(rows), np.int64)
+        tables = []
+        for one, offset in zip(rows, offsets, strict=True):
+            table = np.array([tuple(row) for row in one], dtype=ROW)
+            table["start"] += offset
+            table["end"] += offset
+            tables.append(table)
+        return given.back(tables)
+
+    def filter(self, X: Any, *, lengths: Any = None) -> Any:  # noqa: N803
+        """The probability "t z" of every state at every frame, given the frames up to it alone."""
+        given = self._given(X, lengths, None)
+        return given.back(self._cut(given, self._ask(given, all_filtered, strict=True)))
+
+    def step(self, frame: Any, state: Stream | None = None) -> tuple[NDArray[Any], Stream]:
+        """The probability "z" of the state at one more frame of a stream, and what to pass to the next step.
+
+        A frame is a vector of features (NaN: missing), or one symbol. `state.log_likelihood` is that of all so far.
+        """
+        self._expect_fitted()
+        x = self._one(frame)
+        (_, batch, _), *_ = batches([x], None, self.model_.config.num_states)
+        with torch.no_grad():
+            p = self.model_.potentials(batch, carried=None if state is None else state.log_next)
+        found, ahead = stepped(p, 0.0 if state is None else state.log_likelihood)
+        return found.cpu().numpy(), ahead
+
+    def sample(
+        self, n_samples: int = 1, *, n_sequences: int | None = None, random_state: Any = None
+    ) -> tuple[Any, Any]:
+        """Frames and states drawn from the model: arrays of `n_samples` frames, or lists of `n_sequences` of them."""
+        self._expect_fitted()
+        source = self.random_state if random_state is None else random_state  # type: ignore[attr-defined]
+        generator = torch_generator(generator_of(source), self.model_.device)
+        drawn = self.model_.sample(n_samples, n_sequences, generator=generator)
+        frames, states = ([x.cpu().numpy() for x in column] for column in zip(*drawn, strict=True))
+        if hasattr(self, "symbols_"):
+            frames = [self.symbols_[x] for x in frames]
+        return (frames[0], states[0]) if n_sequences is None else (frames, states)
+
+    def aic(self, X: Any, *, lengths: Any = None) -> float:  # noqa: N803
+        """Akaike's information criterion, 2 k - 2 log L: the smaller the better."""
+        return 2 * self.n_parameters() - 2 * self.score(X, lengths=lengths)
+
+    def bic(self, X: Any, *, lengths: Any = None) -> float:  # noqa: N803
+        """The Bayesian information criterion, k log(frames) - 2 log L: the smaller the better."""
+        given = self._given(X, lengths, None)
+        return self.n_parameters() * math.log(sum(given.lengths)) - 2 * self.score(X, lengths=lengths)
+
+    def n_parameters(self) -> int:
+        """How many numbers of the model are free; what sums to 1 has one less."""
+        self._expect_fitted()
+        return num_free(self.model_)
+
+    def _given(self, X: Any, lengths: Any, labels: Any) -> Given:  # noqa: N803
+        self._expect_fitted()
+        config = self.model_.config
+        if config.observations == "categorical":
+            given = given_symbols(X, lengths, labels, num_states=config.num_states)
+            ids: list[NDArray[Any]] = list(symbol_ids(given, self.symbols_))
+            return given._replace(sequences=ids)
+        given = given_features(
+            X, lengths, labels, num_states=config.num_states, binary=config.observations == "bernoulli",
+            missing=self.missing,  # type: ignore[attr-defined]
+        )  # fmt: skip
+        width = given.sequences[0].shape[1]
+        if width != self.n_features_in_:
+            raise DomainError(
+                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features as "
+                "input."
+            )
+        return given
+
+    def _one(self, frame: Any) -> Tensor:  # "1 f" or "1"
+        if hasattr(self, "symbols_"):
+            ids = symbol_ids(given_symbols([[frame]], None, None, num_states=1), self.symbols_)
+            return torch.from_numpy(ids[0]).to(self.model_.device)
+        x = np.asarray(frame, dtype=np.float64)
+        if x.shape != (self.n_features_in_,) or np.isinf(x).any():
+            raise DomainError(
+                f"a frame has shape {x.shape}, but {(self.n_features_in_,)} finite features were expected, or NaN."
+            )
+        return torch.from_numpy(x)[None].to(self.model_.device, self.model_.dtype)
+
+    def _log_z(self, p: FramePotentials) -> Tensor:  # "b"
+        return self.model_.log_z(p)
+
+    def _cut(self, given: Given, answers: list[Any]) -> list[NDArray[Any]]:
+        return [x[:length].cpu().numpy() for x, length in zip(answers, given.lengths, strict=True)]
+
+    def _ask(self, given: Given, question: Callable[[FramePotentials], Any], *, strict: bool = False) -> list[Any]:
+        """The answers to a question of potentials, a row or item each, in the sequences' own order."""
+        model = self.model_
+        whole = hasattr(self, "symbols_")
+        tensors = [torch.from_numpy(x).to(model.device, torch.int64 if whole else model.dtype) for x in given.sequences]
+        labels = None if given.labels is None else [torch.from_numpy(y).to(model.device) for y in given.labels]
+        answers: list[Any] = [None] * len(tensors)
+        with torch.no_grad():
+            for index, batch, allowed in batches(tensors, labels, model.config.num_states):
+                p = model.potentials(batch, allowed=allowed)
+                for i, answer in zip(index, question(p), strict=True):
+                    if strict and is_impossible(answer):
+                        longest = model.config.max_duration if model.config.has_segments else None
+                        raise no_weight(i, given.lengths[i], longest, labelled=allowed is not None)
+                    answers[i] = answer
+        return answers
+
+    def _expect_no_target(self, y: Any) -> None:
+        if isinstance(y, list | tuple):
+            raise UnsupportedError(
+                "a list came as y, which is not used.\n  Labels of frames are labels=..., lengths lengths=...."
+            )

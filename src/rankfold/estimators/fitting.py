@@ -1,0 +1,196 @@
+"""What a fit prepares, in order: parameters checked, arrays checked, frames turned into tensors; then starts and steps.
+
+Read next: `start.py` for the starts, `em.py` and `sgd.py` for the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.estimators.em import Priors, em, log_prior, maximised
+from rankfold.estimators.expectation import Counts, Tables, expected
+from rankfold.estimators.given import with_given
+from rankfold.estimators.inputs import Given, given_features, given_symbols, known_symbols, symbol_ids
+from rankfold.estimators.observations import Bernoulli, Categorical, Family, Gaussian
+from rankfold.estimators.packed import pack
+from rankfold.estimators.sgd import descend
+from rankfold.estimators.start import Shape, drawn
+from rankfold.estimators.wanted import checked_forbidden, expect_parameters
+from rankfold.estimators.wrapped import model_of
+from rankfold.models.frame_model import FrameModel
+
+
+class Outcome(NamedTuple):
+    """The best of several starts."""
+
+    model: FrameModel
+    history: list[float]
+    converged: bool
+
+
+class Running(NamedTuple):
+    """What online EM remembers."""
+
+    calls: int
+    tables: Tables
+    counts: Counts  # a frame
+    frames: int  # how many there were
+
+
+class Fit(NamedTuple):
+    """Everything a fit needs."""
+
+    params: Mapping[str, Any]
+    shape: Shape
+    family: Family
+    sequences: list[Tensor]  # "t f" or "t"
+    labels: list[Tensor] | None  # "t"
+    symbols: NDArray[Any] | None
+    rng: np.random.Generator
+
+    @property
+    def priors(self) -> Priors:
+        return Priors(self.params["smoothing"], self.shape.forbidden)
+
+    def run(self, algorithm: str) -> Outcome:
+        """The best of `n_init` starts, each followed to its end."""
+        if algorithm not in ("em", "sgd"):
+            raise UnsupportedError(f'algorithm is {algorithm!r}, but must be "em" or "sgd".')
+        outcomes = [self._once(algorithm) for _ in range(self.params["n_init"])]
+        return max(outcomes, key=lambda outcome: outcome.history[-1])
+
+    def _once(self, algorithm: str) -> Outcome:
+        p, tables = self.params, self._started()
+        categorical = self.symbols is not None
+        if algorithm == "sgd":
+            found = descend(
+                model_of(tables, categorical=categorical), self.sequences, self.labels, self.rng,
+                learning_rate=p["learning_rate"], batch_size=p["batch_size"], num_passes=p["max_iter"], tol=p["tol"],
+            )  # fmt: skip
+            return Outcome(*found)
+        groups = pack([self.family.prepare(x) for x in self.sequences], self.labels, self.shape.num_states)
+        fitted = em(groups, tables, self.family, self.priors, num_steps=p["max_iter"], tol=p["tol"])
+        return Outcome(model_of(fitted.tables, categorical=categorical), fitted.history, fitted.converged)
+
+    def _started(self) -> Tables:
+        given = self.params["start"] or {}
+        # Means that will be replaced need not be looked for.
+        spread_out = self.params["init"] == "kmeans" and not {"mean", "probability"} & set(given)
+        tables = drawn(self.shape, self.family, self.sequences, self.labels, self.rng, spread_out=spread_out)
+        return with_given(tables, given)
+
+    def advance(self, running: Running | None) -> tuple[FrameModel, Running, float]:
+        """One step of online EM: these sequences' counts, mixed into the running ones; and their value before it."""
+        tables = self._started() if running is None else running.tables
+        groups = pack([self.family.prepare(x) for x in self.sequences], self.labels, self.shape.num_states)
+        counts = expected(groups, tables, self.family)
+        value = counts.log_likelihood + log_prior(tables, self.family, self.priors)
+        num = sum(map(len, self.sequences))
+        counts = counts.scaled(1 / num)
+        calls, frames = 1, num
+        if running is not None:
+            calls, frames = running.calls + 1, running.frames + num
+            share = calls**-0.6
+            counts = running.counts.scaled(1 - share).plus(counts.scaled(share))
+        tables = maximised(counts.scaled(frames), tables, self.family, self.priors)
+        model = model_of(tables, categorical=self.symbols is not None)
+        return model, Running(calls, tables, counts, frames), value
+
+
+def prepared(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool = False) -> Fit:
+    """The parameters and the sequences, checked. `again`: the scale and the symbols of the last fit are kept."""
+    params = estimator.get_params()
+    expect_parameters(params)
+    kind, num_states = params["observations"], params["n_states"]
+    dtype, device = getattr(torch, params["dtype"]), torch.device(params["device"])
+    symbols = None
+    family: Family
+    if kind == "categorical":
+        given = given_symbols(x, lengths, labels, num_states=num_states)
+        symbols = estimator.symbols_ if again else known_symbols(given, params["n_symbols"])
+        ids: list[NDArray[Any]] = list(symbol_ids(given, symbols))
+        given = given._replace(sequences=ids)
+        sequences = [torch.from_numpy(row).to(device) for row in ids]
+        family = Categorical(len(symbols), params["smoothing"])
+    else:
+        given = given_features(
+            x, lengths, labels, num_states=num_states, binary=kind == "bernoulli", missing=params["missing"]
+        )
+        width = given.sequences[0].shape[1]
+        if again and width != estimator.n_features_in_:
+            raise DomainError(
+                f"X has {width} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} "
+                "features as input."
+            )
+        sequences = [torch.from_numpy(np.ascontiguousarray(rows)).to(device, dtype) for rows in given.sequences]
+        family = _features(params, sequences, estimator if again else None)
+    known = None if given.labels is None else [torch.from_numpy(y).to(device) for y in given.labels]
+    shape = _shape(params, given, device)
+    return Fit(params, shape, family, sequences, known, symbols, generator_of(params["random_state"]))
+
+
+def _features(params: Mapping[str, Any], sequences: list[Tensor], like: Any) -> Family:
+    if params["observations"] == "bernoulli":
+        return Bernoulli(params["smoothing"])
+    if like is not None:
+        kept: Family = like._family
+        return kept
+    frames = torch.cat(sequences)
+    here = ~frames.isnan()
+    if int(here.all(1).sum()) == 1 == int(here.any(1).sum()):
+        raise DataError(
+            "a single frame (one sample) has no variance: there is nothing to fit.\n  Give sequences of several frames."
+        )
+    shift = frames.nanmean(0)
+    spread = (frames - shift).square().nanmean(0)
+    low, high = (torch.where(here, frames, end) for end in (float("inf"), float("-inf")))
+    constant = ~(low.amin(0) < high.amax(0))
+    if bool(constant.any()):
+        which = int(constant.nonzero()[0])
+        what = f"the same value, {float(shift[which]):g}," if bool(here[:, which].any()) else "no value"
+        raise DataError(
+            f"feature {which} has {what} in every frame: it has no variance and tells no states apart.\n  Leave it out."
+        )
+    floor = params["min_variance"] * spread
+    return Gaussian(shift, spread, floor, params["tied_variance"], params["variance_prior"])
+
+
+def _shape(params: Mapping[str, Any], given: Given, device: torch.device) -> Shape:
+    num_states, longest = params["n_states"], params.get("max_duration", 1)
+    diagonal = params.get("self_transitions", True)
+    if "max_duration" in params and longest > max(given.lengths):
+        raise DomainError(
+            f"max_duration is {longest}, but the longest sequence has {max(given.lengths)} frames.\n"
+            f"  Set max_duration to at most {max(given.lengths)}."
+        )
+    forbidden = checked_forbidden(params["forbidden"], num_states, diagonal=diagonal, rank=params["rank"])
+    return Shape(
+        num_states,
+        params["rank"],
+        diagonal,
+        None if forbidden is None else torch.from_numpy(forbidden).to(device),
+        params.get("durations"),
+        longest,
+        params.get("censored", False),
+    )
+
+
+def generator_of(random_state: Any) -> np.random.Generator:
+    """A generator from a seed, another generator, or None for chance."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**31 - 1))
+    return np.random.default_rng(random_state)
+
+
+def torch_generator(rng: np.random.Generator, device: torch.device) -> torch.Generator:
+    """torch's generator, seeded by NumPy's."""
+    return torch.Generator(device).manual_seed(int(rng.integers(2**63 - 1)))

@@ -1,0 +1,76 @@
+"""The hidden Markov model as an estimator. Read next: `base.py`, which has its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from rankfold.estimators.base import Estimator
+
+
+class HMM(Estimator):
+    """A hidden Markov model of feature vectors, of 0/1 vectors or of symbols, fitted by exact EM.
+
+    n_states            how many states
+    observations        "gaussian": independent normal features; "bernoulli": features 0 or 1; "categorical": symbols
+    rank                None: a dense transition; else one of this rank: O(t z r) instead of O(t z^2)
+    tied_variance       one variance a feature for all states
+    min_variance        the least variance, as a share of the feature's variance in all frames; 0: none
+    variance_prior      as if each state had seen so many frames of the variance of all; 0: none
+    smoothing           added to the expected count of every start, move, symbol, 0 and 1; 0: maximum likelihood
+    forbidden           true where a state may not follow another, "z z"; dense transitions alone
+    init                "kmeans" or "random" means; `start` gives tables instead: initial, transition, mean, ...
+    n_init, max_iter    the best of so many starts; at most so many EM steps (or passes of gradient steps) each
+    tol                 stop when a step gains less than this, in nats a frame; None: never
+    learning_rate       of algorithm="sgd"; `batch_size`: how many sequences a gradient step
+    n_symbols           categorical: symbols are 0..n_symbols - 1; None: those that are there
+    missing             of a frame with some features NaN: "feature" sums over those alone, exactly; "row" takes the
+                        whole frame for missing; "error" refuses it
+    """
+
+    def __init__(
+        self,
+        n_states: int = 2,
+        *,
+        observations: Literal["gaussian", "bernoulli", "categorical"] = "gaussian",
+        rank: int | None = None,
+        tied_variance: bool = False,
+        min_variance: float = 1e-4,
+        variance_prior: float = 0.0,
+        smoothing: float = 0.0,
+        forbidden: ArrayLike | None = None,
+        init: Literal["kmeans", "random"] = "kmeans",
+        start: Mapping[str, Any] | None = None,
+        n_init: int = 1,
+        max_iter: int = 100,
+        tol: float | None = 1e-5,
+        learning_rate: float = 0.05,
+        batch_size: int = 16,
+        n_symbols: int | None = None,
+        missing: Literal["feature", "row", "error"] = "feature",
+        random_state: Any = None,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str = "cpu",
+    ) -> None:
+        self.n_states = n_states
+        self.observations = observations
+        self.rank = rank
+        self.tied_variance = tied_variance
+        self.min_variance = min_variance
+        self.variance_prior = variance_prior
+        self.smoothing = smoothing
+        self.forbidden = forbidden
+        self.init = init
+        self.start = start
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.n_symbols = n_symbols
+        self.missing = missing
+        self.random_state = random_state
+        self.dtype = dtype
+        self.device = device

@@ -1,0 +1,88 @@
+"""From tables to a model and back: what EM fits is what `FrameModel` holds.
+
+Read next: `models/frame_tables.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from rankfold.estimators.durations import Durations
+from rankfold.estimators.expectation import Tables
+from rankfold.estimators.moves import Moves
+from rankfold.estimators.observations import Observed
+from rankfold.models.frame_model import FrameModel
+from rankfold.params.durations import NegativeBinomialDuration, PoissonDuration
+from rankfold.params.observations.bernoulli import Bernoulli
+from rankfold.params.observations.gaussian import Gaussian
+
+
+def model_of(tables: Tables, *, categorical: bool) -> FrameModel:
+    """The model with these distributions."""
+    moves, observed, durations = tables.moves, tables.observed, tables.durations
+    given: dict[str, torch.Tensor | int | None] = {"mean": observed.mean, "variance": observed.variance}
+    given["emission" if categorical else "probability"] = observed.probability
+    if durations is not None:
+        given["max_duration"] = durations.longest
+        if durations.table is not None:
+            given["log_duration"] = durations.table.log()
+        elif durations.log_shape is None:
+            given["log_rate"] = durations.log_rate
+        else:
+            assert durations.log_rate is not None
+            given["log_shape"] = durations.log_shape
+            given["log_odds"] = durations.log_rate - torch.log(-torch.expm1(durations.log_rate))
+    transition = moves.tables[0] if not moves.low_rank else (moves.tables[0], moves.tables[1])
+    return FrameModel.from_tables(
+        tables.initial.log(), transition, self_transitions=moves.diagonal, censored=tables.censored, **given
+    )
+
+
+@torch.no_grad()
+def tables_of(model: FrameModel) -> Tables:
+    """The distributions of a model with free tables, in linear space."""
+    parts = model.parts()
+    low_rank, diagonal = model.config.own_rank is not None, model.config.may_repeat
+    factors = parts.transition.factors()
+    moves = factors[-2:] if low_rank else (parts.transition.to_dense(),)
+    if isinstance(parts.observation, Gaussian):
+        observed = Observed(mean=parts.observation.mean, variance=parts.observation.variance)
+    elif isinstance(parts.observation, Bernoulli):
+        observed = Observed(probability=parts.observation.logit.sigmoid())
+    else:
+        everyone = torch.arange(model.config.num_states, device=model.device)
+        observed = Observed(probability=parts.observation.emission.log_rows(everyone).exp())  # type: ignore[attr-defined]
+    return Tables(
+        parts.log_initial.exp(), Moves(tuple(moves), diagonal), observed, _durations(model), model.config.censored
+    )
+
+
+def _durations(model: FrameModel) -> Durations | None:
+    held = model.duration
+    if held is None:
+        return None
+    kind, longest = model.config.durations, model.config.max_duration
+    if isinstance(held, PoissonDuration):
+        return Durations(kind, longest, log_rate=held.log_rate.detach().clone())
+    if isinstance(held, NegativeBinomialDuration):
+        log_share = torch.nn.functional.logsigmoid(held.log_odds.detach())
+        return Durations(kind, longest, log_rate=log_share, log_shape=held.log_shape.detach().clone())
+    return Durations(kind, longest, table=held().exp())
+
+
+def num_free(model: FrameModel) -> int:
+    """How many numbers of a model are free: what sums to 1 has one less, forbidden moves have none."""
+    config, z = model.config, model.config.num_states
+    tables = tables_of(model)
+    if tables.moves.low_rank:
+        moves = sum(x.numel() for x in tables.moves.tables) - z - config.rank
+    else:
+        moves = int((tables.moves.tables[0] > 0).sum()) - z
+    observed = sum(x.numel() for x in tables.observed if x is not None) - (
+        z if config.observations == "categorical" else 0
+    )
+    lasting = 0
+    if tables.durations is not None:
+        each = {"poisson": 1, "negative_binomial": 2, "categorical": config.max_duration - 1}
+        lasting = z * each[config.durations]
+    return z - 1 + moves + observed + lasting

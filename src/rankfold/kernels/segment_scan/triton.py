@@ -1,0 +1,198 @@
+"""One pass over the frames of a semi-Markov chain: one program a sequence, which runs along its frames.
+
+A frame is an addition to the window of open segments, a sum over their ages, a product with one map or two. The window
+is a ring: a segment keeps its place until its last possible age is over. What threads tell each other goes
+through memory, with a barrier in between. Read next: `recursions/semi_markov_sweep.py`, the same in torch.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# Entries of a tile of the window or of a map: 32 a thread at 8 warps.
+TILE = 8192
+
+
+@triton.jit
+def _close(
+    window, opened, obs, durations, closings, log_closed, step, change, num_ages, width, stride,
+    AGES: tl.constexpr, STATES: tl.constexpr,
+):  # fmt: skip
+    """Add a frame to the window and sum over ages, tile by tile; the largest of the sums."""
+    place = tl.arange(0, AGES)
+    age = step % num_ages - place
+    age = tl.where(age < 0, age + num_ages, age)
+    best = tl.full((STATES,), float("-inf"), window.dtype.element_ty)
+    for start in range(0, width, STATES):
+        at = start + tl.arange(0, STATES)
+        known = at < width
+        inside = (place < num_ages)[:, None] & known[None, :]
+        where = place[:, None] * width + at[None, :]
+        x = tl.load(window + where, mask=inside, other=float("-inf"))
+        fresh = tl.load(opened + at, mask=known, other=float("-inf"))
+        frame = tl.load(obs + at, mask=known, other=0.0) - change
+        x = tl.where((age == 0)[:, None], fresh[None, :], x) + frame[None, :]
+        x = tl.where(inside, x, float("-inf"))
+        tl.store(window + where, x, mask=inside)
+        # Whatever has been open since the first step may close by weights of its own.
+        by_age = tl.load(durations + age[:, None] * width + at[None, :], mask=inside, other=float("-inf"))
+        cut = tl.load(closings + step * stride + at, mask=known & (step < num_ages), other=float("-inf"))
+        x += tl.where((age == step)[:, None], cut[None, :], by_age)
+        top = tl.max(x, 0)
+        top = tl.where(top == float("-inf"), 0.0, top)
+        closed = top + tl.log(tl.sum(tl.exp(x - top[None, :]), 0))
+        tl.store(log_closed + at, closed, mask=known)
+        best = tl.maximum(best, tl.where(known, closed, float("-inf")))
+    return tl.max(best, 0)
+
+
+@triton.jit
+def _multiply(
+    x, weight, out, top, log_scale, missing, share, num_in, num_out, stride_in, stride_out,
+    IN: tl.constexpr, OUT: tl.constexpr, FROM_LOG: tl.constexpr, TO_LOG: tl.constexpr, NOISE: tl.constexpr,
+):  # fmt: skip
+    """out = x weight + share missing; from the logarithm of x, less `top`; to the logarithm of out, with `top`."""
+    for first in range(0, num_out, OUT):
+        at = first + tl.arange(0, OUT)
+        known = at < num_out
+        sums = tl.zeros((IN, OUT), weight.dtype.element_ty)
+        for start in range(0, num_in, IN):
+            row = start + tl.arange(0, IN)
+            there = row < num_in
+            if FROM_LOG:
+                entry = tl.exp(tl.load(x + row, mask=there, other=float("-inf")) - top)
+            else:
+                entry = tl.load(x + row, mask=there, other=0.0)
+            where = row[:, None] * stride_in + at[None, :] * stride_out
+            tile = tl.load(weight + where, mask=there[:, None] & known[None, :], other=0.0)
+            sums += entry[:, None] * tile
+        found = tl.sum(sums, 0)
+        if NOISE:
+            found += share * tl.load(missing + at, mask=known, other=0.0)
+        if TO_LOG:
+            found = tl.log(found) + (log_scale + top)
+        tl.store(out + at, found, mask=known)
+
+
+@triton.jit
+def _scan(
+    window, opened, obs, durations, closings, log_closed, tops, changes, first, second, between, log_scale, missing,
+    num_steps, num, num_ages, width, rank, of_age, of_sequence, in_first, out_first, in_second, out_second,
+    AGES: tl.constexpr, STATES: tl.constexpr, INNER: tl.constexpr, NOISE: tl.constexpr,
+    IN_FIRST: tl.constexpr, OUT_FIRST: tl.constexpr, IN_SECOND: tl.constexpr, OUT_SECOND: tl.constexpr,
+    LOWEST: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    window += b * num_ages * width
+    between += b * rank
+    closings += b * of_sequence
+    scale = tl.load(log_scale)
+    change = scale - scale  # 0 of the same type
+    for step in range(0, num_steps):
+        row = step * num + b  # in int64
+        now, after = opened + row * width, opened + (row + num) * width
+        closed = log_closed + row * width
+        tl.store(changes + row, change)
+        best = _close(
+            window,
+            now,
+            obs + row * width,
+            durations,
+            closings,
+            closed,
+            step,
+            change,
+            num_ages,
+            width,
+            of_age,
+            AGES,
+            STATES,
+        )
+        if NOISE:
+            best = tl.load(tops + row)
+        else:
+            best = tl.where(best == float("-inf"), LOWEST, best)
+            tl.store(tops + row, best)
+        # Where nothing closes, nothing is pushed and nothing goes missing.
+        share = tl.where(best == LOWEST, 0.0, 1.0)
+        change = tl.where(best == LOWEST, 0.0, best)
+        tl.debug_barrier()
+        if step < num_steps - 1:
+            if INNER:
+                _multiply(
+                    closed, first, between, change, scale, missing, share, width, rank, in_first, out_first,
+                    IN_FIRST, OUT_FIRST, True, False, False,
+                )  # fmt: skip
+                tl.debug_barrier()
+                _multiply(
+                    between, second, after, change, scale, missing, share, rank, width, in_second, out_second,
+                    IN_SECOND, OUT_SECOND, False, True, NOISE,
+                )  # fmt: skip
+            else:
+                _multiply(
+                    closed, first, after, change, scale, missing, share, width, width, in_first, out_first,
+                    IN_FIRST, OUT_FIRST, True, True, NOISE,
+                )  # fmt: skip
+        tl.debug_barrier()
+
+
+class Scan(NamedTuple):
+    """What a pass leaves, a step first; logarithms, lowered at every step by the largest that closed at the last."""
+
+    opened: Tensor  # "s b z"       of all that lies behind a segment opening at this step; as low as the last step's
+    log_closed: Tensor  # "s b z"   of all segments closing here
+    top: Tensor  # "s b"            the largest of those, or minus the largest number where nothing closes
+    change: Tensor  # "s b"         by how much this step's are lowered: the last step's top, or 0 where it had none
+
+
+def scan(
+    window: Tensor,  # "b d z"   written to: ages before the first step, youngest first, in places d - 1, d - 2, ...
+    entry: Tensor,  # "b z"
+    log_obs: Tensor,  # "s b z"
+    durations: Tensor,  # "d z"
+    closings: Tensor,  # "d b z"
+    maps: tuple[Tensor, ...],
+    log_scale: Tensor,  # ""     beside the maps
+    noise: tuple[Tensor, Tensor] | None = None,  # "s b", "z"
+) -> Scan:
+    """All frames: add them to the window, sum over ages, multiply with the maps in order.
+
+    With `noise` = (top, missing) the pass follows what may be missing from another one, whose tops are given: every
+    product of that one may lack `missing`.
+    Cost: one launch, d z exponentials and one product a frame and sequence, by one multiprocessor each.
+    """
+    num_steps, num, width = log_obs.shape
+    num_ages = len(durations)
+    first, second = maps if len(maps) == 2 else (maps[0], maps[0])
+    rank = first.shape[1]
+    opened, log_closed = torch.empty_like(log_obs), torch.empty_like(log_obs)
+    change = log_obs.new_empty(num_steps, num)
+    top, missing = (torch.empty_like(change), change) if noise is None else (x.contiguous() for x in noise)
+    opened[0] = entry
+    ages = triton.next_power_of_2(num_ages)
+    states = min(triton.next_power_of_2(width), max(16, TILE // ages))
+    tiles = [_tile(*x.shape) for x in (first, second)]
+    largest = max(ages * states, *(a * b for a, b in tiles))
+    _scan[(num,)](
+        window, opened, log_obs, durations, closings, log_closed, top, change, first, second,
+        log_obs.new_empty(num, rank), log_scale, missing, num_steps, num, num_ages, width, rank,
+        *closings.stride()[:2], *first.stride(), *second.stride(),
+        AGES=ages, STATES=states, INNER=len(maps) == 2, NOISE=noise is not None,
+        IN_FIRST=tiles[0][0], OUT_FIRST=tiles[0][1], IN_SECOND=tiles[1][0], OUT_SECOND=tiles[1][1],
+        LOWEST=-torch.finfo(log_obs.dtype).max, num_warps=max(1, min(16, largest // 512)), num_stages=1,
+    )  # fmt: skip
+    return Scan(opened, log_closed, top, change)
+
+
+def _tile(num_in: int, num_out: int) -> tuple[int, int]:
+    """How much of a map is multiplied at once: as square as it is itself."""
+    rows, columns = triton.next_power_of_2(num_in), triton.next_power_of_2(num_out)
+    while rows * columns > TILE:
+        rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
+    return rows, columns

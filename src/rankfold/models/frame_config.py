@@ -1,0 +1,105 @@
+"""What a model of frames is made of: one flat record, the `[model]` table of a recipe and of a saved model.
+
+Read next: `models/frame_catalog.py`, which builds a model from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rankfold.errors import DomainError
+from rankfold.params.dropout import DropoutKind, num_kept
+from rankfold.params.features import FeatureKind
+from rankfold.settings import check_choices
+
+FrameFamily = Literal["frame_hmm", "frame_lhmm", "hsmm", "lhsmm"]
+ObservationKind = Literal["gaussian", "bernoulli", "categorical"]
+DurationKind = Literal["poisson", "negative_binomial", "categorical"]
+FrameInit = Literal["spread", "kmeans", "papers"]
+SEGMENTS = ("hsmm", "lhsmm")
+LOW_RANK = ("frame_lhmm", "lhsmm")
+READ_BY: dict[str, tuple[FrameFamily, ...]] = {  # settings that not every family reads
+    "rank": ("frame_lhmm", "lhsmm"),
+    "feature_map": ("frame_lhmm", "lhsmm"),
+    "feature_dropout": ("frame_lhmm", "lhsmm"),
+    "max_duration": ("hsmm", "lhsmm"),
+    "durations": ("hsmm", "lhsmm"),
+    "normalised_durations": ("hsmm", "lhsmm"),
+    "censored": ("hsmm", "lhsmm"),
+}
+
+
+@dataclass(frozen=True)
+class FrameConfig:
+    """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+
+    family: FrameFamily = "hsmm"
+    observations: ObservationKind = "gaussian"
+    num_states: int = 16
+    num_features: int = 0  # of a frame; categorical: how many symbols there are; 0: as many as the data have
+    rank: int = 16  # frame_lhmm, lhsmm
+    max_duration: int = 50  # hsmm, lhsmm: the longest segment, in frames
+    durations: DurationKind = "poisson"  # hsmm, lhsmm
+    normalised_durations: bool = True  # false: the mass a Poisson has at 0 and above the longest is lost
+    self_transitions: bool | None = None  # whether a state may follow itself; None: of frames it may, of segments not
+    censored: bool = False  # hsmm, lhsmm: whether the end of a sequence may cut its last segment
+    tied_variance: bool = False  # gaussian: one vector of variances for all states
+    min_variance: float = 1e-3  # gaussian: no variance is below it, in units of the features; 0: none
+    variance_prior: float = 0.0  # gaussian: as if each variance had seen so many frames of variance 1
+    neural: bool = False  # transitions, Bernoullis and symbols from networks; false: free tables
+    dim: int = 128  # neural: of embeddings and residual layers
+    num_layers: int = 2  # neural: residual layers of each network
+    feature_map: FeatureKind = "exp"  # frame_lhmm, lhsmm, neural
+    # How parameters begin. "spread": drawn; "kmeans": drawn, until training puts the means where the frames are;
+    # "papers": all states alike, or as the papers' networks do.
+    init: FrameInit = "spread"
+    state_dropout: float = 0.0
+    state_dropout_kind: DropoutKind = "exact"
+    feature_dropout: float = 0.0  # frame_lhmm, lhsmm: of the ranks
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        for name in ("num_states", "rank", "max_duration", "dim"):
+            if getattr(self, name) < 1:
+                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        for name in ("num_features", "num_layers", "min_variance", "variance_prior"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise DomainError(f"{name} is {value}, but must be finite and at least 0.")
+        for name in ("state_dropout", "feature_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 0 and below 1.")
+        if not self.normalised_durations and self.durations != "poisson":
+            raise DomainError(
+                f'normalised_durations is false, but durations are "{self.durations}": only "poisson" may lose mass.'
+            )
+        if not self.may_repeat:
+            self._expect_others()
+
+    def _expect_others(self) -> None:
+        if num_kept(self.num_states, self.state_dropout) < 2:
+            raise DomainError(
+                f"num_states is {self.num_states}, state_dropout {self.state_dropout} and no state follows itself, but "
+                "then at least 2 must be there.\n  Set self_transitions = true, or take more states."
+            )
+        if self.state_dropout and self.state_dropout_kind == "bernoulli":
+            raise DomainError(
+                'state_dropout_kind is "bernoulli" and no state follows itself, but then at least 2 must be kept: '
+                '"exact", or self_transitions = true.'
+            )
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a state may follow itself."""
+        return self.family not in SEGMENTS if self.self_transitions is None else self.self_transitions
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether states have durations: a semi-Markov model."""
+        return self.family in SEGMENTS
+
+    @property
+    def own_rank(self) -> int | None:
+        """The rank of the transition; None if it is dense."""
+        return self.rank if self.family in LOW_RANK else None

@@ -1,0 +1,263 @@
+"""Models of frames: hidden Markov and semi-Markov chains of Gaussian, yes-or-no and categorical observations.
+
+    p(x, z) = start[z_1]  prod_t  p(x_t | z_t) A[z_t-1, z_t]                       a state for each frame
+    p(x, z, d) = start[z_1]  prod_k  A[z_k-1, z_k] p(d_k | z_k) prod_t p(x_t | z_k)   a state for each segment
+
+Read next: `models/frame_catalog.py` for the parts, `recursions/semi_markov.py` for the sum over segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.frame_space import FrameSpace
+from rankfold.decoding.posterior import state_posterior
+from rankfold.decoding.runs import runs
+from rankfold.decoding.segments import (
+    BestSegments,
+    Segment,
+    segment_posterior,
+    segments,
+    viterbi_segments,
+)
+from rankfold.decoding.viterbi import BestPath, viterbi
+from rankfold.errors import DomainError, ShapeError, UnsupportedError
+from rankfold.models.frame_catalog import FrameModules, ObservationModule
+from rankfold.models.frame_config import FrameConfig
+from rankfold.models.frame_input import any_batch, expect_frames, padded_missing
+from rankfold.models.frame_parts import FrameParts, draw_frames
+from rankfold.models.frame_plans import frame_plans
+from rankfold.numerics.precision import Precision
+from rankfold.params.dropout import kept, staying
+from rankfold.params.durations import Duration
+from rankfold.params.frame_dynamics import FrameDynamics
+from rankfold.params.observations import GaussianObservation
+from rankfold.planning import Plans
+from rankfold.recursions import chain, semi_markov
+from rankfold.recursions.chain_solve import Arithmetic
+from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
+
+FramePotentials = ChainPotentials | SemiMarkovPotentials
+
+
+class FrameModel(nn.Module):
+    """Families "frame_hmm", "frame_lhmm" (low rank), "hsmm" and "lhsmm" (segments with durations)."""
+
+    def __init__(
+        self, config: FrameConfig, dynamics: FrameDynamics, observation: ObservationModule, duration: Duration | None
+    ) -> None:
+        super().__init__()
+        self.config, self.dynamics, self.observation, self.duration = config, dynamics, observation, duration
+        self.space: FrameSpace | None = None  # what the features mean, where known
+
+    @classmethod
+    def build(cls, config: FrameConfig, *, seed: int = 0) -> Self:
+        """A model with fresh parameters; the seed decides every one of them."""
+        if config.num_features < 1:
+            raise DomainError(
+                "num_features is 0, but a model needs to know its frames: how many features, or symbols.\n"
+                "  dataclasses.replace(config, num_features=...)"
+            )
+        modules = FrameModules(config, torch.Generator().manual_seed(seed))
+        return cls(config, modules.dynamics, modules.observation, modules.duration)
+
+    @classmethod
+    def from_tables(cls, log_initial: Tensor, transition: Tensor | tuple[Tensor, Tensor], **tables: Any) -> FrameModel:
+        """The model with these distributions, as trainable free tables: see `models.frame_tables.model_of_tables`."""
+        from rankfold.models.frame_tables import model_of_tables  # it makes models, so it imports us
+
+        return model_of_tables(log_initial, transition, **tables)
+
+    def parts(self, generator: torch.Generator | None = None) -> FrameParts:
+        """The distributions the model is made of; with a generator, those of one training step with dropout."""
+        return self._parts(generator, masked=False)
+
+    def capturable_parts(self, generator: torch.Generator | None = None) -> FrameParts:
+        """The same as a captured graph needs them: states that are dropped each by itself leave by a mask."""
+        return self._parts(generator, masked=self.config.state_dropout_kind == "bernoulli")
+
+    def _parts(self, generator: torch.Generator | None, *, masked: bool) -> FrameParts:
+        config = self.config
+        size, dropout, kind = config.num_states, config.state_dropout, config.state_dropout_kind
+        keep = None if masked else kept(size, dropout, generator=generator, kind=kind)
+        stays = staying(size, dropout, generator=generator, kind=kind) if masked else None
+        features = kept(config.rank, config.feature_dropout, generator=generator) if config.own_rank else None
+        observation = self.observation(keep)
+        log_initial, transition = self.dynamics(keep, features, stays)
+        log_duration = None if self.duration is None else self.duration(keep)
+        log_mask = None
+        if stays is not None:
+            log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))
+        return FrameParts(log_initial, transition, observation, log_duration, keep, log_mask)
+
+    def potentials(
+        self,
+        batch: FrameBatch,
+        *,
+        parts: FrameParts | None = None,
+        carried: Tensor | None = None,
+        allowed: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> FramePotentials:  # carried "b z" or "b d z", allowed "b t z" bool
+        """The weights of all hidden paths of a batch. `parts` saves computing them again for every batch.
+
+        `carried` is what a stream left behind (see `carry`). `allowed` are the states a frame may have, an exact
+        constraint: log Z is then that of paths that keep to it (`models/supervision.py` makes it from labels).
+        The border of a batch that is not the `last` of its stream cuts segments; it does not end them.
+        """
+        parts = self.parts(generator) if parts is None else parts
+        log_obs = parts.observation.log_obs(padded_missing(batch))
+        if parts.log_mask is not None:  # never reached anyway; here they do not set a frame's scale either
+            log_obs = log_obs + parts.log_mask
+        if allowed is not None:
+            if parts.kept is not None or parts.log_mask is not None:
+                raise UnsupportedError(
+                    "allowed states and dropped states at once: a path may have no state left.\n"
+                    "  Set state_dropout = 0 where labels are given."
+                )
+            if allowed.shape != log_obs.shape or allowed.dtype != torch.bool:
+                raise ShapeError(
+                    f'allowed has shape {tuple(allowed.shape)}, {allowed.dtype}, but truth values "b t z" of shape '
+                    f"{tuple(log_obs.shape)} were expected."
+                )
+            log_obs = log_obs.masked_fill(~allowed, float("-inf"))
+        log_initial = parts.log_initial if carried is None else self._continued(parts, carried[: len(log_obs)])
+        if parts.log_duration is None:
+            return ChainPotentials(log_initial, parts.transition, log_obs, lengths=batch.lengths)
+        return SemiMarkovPotentials(
+            log_initial,
+            parts.transition,
+            parts.log_duration,
+            log_obs,
+            batch.lengths,
+            censored=self.config.censored or not batch.last,
+        )
+
+    def _continued(self, parts: FrameParts, carried: Tensor) -> Tensor:  # "b z" or "b d z", of all states
+        """What was carried, given that no dropped state was there."""
+        if parts.kept is not None:
+            carried = carried.index_select(-1, parts.kept)
+        elif parts.log_mask is not None:
+            carried = carried + parts.log_mask
+        else:
+            return carried
+        return carried.flatten(1).log_softmax(1).reshape(carried.shape)
+
+    def carry(self, potentials: FramePotentials, parts: FrameParts | None = None) -> Tensor:  # "b z" or "b d z"
+        """What the next stretch of a stream needs to know, detached. `parts`: those that dropped states, if any did."""
+        found = chain.carry(potentials) if isinstance(potentials, ChainPotentials) else semi_markov.carry(potentials)
+        if parts is None or parts.kept is None:
+            return found
+        everyone = found.new_full((*found.shape[:-1], self.config.num_states), float("-inf"))
+        return everyone.index_copy(-1, parts.kept, found)
+
+    def log_z(
+        self, potentials: FramePotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+    ) -> Tensor:  # "b"   float64
+        """The log-probability of each sequence."""
+        if isinstance(potentials, ChainPotentials):
+            return chain.log_z(potentials, arithmetic, precision)
+        return semi_markov.log_z(potentials, arithmetic)
+
+    def log_likelihood(
+        self,
+        batch: FrameBatch,
+        *,
+        parts: FrameParts | None = None,
+        allowed: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:  # "b"   float64
+        """The log-density of each sequence of a batch; differentiable in the parameters."""
+        expect_frames(batch, self.config)
+        return self.log_z(self.potentials(batch, parts=parts, allowed=allowed, generator=generator))
+
+    def forward(self, batch: FrameBatch) -> Tensor:  # "b"   float64
+        return self.log_likelihood(batch)
+
+    def log_prior(self) -> Tensor:  # ""   float64
+        """What the settings say of the parameters beforehand, up to a constant; 0 without `variance_prior`."""
+        if isinstance(self.observation, GaussianObservation) and self.config.variance_prior:
+            return self.observation.log_prior(self.config.variance_prior)
+        return torch.zeros((), dtype=torch.float64, device=self.device)
+
+    def batch(self, frames: Any, *, labels: Any = None) -> FrameBatch:
+        """One array or a list of them, `Frames`, or lists of symbols: a batch on the model's device, in its dtype."""
+        return any_batch(frames, labels, self.config, self.dtype).to(self.device)
+
+    def posterior(self, batch: FrameBatch, *, allowed: Tensor | None = None) -> Tensor:  # "b t z"
+        """The probability of every state at every frame, given its whole sequence; detached."""
+        p = self._asked(batch, allowed)
+        return state_posterior(p) if isinstance(p, ChainPotentials) else segment_posterior(p).states
+
+    def viterbi(self, batch: FrameBatch, *, allowed: Tensor | None = None) -> BestPath | BestSegments:
+        """The most probable path, or segmentation, of each sequence and its log-probability."""
+        p = self._asked(batch, allowed)
+        return viterbi(p) if isinstance(p, ChainPotentials) else viterbi_segments(p)
+
+    def states(self, batch: FrameBatch, *, allowed: Tensor | None = None) -> Tensor:  # "b t"
+        """The states of the most probable path or segmentation; -1 beyond a length and for impossible sequences."""
+        best = self.viterbi(batch, allowed=allowed)
+        return best.path if isinstance(best, BestPath) else best.states
+
+    def segments(self, batch: FrameBatch, *, allowed: Tensor | None = None) -> list[list[Segment]]:
+        """The table of each sequence's segments: start, end (exclusive), state, posterior; see `decoding.runs`."""
+        p = self._asked(batch, allowed)
+        return runs(p) if isinstance(p, ChainPotentials) else segments(p)
+
+    def _asked(self, batch: FrameBatch, allowed: Tensor | None) -> FramePotentials:
+        expect_frames(batch, self.config)
+        with torch.no_grad():
+            return self.potentials(batch, allowed=allowed)
+
+    def sample(
+        self, lengths: int | Sequence[int], num: int | None = None, *, generator: torch.Generator | None = None
+    ) -> list[tuple[Tensor, Tensor]]:  # frames "t f" or "t", states "t"
+        """Sequences drawn from the model, each with its states: `num` of one length, or one of each length.
+
+        Exact given the length: segments are drawn such that they fill it (or, if `censored`, are cut by it).
+        """
+        sizes = [lengths] * (1 if num is None else num) if isinstance(lengths, int) else list(lengths)
+        with torch.no_grad():
+            return draw_frames(self.parts(), sizes, censored=self.config.censored, generator=generator)
+
+    def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
+        """What a gradient step of so many sequences and frames costs: operations, seconds, bytes. An estimate."""
+        return frame_plans(self.config, batch, length, device, precision, self.num_parameters)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers there are to train."""
+        return sum(x.numel() for x in self.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the parameters are made of."""
+        return next(self.parameters()).dtype
+
+    def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
+        """Write config.json, model.safetensors (in shards of at most `max_shard_bytes`) and, if known, frames.json."""
+        from rankfold.models.pretrained import save_model  # it knows how to build every family, so it imports us
+
+        save_model(self, folder, max_shard_bytes=max_shard_bytes)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu") -> Self:
+        """The model that `save_pretrained` wrote."""
+        from rankfold.models.pretrained import load_any
+
+        model = load_any(folder, device=device)
+        if not isinstance(model, cls):
+            raise UnsupportedError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}.")
+        return model

@@ -1,0 +1,99 @@
+"""The plans of models of frames: chains whose states see vectors, and chains of segments with durations.
+
+Read next: `planning/families.py`, whose parts these share; `models/frame_plans.py` for who asks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rankfold.kernels.segment_scan import LARGEST, LONGEST
+from rankfold.numerics.precision import Precision
+from rankfold.planning import held
+from rankfold.planning.cost import FLOAT, Plan, Plans, Work, device_kind, rates_of
+from rankfold.planning.families import REST, STEP, made_work, scan_work
+from rankfold.planning.held import Held, num_bytes, total
+
+# Multiply-adds a CPU does in the time of an exponential: 2 ns, 2026-11-15. On a GPU exponentials hide behind memory.
+EXPONENTIAL = {"cpu": 80, "cuda": 4}
+# Calls of a frame, forward and backward; and of one whose product leaves the diagonal out.
+FRAME_CALLS, APART_CALLS = 24, 16
+# For each token, slopes of a process's peak in "t z", torch 2.13, 2026-11-15: passes in both directions, messages with
+# their scales in float64, posteriors.
+SEGMENTS = Held(23, 10)
+# For each token: the observations' products are made in float64, of "3 f" and of "z".
+GAUSSIAN = Held(4, 4), Held(12, 12)
+BERNOULLI = Held(2, 2), Held(2, 2)
+
+
+class FrameSizes(NamedTuple):
+    """What a plan asks of a model of frames."""
+
+    num_states: int
+    rank: int | None  # None: a dense transition
+    max_duration: int  # 0: a chain of frames
+    num_features: int
+    gaussian: bool
+    may_repeat: bool
+    dim: int  # 0: free tables
+    params: int
+
+
+def frame_plan(sizes: FrameSizes, batch: int, length: int, device: str, precision: Precision) -> Plans:
+    """State space is the only order: each state sees a frame in its own way."""
+    z, rank, f = sizes.num_states, sizes.rank, sizes.num_features
+    kind, tokens = device_kind(device), batch * length
+    made = z * z if rank is None else 2 * z * rank
+    columns = 3 * f if sizes.gaussian else 2 * f
+    wide = 2 if sizes.gaussian else 1  # float64
+    parts = (
+        made_work("transition", made, sizes.dim),
+        Work(
+            "observations",
+            STEP * wide * tokens * columns * z,
+            STEP * wide * FLOAT * (tokens * (columns + z) + columns * z),
+            10 * STEP,
+        ),
+        *(
+            _segments(sizes, made, batch, length, kind)
+            if sizes.max_duration
+            else scan_work(made, z, batch, length, kind, precision, held.readings(kind, precision, batch))
+        ),
+        Work("the rest", 0, 24 * FLOAT * z * sizes.dim, REST[kind]),
+    )
+    free = held.FREE_DENSE if rank is None else held.FREE_LOW_RANK
+    neural = held.DENSE if rank is None else held.LOW_RANK
+    tables = num_bytes((neural if sizes.dim else free)[kind], made if rank is None else z * rank)
+    fixed = total(
+        tables,
+        num_bytes(held.CHAIN_NETWORK[kind], z * sizes.dim),
+        num_bytes(Held(6, 3), wide * columns * z),
+        num_bytes(Held(8, 4), sizes.max_duration * z),
+    )
+    by_state, by_feature = GAUSSIAN if sizes.gaussian else BERNOULLI
+    token = total(
+        num_bytes(SEGMENTS if sizes.max_duration else held.MESSAGES, z),
+        num_bytes(by_state, z),
+        num_bytes(by_feature, f),
+    )
+    state = 2 * FLOAT * sizes.params
+    rates = rates_of(device, precision)
+    return Plans((Plan("state", parts, state + fixed[0], token[0], tokens, rates, sizes.params, fixed[1], token[1]),))
+
+
+def _segments(sizes: FrameSizes, cells: int, batch: int, length: int, kind: str) -> tuple[Work, Work]:
+    """Windows of both passes and the posteriors of all durations, a product a frame; the transition's gradient."""
+    z, tokens = sizes.num_states, batch * length
+    window = sizes.max_duration * z
+    exponentials = STEP * EXPONENTIAL[kind] * tokens * window
+    fused = kind == "cuda" and sizes.may_repeat | (sizes.rank is None)
+    fused = fused and sizes.max_duration <= LONGEST and 2 * window + cells <= LARGEST
+    # One launch takes all frames, each in about the time of a launch; else the calls of every frame.
+    calls = (
+        2 * length if fused else (FRAME_CALLS + (0 if sizes.may_repeat or sizes.rank is None else APART_CALLS)) * length
+    )
+    moved = 2 * length * FLOAT * cells + 10 * FLOAT * tokens * window
+    return (
+        Work("segments", 2 * tokens * cells + exponentials, moved, calls, "triton" if fused else "torch"),
+        Work("scan gradient", STEP * tokens * cells, STEP * FLOAT * cells + 4 * FLOAT * tokens * z, 2 * STEP),
+    )

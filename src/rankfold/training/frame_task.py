@@ -1,0 +1,135 @@
+"""Runs on recordings: their space, labels that bind states, nats a frame. Read next: `training/recordings.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.frame_space import FILE
+from rankfold.errors import DataError
+from rankfold.models.frame_config import FrameConfig
+from rankfold.models.frame_model import FrameModel
+from rankfold.models.frame_start import start_from
+from rankfold.numerics.precision import Precision
+from rankfold.training.checkpoint import Progress
+from rankfold.training.config import Config, DataConfig
+from rankfold.training.evaluation import Evaluation
+from rankfold.training.frame_evaluation import evaluate_frames, num_seen
+from rankfold.training.frame_gradients import FrameGradients
+from rankfold.training.frame_room import frame_room
+from rankfold.training.memory import Room
+from rankfold.training.recordings import Recordings, read_recordings
+from rankfold.training.report import Reporter
+from rankfold.training.task import NATS, Task
+
+
+class FrameTask(Task):
+    """A model of frames and its recordings."""
+
+    measure = NATS
+    changed = "the recordings are not those"
+
+    def __init__(self, config: Config, recordings: Recordings) -> None:
+        assert isinstance(config.model, FrameConfig)
+        self.config, self.recordings = config, recordings
+        self.own = dataclasses.replace(config.model, num_features=num_features(config.model, recordings))
+
+    @classmethod
+    def read(cls, config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> FrameTask:
+        """The recordings of a file or folder."""
+        assert isinstance(config.model, FrameConfig)
+        return cls(config, read_recordings(data, config.data, config.model))
+
+    @property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        return self.recordings.fingerprint
+
+    @property
+    def has_test(self) -> bool:  # type: ignore[override]
+        return self.recordings.test is not None
+
+    def summary(self) -> Mapping[str, Any]:
+        return self.recordings.summary()
+
+    def keep(self, folder: Path) -> None:
+        self.recordings.space.save(folder / FILE)
+
+    def expect_batches(self) -> None:
+        self.epoch(0)
+
+    def room(self, device: torch.device, progress: Progress, say: Callable[[str], None]) -> Room:
+        return frame_room(self.config, self.own, self.recordings, device, progress, say)
+
+    def model(self) -> FrameModel:
+        model = FrameModel.build(self.own, seed=self.config.train.seed)
+        model.space = self.recordings.space
+        if self.own.init != "kmeans":
+            start_from(model, self.recordings.train)
+        return model
+
+    def steps(self, *made_of: Any) -> FrameGradients:
+        made = FrameGradients(*made_of)
+        made.num_frames = self.recordings.train.num_frames
+        return made
+
+    def save(self, model: FrameModel, folder: Path) -> None:
+        model.save_pretrained(folder)
+
+    def load(self, folder: Path, device: str) -> FrameModel:
+        return FrameModel.from_pretrained(folder, device=device)
+
+    def lines(self, model: FrameModel) -> list[str]:
+        train = self.recordings.train
+        sizes = (
+            f"{self.own.num_states:,} states, {model.num_parameters:,} parameters, {self.own.num_features:,} features"
+        )
+        return [
+            f"{self.own.family}, {sizes}, {len(train):,} training recordings of {train.num_frames:,} frames",
+            *self.recordings.warnings(),
+        ]
+
+    def warnings(self) -> list[str]:
+        return []
+
+    def epoch(self, epoch: int) -> Any:
+        return self.recordings.epoch(self.config.data, self.config.train.seed, epoch, symbols=self._symbols)
+
+    def counted(self, batch: FrameBatch) -> int:
+        return num_seen(batch)
+
+    def evaluate(self, model: FrameModel, split: str, data: DataConfig, precision: Precision = "float32") -> Evaluation:
+        frames = self.recordings.valid if split == "valid" else self.recordings.splits[split]
+        return evaluate_frames(model, frames, data.eval_tokens, precision=precision)
+
+    def shown(self, batches: Sequence[FrameBatch]) -> dict[str, Any]:
+        rows = [
+            [[None if x != x else x for x in frame] if isinstance(frame, list) else frame for frame in row[:n].tolist()]
+            for batch in batches
+            for row, n in zip(batch.frames, batch.lengths.tolist(), strict=True)
+        ]
+        return {"recordings": rows}
+
+    @property
+    def _symbols(self) -> bool:
+        return self.own.observations == "categorical"
+
+
+def num_features(model: FrameConfig, recordings: Recordings) -> int:
+    """The features of a frame, or how many symbols there are; a recipe that says otherwise is refused."""
+    found = recordings.space.num_features
+    if model.observations == "categorical":
+        sets = [*recordings.splits.values()]
+        found = 1 + int(max(float(x[x == x].max()) for split in sets for x in split.features))
+        if found <= model.num_features:
+            return model.num_features
+    if model.num_features not in (0, found):
+        raise DataError(
+            f"model.num_features is {model.num_features}, but the recordings have {found}.\n"
+            f"  Leave it out, or set model.num_features={found}."
+        )
+    return found

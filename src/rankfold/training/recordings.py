@@ -1,0 +1,192 @@
+"""Recordings as what a run needs: frames on one scale, batches of every epoch, long ones in windows.
+
+What `Corpus` is for sentences. Read next: `data/frames.py`, `training/windows.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankfold.data.batch import epoch_generator
+from rankfold.data.frame_files import SPLITS, SUFFIXES, load_arrays, read_frames
+from rankfold.data.frame_space import FrameSpace
+from rankfold.data.frames import UNKNOWN, Frames, Missing
+from rankfold.data.music import read_piano_rolls
+from rankfold.errors import DataError
+from rankfold.models.frame_config import FrameConfig
+from rankfold.training.config import DataConfig
+from rankfold.training.windows import FrameBatches, frame_batches
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The splits of a set of recordings, on the scale of the training set."""
+
+    space: FrameSpace
+    train: Frames
+    valid: Frames
+    test: Frames | None
+    own_valid: bool = True  # false: there is no valid split, and the training set stands in for it
+
+    @property
+    def splits(self) -> dict[str, Frames]:
+        """The splits that are there, by name."""
+        splits = {"train": self.train, "valid": self.valid if self.own_valid else None, "test": self.test}
+        return {name: split for name, split in splits.items() if split is not None}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of all frames and of the labels that count: what a resumed run must find again."""
+        digest = hashlib.sha256()
+        for name, split in self.splits.items():
+            digest.update(f"{name}:{split.lengths}:{split.num_features}:{split.features[0].dtype}".encode())
+            for x in (*split.features, *(split.labels or ())):
+                digest.update(np.ascontiguousarray(x).tobytes())
+        return digest.hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """What was read, counted."""
+        return {
+            "fingerprint": self.fingerprint,
+            "features": self.space.num_features,
+            "standardise": self.space.standardise,
+            "smooth": self.space.smooth,
+            **{
+                name: {
+                    "recordings": len(split),
+                    "frames": split.num_frames,
+                    "missing_frames": split.num_missing,
+                    "labelled_recordings": num_labelled(split),
+                }
+                for name, split in self.splits.items()
+            },
+        }
+
+    def warnings(self) -> list[str]:
+        """What a reader of the results should know."""
+        lines = [
+            f"{name}: {line}"
+            for name, split in self.splits.items()
+            for line in str(split).splitlines()[1:]
+            if not line.endswith("labels")
+        ]
+        if num_labelled(self.train):
+            lines.append(f"train: {num_labelled(self.train):,} recordings with labels, which bind their states")
+        if not self.own_valid:
+            lines.append("there is no valid split: the best model is chosen by the likelihood of the training set")
+        return lines
+
+    def epoch(self, config: DataConfig, seed: int, epoch: int, *, symbols: bool = False) -> FrameBatches:
+        """The batches of an epoch, the same whenever asked. `symbols`: frames are ids in one column."""
+        return frame_batches(self.train, config, generator=epoch_generator(seed, epoch), symbols=symbols)
+
+
+def read_recordings(path: str | Path, config: DataConfig, model: FrameConfig) -> Recordings:
+    """The splits of a file or folder, checked against what the model observes, and brought onto one scale.
+
+    A folder with `train`, `valid` and `test` in it (folders, or files in .npy, .npz, .csv) has those splits; a set with
+    the key `split` has its own; piano rolls theirs. A set without any is all training.
+    """
+    found = read_splits(Path(path), missing=config.missing)
+    if "train" not in found:
+        raise DataError(f"{path}: no split 'train'; there are {', '.join(found)}.\n  Training needs one.")
+    for split in found.values():
+        expect_observed(split, model)
+    train = _labelled(found["train"], config.labelled, model, Path(path))
+    measured = model.observations == "gaussian"
+    space = FrameSpace.of(
+        found["train"],
+        standardise=config.standardise if measured else "none",
+        smooth=config.smooth if measured else 1,
+        labelled=config.labelled > 0,
+    )
+    scaled = {name: space.apply(split) for name, split in found.items()}
+    train = space.apply(train if config.unlabelled or not config.labelled else train.subset(range(config.labelled)))
+    valid = scaled.get("valid")
+    return Recordings(space, train, train if valid is None else valid, scaled.get("test"), valid is not None)
+
+
+def read_splits(path: Path, *, missing: Missing = "error") -> dict[str, Frames]:
+    """The recordings of a file or folder by split; all of them are "train" where nothing says otherwise."""
+    parts = {name: part for name in SPLITS if (part := _part(path, name)) is not None} if path.is_dir() else {}
+    if "train" in parts:
+        found = {name: read_frames(part, missing=missing) for name, part in parts.items()}
+        for name, split in found.items():
+            if split.num_features != found["train"].num_features:
+                raise DataError(
+                    f"{parts[name]}: {split.num_features} features, but {parts['train']} has "
+                    f"{found['train'].num_features}.\n  All splits have the same features, in the same order."
+                )
+        return found
+    if is_piano_rolls(path):
+        rolls = read_piano_rolls(path)
+        return {name: rolls.frames(name) for name in rolls.splits}
+    frames = read_frames(path, missing=missing)
+    if frames.splits is None:
+        return {"train": frames}
+    return {name: frames.split(name) for name in SPLITS if name in frames.splits}
+
+
+def is_piano_rolls(path: Path) -> bool:
+    """Whether a file holds packed piano rolls."""
+    return path.is_file() and path.suffix == ".npz" and any(key.endswith("_bits") for key in load_arrays(path))
+
+
+def expect_observed(frames: Frames, model: FrameConfig) -> None:
+    """Raise unless the frames are what the model observes: any numbers, zeros and ones, or whole numbers."""
+    if model.observations == "gaussian":
+        return
+    where = "frames" if frames.source is None else str(frames.source)
+    if model.observations == "categorical" and frames.num_features != 1:
+        raise DataError(
+            f'{where}: {frames.num_features} features, but model.observations is "categorical": one column of whole '
+            "numbers was expected."
+        )
+    for x, name in zip(frames.features, frames.names, strict=True):
+        if model.observations == "bernoulli":
+            wrong, expected = ~np.isnan(x) & (x != 0) & (x != 1), "0 or 1"
+        else:
+            wrong = ~np.isnan(x) & ((x < 0) | (x != np.floor(x)))
+            expected = "a whole number of at least 0"
+        if wrong.any():
+            t, f = np.argwhere(wrong)[0]
+            raise DataError(
+                f"{where}, recording {name!r}, row {t}: feature {f} is {x[t, f]:g}, but {model.observations} "
+                f'observations are {expected}.\n  Set model.observations="gaussian" for features that are measured.'
+            )
+
+
+def num_labelled(frames: Frames) -> int:
+    """How many recordings have a label at some frame."""
+    return 0 if frames.labels is None else sum(bool((y != UNKNOWN).any()) for y in frames.labels)
+
+
+def _labelled(train: Frames, num: int, model: FrameConfig, path: Path) -> Frames:
+    """The training set with the labels of its first `num` recordings; those of the others are hidden."""
+    if not num:
+        return replace(train, labels=None)
+    if train.labels is None:
+        raise DataError(f"{path}: data.labelled is {num}, but the recordings have no labels.\n  Set data.labelled=0.")
+    if num > len(train):
+        raise DataError(
+            f"{path}: data.labelled is {num}, but there are {len(train)} training recordings.\n"
+            f"  Set data.labelled to at most {len(train)}."
+        )
+    if model.num_states < train.num_labels:
+        raise DataError(
+            f"{path}: {train.num_labels} labels, but model.num_states is {model.num_states}: a state has one label.\n"
+            f"  Set model.num_states to at least {train.num_labels}."
+        )
+    labels = [y if i < num else np.full_like(y, UNKNOWN) for i, y in enumerate(train.labels)]
+    return replace(train, labels=labels)
+
+
+def _part(folder: Path, split: str) -> Path | None:
+    candidates = [folder / split, *(folder / f"{split}{suffix}" for suffix in SUFFIXES)]
+    return next((part for part in candidates if part.exists()), None)

@@ -1,0 +1,285 @@
+"""Every command on recordings: train, evaluate, segment, sample; and what each says to bad input."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankfold.cli import main
+from rankfold.cli.frames_of import ask, states_of
+from rankfold.data.frame_files import read_frames
+from rankfold.models import ModelConfig, build_model
+from rankfold.models.frame_model import FrameModel
+from tests.training.recordings import NUM_TEST, NUM_TRAIN, recording, write_recordings
+
+Captured = pytest.CaptureFixture[str]
+SETTINGS = ("model.num_states=3", "model.max_duration=12", "data.smooth=1", "train.updates=6", "train.device=cpu")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_recordings(tmp_path_factory.mktemp("recordings") / "all.npz")
+
+
+@pytest.fixture(scope="module")
+def run(data: Path) -> Path:
+    """A model trained without labels, on the scale of the training set."""
+    out = data.parent / "run"
+    settings = [*SETTINGS, "data.standardise=train"]
+    assert main(["train", "--recipe", "segment-hsmm", "--data", str(data), "--out", str(out), "--set", *settings]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def labelled(data: Path) -> Path:
+    out = data.parent / "labelled"
+    settings = [*SETTINGS, "data.labelled=6"]
+    train = ["train", "--recipe", "segment-hsmm-labelled", "--data", str(data), "--out", str(out), "--set", *settings]
+    assert main(train) == 0
+    return out
+
+
+def printed(capsys: Captured, *arguments: object) -> str:
+    capsys.readouterr()
+    assert main([str(x) for x in arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: Captured, *arguments: object) -> str:
+    capsys.readouterr()
+    assert main([str(x) for x in arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_train_prints_nats(data: Path, tmp_path: Path, capsys: Captured) -> None:
+    train = ["train", "--recipe", "segment-hmm", "--data", data, "--out", tmp_path / "run", "--set", *SETTINGS]
+    found = json.loads(printed(capsys, *train, "--json"))
+    frames = read_frames(data, split="test")
+    assert found["test_frames"] == frames.num_frames
+    assert found["test_nats"] == pytest.approx(-found["test_log_likelihood"] / frames.num_frames)
+    assert "perplexity" not in json.dumps(found)
+    text = printed(capsys, *train[:6], tmp_path / "again", "--set", *SETTINGS)
+    assert f"test nats/frame    {found['test_nats']:.3f} over {frames.num_frames} frames" in text
+
+
+def test_segments_cover_every_recording(run: Path, data: Path, capsys: Captured) -> None:
+    rows = json.loads(printed(capsys, "segment", run, data, "--split", "test", "--json"))
+    frames = read_frames(data, split="test")
+    assert list(dict.fromkeys(row["recording"] for row in rows)) == frames.names
+    asked = ask(run, data, split="test", device="cpu")
+    for name, length, states in zip(frames.names, frames.lengths, states_of(asked.model, asked.frames), strict=True):
+        own = [row for row in rows if row["recording"] == name]
+        assert [row["start"] for row in own] == [0, *(row["end"] for row in own[:-1])]
+        assert own[-1]["end"] == length
+        for row in own:
+            assert (states[row["start"] : row["end"]] == row["state"]).all()
+            assert 0 < row["posterior"] <= 1 + 1e-4  # float32
+            assert row["label"] is None
+
+
+def test_text_and_csv_say_the_same(run: Path, data: Path, capsys: Captured) -> None:
+    rows = json.loads(printed(capsys, "segment", run, data, "--split", "test", "--json"))
+    table = list(csv.DictReader(io.StringIO(printed(capsys, "segment", run, data, "--split", "test", "--csv"))))
+    assert [(row["recording"], int(row["start"]), int(row["end"]), int(row["state"])) for row in table] == [
+        (row["recording"], row["start"], row["end"], row["state"]) for row in rows
+    ]
+    lines = printed(capsys, "segment", run, data, "--split", "test").splitlines()
+    assert lines[0].split() == ["recording", "start", "end", "state", "posterior", "frames"]
+    assert [line.split()[:4] for line in lines[1:]] == [
+        [row["recording"], str(row["start"]), str(row["end"]), str(row["state"])] for row in rows
+    ]
+
+
+def test_one_recording_alone(run: Path, data: Path, capsys: Captured) -> None:
+    rows = json.loads(printed(capsys, "segment", run, data, "--split", "test", "--recording", "r12", "--json"))
+    assert {row["recording"] for row in rows} == {"r12"}
+    assert "no recording is called 'r1'" in refused(
+        capsys, "segment", run, data, "--split", "test", "--recording", "r1"
+    )
+
+
+def test_labels_have_names(labelled: Path, data: Path, capsys: Captured) -> None:
+    rows = json.loads(printed(capsys, "segment", labelled, data, "--split", "test", "--json"))
+    names = ("sit", "walk", "turn")
+    assert all(row["label"] == names[row["state"]] for row in rows)
+    found = json.loads(printed(capsys, "evaluate", labelled, "--data", data, "--json"))["segmentation"]
+    assert found["as_labelled"]["frame_accuracy"] > 0.9
+    assert found["as_labelled"] == found["one_to_one"]
+
+
+def test_evaluate_scores_segments(run: Path, data: Path, capsys: Captured) -> None:
+    found = json.loads(printed(capsys, "evaluate", run, "--data", data, "--json"))
+    model = FrameModel.from_pretrained(run / "best")
+    assert model.space is not None
+    raw = read_frames(data, split="test")
+    frames = model.space.apply(raw)
+    own = model.log_likelihood(model.batch(list(frames.features))).sum().item()
+    assert found["log_likelihood"] == pytest.approx(own, rel=1e-6)
+    assert found["nats_per_frame"] == pytest.approx(-own / raw.num_frames, rel=1e-6)
+    # A density in other units: the same recordings, ten times as large, lose log 10 a feature.
+    assert found["nats_per_frame_unscaled"] == pytest.approx(
+        found["nats_per_frame"] + np.log(np.array(model.space.scale)).sum()
+    )
+    assert found["recordings"] == NUM_TEST
+    assert found["largest_log_difference"] < 1e-5
+    scores = found["segmentation"]
+    assert scores["one_to_one"]["frame_accuracy"] > 0.8
+    assert scores["many_to_one"]["frame_accuracy"] >= scores["one_to_one"]["frame_accuracy"]
+    text = printed(capsys, "evaluate", run, "--data", data)
+    assert f"frame accuracy      {scores['one_to_one']['frame_accuracy']:>14.4f}" in text
+    assert "of standardised features" in text
+
+
+def test_the_scale_is_that_of_the_training_set(run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:
+    """A single recording in a file of its own is segmented as it is among others."""
+    frames = read_frames(data, split="test")
+    np.save(tmp_path / "one.npy", frames.features[0])
+    among = json.loads(printed(capsys, "segment", run, data, "--split", "test", "--json"))
+    alone = json.loads(printed(capsys, "segment", run, tmp_path / "one.npy", "--json"))
+    keys = ("start", "end", "state")
+    own = [[row[key] for key in keys] for row in among if row["recording"] == frames.names[0]]
+    assert [[row[key] for key in keys] for row in alone] == own
+
+
+@pytest.mark.parametrize("kind", ["strips", "posterior", "durations"])
+def test_pictures(kind: str, run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "picture.png"
+    printed(capsys, "segment", run, data, "--split", "test", "--plot", path, "--kind", kind)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_samples_can_be_trained_on(run: Path, tmp_path: Path, capsys: Captured) -> None:
+    sample = ["sample", run, "--num", 3, "--max-length", 40, "--seed", 5]
+    text = printed(capsys, *sample, "--out", tmp_path / "drawn.npz")
+    frames = read_frames(tmp_path / "drawn.npz")
+    assert frames.lengths == [40] * 3
+    assert frames.labels is not None
+    shown = [[tuple(map(int, part.split(":"))) for part in line.split()] for line in text.splitlines()]
+    for row, labels in zip(shown, frames.labels, strict=True):
+        assert np.repeat([z for z, _ in row], [n for _, n in row]).tolist() == labels.tolist()
+    # In the units of the recordings, around 50 and not around 0.
+    assert 30 < np.concatenate(frames.features).mean() < 90
+    again = json.loads(printed(capsys, *sample, "--json"))
+    assert again["recordings"][0]["states"] == frames.labels[0].tolist()
+
+
+def test_a_folder_of_files(tmp_path: Path, capsys: Captured) -> None:
+    for split, seeds in (("train", range(4)), ("valid", range(4, 6))):
+        (tmp_path / "data" / split).mkdir(parents=True)
+        for seed in seeds:
+            lines = [",".join(f"{x:.6f}" for x in row) for row in recording(seed)[0]]
+            (tmp_path / "data" / split / f"r{seed}.csv").write_text("a,b,c\n" + "\n".join(lines) + "\n")
+    train = ["train", "--recipe", "segment-hsmm", "--data", tmp_path / "data", "--out", tmp_path / "run", "--set"]
+    found = json.loads(printed(capsys, *train, *SETTINGS, "--json"))
+    assert found["best_valid_nats"] is not None
+    assert found["test_nats"] is None
+    rows = json.loads(printed(capsys, "segment", tmp_path / "run", tmp_path / "data" / "valid", "--json"))
+    assert {row["recording"] for row in rows} == {"r4", "r5"}
+    (tmp_path / "other.csv").write_text("a,c,b\n1,2,3\n4,5,6\n")
+    assert "feature 1 is called 'c', but 'b' where the model was trained" in refused(
+        capsys, "segment", tmp_path / "run", tmp_path / "other.csv"
+    )
+
+
+def test_without_splits_the_training_set_chooses(tmp_path: Path, capsys: Captured) -> None:
+    path = write_recordings(tmp_path / "all.npz", splits=False)
+    train = ["train", "--recipe", "segment-hsmm", "--data", path, "--out", tmp_path / "run", "--set", *SETTINGS]
+    capsys.readouterr()
+    assert main([str(x) for x in train]) == 0
+    assert "there is no valid split" in capsys.readouterr().err
+
+
+def bad_inputs(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Files and folders that are wrong, and what is said of each."""
+    folder.mkdir()
+    (folder / "empty").mkdir()
+    (folder / "text.csv").write_text("1,2,3\n4,fast,6\n")
+    (folder / "half.csv").write_text("1,2,3\n4,nan,6\n7,8,9\n")
+    (folder / "narrow.csv").write_text("1,2\n3,4\n")
+    (folder / "uneven").mkdir()
+    (folder / "uneven" / "a.csv").write_text("1,2,3\n4,5,6\n")
+    (folder / "uneven" / "b.csv").write_text("1,2\n4,5\n")
+    np.save(folder / "nothing.npy", np.full((4, 3), np.nan))
+    np.save(folder / "infinite.npy", np.array([[1.0, 2.0, 3.0], [np.inf, 1.0, 1.0]]))
+    np.savez(folder / "labels.npz", features=np.zeros((4, 3)), labels=np.zeros(3, dtype=int))
+    (folder / "walk.mp4").write_text("")
+    return {
+        "empty folder": (folder / "empty", "no files in .npy, .npz, .csv; the folder holds nothing"),
+        "text": (folder / "text.csv", "line 2, column 2: 'fast' is no number"),
+        "half a row": (folder / "half.csv", "line 2: feature 1 is NaN and others are not"),
+        "width": (folder / "narrow.csv", "2 features, but the model was trained on 3"),
+        "unequal widths": (folder / "uneven", "b.csv: 2 features, but"),
+        "all missing": (folder / "nothing.npy", "all 4 frames are missing"),
+        "infinite": (folder / "infinite.npy", "row 1: feature 0 is inf"),
+        "labels": (folder / "labels.npz", "the lengths add up to 4, but there are 3 frames|labels of shape"),
+        "other": (folder / "walk.mp4", "not from '.mp4'"),
+        "nowhere": (folder / "nowhere.npy", "no such file or folder"),
+    }
+
+
+def test_bad_recordings_are_refused(run: Path, tmp_path: Path, capsys: Captured) -> None:
+    import re
+
+    for name, (path, words) in bad_inputs(tmp_path / "bad").items():
+        for command in (["segment", run, path], ["evaluate", run, "--data", path]):
+            assert re.search(words, refused(capsys, *command)), name
+        train = ["train", "--recipe", "segment-hsmm", "--data", path, "--out", tmp_path / f"run-{name}"]
+        if name != "width":
+            assert re.search(words, refused(capsys, *train)), name
+    assert printed(capsys, "segment", run, tmp_path / "bad" / "half.csv", "--missing", "row")
+
+
+def test_a_recording_that_is_impossible(tmp_path: Path, capsys: Captured) -> None:
+    """Two states that always last one frame, and never follow themselves, cannot be of a single label."""
+    import torch
+
+    log = torch.tensor([1.0, 0.0]).log()
+    model = FrameModel.from_tables(
+        log, torch.tensor([[0.0, 1.0], [1.0, 0.0]]), mean=torch.zeros(2, 1), variance=torch.ones(2, 1),
+        log_duration=torch.tensor([[-torch.inf, 0.0]] * 2),
+    )  # fmt: skip
+    model.save_pretrained(tmp_path / "model")
+    np.save(tmp_path / "odd.npy", np.zeros((3, 1)))
+    found = refused(capsys, "segment", tmp_path / "model", tmp_path / "odd.npy")
+    assert "recording 'odd' (3 frames) has probability 0 under the model" in found
+    assert "Segments last at most 2 frames" in found
+    np.save(tmp_path / "even.npy", np.zeros((4, 1)))
+    rows = json.loads(printed(capsys, "segment", tmp_path / "model", tmp_path / "even.npy", "--json"))
+    assert [(row["start"], row["end"], row["state"]) for row in rows] == [(0, 2, 0), (2, 4, 1)]
+
+
+def test_splits_must_be_named(run: Path, data: Path, capsys: Captured) -> None:
+    assert "has the splits train, valid, test" in refused(capsys, "segment", run, data)
+    assert "no split 'tset'; there are train, valid, test" in refused(capsys, "segment", run, data, "--split", "tset")
+    rows = json.loads(printed(capsys, "segment", run, data, "--split", "train", "--json"))
+    assert len({row["recording"] for row in rows}) == NUM_TRAIN
+
+
+def test_models_of_words_and_frames_are_not_mixed_up(run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:
+    build_model(ModelConfig(num_states=4, rank=2, dim=4), 10).save_pretrained(tmp_path / "words")
+    assert "a model of words" in refused(capsys, "segment", tmp_path / "words", data, "--split", "test")
+    for command in (["tag", run], ["predict", run, "a"], ["score", run]):
+        assert "a model of frames" in refused(capsys, *command)
+    assert "--trees is for models of words" in refused(capsys, "evaluate", run, "--trees", data)
+    assert "--prefix and --trees are for models of words" in refused(capsys, "sample", run, "--prefix", "a")
+
+
+def test_a_lost_space_is_told(run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:
+    import shutil
+
+    copy: Any = shutil.copytree(run / "best", tmp_path / "copy")
+    (Path(copy) / "frames.json").write_text('{"num_features": 3, "mean": [1, 2]}')
+    assert "frames.json: cannot be read" in refused(capsys, "segment", copy, data, "--split", "test")
+
+
+def test_help_has_examples(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["segment", "--help"])
+    assert "rankfold segment runs/walks recordings.npz --split test" in capsys.readouterr().out

@@ -1,0 +1,210 @@
+"""EM: no step lowers the likelihood, in any combination; each is hmmlearn's."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rankfold.estimators import HMM, HSMM, fitting
+from rankfold.estimators.durations import Durations
+from rankfold.estimators.observations import Bernoulli, Gaussian, Observed
+from rankfold.estimators.packed import grouped, pack
+from tests.estimators.cases import observed, walks
+
+OBSERVATIONS = ("gaussian", "bernoulli", "categorical")
+CHAINS = [
+    {"observations": kind, "rank": rank, "tied_variance": tied, "smoothing": smoothing}
+    for kind, rank, tied, smoothing in itertools.product(OBSERVATIONS, (None, 2), (False, True), (0.0, 0.3))
+    if kind == "gaussian" or not tied
+]
+SEGMENTS = [
+    {"observations": kind, "rank": rank, "durations": durations, "self_transitions": repeats, "censored": repeats}
+    for kind, rank, durations, repeats in itertools.product(
+        OBSERVATIONS, (None, 2), ("poisson", "negative_binomial", "categorical"), (False, True)
+    )
+]
+
+
+def expect_rising(history: list[float]) -> None:
+    """No step loses more than rounding, and the first gains."""
+    values = np.array(history)
+    assert np.isfinite(values).all()
+    assert (np.diff(values) >= -1e-9 * np.abs(values[1:])).all(), np.diff(values).min()
+    assert values[-1] > values[0]
+
+
+@pytest.mark.parametrize("settings", CHAINS, ids=str)
+def test_chains_rise(settings: dict[str, Any]) -> None:
+    frames, states = walks()
+    labels = [np.where(np.arange(len(y)) % 5 == 0, y, -1) for y in states]
+    x = observed(settings["observations"], frames)
+    for known in (None, labels):
+        model = HMM(3, max_iter=10, tol=None, random_state=0, **settings).fit(x, labels=known)
+        expect_rising(model.history_)
+
+
+@pytest.mark.parametrize("settings", SEGMENTS, ids=str)
+def test_segments_rise(settings: dict[str, Any]) -> None:
+    frames, _ = walks(3)
+    x = observed(settings["observations"], frames)
+    expect_rising(HSMM(3, max_duration=9, max_iter=9, tol=None, random_state=1, **settings).fit(x).history_)
+
+
+def test_priors_and_floors_rise() -> None:
+    frames, _ = walks(3)
+    for settings in ({"variance_prior": 5.0}, {"min_variance": 0.5}, {"variance_prior": 2.0, "tied_variance": True}):
+        model = HMM(4, max_iter=20, tol=None, random_state=0, **settings).fit(frames)
+        expect_rising(model.history_)
+    spread = np.nanvar(np.concatenate(frames), 0)
+    floored = HMM(4, max_iter=20, min_variance=0.5, random_state=0).fit(frames).model_
+    variance = floored.parts().observation.variance.detach().numpy()  # type: ignore[attr-defined]
+    assert (variance >= 0.5 * spread * (1 - 1e-12)).all()
+    assert np.isclose(variance, 0.5 * spread).any()
+
+
+@pytest.mark.parametrize("implementation", ["log", "scaling"])
+@pytest.mark.parametrize("num_states", [1, 5])
+def test_each_step_is_hmmlearns(num_states: int, implementation: str) -> None:
+    """The same start, no priors: the same likelihood before every step, and the same means and moves after the last."""
+    peer = pytest.importorskip("hmmlearn.hmm")
+    frames, _ = walks(7, seed=3)
+    frames = [np.nan_to_num(x) for x in frames]
+    x, rng = np.concatenate(frames), np.random.default_rng(0)
+    start = {
+        "initial": rng.dirichlet(np.ones(num_states)),
+        "transition": rng.dirichlet(np.ones(num_states), num_states),
+        "mean": x[rng.choice(len(x), num_states, replace=False)],
+        "variance": rng.uniform(0.5, 2.0, (num_states, 2)),
+    }
+    ours = HMM(num_states, start=start, max_iter=8, tol=None, min_variance=0.0).fit(frames)
+    theirs = peer.GaussianHMM(
+        num_states, "diag", n_iter=8, tol=-np.inf, init_params="", covars_prior=0.0, implementation=implementation
+    )
+    theirs.startprob_, theirs.transmat_ = start["initial"], start["transition"]
+    theirs.means_, theirs.covars_ = start["mean"], start["variance"]
+    theirs.fit(x, [len(rows) for rows in frames])
+    np.testing.assert_allclose(ours.history_, theirs.monitor_.history, rtol=1e-10)
+    parts = ours.model_.parts()
+    np.testing.assert_allclose(parts.transition.to_dense().detach(), theirs.transmat_, rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(parts.observation.mean.detach(), theirs.means_, rtol=1e-7, atol=1e-9)  # type: ignore[attr-defined]
+    assert ours.score(frames) == pytest.approx(theirs.score(x, [len(rows) for rows in frames]), rel=1e-10)
+
+
+def test_m_step_is_the_maximum() -> None:
+    """Means and variances of weighted frames, feature by feature, where some are missing."""
+    rng = np.random.default_rng(0)
+    frames = rng.standard_normal((9, 2)) + 50.0
+    frames[2, 1] = np.nan
+    weight = rng.random((9, 2))
+    x = torch.from_numpy(frames)
+    family = Gaussian(x.nanmean(0), torch.ones(2).double(), torch.zeros(2).double())
+    at = Observed(mean=torch.zeros(2, 2).double(), variance=torch.ones(2, 2).double())
+    found = family.maximise(family.count(family.prepare(x), torch.from_numpy(weight)), at)
+    for z, f in itertools.product(range(2), range(2)):
+        there = ~np.isnan(frames[:, f])
+        mean = np.average(frames[there, f], weights=weight[there, z])
+        assert float(found.mean[z, f]) == pytest.approx(mean)  # type: ignore[index]
+        spread = np.average((frames[there, f] - mean) ** 2, weights=weight[there, z])
+        assert float(found.variance[z, f]) == pytest.approx(spread)  # type: ignore[index]
+    with_prior = replace(family, spread=torch.tensor([2.0, 3.0]).double(), prior_frames=4.0)
+    more = with_prior.maximise(family.count(family.prepare(x), torch.from_numpy(weight)), at).variance
+    total = float(weight[:, 0].sum())
+    assert float(more[0, 0]) == pytest.approx((total * float(found.variance[0, 0]) + 4 * 2.0) / (total + 4))  # type: ignore[index]
+
+
+def test_certain_bernoullis_are_exact() -> None:
+    """A probability of 0 or 1 gives -inf where it is contradicted, and nothing where the feature is missing."""
+    family = Bernoulli()
+    at = Observed(probability=torch.tensor([[0.0, 1.0], [0.5, 0.25]]).double())
+    data = family.prepare(torch.tensor([[0.0, 1.0], [1.0, 1.0], [float("nan"), 0.0], [float("nan")] * 2]).double())
+    expected = torch.tensor(
+        [[0.0, np.log(0.125)], [-np.inf, np.log(0.125)], [-np.inf, np.log(0.75)], [0.0, 0.0]], dtype=torch.float64
+    )
+    torch.testing.assert_close(family.log_obs(data, at), expected)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "negative_binomial"])
+def test_durations_reach_the_maximum(kind: Any) -> None:
+    """No rate nearby is better; counts of the shortest or of the longest alone end at a finite rate."""
+    counts = torch.tensor([[5.0, 3.0, 1.0, 0.5], [9.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 9.0], [0.0] * 4]).double()
+    shape = torch.zeros(4).double() if kind == "negative_binomial" else None
+    before = Durations(kind, 4, log_rate=torch.full((4,), -0.5).double(), log_shape=shape)
+    found = before.maximise(counts, 0.0)
+    assert found.log_rate is not None
+    assert bool(found.log_rate.isfinite().all())
+    value = (counts * found.log_table()).sum(1)
+    assert bool((value >= (counts * before.log_table()).sum(1) - 1e-12).all())
+    assert float(found.log_rate[3]) == -0.5
+    for step in (-1e-3, 1e-3):
+        near = found._replace(log_rate=found.log_rate + step)
+        assert float((counts * near.log_table()).sum(1)[0]) < float(value[0])
+    torch.testing.assert_close(found.log_table().exp().sum(1), torch.ones(4).double())
+
+
+def test_partial_fit_comes_to_the_same_place() -> None:
+    frames, _ = walks(8, seed=2)
+    whole = HMM(3, max_iter=60, random_state=0).fit(frames)
+    parts = HMM(3, random_state=0)
+    for _ in range(40):
+        parts.partial_fit(frames[:4]).partial_fit(frames[4:])
+    assert parts.score(frames) == pytest.approx(whole.score(frames), rel=5e-3)
+    assert len(parts.history_) == 80
+
+
+@pytest.mark.parametrize("settings", [{}, {"rank": 2}, {"observations": "bernoulli"}, {"observations": "categorical"}])
+def test_sgd_climbs(settings: dict[str, Any]) -> None:
+    frames, states = walks(5)
+    x = observed(settings.get("observations", "gaussian"), frames)
+    labels = [np.where(np.arange(len(y)) < 3, y, -1) for y in states]
+    model = HMM(3, max_iter=8, batch_size=2, random_state=0, tol=None, **settings).fit(
+        x, labels=labels, algorithm="sgd"
+    )
+    assert max(model.history_) > model.history_[0] + 1
+    assert model.score(x, labels=labels) > model.history_[0]
+
+
+def test_many_starts_keep_the_best() -> None:
+    frames, _ = walks(3)
+    one = [HMM(4, init="random", max_iter=5, random_state=np.random.default_rng(0)).fit(frames).history_[-1]]
+    rng = np.random.default_rng(0)
+    one += [HMM(4, init="random", max_iter=5, random_state=rng).fit(frames).history_[-1] for _ in range(4)][1:]
+    best = HMM(4, init="random", max_iter=5, n_init=4, random_state=np.random.default_rng(0)).fit(frames)
+    assert best.history_[-1] == pytest.approx(max(one), rel=1e-12)
+    assert max(one) > min(one)
+
+
+def test_stops_where_a_step_gains_too_little() -> None:
+    frames, _ = walks()
+    model = HMM(3, tol=1e-4, max_iter=500, random_state=0).fit(frames)
+    gains = np.diff(model.history_) / sum(map(len, frames))
+    assert model.converged_
+    assert model.n_iter_ == len(model.history_) < 500
+    assert gains[-1] < 1e-4 <= gains[:-1].min()
+
+
+@pytest.mark.parametrize("settings", [{}, {"rank": 7}, {"observations": "bernoulli"}], ids=str)
+def test_float32_comes_to_the_same_likelihood(settings: dict[str, Any]) -> None:
+    frames, _ = walks()
+    x = observed(settings.get("observations", "gaussian"), frames)
+    double, single = (
+        HMM(3, max_iter=10, random_state=0, dtype=kind, **settings).fit(x) for kind in ("float64", "float32")
+    )
+    assert single.model_.dtype == torch.float32
+    assert single.score(x) == pytest.approx(double.score(x), rel=1e-4)
+
+
+def test_groups_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences one by one, or padded together: the same steps."""
+    frames, _ = walks()
+    frames.append(frames[0][:4])
+    together = HMM(3, max_iter=5, random_state=0).fit(frames)
+    monkeypatch.setattr(fitting, "pack", lambda data, labels, num_states: pack(data, labels, num_states, most=1))
+    apart = HMM(3, max_iter=5, random_state=0).fit(frames)
+    np.testing.assert_allclose(apart.history_, together.history_, rtol=1e-12)
+    assert [len(x) for x in grouped([9, 2, 8, 5, 3], 2, most=36)] == [2, 2, 1]
+    assert grouped([9, 2, 8, 5, 3], 2) == [[0, 2, 3], [4, 1]]

@@ -1,0 +1,79 @@
+"""The face that scikit-learn sees: its own checks, copies, pipelines, searches. It is not needed for anything else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankfold.estimators import HMM, HSMM
+from tests.estimators.cases import walks
+
+NOT_FOR_SEQUENCES = {
+    "check_methods_sample_order_invariance": "rows are frames of one sequence: their order is what is modelled",
+    "check_methods_subset_invariance": "rows are frames of one sequence: neighbours matter",
+}
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        HMM(2, max_iter=3, random_state=0),
+        HMM(3, rank=2, max_iter=3, random_state=0),
+        HSMM(2, max_duration=2, max_iter=3, random_state=0),
+    ],
+    ids=repr,
+)
+def test_passes_the_checks_that_apply(estimator: Any) -> None:
+    checks = pytest.importorskip("sklearn.utils.estimator_checks")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # theirs: of checks that are skipped or expected to fail
+        found = checks.check_estimator(estimator, expected_failed_checks=NOT_FOR_SEQUENCES, on_fail=None, on_skip=None)
+    assert [(x["check_name"], repr(x["exception"])) for x in found if x["status"] == "failed"] == []
+    assert sum(x["status"] == "passed" for x in found) > 30
+
+
+def test_pipeline_clone_and_search() -> None:
+    pipeline = pytest.importorskip("sklearn.pipeline")
+    from sklearn.base import clone
+    from sklearn.model_selection import GridSearchCV, KFold
+    from sklearn.preprocessing import StandardScaler
+
+    x = np.nan_to_num(np.concatenate(walks()[0]))
+    model = pipeline.make_pipeline(StandardScaler(), HMM(3, max_iter=5, random_state=0))
+    path = model.fit(x).predict(x)
+    assert path.shape == (len(x),)
+    scaled = HMM(3, max_iter=5, random_state=0).fit(StandardScaler().fit_transform(x))
+    assert model.score(x) == pytest.approx(scaled.score(StandardScaler().fit_transform(x)), rel=1e-12)
+    copy = clone(model)
+    assert not hasattr(copy[-1], "model_")
+    assert copy[-1].get_params() == model[-1].get_params()
+    search = GridSearchCV(HMM(max_iter=5, random_state=0), {"n_states": [1, 3]}, cv=KFold(3)).fit(x)
+    assert search.best_params_ == {"n_states": 3}
+
+
+def test_needs_no_scikit_learn() -> None:
+    """Fit and ask in a process in which scikit-learn cannot be imported."""
+    code = (
+        "import sys; sys.modules['sklearn'] = sys.modules['scipy'] = sys.modules['hmmlearn'] = None\n"
+        "import numpy as np\n"
+        "from rankfold.estimators import HMM\n"
+        "x = np.random.default_rng(0).standard_normal((30, 2))\n"
+        "model = HMM(2, max_iter=2)\n"
+        "try:\n    model.predict(x)\nexcept ValueError as error:\n    assert 'not fitted' in str(error)\n"
+        "print(repr(model), model.fit(x).predict(x).shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0] == "HMM(max_iter=2) (30,)"
+
+
+def test_parameters_are_named() -> None:
+    model = HSMM(3, max_duration=4)
+    assert model.set_params(max_duration=7).max_duration == 7
+    with pytest.raises(ValueError, match="Invalid parameter 'num_states'"):
+        model.set_params(num_states=3)

@@ -1,0 +1,185 @@
+"""Semi-Markov chains through the kernel that takes all frames at once, as on a GPU: float32 against float64."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from rankfold import Banded, Dense, LowRank, Operator, SemiMarkovPotentials, semi_markov
+from rankfold.recursions import semi_markov_fused
+from tests.recursions.build import INF, seeded
+from tests.recursions.segment_batches import batch, doubled, leaves
+from tests.training.replays import capturing
+
+pytest.importorskip("triton")
+
+from rankfold.kernels.segment_scan import triton as kernel
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda takes this path without an interpreter")
+
+# Logarithms of a few units, rounded at every frame; posteriors are at most 1.
+SINGLE = {"rtol": 1e-5, "atol": 2e-5}
+
+
+@pytest.fixture(autouse=True)
+def steps(monkeypatch: pytest.MonkeyPatch, poisoned_memory: None) -> list[int]:
+    """The kernel takes tensors of the CPU; each pass leaves its number of steps here."""
+    taken: list[int] = []
+    work = kernel.scan
+
+    def counted(window: Tensor, entry: Tensor, log_obs: Tensor, *rest: Tensor) -> kernel.Scan:
+        taken.append(len(log_obs))
+        return work(window, entry, log_obs, *rest)
+
+    monkeypatch.setattr(kernel, "scan", counted)
+    monkeypatch.setattr(semi_markov_fused, "triton_serves", lambda *tensors: True)
+    return taken
+
+
+def weights(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=seeded(seed)) + 0.05
+
+
+OPERATORS: dict[str, Callable[[], Operator]] = {
+    "dense": lambda: Dense(weights(5, 5)),
+    "transposed": lambda: Dense(weights(5, 5).T),
+    "dense of logs": lambda: Dense.from_log(weights(5, 5).log() - 100.0),
+    "low rank": lambda: LowRank(weights(5, 3), weights(5, 3, seed=1)),
+    "rank above states": lambda: LowRank(weights(5, 9), weights(5, 9, seed=1)),
+    "low rank of logs": lambda: LowRank.from_log(weights(5, 2).log() - 90.0, weights(5, 2, seed=1).log() - 90.0),
+}
+
+
+def check(p: SemiMarkovPotentials, **bounds: float) -> None:
+    """log Z and every gradient, each sequence with a weight of its own, against logarithms in float64."""
+    p, tensors = leaves(p)
+    q, exact = leaves(doubled(p))
+    value, truth = semi_markov.log_z(p), semi_markov.log_z(q, "log")
+    bounds = bounds or SINGLE
+    torch.testing.assert_close(value, truth, **bounds)
+    weight = torch.where(truth > -INF, torch.linspace(0.5, 1.5, len(truth), dtype=torch.float64), 0.0)
+    found, expected = torch.autograd.grad(value, tensors, weight), torch.autograd.grad(truth, exact, weight)
+    for one, other in zip(found, expected, strict=True):
+        scale = other.abs().amax().clamp(min=1.0)
+        torch.testing.assert_close(one.double() / scale, other / scale, **bounds)
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+@pytest.mark.parametrize("censored", [False, True])
+def test_value_and_gradients(kind: str, censored: bool, steps: list[int]) -> None:
+    check(batch(5, 3, [6, 1, 4], final=True, censored=censored, transition=OPERATORS[kind](), dtype=torch.float32))
+    assert steps == [6, 6]
+
+
+@pytest.mark.parametrize(("z", "d", "lengths"), [(1, 1, [3]), (2, 7, [4, 5]), (3, 1, [1]), (17, 5, [7]), (4, 8, [9])])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_sizes(z: int, d: int, lengths: list[int], zeros: bool, steps: list[int]) -> None:
+    check(batch(z, d, lengths, seed=z, zeros=zeros, censored=zeros, dtype=torch.float32))
+    assert len(steps) >= 1
+
+
+def test_in_small_tiles(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Window and maps of more than a tile; what closes is shown some steps at a time."""
+    monkeypatch.setattr(kernel, "TILE", 16)
+    monkeypatch.setattr(semi_markov_fused, "BLOCK", 2 * 2 * 3 * 37)
+    for op in (Dense(weights(37, 37)), LowRank(weights(37, 11), weights(37, 11, seed=1))):
+        check(batch(37, 3, [7, 4], censored=True, transition=op, dtype=torch.float32))
+    assert steps == [7] * 4
+
+
+@pytest.mark.parametrize("lengths", [[6, 2, 4], [2, 2, 1]])
+def test_carried_in(lengths: list[int], steps: list[int]) -> None:
+    p = batch(4, 3, lengths, seed=3, dtype=torch.float32)
+    check(p._replace(log_initial=torch.randn(3, 3, 4, generator=seeded(1)), censored=True))
+    assert steps == [max(lengths), max(lengths) + 3]
+
+
+def test_impossible_sequences_leave_their_neighbours_alone() -> None:
+    p = batch(4, 3, [6, 6, 4], dtype=torch.float32)
+    p.log_obs[1, 2] = -INF
+    check(p)
+    value = semi_markov.log_z(p)
+    assert value[1] == -INF
+    assert value[[0, 2]].isfinite().all()
+
+
+def test_thousands_of_nats() -> None:
+    """Logarithms of 3000 are rounded to 2e-4; nothing needs wider arithmetic."""
+    check(batch(5, 4, [12, 7], spread=1000.0, dtype=torch.float32), rtol=1e-6, atol=2e-3)
+
+
+def test_many_frames_keep_their_digits() -> None:
+    check(batch(3, 2, [100], spread=30.0, dtype=torch.float32), rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("censored", [False, True])
+def test_float64(censored: bool, steps: list[int]) -> None:
+    """The second rung of the ladder, and the state carried onwards."""
+    p = batch(4, 3, [6, 3, 1], zeros=True, final=True, censored=censored)
+    check(p, rtol=1e-11, atol=1e-11)
+    assert steps[:2] == [6, 6]
+
+
+def test_the_stretches_add_up(steps: list[int]) -> None:
+    p = batch(4, 3, [9, 9], dtype=torch.float32)
+    first = p._replace(log_obs=p.log_obs[:, :5], lengths=None, censored=True)
+    rest = p._replace(log_obs=p.log_obs[:, 5:], lengths=None, log_initial=semi_markov.carry(first))
+    together = semi_markov.log_z(first) + semi_markov.log_z(rest)
+    torch.testing.assert_close(together, semi_markov.log_z(doubled(p), "log"), **SINGLE)
+    assert steps == [5, 5, 4]
+
+
+@pytest.mark.parametrize(("spread", "passes"), [(20.0, 1), (80.0, 3), (1000.0, 4)])
+def test_what_may_be_missing_is_followed(spread: float, passes: int, steps: list[int]) -> None:
+    """No state after itself, frames that are sure: what is pushed vanishes, and matters or not."""
+    log_obs = torch.zeros(2, 4, 2)
+    log_obs[0, :, 1] = -spread  # a frame of state 1 has to lie between segments of state 0
+    log_obs[1, ::2, 1], log_obs[1, 1::2, 0] = -spread, -spread
+    apart = Dense(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    p = SemiMarkovPotentials(torch.zeros(2), apart, torch.zeros(2, 2), log_obs)
+    exact = semi_markov.log_z(doubled(p), "log")
+    torch.testing.assert_close(semi_markov.log_z(p), exact, rtol=1e-6, atol=1e-5)
+    assert len(steps) == passes
+    with capturing():
+        blind = semi_markov.log_z(p)
+    torch.testing.assert_close(blind[1], exact[1], rtol=1e-6, atol=1e-5)
+    assert bool(blind[0].isnan()) == (passes > 1)
+
+
+def test_captured(steps: list[int]) -> None:
+    """Nothing is looked at while a graph is captured, and the numbers are the same."""
+    p, tensors = leaves(batch(4, 3, [6, 3], dtype=torch.float32))
+    with capturing():
+        value = semi_markov.log_z(p)
+        found = torch.autograd.grad(value.sum(), tensors)
+    assert steps == [6, 6, 6]  # what may be missing, too
+    q, exact = leaves(doubled(p))
+    truth = semi_markov.log_z(q, "log")
+    torch.testing.assert_close(value, truth, **SINGLE)
+    for one, other in zip(found, torch.autograd.grad(truth.sum(), exact), strict=True):
+        torch.testing.assert_close(one.double(), other, **SINGLE)
+
+
+def test_what_the_kernel_does_not_take(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators that are no product of maps, windows of many ages, maps that one multiprocessor reads slowly."""
+    check(batch(3, 2, [3], dtype=torch.float32, transition=Banded(weights(3, 3), -1)))
+    semi_markov.log_z(batch(3, 2, [3]), "log")
+    monkeypatch.setattr(semi_markov_fused, "LONGEST", 2)
+    semi_markov.log_z(batch(3, 3, [4], dtype=torch.float32))
+    monkeypatch.setattr(semi_markov_fused, "LARGEST", 2 * 2 * 3 + 8)
+    semi_markov.log_z(batch(3, 2, [3], dtype=torch.float32))
+    assert steps == []
+    monkeypatch.setattr(semi_markov_fused, "LARGEST", 2 * 2 * 3 + 9)
+    semi_markov.log_z(batch(3, 2, [3], dtype=torch.float32))
+    assert steps == [3]
+
+
+def test_in_stretches(steps: list[int]) -> None:
+    """What follows a border is each sequence's own."""
+    p, tensors = leaves(batch(4, 3, [9, 8], seed=5, dtype=torch.float32))
+    found = torch.autograd.grad(semi_markov.log_z(p, stretch=4).sum(), tensors)
+    assert steps == [4, 4, 4, 1, 1, 4, 4, 7, 4, 7, 4, 4]  # none is repeated in other arithmetic
+    q, exact = leaves(doubled(p))
+    for one, other in zip(found, torch.autograd.grad(semi_markov.log_z(q, "log").sum(), exact), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
