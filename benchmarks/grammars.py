@@ -109,7 +109,7 @@ def section(name: str, tables: dict[str, Table], rows: Sequence[Row], runs: Sequ
             lines.append([label, *published_cell, *cells.baseline(row.baseline, table, runs, columns)])
             continue
         for group in found[row]:
-            sizes = not row.recipe or cells.sizes(load_recipe(row.recipe).model) != cells.sizes(group[0].model)
+            sizes = not row.recipe or cells.sizes(load_recipe(row.recipe).words) != cells.sizes(group[0].model)
             title = label + cells.remarks(group, table, is_chosen=group in marked, with_sizes=sizes)
             lines.append([title, *published_cell, *(cell(group) for _, cell in columns)])
         if not found[row]:
