@@ -6,6 +6,7 @@ import pytest
 
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
+from rankfold.models.frame_plans import frame_plans
 from rankfold.planning import FrameSizes, Plan, frame_plan
 
 
@@ -30,14 +31,38 @@ def test_more_of_anything_costs_more() -> None:
 
 
 def test_who_takes_the_frames() -> None:
-    """One launch on a GPU, unless the window or the maps are too large or the diagonal is left out."""
-    assert kernels(plan())["segments"] == "triton"
-    assert kernels(plan(rank=16))["segments"] == "triton"
-    assert kernels(plan(may_repeat=False))["segments"] == "triton"
-    for other in (plan(device="cpu"), plan(rank=16, may_repeat=False), plan(max_duration=2000), plan(num_states=2048)):
-        assert kernels(other)["segments"] == "torch"
+    """One launch on a GPU, unless the window, the maps or a block are too large."""
+    for one in (plan(), plan(rank=16), plan(may_repeat=False), plan(rank=16, may_repeat=False)):
+        assert kernels(one)["segments"] == "triton"
+    blocks = {"num_states": 1024, "rank": 16, "may_repeat": False}
+    assert kernels(plan(**blocks))["segments"] == "triton"
+    for changes in ({"max_duration": 2000}, {"num_states": 2048}, {**blocks, "num_states": 8192}):
+        assert kernels(plan(**changes))["segments"] == "torch"
+    assert kernels(plan(device="cpu", **blocks))["segments"] == "torch"
+    assert kernels(plan(**{**blocks, "rank": 150}))["segments"] == "torch"  # of more states than a program holds
     assert "segments" not in kernels(plan(max_duration=0))
-    assert plan(rank=16, may_repeat=False).seconds > 2 * plan(rank=16).seconds
+
+
+def test_a_product_by_blocks_takes_more_calls() -> None:
+    for device in ("cpu", "cuda"):
+        whole, apart = (plan(device=device, num_states=8192, rank=16, may_repeat=x) for x in (True, False))
+        one, other = (next(part for part in x.parts if part.name == "segments") for x in (whole, apart))
+        assert other.launches > one.launches
+        assert apart.seconds > whole.seconds
+
+
+def test_long_sequences_hold_a_stretch_at_a_time() -> None:
+    config = FrameConfig(family="hsmm", num_states=64, num_features=4, max_duration=20)
+    model = FrameModel.build(config)
+    cut = model.plan(1, 200_000).best
+    whole = frame_plans(config, 1, 200_000, "cpu", "float32", model.num_parameters, whole=True).best
+    assert cut.peak_bytes < whole.peak_bytes / 3
+    assert cut.peak_bytes > 200_000 * 64 * 4 * 2  # log-densities and their gradient
+    assert model.plan(1, 1000).best == frame_plans(
+        config, 1, 1000, "cpu", "float32", model.num_parameters, whole=True
+    ).best  # fmt: skip
+    chain = FrameModel.build(FrameConfig(family="frame_hmm", num_states=64, num_features=4))
+    assert chain.plan(1, 200_000).best.peak_bytes > 1.9 * chain.plan(1, 100_000).best.peak_bytes
 
 
 @pytest.mark.parametrize("family", ["hsmm", "lhsmm", "frame_hmm", "frame_lhmm"])

@@ -218,7 +218,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[Path, str]]:
         "unequal widths": (folder / "uneven", "b.csv: 2 features, but"),
         "all missing": (folder / "nothing.npy", "all 4 frames are missing"),
         "infinite": (folder / "infinite.npy", "row 1: feature 0 is inf"),
-        "labels": (folder / "labels.npz", "the lengths add up to 4, but there are 3 frames|labels of shape"),
+        "labels": (folder / "labels.npz", "the lengths add up to 4, but there are 3 labels|labels of shape"),
         "other": (folder / "walk.mp4", "not from '.mp4'"),
         "nowhere": (folder / "nowhere.npy", "no such file or folder"),
     }

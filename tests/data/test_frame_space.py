@@ -54,14 +54,20 @@ def test_the_training_set_is_the_scale_of_all() -> None:
     assert space.log_volume == pytest.approx(np.log(every.std(0)).sum())
 
 
+def test_a_single_frame_has_no_scale_of_its_own() -> None:
+    given = arrays(12, 3)
+    given[1][1:] = np.nan
+    space = FrameSpace.of(frames_of(given[:1]), standardise="recording")
+    with pytest.raises(DataError, match=r"recording 'b' has a single frame(.|\n)*data.standardise=\"train\""):
+        space.apply(frames_of(given, names=["a", "b"]))
+
+
 def test_each_recording_by_itself() -> None:
     space = FrameSpace.of(frames_of(arrays(30)), standardise="recording", smooth=3)
     for x in space.apply(frames_of(arrays(12, 25, seed=2))):
         np.testing.assert_allclose(x.mean(0), 0, atol=1e-8)
         np.testing.assert_allclose(x.std(0), 1, rtol=1e-8)
     assert space.log_volume is None
-    with pytest.raises(DataError, match=r"a single frame has no spread"):
-        space.apply(frames_of(arrays(5, 1)))
 
 
 def test_what_is_saved_is_read(tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def test_missing_frames_are_rows_of_nan() -> None:
 
 def test_rows_missing_in_part_are_an_error_or_given_up() -> None:
     given = np.array([[1.0, 2.0], [NAN, NAN], [3.0, NAN]])
-    with pytest.raises(DataError, match=r"sequence 'b', row 2: feature 1 is NaN(.|\n)*missing=\"row\" \(1 of 3"):
+    with pytest.raises(
+        DataError, match=r"sequence 'b', row 2: feature 1 is NaN(.|\n)*missing=\"row\", --missing row \(1 of 3"
+    ):
         frames_of([A, given], names=["a", "b"])
     frames = frames_of([A, given], missing="row")
     assert (frames.num_missing, frames.num_partly_missing) == (2, 1)

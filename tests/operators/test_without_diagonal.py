@@ -16,6 +16,7 @@ def factors(z: int, r: int, generator: torch.Generator) -> tuple[torch.Tensor, t
 def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other blocks are summed by a product of a table, or from both sides."""
     monkeypatch.setattr(without_diagonal, "MANY", request.param)
+    monkeypatch.setattr(without_diagonal, "FEW", 0)
 
 
 @pytest.mark.usefixtures("many")

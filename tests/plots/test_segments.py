@@ -117,6 +117,7 @@ def test_posterior(tmp_path: Path, figures: list[Any]) -> None:
     assert names(figures[0].legends[0]) == ["0", "1"]
     plot_frame_posterior(posterior, tmp_path / "all.png")
     assert figures[1].axes[0].get_ylabel() == "3 of 4 states"  # one has no mass anywhere
+    assert figures[1].axes[0].get_title() == ""  # nothing was left out
 
 
 def test_piano_roll(tmp_path: Path, figures: list[Any]) -> None:

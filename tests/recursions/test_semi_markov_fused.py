@@ -6,8 +6,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import Banded, Dense, LowRank, Operator, SemiMarkovPotentials, semi_markov
+from rankfold import (
+    Banded,
+    Dense,
+    LowRank,
+    Operator,
+    RowScaled,
+    SemiMarkovPotentials,
+    WithoutDiagonal,
+    semi_markov,
+)
+from rankfold.operators import without_diagonal
+from rankfold.operators.protocol import Blocked
 from rankfold.recursions import semi_markov_fused
+from rankfold.recursions.semi_markov_forward import forward
+from rankfold.recursions.semi_markov_fused import scan
+from rankfold.recursions.semi_markov_potentials import checked
+from rankfold.recursions.semi_markov_underflow import _Noise
 from tests.recursions.build import INF, seeded
 from tests.recursions.segment_batches import batch, doubled, leaves
 from tests.training.replays import capturing
@@ -51,6 +66,12 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 }
 
 
+def apart(z: int, rank: int) -> Operator:
+    """No state after itself, rows that sum to 1."""
+    others = WithoutDiagonal(LowRank(weights(z, rank), weights(z, rank, seed=1)))
+    return RowScaled.from_log(others, -others.pull(torch.ones(z)).log())
+
+
 def check(p: SemiMarkovPotentials, **bounds: float) -> None:
     """log Z and every gradient, each sequence with a weight of its own, against logarithms in float64."""
     p, tensors = leaves(p)
@@ -86,6 +107,42 @@ def test_in_small_tiles(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> No
     for op in (Dense(weights(37, 37)), LowRank(weights(37, 11), weights(37, 11, seed=1))):
         check(batch(37, 3, [7, 4], censored=True, transition=op, dtype=torch.float32))
     assert steps == [7] * 4
+
+
+@pytest.mark.parametrize(
+    ("z", "rank", "num_blocks", "tile"),
+    [(5, 3, 1, 8192), (50, 2, 2, 8192), (53, 3, 4, 8192), (53, 3, 4, 600), (80, 1, 5, 64), (257, 20, 13, 8192)],
+)
+def test_no_state_after_itself(
+    z: int, rank: int, num_blocks: int, tile: int, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block, which is a matrix; blocks that fill their number evenly or not; some at a time."""
+    monkeypatch.setattr(without_diagonal, "FEW", 0)
+    monkeypatch.setattr(kernel, "TILE", tile)
+    op = apart(z, rank)
+    assert isinstance(op, Blocked)
+    found = op.blocks()
+    assert found is not None
+    assert len(found[0]) == num_blocks
+    assert op.is_written == (num_blocks == 1)  # type: ignore[attr-defined]
+    check(batch(z, 3, [4, 2], censored=True, transition=op, dtype=torch.float32))
+    assert steps == [4, 4]
+
+
+def test_what_may_be_missing_from_blocks_is_followed(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound travels through blocks as through the matrix that they are."""
+    monkeypatch.setattr(without_diagonal, "FEW", 0)
+    c = checked(batch(53, 3, [6, 6], dtype=torch.float32, transition=apart(53, 3)))
+    run = forward(c, log=False)
+    blocks, matrix = _Noise(c, run), _Noise(c, run)
+    matrix.transition = Dense(c.transition.rows(torch.arange(53)))
+    nothing = torch.full((2, 53), -INF)
+    found, expected = (
+        scan(line, nothing, run.log_obs, run.log_top.cumsum(0), c.durations()).opened for line in (blocks, matrix)
+    )
+    assert steps == [6, 6, 6]
+    assert expected[1:].isfinite().all()
+    torch.testing.assert_close(found, expected, **SINGLE)
 
 
 @pytest.mark.parametrize("lengths", [[6, 2, 4], [2, 2, 1]])
@@ -165,6 +222,9 @@ def test_what_the_kernel_does_not_take(steps: list[int], monkeypatch: pytest.Mon
     """Operators that are no product of maps, windows of many ages, maps that one multiprocessor reads slowly."""
     check(batch(3, 2, [3], dtype=torch.float32, transition=Banded(weights(3, 3), -1)))
     semi_markov.log_z(batch(3, 2, [3]), "log")
+    monkeypatch.setattr(semi_markov_fused, "WIDEST", 8)
+    monkeypatch.setattr(without_diagonal, "FEW", 0)
+    semi_markov.log_z(batch(53, 2, [3], dtype=torch.float32, transition=apart(53, 3)))
     monkeypatch.setattr(semi_markov_fused, "LONGEST", 2)
     semi_markov.log_z(batch(3, 3, [4], dtype=torch.float32))
     monkeypatch.setattr(semi_markov_fused, "LARGEST", 2 * 2 * 3 + 8)

@@ -20,7 +20,7 @@ from rankfold.training.config import DataConfig
 from rankfold.training.frame_evaluation import evaluate_frames, num_seen
 from rankfold.training.frame_task import FrameTask
 from rankfold.training.memory import Room
-from rankfold.training.recordings import read_recordings
+from rankfold.training.recordings import read_recordings, read_splits
 from rankfold.training.report import Reporter
 from rankfold.training.result import Result
 from rankfold.training.windows import frame_batches
@@ -273,3 +273,14 @@ def test_parts_of_a_batch_add_up(data: Path, tmp_path: Path) -> None:
     parts = train(tiny(tokens=400, memory=2.2e-5), data, tmp_path / "parts", report=told)
     assert any("batches are computed in parts" in line for line in told.said)
     assert parts.best_valid == pytest.approx(whole.best_valid, rel=1e-5)
+
+
+@pytest.mark.parametrize(("family", "said"), [("hsmm", True), ("frame_hmm", False)])
+def test_durations_longer_than_any_recording_are_said(family: str, said: bool, data: Path, tmp_path: Path) -> None:
+    told = StopAfter(-1)
+    longest = max(read_splits(data)["train"].lengths)
+    for more in (0, 1):
+        config = tiny(family=family, max_duration=longest + more, updates=1)
+        train(config, data, tmp_path / str(more), report=told)
+        warned = [line for line in told.said if "longer segments are never seen" in line]
+        assert len(warned) == (more if said else 0)

@@ -12,12 +12,13 @@ from torch import Tensor
 from rankfold.data.batch import Batch
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
-from rankfold.training.config import Config
+from rankfold.training.config import Config, DataConfig
 from rankfold.training.corpus import Corpus
 from rankfold.training.gradients import Gradients, row_parts
 from rankfold.training.loop import train
 from rankfold.training.memory import GIB, Room, Text, need
 from rankfold.training.setup import optimizer
+from rankfold.training.shapes import Shapes
 from tests.training.runs import (
     DROPOUT,
     FAMILIES,
@@ -130,6 +131,7 @@ class Eager:
 
     def __init__(self, model: AnyModel, rows: int) -> None:
         self.model, self.rows, self.result = model, rows, torch.zeros((), dtype=torch.float64)
+        self.filled = Shapes(DataConfig())
         self.taken: list[tuple[int, int]] = []
         self.broken = False
 

@@ -82,9 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recording is not None:
         asked = only(asked, arguments.recording)
     rows = segment(asked)
-    print(to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows, asked))
-    if arguments.plot is not None:
+    if arguments.plot is not None:  # before the table, of which a pipe may want the beginning alone
         say(f"wrote {plot(asked, rows, arguments.plot, arguments.kind)}")
+    print(to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows, asked))
     return 0
 
 
@@ -129,7 +129,7 @@ def plot(asked: Asked, rows: list[dict[str, Any]], path: Path, kind: Kind = "str
     if truth is not None and not asked.space.labelled:
         matching = match_states(found, truth)
         shown = [matching.apply(states) for states in found]
-    title = frames.names[0]
+    title = f"recording {frames.names[0]}"
     if kind == "durations":
         return plots.plot_durations(shown, path, label_names=names, fps=fps)
     if kind == "roll":

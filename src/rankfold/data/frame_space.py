@@ -78,6 +78,7 @@ class FrameSpace:
             )
         frames = smoothed(frames, self.smooth)
         if self.standardise == "recording":
+            _expect_spread(frames, origin)
             scaled = [statistics(frames.subset([i])).apply(frames.subset([i])).features[0] for i in range(len(frames))]
             return replace(frames, features=scaled, constant=constant_features(scaled, frames.feature_names))
         return frames if self.mean is None else self._scale().apply(frames)
@@ -123,6 +124,16 @@ class FrameSpace:
 
     def _scale(self) -> Scale:
         return Scale(np.array(self.mean), np.array(self.scale), (), 0)
+
+
+def _expect_spread(frames: Frames, origin: str) -> None:
+    """Raise on a recording of a single frame, which has no scale of its own."""
+    for x, name in zip(frames.features, frames.names, strict=True):
+        if int((~np.isnan(x[:, 0])).sum()) < 2:
+            raise DataError(
+                f"{origin}recording {name!r} has a single frame that is not missing, but each recording is brought "
+                'onto a scale of its own.\n  Leave it out, or train with data.standardise="train".'
+            )
 
 
 def smoothed(frames: Frames, num: int) -> Frames:

@@ -200,8 +200,8 @@ def checked_features(
             t = int(partly.argmax())
             raise DataError(
                 f"{where}, {row} {first + t}: feature {int(absent[t].argmax())} is NaN and others are not, but a "
-                f'missing frame is a whole row of NaN.\n  Fill it in, or give the whole row up with missing="row" '
-                f"({int(partly.sum()):,} of {len(x):,} rows here)."
+                'missing frame is a whole row of NaN.\n  Fill it in, or give the whole row up: missing="row", '
+                f"--missing row ({int(partly.sum()):,} of {len(x):,} rows here)."
             )
         x[partly] = np.nan
     if some.all():
@@ -249,8 +249,9 @@ def _sequences(given: Any, lengths: Sequence[int] | None, what: str) -> list[Any
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
         raise DataError(f"{what}: lengths are {sizes.tolist()!r:.80}, but must be whole numbers of at least 1.")
     num = len(array) if array.ndim else 0
+    of = "labels" if what.endswith("labels") else "frames"
     if int(sizes.sum()) != num:
-        raise DataError(f"{what}: the lengths add up to {int(sizes.sum()):,}, but there are {num:,} frames.")
+        raise DataError(f"{what}: the lengths add up to {int(sizes.sum()):,}, but there are {num:,} {of}.")
     return np.split(array, np.cumsum(sizes)[:-1])
 
 

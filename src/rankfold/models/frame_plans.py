@@ -9,10 +9,20 @@ from rankfold.models.frame_config import FrameConfig
 from rankfold.numerics.precision import Precision
 from rankfold.params.dropout import num_kept
 from rankfold.planning import FrameSizes, Plans, frame_plan
+from rankfold.recursions.semi_markov_long import usual_stretch
 
 
-def frame_plans(config: FrameConfig, batch: int, length: int, device: str, precision: Precision, params: int) -> Plans:
-    """The one order there is."""
+def frame_plans(
+    config: FrameConfig,
+    batch: int,
+    length: int,
+    device: str,
+    precision: Precision,
+    params: int,
+    *,
+    whole: bool = False,
+) -> Plans:
+    """The one order there is. `whole`: long sequences are not cut into stretches, as in a captured graph."""
     masked = config.state_dropout_kind == "bernoulli" and device.startswith("cuda")
     sizes = FrameSizes(
         config.num_states if masked else num_kept(config.num_states, config.state_dropout),
@@ -24,4 +34,6 @@ def frame_plans(config: FrameConfig, batch: int, length: int, device: str, preci
         config.dim if config.neural else 0,
         params,
     )
-    return frame_plan(sizes, batch, length, device, precision)
+    longest = min(config.max_duration, length)
+    stretch = None if whole else usual_stretch(batch, length, sizes.num_states, longest)
+    return frame_plan(sizes, batch, length, device, precision, stretch)

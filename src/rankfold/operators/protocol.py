@@ -62,6 +62,17 @@ class Composed(Operator, Protocol):
     def maps(self) -> tuple[Tensor, ...]: ...  # "z y", or "z r" and "r y": their product is B
 
 
+# "k s r", "k s r", "k s s": both factors by blocks of states, and the pairs inside each.
+Blocks = tuple[Tensor, Tensor, Tensor]
+
+
+@runtime_checkable
+class Blocked(Operator, Protocol):
+    """An operator that goes through ranks between blocks of states, and through written pairs inside of each."""
+
+    def blocks(self) -> Blocks | None: ...  # None: it does not
+
+
 @runtime_checkable
 class KnowsGradients(Protocol):
     """An operator with its derivative written out: no pass that autograd would follow."""

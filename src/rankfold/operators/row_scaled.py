@@ -9,12 +9,13 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
 from rankfold.numerics.log_space import x_log_x
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.factor import Factor
-from rankfold.operators.protocol import MaxOperator, Operator, expect_operator
+from rankfold.operators.protocol import Blocked, Blocks, Composed, MaxOperator, Operator, expect_operator
 
 
 class RowScaled(ByRows):
@@ -66,6 +67,26 @@ class RowScaled(ByRows):
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
         return self.operator.pull(x) * self._scale.linear
 
+    @property
+    def is_written(self) -> bool:
+        return isinstance(self.operator, Composed) and self.operator.is_written and len(self.operator.maps()) == 1
+
+    def maps(self) -> tuple[Tensor, ...]:
+        """The matrix `push` multiplies by, where the operator is one."""
+        assert isinstance(self.operator, Composed)
+        (weight,) = self.operator.maps()
+        return (weight * self._scale.linear[:, None],)
+
+    def blocks(self) -> Blocks | None:
+        """The operator's blocks, if it has some: their rows scaled."""
+        found = self.operator.blocks() if isinstance(self.operator, Blocked) else None
+        if found is None:
+            return None
+        left, right, pairs = found
+        num_blocks, size, _ = left.shape
+        scale = pad(self._scale.linear, (0, num_blocks * size - self.shape[0])).reshape(num_blocks, size, 1)
+        return left * scale, right, pairs * scale
+
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         return self.operator.push_log(log_x + self._scale.log)
 
@@ -78,11 +99,12 @@ class RowScaled(ByRows):
         return super().push_max(log_x)
 
     def push_loss(self) -> Tensor | float:  # "y"
-        return 2 * self.operator.push(torch.ones_like(self._scale.linear)) + self.operator.push_loss()
+        """Of a product with the scale, or of weights that hold it: these lose at most what the operator's own do."""
+        return 2 * self.operator.push(torch.ones_like(self._scale.linear)) + 2 * self.operator.push_loss()
 
     def pull_loss(self) -> Tensor | float:  # "z"
         row = self.operator.pull(self._scale.linear.new_ones(self.shape[1]))
-        return self._scale.linear * self.operator.pull_loss() + row + 1
+        return (self._scale.linear + 1) * self.operator.pull_loss() + row + 1
 
     def push_log_weighted(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
         own = x_log_x(self._scale.linear)

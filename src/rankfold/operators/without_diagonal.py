@@ -7,7 +7,7 @@ the sum of all others. Read next: `operators/low_rank.py`.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -16,18 +16,22 @@ from torch.nn.functional import pad
 from rankfold.errors import ShapeError, UnsupportedError
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.low_rank import LowRank
+from rankfold.operators.protocol import Blocks
 
 # Above this many blocks a table of all their pairs outgrows what is summed: it would have more than 1 MiB.
 MANY = 512
+# Up to this many states all pairs are written out: one product takes less time than the calls of three.
+FEW = 256
 
 
 class WithoutDiagonal(ByRows):
     """A[z, y] = operator[z, y] for z != y, and 0 for z = y.   push and pull: about 2 z r + z s multiply-adds.
 
-    `s`, the states of a block, is the rank, or 16 if that is more: the written pairs, z s entries, then take as
-    much memory as a factor. Rows do not sum to 1: `RowScaled(op, 1 / op.pull(ones))` normalises them. Logarithms
-    and best predecessors visit the matrix in blocks of rows, z y r operations. Dense and banded operators
-    need none of this: set their diagonals to 0.
+    `s`, the states of a block, is the rank, or 16 if that is more, up to twice as many where that divides the
+    states evenly: the written pairs, z s entries, then take as much memory as a factor. Few states, or ranks of a sixth
+    of them and more, are one block: a matrix. Rows do not sum to 1: `RowScaled(op, 1 / op.pull(ones))` normalises
+    them. Logarithms and best predecessors visit the matrix in blocks of rows, z y r operations. Dense and banded
+    operators need none of this: set their diagonals to 0.
     """
 
     def __init__(self, operator: LowRank) -> None:
@@ -39,7 +43,7 @@ class WithoutDiagonal(ByRows):
         if operator.shape[0] != operator.shape[1]:
             raise ShapeError(f"only a square matrix has a diagonal, but this one maps {operator.shape}.")
         self.operator = operator
-        self._kept: dict[tuple[bool, bool], tuple[Tensor, ...]] = {}  # once asked for, in each mode of autograd
+        self._kept: dict[tuple[bool, bool], _Tables] = {}  # once asked for, in each mode of autograd
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -60,36 +64,60 @@ class WithoutDiagonal(ByRows):
         return self.__class__(self.operator.with_factors(*factors))
 
     def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
-        left, right, pairs = self._blocks()
-        return self._through(x, left, right, pairs)
+        return self._through(x, self._tables().forth)
 
     def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
-        left, right, pairs = self._blocks()
-        return self._through(x, right, left, pairs.mT)
+        return self._through(x, self._tables().back)
 
-    def _through(self, x: Tensor, first: Tensor, second: Tensor, pairs: Tensor) -> Tensor:
+    @property
+    def is_written(self) -> bool:
+        return self._sizes()[0] == self.shape[0]
+
+    def maps(self) -> tuple[Tensor, ...]:
+        """Of one block: the matrix `push` multiplies by."""
+        assert self.is_written
+        return (self._tables().pairs[0],)
+
+    def blocks(self) -> Blocks:
+        """Both factors by blocks, and the pairs inside each; zeros where states are missing from the last block."""
+        found = self._tables()
+        return found.left, found.right, found.pairs
+
+    def _through(self, x: Tensor, way: tuple[Tensor, Tensor]) -> Tensor:
+        """Each block's own pairs and its sums over ranks in one product, then what the others' sums bring it."""
+        first, second = way
         num_blocks, size, _ = first.shape
+        if num_blocks == 1:
+            return x @ first[0]
         num_states = self.shape[0]
-        flat = pad(x.reshape(-1, num_states), (0, num_blocks * size - num_states))
-        by_block = flat.reshape(-1, num_blocks, size).transpose(0, 1)  # "k n s"
-        out = torch.baddbmm(by_block @ pairs, _of_others(by_block @ first), second.mT)
+        flat = x.reshape(-1, num_states)
+        if num_blocks * size > num_states:
+            flat = pad(flat, (0, num_blocks * size - num_states))
+        both = torch.bmm(flat.reshape(-1, num_blocks, size).transpose(0, 1), first)  # "k n (s + r)"
+        out = torch.baddbmm(both[..., :size], self._of_others(both[..., size:]), second)
         return out.transpose(0, 1).reshape(len(flat), -1)[:, :num_states].reshape(x.shape)
 
-    def _blocks(self) -> tuple[Tensor, ...]:  # "k s r", "k s r", "k s s"
-        """Both factors by blocks, and the pairs inside each."""
+    def _of_others(self, sums: Tensor) -> Tensor:  # "k n r" -> "k n r"
+        """For each block the sum of all others: one product, or, of many blocks, those before and those after."""
+        others = self._tables().others
+        if others is not None:
+            return (others @ sums.flatten(1)).reshape(sums.shape)
+        before = pad(sums[:-1].cumsum(0), (0, 0, 0, 0, 1, 0))
+        return before + pad(sums[1:].flip(0).cumsum(0).flip(0), (0, 0, 0, 0, 0, 1))
+
+    def _tables(self) -> _Tables:
         watched = torch.is_grad_enabled() and any(x.requires_grad for x in self.factors())
         key = watched, torch.is_inference_mode_enabled()
         if key not in self._kept:
             left, right = self.operator.maps()
             size, missing = self._sizes()
             left, right = (pad(x, (0, 0, 0, missing)).reshape(-1, size, x.shape[1]) for x in (left, right.mT))
-            pairs = (left @ right.mT).masked_fill(_diagonal(size, left), 0.0)
-            self._kept[key] = left, right, pairs
+            self._kept[key] = _Tables.of(left, right)
         return self._kept[key]
 
     def _sizes(self) -> tuple[int, int]:
         """How many states a block has, and how many are missing from the last."""
-        size = min(self.shape[0], max(16, self.operator.rank))
+        size = block_size(self.shape[0], self.operator.rank)
         return size, -self.shape[0] % size
 
     def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
@@ -112,13 +140,34 @@ class WithoutDiagonal(ByRows):
         return (2.0 + self.operator.rank) * self._sizes()[0]
 
 
-def _of_others(sums: Tensor) -> Tensor:  # "k n r" -> "k n r"
-    """For each block the sum of all others: one product, or, of many blocks, those before and those after."""
-    if len(sums) <= MANY:
-        others = sums.new_ones(len(sums), len(sums)).masked_fill_(_diagonal(len(sums), sums), 0.0)
-        return (others @ sums.flatten(1)).reshape(sums.shape)
-    before = pad(sums[:-1].cumsum(0), (0, 0, 0, 0, 1, 0))
-    return before + pad(sums[1:].flip(0).cumsum(0).flip(0), (0, 0, 0, 0, 0, 1))
+def block_size(num_states: int, rank: int) -> int:
+    """How many states a block has: all, where the matrix is about as cheap as what replaces it."""
+    least = max(16, rank)
+    if num_states <= max(FEW, 2 * (2 * rank + least)):
+        return num_states
+    return next((size for size in range(least, 2 * least) if num_states % size == 0), least)
+
+
+class _Tables(NamedTuple):
+    """What products need, made once."""
+
+    left: Tensor  # "k s r"
+    right: Tensor  # "k s r"
+    pairs: Tensor  # "k s s"    inside a block, 0 on the diagonal
+    forth: tuple[Tensor, Tensor]  # "k s (s + r)", "k r s": pairs beside left, then right; of one block pairs alone
+    back: tuple[Tensor, Tensor]
+    others: Tensor | None  # "k k"   1 but on the diagonal; None of many blocks
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor) -> _Tables:
+        pairs = (left @ right.mT).masked_fill(_diagonal(left.shape[1], left), 0.0)
+        if len(left) == 1:
+            return cls(left, right, pairs, (pairs, right.mT), (pairs.mT, left.mT), None)
+        forth, back = torch.cat([pairs, left], 2), torch.cat([pairs.mT, right], 2)
+        others = None
+        if len(left) <= MANY:
+            others = left.new_ones(len(left), len(left)).masked_fill_(_diagonal(len(left), left), 0.0)
+        return cls(left, right, pairs, (forth, right.mT), (back, left.mT), others)
 
 
 def _diagonal(size: int, like: Tensor) -> Tensor:  # "k k"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rankfold.kernels.segment_scan import LARGEST, LONGEST
+from rankfold.kernels.segment_scan import LARGEST, LONGEST, WIDEST
 from rankfold.numerics.precision import Precision
+from rankfold.operators.without_diagonal import block_size
 from rankfold.planning import held
 from rankfold.planning.cost import FLOAT, Plan, Plans, Work, device_kind, rates_of
 from rankfold.planning.families import REST, STEP, made_work, scan_work
@@ -16,11 +17,12 @@ from rankfold.planning.held import Held, num_bytes, total
 
 # Multiply-adds a CPU does in the time of an exponential: 2 ns, 2026-11-15. On a GPU exponentials hide behind memory.
 EXPONENTIAL = {"cpu": 80, "cuda": 4}
-# Calls of a frame, forward and backward; and of one whose product leaves the diagonal out.
-FRAME_CALLS, APART_CALLS = 24, 16
+# Calls of a frame, forward and backward; and more of one whose product leaves the diagonal out by blocks.
+FRAME_CALLS, APART_CALLS = 24, 8
 # For each token, slopes of a process's peak in "t z", torch 2.13, 2026-11-15: passes in both directions, messages with
 # their scales in float64, posteriors.
 SEGMENTS = Held(23, 10)
+BORDERS = Held(2, 1)  # "d z" for each stretch; log-densities and their gradient alone are as long as the sequence
 # For each token: the observations' products are made in float64, of "3 f" and of "z".
 GAUSSIAN = Held(4, 4), Held(12, 12)
 BERNOULLI = Held(2, 2), Held(2, 2)
@@ -39,8 +41,13 @@ class FrameSizes(NamedTuple):
     params: int
 
 
-def frame_plan(sizes: FrameSizes, batch: int, length: int, device: str, precision: Precision) -> Plans:
-    """State space is the only order: each state sees a frame in its own way."""
+def frame_plan(
+    sizes: FrameSizes, batch: int, length: int, device: str, precision: Precision, stretch: int | None = None
+) -> Plans:
+    """State space is the only order: each state sees a frame in its own way.
+
+    With `stretch`, messages of so many frames of segments are held at once, and a window for each of these stretches.
+    """
     z, rank, f = sizes.num_states, sizes.rank, sizes.num_features
     kind, tokens = device_kind(device), batch * length
     made = z * z if rank is None else 2 * z * rank
@@ -71,29 +78,37 @@ def frame_plan(sizes: FrameSizes, batch: int, length: int, device: str, precisio
         num_bytes(Held(8, 4), sizes.max_duration * z),
     )
     by_state, by_feature = GAUSSIAN if sizes.gaussian else BERNOULLI
-    token = total(
-        num_bytes(SEGMENTS if sizes.max_duration else held.MESSAGES, z),
-        num_bytes(by_state, z),
-        num_bytes(by_feature, f),
-    )
+    messages = SEGMENTS if sizes.max_duration else held.MESSAGES
+    if stretch is not None and stretch < length and sizes.max_duration:
+        windows = num_bytes(BORDERS, batch * -(-length // stretch) * sizes.max_duration * z)
+        at_once = total(num_bytes(messages, batch * stretch * z), windows)
+        fixed, messages = (fixed[0] + at_once[0], fixed[1] + at_once[1]), Held(0, 0)
+    token = total(num_bytes(messages, z), num_bytes(by_state, z), num_bytes(by_feature, f))
     state = 2 * FLOAT * sizes.params
     rates = rates_of(device, precision)
     return Plans((Plan("state", parts, state + fixed[0], token[0], tokens, rates, sizes.params, fixed[1], token[1]),))
 
 
-def _segments(sizes: FrameSizes, cells: int, batch: int, length: int, kind: str) -> tuple[Work, Work]:
+def _segments(sizes: FrameSizes, made: int, batch: int, length: int, kind: str) -> tuple[Work, Work]:
     """Windows of both passes and the posteriors of all durations, a product a frame; the transition's gradient."""
     z, tokens = sizes.num_states, batch * length
     window = sizes.max_duration * z
     exponentials = STEP * EXPONENTIAL[kind] * tokens * window
-    fused = kind == "cuda" and sizes.may_repeat | (sizes.rank is None)
-    fused = fused and sizes.max_duration <= LONGEST and 2 * window + cells <= LARGEST
+    cells, blocks = (made, 1) if sizes.rank is None or sizes.may_repeat else _apart(z, sizes.rank)
+    beside = 0 if sizes.rank is None or blocks == 1 else blocks**2 * sizes.rank
+    fused = kind == "cuda" and sizes.max_duration <= LONGEST and 2 * window + cells + beside <= LARGEST
+    fused = fused and (blocks == 1 or cells // z <= 3 * WIDEST)
     # One launch takes all frames, each in about the time of a launch; else the calls of every frame.
-    calls = (
-        2 * length if fused else (FRAME_CALLS + (0 if sizes.may_repeat or sizes.rank is None else APART_CALLS)) * length
-    )
+    calls = 2 * length if fused else (FRAME_CALLS + APART_CALLS * (blocks > 1)) * length
     moved = 2 * length * FLOAT * cells + 10 * FLOAT * tokens * window
     return (
         Work("segments", 2 * tokens * cells + exponentials, moved, calls, "triton" if fused else "torch"),
         Work("scan gradient", STEP * tokens * cells, STEP * FLOAT * cells + 4 * FLOAT * tokens * z, 2 * STEP),
     )
+
+
+def _apart(num_states: int, rank: int) -> tuple[int, int]:
+    """What a product without the diagonal reads, and how many blocks it has: one is a matrix."""
+    size = block_size(num_states, rank)
+    blocks = -(-num_states // size)
+    return (num_states**2 if blocks == 1 else num_states * (2 * rank + size)), blocks

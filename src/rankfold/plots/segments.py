@@ -155,8 +155,9 @@ def plot_frame_posterior(
     figure.colorbar(image, ax=axes, label="p(state | sequence)", pad=0.01)
     if truth is not None:
         _legend(axes, np.unique(labels).tolist(), label_names, below=True)
-    share = f"these states hold {used[shown].sum() / used.sum():.1%} of the posterior"
-    return _saved(figure, axes, f"{title}\n{share}" if title else share, path)
+    if len(shown) < np.count_nonzero(used):
+        title += f"\nthese states hold {used[shown].sum() / used.sum():.1%} of the posterior"
+    return _saved(figure, axes, title, path)
 
 
 def plot_piano_roll(
@@ -168,7 +169,7 @@ def plot_piano_roll(
     """
     notes = np.asarray(roll) != 0
     if notes.ndim != 2 or notes.shape[1] != NUM_KEYS or not len(notes):
-        raise DataError(f'the piano roll has shape {notes.shape}; "t {NUM_KEYS}" was expected.')
+        raise DataError(f'the piano roll has shape {notes.shape}; "t {NUM_KEYS}" was expected: music.')
     scale = _seconds(fps)
     sounding = np.flatnonzero(notes.any(0))
     low, high = (int(sounding[0]), int(sounding[-1])) if len(sounding) else (0, NUM_KEYS - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rankfold.errors import may_look
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators.protocol import Operator
 from rankfold.recursions import chain_log, chain_scaled
@@ -16,24 +17,32 @@ from rankfold.recursions.potentials import Chain
 
 
 def log_filtered(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "b"   float64
-    """log p(x_1..t, z_t) and log Z: scaled in float64, and in logarithms where an entry would be lost."""
+    """log p(x_1..t, z_t) and log Z: scaled in float64, and in logarithms where an entry would be lost.
+
+    While a CUDA graph is captured nothing can be repeated: those sequences are NaN.
+    """
     c = c.double()
     run = chain_scaled.forward(c)
     out, log_z = Scaled(run.filtered, run.log_scale).log(), run.log_z
-    lost = _lost(c, run).nonzero()[:, 0]
+    gone = _lost(c, run)
+    if not may_look(gone):
+        return torch.where(gone[:, None], float("nan"), out), torch.where(gone, float("nan"), log_z)
+    lost = gone.nonzero()[:, 0]
     if len(lost):
         out[:, lost], log_z[lost] = chain_log.forward(c.take(lost))
     return out, log_z
 
 
 def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"   float64
-    """log(x A), with linear products where they lose nothing."""
+    """log(x A), with linear products where they lose nothing; in a graph that is being captured, NaN where they do."""
     x = Scaled.from_log(log_x)
     pushed = transition.push(x.mantissa)
     reached = _pattern(transition).push((log_x > float("-inf")).to(pushed.dtype)) > 0
-    if bool((reached & (pushed < smallest_sum(x.mantissa))).any()):
-        return transition.push_log(log_x)
-    return pushed.log() + (x.log_scale + transition.log_scale)[:, None]
+    lost = (reached & (pushed < smallest_sum(x.mantissa))).any(-1, keepdim=True)
+    found = pushed.log() + (x.log_scale + transition.log_scale)[:, None]
+    if not may_look(lost):
+        return torch.where(lost, float("nan"), found)
+    return transition.push_log(log_x) if bool(lost.any()) else found
 
 
 def _lost(c: Chain, f: chain_scaled.Forward) -> Tensor:  # "b"
@@ -55,7 +64,7 @@ def _lost(c: Chain, f: chain_scaled.Forward) -> Tensor:  # "b"
 def smallest_sum(x: Tensor) -> Tensor:  # "... z" -> ""
     """The smallest sum over z that has all its digits although terms below the smallest normal number are lost."""
     info = torch.finfo(x.dtype)
-    return x.new_tensor(info.tiny * x.shape[-1] / info.eps)
+    return x.new_full((), info.tiny * x.shape[-1] / info.eps)
 
 
 def _pattern(transition: Operator) -> Operator:

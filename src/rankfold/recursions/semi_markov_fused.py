@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels.blocks import BLOCK
-from rankfold.kernels.segment_scan import LARGEST, LONGEST
+from rankfold.kernels.segment_scan import LARGEST, LONGEST, WIDEST
 from rankfold.kernels.triton_here import triton_serves
-from rankfold.operators.protocol import Composed
+from rankfold.operators.protocol import Blocked, Composed
 from rankfold.recursions.semi_markov_sweep import Line, Linear, Seen, Sweep, sweep
 
 
@@ -39,7 +39,8 @@ def scan(
         window = log_obs.new_full((num, num_ages, width), float("-inf"))
     else:
         window = ages.flip(0).transpose(0, 1).contiguous()
-    log_scale = torch.as_tensor(line.log_scale, dtype=log_obs.dtype, device=log_obs.device)
+    # No copy from the host, which no captured graph may have.
+    log_scale = (log_obs.new_zeros(()) + line.log_scale).to(log_obs.dtype)
     by_end = durations if closings is None else closings
     by_end = by_end if by_end.ndim == 3 else by_end.unsqueeze(1).expand(num_ages, num, width)
     found = kernel.scan(window, entry, log_obs, durations, by_end, maps, log_scale, line.noise)
@@ -55,13 +56,25 @@ def _maps(line: Line, log_obs: Tensor, durations: Tensor) -> tuple[Tensor, ...] 
     """What a step multiplies by, in order; None where the kernel does not serve."""
     if not isinstance(line, Linear) or not triton_serves(log_obs):
         return None
-    op, num_ages = line.transition, len(durations)
-    if not isinstance(op, Composed) or not op.is_written or num_ages > LONGEST:
+    op, work = line.transition, 2 * durations.numel()
+    if len(durations) > LONGEST:
         return None
-    maps = op.maps()
-    if 2 * durations.numel() + sum(x.numel() for x in maps) > LARGEST:
+    maps: tuple[Tensor, ...] | None = None
+    if isinstance(op, Composed) and op.is_written:
+        maps = tuple(x.mT for x in reversed(op.maps())) if line.back else op.maps()
+    elif isinstance(op, Blocked):
+        maps = _blocks(op, back=line.back)
+        work += 0 if maps is None else maps[0].shape[0] ** 2 * maps[0].shape[2]  # each block sums all others
+    return None if maps is None or work + sum(x.numel() for x in maps) > LARGEST else maps
+
+
+def _blocks(op: Blocked, *, back: bool) -> tuple[Tensor, ...] | None:  # "k s r", "k s r", "k s s"
+    """Blocks that a program can hold one of."""
+    found = op.blocks()
+    if found is None or found[0].shape[1] * max(found[0].shape[1:]) > WIDEST**2:
         return None
-    return tuple(x.mT for x in reversed(maps)) if line.back else maps
+    left, right, pairs = found
+    return tuple(x.contiguous() for x in ((right, left, pairs.mT) if back else found))
 
 
 def _show(

@@ -29,9 +29,15 @@ def solve_long(c: Segments, arithmetic: Arithmetic, stretch: int | None = None) 
     """The solution of all frames at once, or in stretches: of this many frames, or, if it is long, of some."""
     num_sequences, num_frames, num_states = c.log_obs.shape
     if stretch is None:
-        long = num_sequences * num_frames * num_states > HELD and may_look(c.log_obs)
-        stretch = max(LEAST * c.longest, math.isqrt(num_frames * c.longest)) if long else num_frames
+        stretch = usual_stretch(num_sequences, num_frames, num_states, c.longest) if may_look(c.log_obs) else num_frames
     return solve(c, arithmetic) if stretch >= num_frames else InStretches(c, arithmetic, stretch)
+
+
+def usual_stretch(num_sequences: int, num_frames: int, num_states: int, longest: int) -> int:
+    """The frames of a stretch where nobody says: all, or of a long batch so many that stretches and borders balance."""
+    if num_sequences * num_frames * num_states <= HELD:
+        return num_frames
+    return min(num_frames, max(LEAST * longest, math.isqrt(num_frames * longest)))
 
 
 def carried_on(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from rankfold.models.supervision import allowed_states
+from rankfold.training.frame_graphs import FrameGraphs
 from rankfold.training.gradients import Gradients
 
 
 class FrameGradients(Gradients):
     """As `Gradients`, of a model of frames; labels of a batch bind its states."""
 
+    graphed = FrameGraphs
     model: Any
     num_frames: int = 1  # of the training set
     parts: Any = None  # those of the last potentials, which say what states were dropped

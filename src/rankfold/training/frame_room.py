@@ -1,25 +1,28 @@
 """How much of an update on recordings fits into memory at once. Read next: `training/memory.py`.
 
-Estimated, not planned: what a gradient of a batch "b t z" holds is a number of tables of that size, counted below.
+Bytes are those of the model's plan (`models/frame_plans.py`): of whole batches, or, where not even one recording fits
+so, of single recordings whose segments are summed in stretches.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
 
 from rankfold.errors import UnsupportedError
 from rankfold.models.frame_config import FrameConfig
+from rankfold.models.frame_model import FrameModel
+from rankfold.models.frame_plans import frame_plans
+from rankfold.planning import Plan
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
-from rankfold.training.memory import FLOAT, GIB, Room, available
+from rankfold.training.graphs import graphs_serve
+from rankfold.training.memory import FLOAT, GIB, Room, available, room_in, state_bytes
 from rankfold.training.recordings import Recordings
-
-# Tables "b t z" of float32 that a gradient holds at its peak: densities in float64 and their copy, messages and what
-# the backward pass makes of them.
-TABLES = 14
-COPIES = 5  # of parameters: themselves, gradients, two moments, an average or a best model beside them
+from rankfold.training.setup import settled
+from rankfold.training.shapes import FRAMES_WIDEST, FrameShapes, padded_width
 
 
 def frame_room(
@@ -30,35 +33,61 @@ def frame_room(
     progress: Progress,
     say: Callable[[str], None],
 ) -> Room:
-    """What fits at once; `UnsupportedError` if not even one recording, or window, does. No graphs are captured."""
+    """What fits at once; `UnsupportedError` if not even one recording, or window, does."""
     memory = available(str(device), config.train.memory)
+    return settled(
+        room_for(config, model, recordings.train.lengths, str(device), memory), memory, progress, say, "frames"
+    )
+
+
+def room_for(config: Config, model: FrameConfig, lengths: list[int], device: str, memory: int | None) -> Room:
+    """What fits into so many bytes, of recordings of these lengths. An evaluation cuts recordings as it needs."""
+    captured = graphs_serve(config, device)
     if memory is None:
-        return Room(graphs=False)
-    lengths = [length for split in recordings.splits.values() for length in split.lengths]
-    data = config.data
-    longest = min(max(lengths), data.window) if data.batching == "streams" else max(recordings.train.lengths)
-    fixed = FLOAT * COPIES * num_numbers(model)
-    each = FLOAT * (TABLES * model.num_states + 8 * model.num_features)
-    fitting = (memory - fixed) // each
-    if fitting < longest:
-        cut = "" if data.batching == "streams" else '\n  data.batching="streams" cuts recordings into windows.'
-        raise UnsupportedError(
-            f"{model.family} of {model.num_states:,} states cannot be trained: {longest:,} frames at once need "
-            f"{(fixed + each * longest) / GIB:.3g} GiB, but there are {memory / GIB:.3g} GiB.{cut}"
-        )
-    largest = data.batch_tokens(longest)
-    part = fitting if fitting < largest else 0
-    if progress.update and progress.part_tokens:
-        part = min(part or progress.part_tokens, progress.part_tokens)
-    if part:
-        say(f"batches are computed in parts of at most {part:,} frames, to fit into {memory / GIB:.3g} GiB")
-    progress.part_tokens = part
-    return Room(part, min(fitting, data.eval_tokens) if fitting < data.eval_tokens else 0, graphs=False)
+        return Room(graphs=captured)
+    data, streams = config.data, config.data.batching == "streams"
+    rows = sorted({min(length, data.window) for length in lengths} if streams else set(lengths))
+    with torch.device("meta"):  # without memory for its parameters
+        params = FrameModel.build(model).num_parameters
+
+    def plan(of: FrameConfig, length: int, *, whole: bool) -> Plan:
+        return frame_plans(of, 1, length, device, config.train.precision, params, whole=whole).best
+
+    plans = plan(model, 1, whole=True), plan(_whole(model), 1, whole=True)
+    for graphs in (True, False) if captured else (False,):
+        longest = _filled(config, rows[-1]) if graphs else rows[-1]
+        sizes = (max(data.batch_tokens(longest), longest), longest, 1)
+        room = room_in(memory, config, plans, sizes, graphs=graphs)
+        if room is not None:
+            return room
+    need = max(_bytes(config, plan(model, length, whole=False), length) for length in rows)
+    if need > memory:
+        raise UnsupportedError(_refusal(config, model, rows[-1], need, memory))
+    step, evaluation = plans
+    part = max(1, (memory - _bytes(config, step, 0)) // step.token_bytes)
+    fitting = evaluation.largest_evaluation(memory - state_bytes(config, step) - FLOAT * step.parameters)
+    return Room(part, max(1, fitting) if fitting < data.eval_tokens else 0, graphs=False)
 
 
-def num_numbers(model: FrameConfig) -> int:
-    """How many numbers the parameters and the distributions made of them are, to a good guess."""
-    states, rank = model.num_states, model.own_rank
-    moves = states * states if rank is None else 2 * states * rank
-    longest = model.max_duration if model.has_segments else 1
-    return moves + states * (2 * model.num_features + longest) + (4 * states * model.dim if model.neural else 0)
+def _filled(config: Config, longest: int) -> int:
+    """The widest row of a graph; wider ones run without."""
+    shapes = FrameShapes(config.data)
+    padded = padded_width(longest, shapes.multiple(longest))
+    return padded if padded <= FRAMES_WIDEST else longest
+
+
+def _whole(model: FrameConfig) -> FrameConfig:
+    """The model of an evaluation, which drops nothing."""
+    return dataclasses.replace(model, state_dropout=0.0, feature_dropout=0.0)
+
+
+def _bytes(config: Config, plan: Plan, tokens: int) -> int:
+    return state_bytes(config, plan) + plan.work_bytes + plan.token_bytes * tokens
+
+
+def _refusal(config: Config, model: FrameConfig, longest: int, need: int, memory: int) -> str:
+    cut = "" if config.data.batching == "streams" else '\n  data.batching="streams" cuts recordings into windows.'
+    return (
+        f"{model.family} of {model.num_states:,} states cannot be trained: {longest:,} frames at once need "
+        f"{need / GIB:.3g} GiB, but there are {memory / GIB:.3g} GiB.{cut}"
+    )

@@ -94,7 +94,13 @@ class FrameTask(Task):
         ]
 
     def warnings(self) -> list[str]:
-        return []
+        longest = max(self.recordings.train.lengths)
+        if not self.own.has_segments or self.own.max_duration <= longest:
+            return []
+        return [
+            f"model.max_duration is {self.own.max_duration:,}, but the longest training recording has {longest:,} "
+            "frames: longer segments are never seen"
+        ]
 
     def epoch(self, epoch: int) -> Any:
         return self.recordings.epoch(self.config.data, self.config.train.seed, epoch, symbols=self._symbols)

@@ -19,19 +19,20 @@ from rankfold.data.batch import Batch
 from rankfold.data.frame_batch import FrameBatch
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
-from rankfold.models.grammar_config import GrammarConfig
 from rankfold.models.sequence_model import SequenceModel
 from rankfold.numerics.precision import matmul_precision, parameter_precision
-from rankfold.training.carried import joined_rows, rows_of
+from rankfold.training.carried import joined_rows, leaves, rows_of
 from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
 from rankfold.training.graphs import GraphedGradients
 from rankfold.training.memory import Room
-from rankfold.training.shapes import TREE_WIDTH, WIDTH, rows_that_fit
+from rankfold.training.shapes import rows_and_width, rows_that_fit
 
 
 class Gradients:
     """Fills the parameters' gradients; on a GPU by captured graphs where it can."""
+
+    graphed = GraphedGradients
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Gradients:
         self.tokens, self.tree_width = room.part_tokens, room.tree_width
         # Where a state is carried in, the start has no gradient: none, which optimisers pass over, not one of zeros.
         self.streams = config.data.batching == "streams"
-        self.graphs = GraphedGradients.of(model, config, room) if room.graphs else None
+        self.graphs = self.graphed.of(model, config, room) if room.graphs else None
         self.carried: Any = None  # the state of streams, after the last batch
 
     def __call__(self, batches: list[Batch], tokens: int, update: int) -> tuple[float, float]:
@@ -60,8 +61,10 @@ class Gradients:
             for batch, seed in zip(batches, seeds, strict=True):
                 value, carried = self._replayed(self.graphs, batch, tokens, seed, None if batch.first else carried)
                 found += value
-            total, norm = torch.stack([found, self._clipped().double()]).tolist()
-            if math.isfinite(total) and math.isfinite(norm):
+            self.beside()
+            lost = [x.isnan().sum().double() for x in leaves(carried)]
+            total, norm, *lost = torch.stack([found, self._clipped().double(), *lost]).tolist()
+            if math.isfinite(total) and math.isfinite(norm) and not any(lost):
                 self.carried = carried
                 return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None or self.streams)
@@ -73,8 +76,7 @@ class Gradients:
         return [rows_of_batch(batch, rows) for rows in self._rows(batch)]
 
     def _rows(self, batch: Batch) -> list[slice]:
-        trees = isinstance(self.config.model, GrammarConfig)
-        multiple = 1 if self.graphs is None else TREE_WIDTH if trees else WIDTH
+        multiple = 1 if self.graphs is None else self.graphs.filled.multiple(rows_and_width(batch)[1])
         return row_parts(batch, self.tokens, multiple, tree_width=self.tree_width)
 
     def _replayed(
@@ -86,7 +88,7 @@ class Gradients:
             value, own = graphs.step(rows_of_batch(batch, rows), tokens, seed, rows_of(carried, rows))
             found += value  # read before another replay writes it again
             after.append(own)
-        return found, joined_rows(after) if self.streams else None
+        return found, None if after[0] is None else joined_rows(after)
 
     def _clipped(self) -> Tensor:  # ""
         """The norm of the gradient, which is then no longer than the recipe allows."""
@@ -142,7 +144,7 @@ def row_parts(batch: Batch | FrameBatch, tokens: int, multiple: int = 1, *, tree
     Widths count as if padded up to a multiple, as graphs do. Parts differ by one row at most. With `tree_width`, tokens
     are those of trees so wide; the memory of a tree grows with the square of its width: narrower ones count for less.
     """
-    num, width = (batch.frames if isinstance(batch, FrameBatch) else batch.words).shape[:2]
+    num, width = rows_and_width(batch)
     padded = -(-width // multiple) * multiple
     largest = rows_that_fit(padded, tokens, tree_width)
     if not tokens or num <= largest:

@@ -3,7 +3,7 @@
 Shapes repeat: batches are filled up to a few, with rows of weight 0 (`training/shapes.py`), and states that are dropped
 each by itself are masked. A state carried along streams goes in and out by buffers; the first batch has a graph of its
 own. A graph cannot look at values: a sequence it cannot vouch for is NaN, and the loop repeats that update without
-graphs. Read next: `training/gradients.py`.
+graphs. Read next: `training/frame_graphs.py` for recordings, `training/gradients.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from rankfold.data.batch import Batch
 from rankfold.models.catalog import AnyModel
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.models.sequence_model import SequenceModel
 from rankfold.numerics.capture import captured
@@ -27,11 +28,13 @@ from rankfold.training.shapes import Shapes
 
 
 def graphs_serve(config: Config, device: str) -> bool:
-    """Whether a recipe's gradients can be captured: on a GPU; of streams those of block models.
+    """Whether a recipe's gradients can be captured: on a GPU; of streams of words those of block models.
 
-    What other streams carry comes from a ladder of arithmetics (`recursions/chain_filter.py`), which looks at values.
+    What other streams carry comes from a ladder of arithmetics (`recursions/chain_filter.py`), of which a graph has the
+    first rung alone: enough for recordings, whose windows are many.
     """
-    carries = config.data.batching != "streams" or config.model.family == "block"
+    frames = isinstance(config.model, FrameConfig)
+    carries = config.data.batching != "streams" or frames or config.model.family == "block"
     return config.train.graphs and device.startswith("cuda") and carries
 
 
@@ -39,8 +42,7 @@ class Captured(NamedTuple):
     """One shape: write the inputs, replay, read the results. Gradients are added to the parameters' own."""
 
     graph: torch.cuda.CUDAGraph
-    words: Tensor  # "b t"
-    lengths: Tensor  # "b"
+    batch: Any  # the inputs, on the device
     weight: Tensor  # "b"   float64: 1 for a sentence, 0 for a row that only fills the shape
     share: Tensor  # ""     float64: 1 / tokens of the update
     carried: Any  # what streams carry in; None: a first batch, or no streams
@@ -61,7 +63,8 @@ class GraphedGradients:
         self.parameters = [x for x in model.parameters() if x.requires_grad]
         self.grads: list[Tensor] = []  # where all graphs add, whatever becomes of the parameters' own between updates
         self.generator = torch.Generator(device=model.device)
-        self.shapes: dict[tuple[int, int, bool], Captured] = {}  # rows, width, whether a state is carried in
+        # rows, width, whether a state is carried in, and the batch's kind
+        self.shapes: dict[tuple[int | bool, ...], Captured] = {}
         self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
 
     @classmethod
@@ -69,9 +72,13 @@ class GraphedGradients:
         """Graphs where they serve. Shapes are those of whole batches, or of the parts that there is room for."""
         if not graphs_serve(config, model.device.type):
             return None
-        part, width = (0, 0) if room is None else (room.part_tokens, room.tree_width)
+        return cls(model, cls.shapes_of(config, room or Room()), config.train.precision)
+
+    @staticmethod
+    def shapes_of(config: Config, room: Room) -> Shapes:
+        """The shapes of a recipe's batches."""
         trees = isinstance(config.model, GrammarConfig)
-        return cls(model, Shapes(config.data, part, trees=trees, tree_width=width), config.train.precision)
+        return Shapes(config.data, room.part_tokens, trees=trees, tree_width=room.tree_width)
 
     def takes(self, batch: Batch) -> bool:
         """Whether there is a shape that holds this batch. With `data.rounding = 8`, or unsorted, nearly all fit."""
@@ -88,13 +95,12 @@ class GraphedGradients:
         """
         shape = self.filled.of(batch)
         assert shape is not None, "takes() said no"
-        key = (*shape, carried is not None)
+        key = (*shape, carried is not None, *self.kind(batch))
         if key not in self.shapes:
-            self.shapes[key] = self._capture(shape, carried)
+            self.shapes[key] = self._capture(shape, batch, carried)
         taken = self.shapes[key]
-        rows, width = batch.words.shape
-        taken.words.copy_(pad(batch.words, (0, shape[1] - width, 0, shape[0] - rows)), non_blocking=True)
-        taken.lengths.copy_(pad(batch.lengths, (0, shape[0] - rows), value=self.shortest), non_blocking=True)
+        rows = len(batch.lengths)
+        self.write(batch, taken.batch)
         taken.weight.copy_((torch.arange(shape[0]) < rows).double(), non_blocking=True)
         taken.share.fill_(1.0 / tokens)
         for buffer, x in zip(leaves(taken.carried), leaves(carried), strict=True):
@@ -105,34 +111,52 @@ class GraphedGradients:
         taken.graph.replay()
         return taken.log_likelihood, mapped(taken.after, lambda x: x[:rows].clone())
 
+    def kind(self, batch: Batch) -> tuple[bool, ...]:
+        """What a graph must know of a batch beside its shape."""
+        return ()
+
+    def buffers(self, shape: tuple[int, int], like: Batch) -> Batch:
+        """A batch on the device of rows that only fill, to be written to."""
+        device = self.model.device
+        words = torch.zeros(shape, dtype=torch.int64, device=device)
+        return Batch(words, torch.full((shape[0],), self.shortest, dtype=torch.int64, device=device))
+
+    def write(self, batch: Batch, buffers: Batch) -> None:
+        """Fill the batch up to the buffers' shape, into them."""
+        into(buffers.words, batch.words, 0)
+        into(buffers.lengths, batch.lengths, self.shortest)
+
+    def potentials(self, batch: Batch, carried: Any) -> tuple[Any, Any]:
+        """The potentials of a batch, and the model's parts they are made of."""
+        parts: Any = self.model.capturable_parts(self.generator)
+        return self.model.potentials(batch, parts=parts, carried=carried, generator=self.generator), parts
+
+    def carry(self, batch: Batch, p: Any, parts: Any) -> Any:
+        """What streams carry on from a batch; None if they end with it."""
+        assert isinstance(self.model, SequenceModel)  # the recipe saw to it
+        return self.model.carry(p)
+
     def _attach(self, used: list[bool]) -> None:
         """Let the parameters that get a gradient have it where graphs add, from 0 if they had none."""
         for x, grad, gets in zip(self.parameters, self.grads, used, strict=True):
             if gets and x.grad is not grad:
                 x.grad = grad.zero_() if x.grad is None else grad.copy_(x.grad)
 
-    def _capture(self, shape: tuple[int, int], like: Any) -> Captured:
+    def _capture(self, shape: tuple[int, int], like: Batch, carry: Any) -> Captured:
         device = self.model.device
-        words = torch.zeros(shape, dtype=torch.int64, device=device)
-        lengths = torch.full((shape[0],), self.shortest, dtype=torch.int64, device=device)
+        batch = self.buffers(shape, like)
         weight = torch.ones(shape[0], dtype=torch.float64, device=device)
         share = torch.ones((), dtype=torch.float64, device=device)
-        carried = mapped(like, lambda x: x.new_zeros(shape[0], *x.shape[1:]))
+        carried = mapped(carry, lambda x: x.new_zeros(shape[0], *x.shape[1:]))
         self.grads = self.grads or [torch.zeros_like(x) if x.grad is None else x.grad for x in self.parameters]
 
         def gradients() -> tuple[Tensor, Any, tuple[Tensor | None, ...]]:
             with matmul_precision(parameter_precision(self.precision), device):
-                parts: Any = self.model.capturable_parts(self.generator)
-                p: Any = self.model.potentials(
-                    Batch(words, lengths), parts=parts, carried=carried, generator=self.generator
-                )
-                total = (weight * self.model.log_z(p, precision=self.precision)).sum()
+                p, parts = self.potentials(batch, carried)
+                log_z = self.model.log_z(p, precision=self.precision)
+                total = torch.where(weight > 0, log_z, 0.0).sum()
                 found = torch.autograd.grad(-share * total, self.parameters, allow_unused=True)
-                after = None
-                if self.streams:
-                    assert isinstance(self.model, SequenceModel)  # the recipe saw to it
-                    after = self.model.carry(p)
-                return total.detach(), after, found
+                return total.detach(), self.carry(batch, p, parts) if self.streams else None, found
 
         def added() -> tuple[Tensor, Any, list[bool]]:
             total, after, found = gradients()
@@ -145,4 +169,10 @@ class GraphedGradients:
         graph, (total, after, used) = captured(added, pool=self.pool, generator=self.generator)
         for grad, value in zip(self.grads, before, strict=True):  # the runs that prepared the capture added theirs
             grad.copy_(value)
-        return Captured(graph, words, lengths, weight, share, carried, used, total, after)
+        return Captured(graph, batch, weight, share, carried, used, total, after)
+
+
+def into(buffer: Tensor, x: Tensor, filler: float) -> None:
+    """Write `x`, filled up at the end of every axis to the buffer's size."""
+    missing = [buffer.shape[axis] - x.shape[axis] for axis in reversed(range(x.ndim))]
+    buffer.copy_(pad(x, [size for more in missing for size in (0, more)], value=filler), non_blocking=True)

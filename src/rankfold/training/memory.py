@@ -17,6 +17,7 @@ from rankfold.data.clusters import Clusters, uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.config import ModelConfig
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 from rankfold.planning import Plan
 from rankfold.training.config import Config
@@ -127,7 +128,7 @@ def need(config: Config, text: Text, device: str) -> Need:
     """The least a run takes: one sentence at a time, without graphs."""
     step, evaluation = _plans(config, text, device)
     _, longest, eval_tokens = _sizes(config, text)
-    state = _state(config, step)
+    state = state_bytes(config, step)
     training = Need(state, step.work_bytes, step.token_bytes * longest, False)
     beside = FLOAT * step.parameters  # at the end the best model is evaluated, beside the last
     evaluating = Need(state + beside, evaluation.eval_fixed_bytes, evaluation.eval_token_bytes * eval_tokens, True)
@@ -135,11 +136,20 @@ def need(config: Config, text: Text, device: str) -> Need:
 
 
 def _room(config: Config, text: Text, device: str, memory: int, *, graphs: bool) -> Room | None:
-    step, evaluation = _plans(config, text, device)
-    largest, longest, eval_tokens = _sizes(config, text)
-    if graphs and config.data.batching == "unsorted":
+    return room_in(memory, config, _plans(config, text, device), _sizes(config, text), graphs=graphs)
+
+
+def room_in(
+    memory: int, config: Config, plans: tuple[Plan, Plan], sizes: tuple[int, int, int], *, graphs: bool
+) -> Room | None:
+    """What fits into so many bytes; None if not even one row does. `plans` of a gradient step and of an evaluation.
+
+    `sizes` are padded tokens: of the largest batch, of its longest row, of the smallest batch of an evaluation.
+    """
+    (step, evaluation), (largest, longest, eval_tokens) = plans, sizes
+    if graphs and (config.data.batching == "unsorted" or isinstance(config.model, FrameConfig)):
         largest = 16 * largest // 9  # what a shape of theirs may hold, filled up (`training/shapes.py`)
-    rest = memory - _state(config, step)
+    rest = memory - state_bytes(config, step)
     # The memory of a graph stays its own, so an update that is repeated without graphs needs the same again.
     share = rest // 2 if graphs else rest
     part = min(largest, (share - step.work_bytes) // step.token_bytes)
@@ -197,7 +207,7 @@ def _sizes(config: Config, text: Text) -> tuple[int, int, int]:
     return data.batch_tokens(longest), longest, text.longest_held_out
 
 
-def _state(config: Config, plan: Plan) -> int:
+def state_bytes(config: Config, plan: Plan) -> int:
     """What stays from update to update. An average is kept beside the parameters, which it swaps with."""
     return plan.state_bytes + (2 * FLOAT * plan.parameters if config.train.average else 0)
 

@@ -79,11 +79,17 @@ def fitted(
     progress: Progress,
     say: Callable[[str], None],
 ) -> Room:
-    """What fits at once; a resumed run keeps to what fitted when it began, as long as it still does."""
+    """What fits at once."""
     held_out = [row for split in (corpus.valid, corpus.test) if split is not None for row in split]
     text = Text(len(corpus.vocabulary), max(map(len, corpus.train)), max(map(len, held_out)), groups)
     memory = available(str(device), config.train.memory)
-    room = fit(config, text, str(device), memory)
+    return settled(fit(config, text, str(device), memory), memory, progress, say)
+
+
+def settled(
+    room: Room, memory: int | None, progress: Progress, say: Callable[[str], None], what: str = "tokens"
+) -> Room:
+    """The room a run keeps to: when it is resumed, what fitted when it began, as long as that still does."""
     resumed = progress.update > 0
     part = _kept(progress.part_tokens, room.part_tokens, resumed=resumed)
     evaluated = _kept(progress.eval_tokens, room.eval_tokens, resumed=resumed)
@@ -91,7 +97,7 @@ def fitted(
         say("there is less memory than when the run began: parts are smaller, and the last digits may differ")
     if part and memory is not None:
         of = f" of sentences of {room.tree_width} words" if room.tree_width else ""
-        say(f"batches are computed in parts of at most {part:,} tokens{of}, to fit into {memory / GIB:.3g} GiB")
+        say(f"batches are computed in parts of at most {part:,} {what}{of}, to fit into {memory / GIB:.3g} GiB")
     progress.part_tokens, progress.eval_tokens = part, evaluated
     return Room(part, evaluated, room.graphs, room.tree_width)
 

@@ -1,17 +1,20 @@
 """The few shapes that batches are filled up to, so that a graph is captured once for each.
 
-Widths go up to a multiple of 8, of trees 4, rows to the most that a batch of such a width can have.
-Read next: `training/graphs.py`.
+Widths go up to a multiple of 8, of trees 4, of recordings at most an eighth more; rows to the most that a batch of such
+a width can have. Read next: `training/graphs.py`.
 """
 
 from __future__ import annotations
 
 from rankfold.data.batch import Batch
+from rankfold.data.frame_batch import FrameBatch
 from rankfold.training.config import DataConfig
 
 WIDTH, WIDEST = 8, 512  # widths are multiples of the first, at most the second: so many shapes are captured
 # A tree's time grows with the cube of its width, its memory with the square, and wide ones are not bound by launches.
 TREE_WIDTH, TREE_WIDEST = 4, 96
+# Recordings are long and few. From 64 frames on eight shapes for each doubling of the width; a launch a frame and call.
+FRAMES_WIDEST = 2048
 
 
 class Shapes:
@@ -24,24 +27,28 @@ class Shapes:
     def __init__(self, data: DataConfig, part_tokens: int = 0, *, trees: bool = False, tree_width: int = 0) -> None:
         self.data, self.part_tokens, self.trees, self.tree_width = data, part_tokens, trees, tree_width
 
-    @property
-    def multiple(self) -> int:
-        """What widths are a multiple of."""
+    def multiple(self, width: int) -> int:
+        """What the width is padded up to a multiple of."""
         return TREE_WIDTH if self.trees else WIDTH
 
-    def of(self, batch: Batch) -> tuple[int, int] | None:
+    @property
+    def widest(self) -> int:
+        """Above this no graph is captured, but of streams."""
+        return TREE_WIDEST if self.trees else WIDEST
+
+    def of(self, batch: Batch | FrameBatch) -> tuple[int, int] | None:
         """The shape a batch is filled up to; None where no graph takes it."""
-        num, width = batch.words.shape
-        if self.data.batching == "streams":
-            shape = self._window()
-        elif self.data.batching == "unsorted" and not self.part_tokens:
-            shape = unsorted_shape(self.data.tokens, width)
-        else:
-            padded = padded_width(width, self.multiple)
-            shape = self._rows(padded), padded
+        num, width = rows_and_width(batch)
+        streams = self.data.batching == "streams"
+        shape = self._window(width) if streams else self._filled(width)
         fits = num <= shape[0] and width <= shape[1]
-        widest = TREE_WIDEST if self.trees else WIDEST
-        return shape if fits and (shape[1] <= widest or self.data.batching == "streams") else None
+        return shape if fits and (streams or shape[1] <= self.widest) else None
+
+    def _filled(self, width: int) -> tuple[int, int]:
+        if self.data.batching == "unsorted" and not self.part_tokens:
+            return unsorted_shape(self.data.tokens, width)
+        padded = padded_width(width, self.multiple(width))
+        return self._rows(padded), padded
 
     def _rows(self, padded: int) -> int:
         """Rows of every batch, or part of one, that is filled up to this width."""
@@ -49,17 +56,56 @@ class Shapes:
         if self.part_tokens:
             fitting = rows_that_fit(padded, self.part_tokens, self.tree_width)
             return min(fitting, data.sentences) if data.sentences else fitting
-        # The narrowest batch of a shape has most rows. Trees have few: rows that only fill cost more than they save.
-        narrowest = (
-            padded if data.rounding % self.multiple == 0 or not self.trees else max(2, padded - self.multiple + 1)
-        )
-        limits = [data.sentences] * bool(data.sentences) + [data.tokens // narrowest] * bool(data.tokens)
+        limits = [data.sentences] * bool(data.sentences) + [data.tokens // self._narrowest(padded)] * bool(data.tokens)
         return max(1, min(limits))
 
-    def _window(self) -> tuple[int, int]:
+    def _narrowest(self, padded: int) -> int:
+        """The width of a shape's batches that have most rows.
+
+        Trees have few: rows that only fill cost more than they save.
+        """
+        rounded = self.data.rounding % self.multiple(padded) == 0
+        return padded if rounded or not self.trees else max(2, padded - self.multiple(padded) + 1)
+
+    def _window(self, width: int) -> tuple[int, int]:
         """One shape for all windows of the streams, also for the last, which is narrower."""
         num, window = self.data.num_streams, self.data.window
-        return (min(num, max(1, self.part_tokens // padded_width(window))) if self.part_tokens else num), window
+        return (min(num, rows_that_fit(padded_width(window), self.part_tokens)) if self.part_tokens else num), window
+
+
+class FrameShapes(Shapes):
+    """The same for recordings: a shape has rows for every batch of its widths, at most 16 / 9 of the tokens."""
+
+    @property
+    def widest(self) -> int:
+        """Above this no graph is captured, but of streams."""
+        return FRAMES_WIDEST
+
+    def multiple(self, width: int) -> int:
+        """8, beyond 128 frames more, such that at most an eighth is added; below 8 frames a power of two."""
+        power = 1 << (width - 1).bit_length()
+        return min(power, max(WIDTH, power // 16))
+
+    def _filled(self, width: int) -> tuple[int, int]:
+        padded = padded_width(width, self.multiple(width))
+        return self._rows(padded), padded
+
+    def _window(self, width: int) -> tuple[int, int]:
+        """The windows of a recording are as wide as each other, not as the widest that is allowed."""
+        padded = min(padded_width(width, self.multiple(width)), self.data.window)
+        num = self.data.num_streams
+        return (min(num, rows_that_fit(padded, self.part_tokens)) if self.part_tokens else num), padded
+
+    def _narrowest(self, padded: int) -> int:
+        narrowest = padded // 2 + 1 if padded <= WIDTH else padded - self.multiple(padded) + 1
+        rounding = self.data.rounding if self.data.batching == "length" else 1
+        return padded_width(narrowest, rounding)
+
+
+def rows_and_width(batch: Batch | FrameBatch) -> tuple[int, int]:
+    """How many sequences a batch has, and how many positions with the padding."""
+    num, width = (batch.frames if isinstance(batch, FrameBatch) else batch.words).shape[:2]
+    return num, width
 
 
 def unsorted_shape(tokens: int, width: int) -> tuple[int, int]:

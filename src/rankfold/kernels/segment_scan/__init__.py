@@ -7,3 +7,4 @@ Its twin in torch, call by call, is `recursions/semi_markov_sweep.py`.
 # the calls it saves: it reads about 27 entries a ns, and ten captured calls take 30 to 40 us.
 LARGEST = 2**20
 LONGEST = 1024  # ages of a tile of the window
+WIDEST = 128  # states and ranks of a block

@@ -1,6 +1,7 @@
 """One pass over the frames of a semi-Markov chain: one program a sequence, which runs along its frames.
 
-A frame is an addition to the window of open segments, a sum over their ages, a product with one map or two. The window
+A frame is an addition to the window of open segments, a sum over their ages, a product with one map or two, or with
+blocks of states whose ranks meet those of all other blocks (`operators/without_diagonal.py`). The window
 is a ring: a segment keeps its place until its last possible age is over. What threads tell each other goes
 through memory, with a barrier in between. Read next: `recursions/semi_markov_sweep.py`, the same in torch.
 """
@@ -81,16 +82,66 @@ def _multiply(
 
 
 @triton.jit
+def _sum_blocks(
+    x, weight, out, top, num_states, num_blocks, size, rank,
+    BLOCKS: tl.constexpr, SIZE: tl.constexpr, RANK: tl.constexpr,
+):  # fmt: skip
+    """out[k, r] = sum over the states s of block k of x[s] weight[s, r], from the logarithm of x, less `top`."""
+    r = tl.arange(0, RANK)
+    for start in range(0, num_blocks, BLOCKS):
+        k = start + tl.arange(0, BLOCKS)
+        s = tl.arange(0, SIZE)
+        state = k[:, None] * size + s[None, :]
+        there = (s < size)[None, :] & (state < num_states)
+        entry = tl.exp(tl.load(x + state, mask=there, other=float("-inf")) - top)
+        known = there[:, :, None] & (r < rank)[None, None, :]
+        tile = tl.load(weight + state[:, :, None] * rank + r[None, None, :], mask=known, other=0.0)
+        found = tl.sum(entry[:, :, None] * tile, 1)
+        tl.store(out + k[:, None] * rank + r[None, :], found, mask=(k < num_blocks)[:, None] & (r < rank)[None, :])
+
+
+@triton.jit
+def _spread_blocks(
+    x, sums, weight, pairs, out, top, log_scale, missing, share, num_states, num_blocks, size, rank,
+    BLOCKS: tl.constexpr, SIZE: tl.constexpr, RANK: tl.constexpr, OTHERS: tl.constexpr, NOISE: tl.constexpr,
+):  # fmt: skip
+    """log of out[y] = sum over other blocks' sums of weight[y, r], and over pairs of its own block; with `top`."""
+    r = tl.arange(0, RANK)
+    for start in range(0, num_blocks, BLOCKS):
+        k = start + tl.arange(0, BLOCKS)
+        s = tl.arange(0, SIZE)
+        state = k[:, None] * size + s[None, :]
+        there = (s < size)[None, :] & (state < num_states)
+        others = tl.zeros((BLOCKS, RANK), weight.dtype.element_ty)
+        for begin in range(0, num_blocks, OTHERS):
+            o = begin + tl.arange(0, OTHERS)
+            known = (o < num_blocks)[:, None] & (r < rank)[None, :]
+            tile = tl.load(sums + o[:, None] * rank + r[None, :], mask=known, other=0.0)
+            others += tl.sum(tl.where((o[None, :] != k[:, None])[:, :, None], tile[None, :, :], 0.0), 1)
+        known = there[:, :, None] & (r < rank)[None, None, :]
+        tile = tl.load(weight + state[:, :, None] * rank + r[None, None, :], mask=known, other=0.0)
+        found = tl.sum(others[:, None, :] * tile, 2)
+        entry = tl.exp(tl.load(x + state, mask=there, other=float("-inf")) - top)
+        known = there[:, :, None] & (s < size)[None, None, :]
+        tile = tl.load(pairs + state[:, :, None] * size + s[None, None, :], mask=known, other=0.0)
+        found += tl.sum(entry[:, :, None] * tile, 1)
+        if NOISE:
+            found += share * tl.load(missing + state, mask=there, other=0.0)
+        tl.store(out + state, tl.log(found) + (log_scale + top), mask=there)
+
+
+@triton.jit
 def _scan(
-    window, opened, obs, durations, closings, log_closed, tops, changes, first, second, between, log_scale, missing,
-    num_steps, num, num_ages, width, rank, of_age, of_sequence, in_first, out_first, in_second, out_second,
-    AGES: tl.constexpr, STATES: tl.constexpr, INNER: tl.constexpr, NOISE: tl.constexpr,
+    window, opened, obs, durations, closings, log_closed, tops, changes, first, second, pairs, between, log_scale,
+    missing, num_steps, num, num_ages, width, rank, num_blocks, size, of_age, of_sequence,
+    in_first, out_first, in_second, out_second,
+    AGES: tl.constexpr, STATES: tl.constexpr, NUM_MAPS: tl.constexpr, NOISE: tl.constexpr,
     IN_FIRST: tl.constexpr, OUT_FIRST: tl.constexpr, IN_SECOND: tl.constexpr, OUT_SECOND: tl.constexpr,
-    LOWEST: tl.constexpr,
+    BLOCKS: tl.constexpr, SIZE: tl.constexpr, RANK: tl.constexpr, OTHERS: tl.constexpr, LOWEST: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     window += b * num_ages * width
-    between += b * rank
+    between += b * num_blocks * rank
     closings += b * of_sequence
     scale = tl.load(log_scale)
     change = scale - scale  # 0 of the same type
@@ -124,7 +175,14 @@ def _scan(
         change = tl.where(best == LOWEST, 0.0, best)
         tl.debug_barrier()
         if step < num_steps - 1:
-            if INNER:
+            if NUM_MAPS == 3:
+                _sum_blocks(closed, first, between, change, width, num_blocks, size, rank, BLOCKS, SIZE, RANK)
+                tl.debug_barrier()
+                _spread_blocks(
+                    closed, between, second, pairs, after, change, scale, missing, share, width, num_blocks, size, rank,
+                    BLOCKS, SIZE, RANK, OTHERS, NOISE,
+                )  # fmt: skip
+            elif NUM_MAPS == 2:
                 _multiply(
                     closed, first, between, change, scale, missing, share, width, rank, in_first, out_first,
                     IN_FIRST, OUT_FIRST, True, False, False,
@@ -163,28 +221,31 @@ def scan(
 ) -> Scan:
     """All frames: add them to the window, sum over ages, multiply with the maps in order.
 
+    Three maps are blocks: "k s r", "k s r" and "k s s", contiguous, what is beyond the last state in them 0.
     With `noise` = (top, missing) the pass follows what may be missing from another one, whose tops are given: every
     product of that one may lack `missing`.
     Cost: one launch, d z exponentials and one product a frame and sequence, by one multiprocessor each.
     """
     num_steps, num, width = log_obs.shape
     num_ages = len(durations)
-    first, second = maps if len(maps) == 2 else (maps[0], maps[0])
-    rank = first.shape[1]
+    first, second, pairs = (*maps, *maps, *maps)[:3] if len(maps) < 3 else maps
+    num_blocks, size, rank = first.shape if len(maps) == 3 else (1, 1, first.shape[1])
     opened, log_closed = torch.empty_like(log_obs), torch.empty_like(log_obs)
     change = log_obs.new_empty(num_steps, num)
     top, missing = (torch.empty_like(change), change) if noise is None else (x.contiguous() for x in noise)
     opened[0] = entry
     ages = triton.next_power_of_2(num_ages)
     states = min(triton.next_power_of_2(width), max(16, TILE // ages))
-    tiles = [_tile(*x.shape) for x in (first, second)]
-    largest = max(ages * states, *(a * b for a, b in tiles))
+    tiles = [_tile(*x.shape[-2:]) for x in (first, second)]
+    blocks = _block_tile(num_blocks, size, rank)
+    largest = max(ages * states, *(a * b for a, b in tiles), blocks[0] * blocks[1] * max(blocks[1:3]))
     _scan[(num,)](
-        window, opened, log_obs, durations, closings, log_closed, top, change, first, second,
-        log_obs.new_empty(num, rank), log_scale, missing, num_steps, num, num_ages, width, rank,
-        *closings.stride()[:2], *first.stride(), *second.stride(),
-        AGES=ages, STATES=states, INNER=len(maps) == 2, NOISE=noise is not None,
+        window, opened, log_obs, durations, closings, log_closed, top, change, first, second, pairs,
+        log_obs.new_empty(num, num_blocks, rank), log_scale, missing, num_steps, num, num_ages, width, rank,
+        num_blocks, size, *closings.stride()[:2], *first.stride()[-2:], *second.stride()[-2:],
+        AGES=ages, STATES=states, NUM_MAPS=len(maps), NOISE=noise is not None,
         IN_FIRST=tiles[0][0], OUT_FIRST=tiles[0][1], IN_SECOND=tiles[1][0], OUT_SECOND=tiles[1][1],
+        BLOCKS=blocks[0], SIZE=blocks[1], RANK=blocks[2], OTHERS=blocks[3],
         LOWEST=-torch.finfo(log_obs.dtype).max, num_warps=max(1, min(16, largest // 512)), num_stages=1,
     )  # fmt: skip
     return Scan(opened, log_closed, top, change)
@@ -196,3 +257,10 @@ def _tile(num_in: int, num_out: int) -> tuple[int, int]:
     while rows * columns > TILE:
         rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
     return rows, columns
+
+
+def _block_tile(num_blocks: int, size: int, rank: int) -> tuple[int, int, int, int]:
+    """How many blocks are taken at once, with how many states and ranks, and how many others are summed at once."""
+    num, states, ranks = (triton.next_power_of_2(x) for x in (num_blocks, size, rank))
+    at_once = max(1, min(num, TILE // (states * max(states, ranks))))
+    return at_once, states, ranks, max(1, min(num, TILE // (at_once * ranks)))
