@@ -1,0 +1,24 @@
+"""A derivation with an assignment: which rules replaced which edges, and the value of every node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A rule by its name, the value of each of its nodes, and a derivation for each nonterminal edge, in their
+    order."""
+
+    rule: str
+    values: Mapping[str, int]
+    children: tuple[Derivation, ...] = ()
+
+    def __iter__(self) -> Iterator[Derivation]:
+        """This derivation and all below it, parents first."""
+        ahead = [self]
+        while ahead:
+            found = ahead.pop()
+            yield found
+            ahead += reversed(found.children)
