@@ -1,8 +1,8 @@
 """Factor graph grammars by enumeration: every derivation, every assignment, in plain Python.
 
-A grammar is a dict from nonterminals to rules; a rule is a dict with "nodes" (name to number of values), "externals" (names),
-"edges" (pairs of a label and names) and "observed" (name to value, optional). Factors are nested lists.
-Only for grammars without recursion: a conjoined one, say.
+A grammar is a dict from nonterminals to rules; a rule is a dict with "nodes" (name to number of values), "externals"
+(names), "edges" (pairs of a label and names) and "observed" (name to value, optional). Factors are nested lists. For
+grammars without recursion: a conjoined one, say.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def scores(rules, factors, left, values=()):
 def derivations(rules, left):
     """The number of derivations from `left`, whatever their weights."""
     return sum(
-        math.prod(derivations(rules, label) for label, _ in rule["edges"] if label in rules) for rule in rules.get(left, [])
+        math.prod(derivations(rules, label) for label, _ in rule["edges"] if label in rules)
+        for rule in rules.get(left, [])
     )
 
 

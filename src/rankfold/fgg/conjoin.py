@@ -1,11 +1,16 @@
 """The conjunction of two grammars (Chiang and Riley 2020, section 4): derivations that both have, weights multiplied.
 
-Two rules conjoin when 1. their external nodes have the same names, in order; 2. they have as many nonterminal
-edges, and the first of one attaches to the same nodes as the first of the other, and so on; 3. nodes of one name
-have one domain, and are not observed as different values; 4. a rule of the second grammar that names a template
-conjoins with the first grammar's rule of that name only. The result has all nodes of both, their factors together,
-and pairs of nonterminals. Two grammars conjoin when some pair of their rules does. Equal factors must be equal: a
-terminal label of both has one type and one tensor.
+Two rules conjoin when
+
+1. their external nodes have the same names and domains, in order;
+2. they have as many nonterminal edges, and the first of one attaches to the same nodes as the first of the other, and
+   so on, in the order in which they are written;
+3. nodes of one name have one domain, and are not observed as different values;
+4. the second rule names no template (`Rule.template`), or the first rule by its name.
+
+The result has the nodes of both, the factors of both, and pairs of nonterminals. Two grammars conjoin when some pair of
+their rules does; domains and factors of one name must be the same. What both papers ask, equal sets of nodes, is a
+special case: here a node that only factors touch may be in one of the two alone.
 """
 
 from __future__ import annotations

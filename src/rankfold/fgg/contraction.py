@@ -92,7 +92,7 @@ def _order(inputs: tuple[Axes, ...], output: Axes, sizes: Mapping[int, int]) -> 
     if len(inputs) < 3:
         return [(0, 1)] * (len(inputs) - 1)
     try:
-        import opt_einsum
+        import opt_einsum  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         return greedy_order(inputs, output, sizes)
     axes_sets = [frozenset(axes) for axes in inputs]

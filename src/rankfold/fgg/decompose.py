@@ -1,4 +1,4 @@
-"""Tensor decomposition on factors (section 2.2): a large factor becomes several small ones that meet in a new rank node.
+"""Tensor decomposition on factors (section 2.2): a large factor becomes small ones that meet in a new rank node.
 
     F[x, y, z] = sum_q U[x, q] V[y, q] W[z, q]          f(x, y, z)  ->  f_0(x, q) f_1(y, q) f_2(z, q)
 
@@ -23,9 +23,10 @@ Given = Factored | Sequence[Tensor | nn.Module]
 def decompose(g: Grammar, factors: Mapping[str, Given] | None = None) -> Grammar:
     """The same grammar with these factors given by their parts, joined by a rank node in every fragment they are in.
 
-    `factors[label]` is a `Factored`, or matrices (or modules that give them), one for each node, ranks last; None: all factors of
-    the grammar that are `Factored`. Nothing is ever multiplied out. Parts that are one tensor share one label, here and with other
-    factors, so that what is later derived of them is derived once. The tensor is what the parts say: what the label had is replaced.
+    `factors[label]` is a `Factored`, or matrices (or modules that give them), one for each node, ranks last; None: all
+    factors of the grammar that are `Factored`. Nothing is ever multiplied out. Parts that are one tensor share one
+    label, here and with other factors, so that what is later derived of them is derived once. The tensor is what the
+    parts say: what the label had is replaced.
     """
     if factors is None:
         factors = {name: value for name, value in g.factors.items() if isinstance(value, Factored)}
@@ -53,12 +54,14 @@ def _parts(g: Grammar, label: str, given: Given) -> Parts:
     if not own.is_terminal:
         raise DomainError(f"Label {label!r} is a nonterminal: only factors are decomposed.")
     if own.is_batched:
-        raise UnsupportedError(f"Factor {label!r} is batched, and parts have no batch axis.\n  Decompose it before the query.")
+        raise UnsupportedError(
+            f"Factor {label!r} is batched, and parts have no batch axis.\n  Decompose it before the query."
+        )
     found: Parts = list(given.factors) if isinstance(given, Factored) else [(x, (k,)) for k, x in enumerate(given)]
     places = sorted(place for _, own_places in found for place in own_places)
     if places != list(range(own.arity)):
         raise ShapeError(
-            f"Factor {label!r} attaches to {own.arity} nodes ({', '.join(own.type)}), but its parts have {len(places)}.\n"
+            f"Factor {label!r} attaches to {own.arity} nodes ({', '.join(own.type)}), its parts to {len(places)}.\n"
             "  Give one matrix for each node, ranks last."
         )
     ranks = set()
@@ -68,8 +71,12 @@ def _parts(g: Grammar, label: str, given: Given) -> Parts:
         sizes = [g.hrg.known_size(own.type[place]) for place in own_places]
         shape = tuple(part.shape)
         if len(shape) != len(sizes) + 1 or any(n not in (None, m) for n, m in zip(sizes, shape, strict=False)):
-            wanted = ", ".join([*(f"{own.type[k]} = {n or '?'}" for k, n in zip(own_places, sizes, strict=True)), "rank"])
-            raise ShapeError(f"The part of factor {label!r} at {own_places} has shape {shape}, but ({wanted}) was expected.")
+            wanted = ", ".join(
+                [*(f"{own.type[k]} = {n or '?'}" for k, n in zip(own_places, sizes, strict=True)), "rank"]
+            )
+            raise ShapeError(
+                f"The part of factor {label!r} at {own_places} has shape {shape}, but ({wanted}) was expected."
+            )
         ranks.add(shape[-1])
     if len(ranks) > 1:
         raise ShapeError(f"The parts of factor {label!r} have ranks {sorted(ranks)}, but share their last axis.")
@@ -83,9 +90,13 @@ class _Naming:
         self.domains: list[Domain] = []
         self.labels: list[Label] = []
         self.factors: dict[str, Factor] = {}
-        self.edges: dict[str, tuple[str, list[tuple[str, tuple[int, ...]]]]] = {}  # rank domain, parts' labels and places
+        self.edges: dict[
+            str, tuple[str, list[tuple[str, tuple[int, ...]]]]
+        ] = {}  # rank domain, parts' labels and places
         self.taken = {label.name for label in g.labels} | {domain.name for domain in g.domains}
-        self.seen: dict[tuple[object, ...], str] = {}  # label of a tensor by what it is, its domains and its rank's domain
+        self.seen: dict[
+            tuple[object, ...], str
+        ] = {}  # label of a tensor by what it is, its domains and its rank's domain
         for label, own in parts.items():
             types = g.label(label).type
             domain = self._domain(label, own, types)

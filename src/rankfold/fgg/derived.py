@@ -1,4 +1,4 @@
-"""Factors that are made of other factors by a sum of products: what merging and marginalising state nodes leaves behind.
+"""Factors made of other factors by a sum of products: what merging and marginalising state nodes leaves behind.
 
 A derived factor is computed once a pass, when its value is needed, and autograd follows it to what it was made of.
 Read next: `fgg/rank_space.py`.
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from rankfold.fgg.contraction import Axes, plan_contraction
 from rankfold.fgg.factored import Factored
-from rankfold.fgg.semirings import REAL
+from rankfold.fgg.semirings import REAL, contracted
 
 BATCH = -1  # the axis of factors that lead with a batch
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A sum of products of labelled factors: axes are numbered in order of appearance, those not in `output` are summed.
+    """A sum of products of labelled factors: axes numbered in order of appearance, those not in `output` summed.
 
     Equal expressions are equal values, so that what is derived twice is made once and shares its label.
     """
@@ -57,7 +57,8 @@ class Expression:
 class Derived(nn.Module):
     """The tensor sum of the product of its sources over every axis that is not in the output.
 
-    `forward()` computes it, in the sources' dtype. `value(made)` shares what `made` holds already, by source, and adds to it.
+    `forward()` computes it, in the sources' dtype. `value(made)` shares what `made` holds already, by source, and adds
+    to it.
     """
 
     def __init__(self, sources: Sequence[Tensor | nn.Module | Factored], inputs: Sequence[Axes], output: Axes) -> None:
@@ -82,11 +83,7 @@ class Derived(nn.Module):
             operands.append(tensor)
             axes.append(distinct)
         sizes = {axis: n for own, x in zip(axes, operands, strict=True) for axis, n in zip(own, x.shape, strict=True)}
-        for step in plan_contraction(axes, self.output, sizes).steps:
-            a, b = operands[step.left], None if step.right is None else operands[step.right]
-            operands = [x for k, x in enumerate(operands) if k not in (step.left, step.right)]
-            operands.append(REAL.product(step, a, b))
-        return operands[0]
+        return contracted(plan_contraction(axes, self.output, sizes), operands, REAL)
 
     @property
     def kind(self) -> Tensor | nn.Module | Factored:

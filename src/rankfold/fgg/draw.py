@@ -59,8 +59,7 @@ def _pictures(grammar: Grammar, what: Rule | Derivation | None) -> list[Picture]
 
 
 def _rows(picture: Picture) -> list[list[int]]:
-    """The dots in rows: breadth first from external nodes, or from the first dot; separate pieces start in the top
-    row."""
+    """The dots in rows: breadth first from external nodes, or from the first dot; pieces apart start at the top."""
     near: dict[int, list[int]] = {dot: [] for dot in range(len(picture.dots))}
     for source, target in picture.lines:
         near[source].append(target)

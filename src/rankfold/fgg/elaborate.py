@@ -34,20 +34,22 @@ class _Elaboration:
         self.domains: dict[str, Domain] = {}
         self.labels: dict[str, LabelDraft] = {}
         self.weights: dict[str, Tensor] = {}
-        if not lines.rules:
-            raise DataError("The text has no rule. A rule reads X(n) -> rule(n, l, r) Y(l) Y(r).")
 
     def grammar(self) -> Grammar:
         for line in self.lines.domains:
             if line.name.text in self.domains:
                 raise text_error(line.name, f"domain {line.name.text!r} is declared twice.")
             parts = tuple(part.text for part in line.parts)
-            self.domains[line.name.text] = Domain(line.name.text, line.size, parts, line.values, line.is_observed)
+            self.domains[line.name.text] = Domain(
+                line.name.text, line.size, parts, line.values, line.kind == "observed", line.kind == "rank"
+            )
         for line in self.lines.domains:
             for part in line.parts:
                 self.known_domain(part)
         for declared in self.lines.labels:
             self.declare(declared)
+        if not self.lines.rules:
+            raise DataError("The text has no rule. A rule reads X(n) -> rule(n, l, r) Y(l) Y(r).")
         for rule in self.lines.rules:
             self.note_left(rule)
         drafts = [self.draft(rule) for rule in self.lines.rules]
@@ -87,7 +89,7 @@ class _Elaboration:
         if line.weights is not None:
             try:
                 self.weights[name] = torch.tensor(line.weights, dtype=torch.float64)
-            except ValueError as wrong:
+            except (TypeError, ValueError) as wrong:
                 raise text_error(line.name, f"the rows of factor {name!r} are not equally long.") from wrong
             sizes = [self.domains[domain].size for domain in types if domain is not None]
             if self.weights[name].ndim != len(sizes) + line.is_batched:

@@ -1,5 +1,4 @@
-"""A factor graph grammar (Definition 5 of "Dynamic programming in rank space", Yang et al. 2022): a structure and
-numbers.
+"""A factor graph grammar (Definition 5 of Yang, Liu and Tu 2022): a structure and its numbers.
 
 How observations are represented. A grammar may hold `observed`, integer tables by name, "n" for one sentence or "b
 n" for a batch. A node whose `observed` is the cell `(name, i)` has the value `observed[name][..., i]`, and every

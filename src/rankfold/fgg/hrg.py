@@ -217,8 +217,10 @@ def _check_rule(hrg: HRG, rule: Rule) -> None:
 
 def _check_node(hrg: HRG, node: Node, where: str) -> None:
     expect_known(node.domain, hrg._domain, f"node {node.name!r} of {where}", "domain")
+    if not isinstance(node.observed, int):
+        return
     size = hrg.known_size(node.domain)
-    if isinstance(node.observed, int) and (node.observed < 0 or (size is not None and node.observed >= size)):
+    if node.observed < 0 or (size is not None and node.observed >= size):
         raise DomainError(
             f"Node {node.name!r} of {where} is observed as {node.observed}, but domain {node.domain!r} has the "
             f"values 0 to {'...' if size is None else size - 1}."

@@ -32,8 +32,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Label:
-    """A label of edges (Definition 1): terminal (a factor) or nonterminal, with the domains of the nodes it
-    attaches to.
+    """A label of edges (Definition 1): terminal (a factor) or nonterminal, with the domains of the nodes it touches.
 
     `is_batched`: the factor has a leading axis "b", one table for each sentence of a batch. In a conjoined grammar,
     `origin` is the label of the first grammar and `span` the two states of the query between which the nonterminal
@@ -104,8 +103,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule X -> R (Definition 4): replace an edge labelled `left` by the fragment `right`, external nodes first
-    to last.
+    """A rule X -> R (Definition 4): replace an edge labelled `left` by the fragment `right`.
 
     `template`: in a conjoined grammar, the name of the first grammar's rule it is an instance of; in a query
     grammar, the only rule it conjoins with (None: any that fits).

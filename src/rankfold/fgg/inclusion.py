@@ -1,7 +1,7 @@
-"""The factor that ties a variable of a union of domains to a variable of one of its parts: `in[N,N+P]`, a slice of
-the identity.
+"""The factor that ties a variable of a union of domains to a variable of one of its parts: `in[N,N+P]`.
 
-A label of that name needs no tensor: its entries are 1 where the union's value is the part's value, else 0.
+A label of that name needs no tensor: its entries are 1 where the union's value is the part's value, else 0, a slice of
+the identity.
 """
 
 from __future__ import annotations

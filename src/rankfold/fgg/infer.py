@@ -47,8 +47,8 @@ def infer_domains(drafts: list[RuleDraft], labels: Mapping[str, LabelDraft], dom
     places = [_places(draft, labels) for draft in drafts]
     changed = True
     while changed:
-        changed = any([_to_nodes(*pair, domains) for pair in zip(drafts, places, strict=True)])
-        changed = changed or any(_to_a_label(*pair) for pair in zip(drafts, places, strict=True))
+        told = [_to_nodes(*pair, domains) for pair in zip(drafts, places, strict=True)]
+        changed = any(told) or any(_to_a_label(*pair) for pair in zip(drafts, places, strict=True))
     for draft in drafts:
         for name, domain in draft.domain.items():
             if domain is None:

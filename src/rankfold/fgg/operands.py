@@ -8,7 +8,7 @@ fragment. Read next: `fgg/run.py`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 
 import torch
@@ -30,7 +30,7 @@ class Operand(NamedTuple):
 
 def node_axes(group: Group) -> dict[str, int]:
     """The axis of every node."""
-    return {node.name: FIRST_NODE + k for k, node in enumerate(group.nodes)}
+    return kept(group, "axes", lambda: {node.name: FIRST_NODE + k for k, node in enumerate(group.nodes)})
 
 
 def distinct(x: Tensor, axes: Sequence[int]) -> Operand:
@@ -45,23 +45,25 @@ def distinct(x: Tensor, axes: Sequence[int]) -> Operand:
     return Operand(x, tuple(left))
 
 
-def by_rule(x: Tensor, group: Group, rest: Sequence[int]) -> Operand:  # "p*s ..." -> "p s ...", or "p ..." for one split
+def by_rule(
+    x: Tensor, group: Group, rest: Sequence[int]
+) -> Operand:  # "p*s ..." -> "p s ...", or "p ..." for one split
     """What has an entry for every rule of the group, as parents and splits."""
     parents = len(group.rows)
     if group.splits == 1:
         return Operand(x, (PARENT, *rest))
-    return Operand(x.unflatten(0, (parents, group.splits)), (PARENT, SPLIT, *rest))
+    return Operand(x.reshape(parents, group.splits, *x.shape[1:]), (PARENT, SPLIT, *rest))
 
 
 class Gather(NamedTuple):
     """Which blocks of a table hold the rows a group reads, and where in them; None: just as they lie."""
 
     blocks: tuple[int, ...]
-    index: Tensor | None
+    index_of: Tensor | None
 
 
-def gather(group: Group, k: int, begins: Sequence[int], num_rows: Sequence[int], device: torch.device) -> Gather:
-    """How to find the k-th child of every rule in the blocks of its table; the table's blocks begin at these rows."""
+def gather(group: Group, k: int, begins: Sequence[int], blocks: Sequence[Tensor], device: torch.device) -> Gather:
+    """How to find the k-th child of every rule in the blocks of its table, which begin at these rows."""
 
     def make() -> Gather:
         rows = group.children[k][2]
@@ -69,7 +71,7 @@ def gather(group: Group, k: int, begins: Sequence[int], num_rows: Sequence[int],
         starts, total = {}, 0
         for block in used:
             starts[block] = total - begins[block]
-            total += num_rows[block]
+            total += len(blocks[block])
         found = [row + starts[bisect_right(begins, row) - 1] for row in rows]
         if found == list(range(total)):
             return Gather(tuple(used), None)
@@ -78,14 +80,16 @@ def gather(group: Group, k: int, begins: Sequence[int], num_rows: Sequence[int],
     return kept(group, ("gather", k, device), make)
 
 
-def kept(group: Group, key: object, make: object) -> T:  # type: ignore[type-var]
+def kept(group: Group, key: object, make: Callable[[], T]) -> T:
     """What `make` gave the first time: it depends on the structure alone."""
     if key not in group.made:
-        group.made[key] = make()  # type: ignore[operator]
+        group.made[key] = make()
     return cast(T, group.made[key])
 
 
-def values_of(group: Group, node: str, observed: Mapping[str, Tensor], device: torch.device) -> Tensor:  # "p*s" or "p*s b"
+def values_of(
+    group: Group, node: str, observed: Mapping[str, Tensor], device: torch.device
+) -> Tensor:  # "p*s" or "p*s b"
     """The observed value of a node in every rule of the group."""
     cells = group.observed[node]
     first = cells[0]
@@ -93,7 +97,9 @@ def values_of(group: Group, node: str, observed: Mapping[str, Tensor], device: t
         constant: Tensor = kept(group, ("constant", node, device), lambda: torch.tensor(cells, device=device))
         return constant
     positions: Tensor = kept(
-        group, ("cells", node, device), lambda: torch.tensor([cast(tuple[str, int], c)[1] for c in cells], device=device)
+        group,
+        ("cells", node, device),
+        lambda: torch.tensor([cast(tuple[str, int], c)[1] for c in cells], device=device),
     )
     table = observed[first[0]]
     return table.index_select(-1, positions).mT if table.ndim == 2 else table.index_select(-1, positions)
@@ -127,7 +133,7 @@ def sliced(
         index = flat_index if flat_index.ndim == 2 else flat_index[:, None]
         index = index + num * torch.arange(len(table), device=index.device)
         table, flat_index = table.flatten(0, 1), index
-    picked = table.index_select(0, flat_index.reshape(-1)).unflatten(0, flat_index.shape)
+    picked = table.index_select(0, flat_index.reshape(-1)).reshape(*flat_index.shape, *inner)
     axes = [SENTENCE] * (flat_index.ndim - 1) + [axis_of[nodes[k]] for k in rest]
     found = by_rule(picked, group, axes)
     return distinct(*found)

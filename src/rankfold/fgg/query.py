@@ -36,8 +36,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class QueryShape:
-    """The structure of a query without its words: equal for all sentences of a length; conjunctions are cached by
-    it."""
+    """The structure of a query without its words: equal for all sentences of a length, so caches go by it."""
 
     num_states: int
     initial: int

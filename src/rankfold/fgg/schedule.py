@@ -183,7 +183,7 @@ def _levels(hrg: HRG, rules: Mapping[str, tuple[Rule, ...]]) -> dict[str, int]:
         around = cycle(hrg)
         raise UnsupportedError(
             f"The grammar is recursive: {' needs '.join((*around, around[0]))}.\n"
-            "  Conjoin it with a query first (string_query), or ask for the least fixed point: fixed_point(g)."
+            "  Conjoin it with a query first: conjoin(g, string_query(words)). Only sums have a least fixed point."
         )
     return found
 
@@ -262,6 +262,12 @@ def _group(
         tuple(rule.name for rule in rules),
         rules[0].template or rules[0].name,
     )
+
+
+def group_of_rule(hrg: HRG, rule: Rule) -> Group:
+    """A rule as a group of its own, for what is asked of rules one by one; rows mean nothing."""
+    row_of = {edge.label: (edge.label, 0) for edge in hrg.nonterminal_edges(rule)}
+    return _group(hrg, rule.left, [0], 1, [rule], row_of)
 
 
 def _observed(rule: Rule, k: int) -> int | Cell:

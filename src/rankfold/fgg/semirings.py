@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from rankfold.fgg.contraction import Axes, Step
+from rankfold.fgg.contraction import Axes, Contraction, Step
 from rankfold.kernels.blocks import BLOCK
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import log_sum, log_weights
@@ -152,6 +152,16 @@ SCALED = Linear(is_scaled=True)
 SUPPORT = Support()
 LOGS = Logs()
 MAX = Max()
+
+
+def contracted(plan: Contraction, tensors: list[Tensor], arithmetic: Arithmetic) -> Tensor:
+    """The result of a contraction's steps."""
+    left = list(tensors)
+    for step in plan.steps:
+        a, b = left[step.left], None if step.right is None else left[step.right]
+        left = [x for k, x in enumerate(left) if k not in (step.left, step.right)]
+        left.append(arithmetic.product(step, a, b))
+    return left[0]
 
 
 def _by_matrices(

@@ -7,6 +7,8 @@ Read next: `fgg/marginals.py`, `fgg/derivations.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import get_args
 
 import torch
@@ -14,9 +16,12 @@ from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, may_look, same_kind
 from rankfold.fgg.derived import Derived, value_of
+from rankfold.fgg.fixed_point import fixed_point
 from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.recompose import recompose
 from rankfold.fgg.run import Run, Tapped
-from rankfold.fgg.schedule import Schedule, schedule
+from rankfold.fgg.schedule import Schedule, cycle, productive_rules, schedule
 from rankfold.fgg.semirings import LOGS, MAX, REAL, SCALED, SUPPORT, Arithmetic, Counting, Semiring
 from rankfold.numerics.log_space import log_weights
 
@@ -27,10 +32,11 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
     """The sum over all derivations and assignments of the product of their factors, in one of four semirings.
 
     - "log": log Z, float64. Products are scaled, in the factors' dtype; where an entry may have lost digits by
-    underflow that no factor of exactly 0 explains, the sum is repeated in float64, then in logarithms. -inf means
-    that nothing has weight, with zero gradients. - "real": Z itself, which may underflow. - "max": the logarithm of
-    the largest weight of any derivation with an assignment. Not differentiable; see `best`. - "counting": how many
-    derivations with an assignment have any weight, exactly, int64; see `count` beyond 2^63.
+      underflow that no factor of exactly 0 explains, the sum is repeated in float64, then in logarithms. -inf means
+      that nothing has weight, with zero gradients.
+    - "real": Z itself, which may underflow.
+    - "max": the logarithm of the largest weight of any derivation with an assignment. Not differentiable; see `best`.
+    - "counting": how many derivations with an assignment have any weight, exactly, int64; see `count` beyond 2^63.
 
     Differentiable ("log", "real") in every factor, twice, right where weights are exactly 0. Acyclic grammars, as
     they are after a query; for others see `fixed_point`. Cost: `cost(g)`. Memory: a row for every nonterminal of
@@ -38,7 +44,9 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
     of Yang, Liu, Tu 2022.
     """
     if semiring not in get_args(Semiring):
-        raise UnsupportedError(f"semiring={semiring!r} is unknown; there are {', '.join(map(repr, get_args(Semiring)))}.")
+        raise UnsupportedError(
+            f"semiring={semiring!r} is unknown; there are {', '.join(map(repr, get_args(Semiring)))}."
+        )
     if semiring == "counting":
         counts = count(g)
         top = max(counts) if isinstance(counts, list) else counts
@@ -46,8 +54,11 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
             raise DomainError(f"The count is {top}, beyond int64.\n  `count(g)` gives it as a Python integer.")
         return torch.tensor(counts, device=g.device)
     if semiring == "max":
-        refuse_ranks(g, "max")
+        g = recompose(g, "the maximum")
         return _shaped(g, solve_plain(g, MAX).start()[0])
+    if is_recursive(g.hrg):
+        z = fixed_point(g, tensors_of(g, labels_in_use(g.hrg)))
+        return _shaped(g, z if semiring == "real" else log_weights(z))
     if semiring == "real":
         return _shaped(g, solve_plain(g, REAL).start()[0])
     return _shaped(g, log_z_of(solve(g)))
@@ -59,7 +70,8 @@ def count(g: Grammar) -> int | list[int]:
 
     By residues modulo primes small enough that float64 holds every sum, as many as the logarithm of the count asks for.
     """
-    refuse_ranks(g, "counting")
+    g = recompose(g, "counting")
+    _expect_finite(g, "counting")
     weights = {label: (x != 0).double() for label, x in weights_of(g, schedule(g.hrg)).items()}
     plan = schedule(g.hrg)
     batch = g.batch or 1
@@ -93,13 +105,17 @@ def log_z_of(run: Run) -> Tensor:  # "b"   float64
         return value
     out = log_weights(value.double()) + scale
     if run.arithmetic.is_scaled and not may_look(value):
-        return torch.where(run.is_sound(), out, float("nan"))
+        return torch.where(run.scaling.is_sound(), out, float("nan"))
     return out
 
 
 def weights_of(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
-    """The tensors of all factors in use, each made once; raises unless they are of one dtype and device."""
-    labels = dict.fromkeys(label for group in plan.groups() for label, _ in group.factors)
+    """The tensors of all factors that a schedule uses, each made once."""
+    return tensors_of(g, dict.fromkeys(label for group in plan.groups() for label, _ in group.factors))
+
+
+def tensors_of(g: Grammar, labels: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of these factors, each made once; raises unless they are of one dtype and device."""
     made: dict[int, Tensor] = {}
     found = {label: tensor_of(g, label, made) for label in labels}
     if not found:
@@ -109,20 +125,31 @@ def weights_of(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
     return found
 
 
+def labels_in_use(hrg: HRG) -> list[str]:
+    """The factors of all rules that take part in a derivation."""
+    rules = [rule for own in productive_rules(hrg).values() for rule in own]
+    return list(dict.fromkeys(edge.label for rule in rules for edge in hrg.terminal_edges(rule)))
+
+
+@lru_cache(maxsize=256)
+def is_recursive(hrg: HRG) -> bool:
+    """Whether a nonterminal can derive itself, so that there are derivations without end to their number."""
+    return bool(cycle(hrg))
+
+
+def _expect_finite(g: Grammar, what: str) -> None:
+    if is_recursive(g.hrg):
+        around = cycle(g.hrg)
+        raise DomainError(
+            f"The sum is infinite: {what} a grammar in which {' needs '.join((*around, around[0]))} has no end.\n"
+            "  Conjoin it with a query first: conjoin(g, string_query(words))."
+        )
+
+
 def tensor_of(g: Grammar, label: str, made: dict[int, Tensor]) -> Tensor:
     """A factor's tensor; what `made` has is not computed again."""
     factor = g.factors.get(label)
     return value_of(factor, made) if isinstance(factor, Derived) else g.tensor(label)
-
-
-def refuse_ranks(g: Grammar, what: str) -> None:
-    """Raise if values of the grammar's nodes are ranks: best derivations and counts would be of ranks."""
-    ranks = [domain.name for domain in g.domains if domain.is_rank]
-    if ranks:
-        raise UnsupportedError(
-            f"This grammar has ranks ({', '.join(ranks)}): {what} would be over ranks, a maximum or count of terms of a sum.\n"
-            "  Ask the grammar it was made of."
-        )
 
 
 def _shaped(g: Grammar, x: Tensor) -> Tensor:  # "b" -> "" where the grammar has no batch
@@ -143,7 +170,7 @@ def _sound(g: Grammar, plan: Schedule, weights: dict[str, Tensor], batch: int, t
             continue
         own = weights if wide == dtype else {label: x.to(wide) for label, x in weights.items()}
         run = _run(g, plan, SCALED, own, batch, tapped)
-        sound = run.is_sound()
+        sound = run.scaling.is_sound()
         if not may_look(sound) or bool(sound) or _explained(run):
             return run
     return _run(g, plan, LOGS, {label: x.double() for label, x in weights.items()}, batch, tapped)
@@ -152,12 +179,12 @@ def _sound(g: Grammar, plan: Schedule, weights: dict[str, Tensor], batch: int, t
 @torch.no_grad()
 def _explained(run: Run) -> bool:
     """Whether every entry that may have lost digits is 0 because of factors that are exactly 0."""
-    if any(map(bool, run.lost)):
+    if any(map(bool, run.scaling.lost)):
         return False
     here = _run(run.grammar, run.schedule, SUPPORT, {k: x.detach() for k, x in run.weights.items()}, run.batch)
     places = {(table, begin): k for table, begins in here.begins.items() for k, begin in enumerate(begins)}
-    for table, begin, low in run.risky:
-        if bool((low & (here.blocks[table][places[table, begin]] > 0)).any()):
+    for table, begin, value, least in run.scaling.unscaled:
+        if bool(((value < least) & (here.blocks[table][places[table, begin]] > 0)).any()):
             return False
     return True
 

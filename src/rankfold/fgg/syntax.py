@@ -1,14 +1,15 @@
 """From tokens to statements: the text language's syntax, before any name is looked up. Read next: `text.py`.
 
-domain N = 5                                  a domain and its size; `domain N` leaves the size open
-domain M = N + P                              a union
-observed V = "the" "dog" "barks"              a domain whose nodes are the symbols of a string; values may have names
-factor rule: N, M, M                          a factor and its domains; may end with `batched`, or = [[0.5, ...], ...]
-symbol X: N                                   a nonterminal and its domains
-start S                                       else the left side of the first rule
-X(n: N) -> rule(n, l, r) Y(l) Y(r)            a rule; `1` or nothing is the empty right side, | separates alternatives
-split: X(n) -> rule(n, l, r) Y(l) Y(r)        a rule with a name
-X(n) -> emit(n, "the")                        a constant; also emit(n, 0), emit(n, w = 0), emit(n, w = words[3])
+domain N = 5                               a domain and its size; `domain N` leaves the size open
+domain M = N + P                           a union
+observed V = "the" "dog" "barks"           a domain whose nodes are the symbols of a string; values may have names
+rank R = 16                                a domain whose values are the terms of a factored tensor
+factor rule: N, M, M                       a factor and its domains; may end with `batched`, or = [[0.5, 1], [0, 2]]
+symbol X: N                                a nonterminal and its domains
+start S                                    else the left side of the first rule
+X(n: N) -> rule(n, l, r) Y(l) Y(r)         a rule; `1` or nothing is an empty right side, | begins an alternative
+split: X(n) -> rule(n, l, r) Y(l) Y(r)     a rule with a name
+X(n) -> emit(n, "the")                     a constant; also emit(n, 0), emit(n, w = 0), emit(n, w = V[3])
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from rankfold.fgg.tokens import Token, text_error, tokens
 
 @dataclass(frozen=True)
 class DomainLine:
-    """A declaration of a domain: nothing more, a size, named values, or the parts of a union."""
+    """A declaration of a domain, its kind the word it begins with: a size, named values, or the parts of a union."""
 
     name: Token
-    is_observed: bool
+    kind: str
     size: int | None = None
     values: tuple[str, ...] = ()
     parts: tuple[Token, ...] = ()
@@ -112,7 +113,7 @@ class _Reader:
         while not self.next_is("end of text"):
             if self.next_is("end of line"):
                 self.at += 1
-            elif self.word("domain", "observed"):
+            elif self.word("domain", "observed", "rank"):
                 self.domain()
             elif self.word("factor", "symbol"):
                 self.label()
@@ -126,7 +127,7 @@ class _Reader:
         self.take("end of line", f"{expected} or the end of the line")
 
     def domain(self) -> None:
-        is_observed = self.take("name", "a declaration").text == "observed"
+        kind = self.take("name", "a declaration").text
         name = self.take("name", "the name of a domain")
         size, values, parts = None, [], []
         if self.next_is("="):
@@ -140,7 +141,7 @@ class _Reader:
             else:
                 parts = self.union("a size, values in quotes, or domains joined by +")
         self.end("+" if parts else "=" if size is None else "a value" if values else ";")
-        self.found.domains.append(DomainLine(name, is_observed, size, tuple(values), tuple(parts)))
+        self.found.domains.append(DomainLine(name, kind, size, tuple(values), tuple(parts)))
 
     def union(self, expected: str) -> list[Token]:
         parts = [self.take("name", expected)]
@@ -197,7 +198,7 @@ class _Reader:
 
     def rule(self) -> None:
         name = None
-        first = self.take("name", "a declaration (domain, observed, factor, symbol, start) or the left side of a rule")
+        first = self.take("name", "a declaration (domain, observed, rank, factor, symbol, start) or a rule")
         if self.next_is(":"):
             name, self.at = first, self.at + 1
             first = self.take("name", "the left side of a rule")
@@ -216,7 +217,7 @@ class _Reader:
             if name is not None:
                 raise text_error(self.here, "expected one right side: a named rule has no alternatives, name each.")
             self.at += 1
-        self.end("a label, | ")
+        self.end("a label, |")
 
     def atom(self, label: Token) -> Atom:
         self.take("(", f"( after {label.text}")

@@ -109,7 +109,8 @@ def _node(node: Node, shown: set[str], *, domains: bool) -> str:
 
 
 def _domain(domain: Domain) -> str:
-    head = f"{'observed' if domain.is_observed else 'domain'} {_name(domain.name)}"
+    kind = "observed" if domain.is_observed else "rank" if domain.is_rank else "domain"
+    head = f"{kind} {_name(domain.name)}"
     if domain.parts:
         return f"{head} = {' + '.join(map(_name, domain.parts))}"
     if domain.values:
