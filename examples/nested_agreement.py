@@ -1,4 +1,4 @@
-"""Words that agree in nested pairs, as brackets do, by hidden kinds: from a structure as text to its exact likelihood."""
+"""Words that agree in nested pairs, as brackets do, by hidden kinds: from a text to training by exact likelihood."""
 
 import torch
 
@@ -34,4 +34,5 @@ def main(steps: int = 60) -> list[float]:
 
 
 if __name__ == "__main__":
-    print("nats a sentence: {:.3f} before training, {:.3f} after".format(*main()[:: 59]))
+    found = main()
+    print(f"nats a sentence: {found[0]:.3f} before training, {found[-1]:.3f} after")

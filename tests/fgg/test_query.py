@@ -39,6 +39,13 @@ def test_a_sentence_nobody_derives_sums_to_zero() -> None:
     assert oracle.total(*plain(conjoined)) == 0
 
 
+def test_the_empty_sentence() -> None:
+    g = example("domain Z = 2; observed V = 2; S() -> f(z: Z) X(z); X(z: Z) -> g(z, w: V) X(z) | h(z)")
+    expected = float(g.tensor("f") @ g.tensor("h"))
+    for words in ([], torch.zeros(0, dtype=torch.int64), [[], []], torch.zeros(2, 0, dtype=torch.int64)):
+        assert total(g, string_query(words)) == pytest.approx(expected, rel=1e-12)
+
+
 @pytest.mark.parametrize("text", [HMM, PCFG])
 def test_missing_words_sum_over_all(text: str) -> None:
     g = example(text)
@@ -196,6 +203,10 @@ def test_wrong_queries_are_errors() -> None:
     for query, message in [
         (string_query(["d"]), r"'V' has no value 'd'"),
         (string_query([3]), "values from 3 to 3, but domain 'V' has the values 0 to 2"),
+        (string_query([-1]), "Word -1 is no id"),
+        (string_query([[7], [None]]), r"Position 0 holds \[7, -1\], but domain 'V'"),
+        (string_query(torch.tensor([[0, -2], [-1, 0]])), "values from -2 to 0"),
+        (string_query(torch.tensor([[-2], [-1]])), r"Position 0 holds \[-2, -1\]"),
         (string_query([0], domain="Z"), "no observed domain 'Z'"),
         (string_query([0, 0], brackets=[(0, 1, "Q")]), "names 'Q', which is not a nonterminal"),
         (automaton_query([(0, 1, [7])], finals=[1]), "An arc reads 7"),

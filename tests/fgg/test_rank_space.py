@@ -107,6 +107,9 @@ def test_without_unions_there_are_five_too() -> None:
     form = rank_space(g)
     assert len([label for label in form.labels if label.is_terminal]) == 5
     same(sum_product(conjoin(form, QUERY)), sum_product(conjoin(g, QUERY)))
+    assert form.domain("R").is_rank
+    with pytest.raises(UnsupportedError, match=r"rank space"):
+        count(conjoin(form, QUERY))
 
 
 def test_an_hmm_over_ranks() -> None:

@@ -103,15 +103,15 @@ def test_nothing_is_minus_infinity_with_zero_gradients() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_range_of_a_thousand_nats_loses_nothing(dtype: torch.dtype) -> None:
-    """State 0 is the likeliest by far, at every word, and leads nowhere: all that counts underflows beside it."""
+    """State 0 is the likeliest by far, at every word, but none begins in it: all that counts underflows beside it."""
     small = 1e-30 if dtype == torch.float32 else 1e-250
     emit = torch.tensor([[1.0], [small]], dtype=dtype)
     move = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=dtype)
-    end = torch.tensor([0.0, 1.0], dtype=dtype)
+    initial = torch.tensor([0.0, 1.0], dtype=dtype)
     g = parse(
         "domain Z = 2; observed V = 1\n"
         "S() -> initial(z) X(z)\nX(z: Z) -> emit(z, w: V) next(z, y: Z) X(y) | emit(z, w) end(z)"
-    ).with_factors({"initial": torch.ones(2, dtype=dtype), "emit": emit, "next": move, "end": end})
+    ).with_factors({"initial": initial, "emit": emit, "next": move, "end": torch.ones(2, dtype=dtype)})
     out = sum_product(conjoin(g, string_query([0] * 6)))
     assert out.dtype == torch.float64
     assert out.item() == pytest.approx(6 * math.log(float(emit[1, 0])), rel=1e-12)

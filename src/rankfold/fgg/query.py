@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, ShapeError
+from rankfold.errors import DomainError, ShapeError, may_look
 
 Word = str | int
 Bracket = tuple[int, int] | tuple[int, int, str]
@@ -76,8 +76,7 @@ def string_query(
     table, is_batch = _table(words)
     length = table.shape[-1] if isinstance(table, Tensor) else len(table[0])
     arcs = []
-    for position in range(length):
-        missing = _missing(table, position)
+    for position, missing in enumerate(_missing(table, length)):
         if not any(missing):
             arcs.append(Arc(position, position + 1, seen=position))
         elif all(missing):
@@ -158,7 +157,10 @@ def _table(words: object) -> tuple[Tensor | tuple[tuple[Word | None, ...], ...],
     return tuple(rows), is_batch
 
 
-def _missing(table: Tensor | tuple[tuple[Word | None, ...], ...], position: int) -> list[bool]:
+def _missing(table: Tensor | tuple[tuple[Word | None, ...], ...], length: int) -> list[list[bool]]:
+    """For each position, the sentences that miss their word there; none while values may not be looked at."""
     if isinstance(table, Tensor):
-        return [bool(x) for x in (table[..., position] == -1).reshape(-1).tolist()]
-    return [row[position] is None for row in table]
+        found = (table if table.ndim == 2 else table[None]) == -1
+        rows = found.tolist() if may_look(table) else [[False] * length]
+        return [[bool(row[position]) for row in rows] for position in range(length)]
+    return [[row[position] is None for row in table] for position in range(length)]

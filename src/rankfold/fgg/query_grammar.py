@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError
+from rankfold.errors import DomainError, may_look
 from rankfold.fgg.grammar import Factor, Grammar
 from rankfold.fgg.names import suggestion
 from rankfold.fgg.query import Query, Word
@@ -26,8 +26,14 @@ def _numbers(grammar: Grammar, query: Query, domain: str) -> tuple[dict[str, Ten
     values = {value: index for index, value in enumerate(grammar.domain(domain).values)}
 
     def number(word: Word | None) -> int:
+        if word is None:
+            return -1
         if not isinstance(word, str):
-            return -1 if word is None else word
+            if word < 0:
+                raise DomainError(
+                    f"Word {word} is no id: ids begin at 0.\n  A missing word is None in lists, -1 in tensors."
+                )
+            return word
         if not values:
             raise DomainError(
                 f"Domain {domain!r} does not name its values, so {word!r} is unknown.\n  Give ids instead."
@@ -48,7 +54,8 @@ def _numbers(grammar: Grammar, query: Query, domain: str) -> tuple[dict[str, Ten
         ids = ids.to(device=grammar.device, dtype=torch.int64)
         ids = ids if query.is_batch else ids.reshape(-1)
         # A position without an observed node is never looked at; any valid id will do there.
-        observed[domain] = ids.clamp(min=0) if bool((ids == -1).any()) else ids
+        missing = any(arc.seen is None or arc.allowed for arc in query.shape.arcs)
+        observed[domain] = torch.where(ids == -1, 0, ids) if missing else ids
     size = grammar.size(domain) if any(arc.allowed for arc in query.shape.arcs) else 0
     given = iter(query.allowed)
     for arc in query.shape.arcs:
@@ -56,6 +63,10 @@ def _numbers(grammar: Grammar, query: Query, domain: str) -> tuple[dict[str, Ten
             continue
         if arc.seen is not None and ids is not None:
             column = ids[:, arc.seen]
+            if may_look(column) and bool(((column < -1) | (column >= size)).any()):
+                raise DomainError(
+                    f"Position {arc.seen} holds {column.tolist()}, but domain {domain!r} has values 0 to {size - 1}."
+                )
             hit = torch.arange(size, device=ids.device) == column[:, None]
             weights = (hit | (column == -1)[:, None]).to(grammar.dtype)
         else:

@@ -221,7 +221,8 @@ class _Builder:
                 edge, below = next(inner)
                 edges.append(Edge(self.label(below), edge.nodes))
                 nodes |= {name: rule.right.node(name) for name in edge.nodes}
-        note = left[len(item.name) :] if item.open != self.asked(item.source, item.target) or path.open else ""
+        plain = f"{item.name}[{item.source},{item.target}]"
+        note = "" if left == plain else left[len(item.name) :]
         name = f"{rule.name}[{','.join(map(str, path.states))}]{note}"
         fragment = Fragment(tuple(nodes.values()), tuple(edges), rule.right.externals)
         return Rule(name, left, fragment, template=rule.name)
