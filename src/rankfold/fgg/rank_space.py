@@ -59,6 +59,7 @@ class _Builder:
         self.taken = {label.name for label in g.labels}
         self.batched = {label.name for label in g.labels if label.is_batched}
         self.factors: dict[str, Factor] = {}
+        self.sources: dict[str, Factor] = {}
         self.waiting: list[tuple[str, _Side | Expression | None]] = []
 
     def grammar(self) -> Grammar:
@@ -173,8 +174,10 @@ class _Builder:
         return Edge(self.names[expression], (*above, *rest))
 
     def source(self, label: str) -> Factor:
-        found = self.g.factors.get(label)
-        return self.g.factor(label) if found is None else found
+        if label not in self.sources:
+            found = self.g.factors.get(label)
+            self.sources[label] = self.g.factor(label) if found is None else found
+        return self.sources[label]
 
     def inputs_of(self, seen: _Side, rule: Rule, above: tuple[str, ...]) -> list[tuple[str, tuple[object, ...]]]:
         """The factors of a side with the names of this rule's state and of the ranks above it."""
