@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from rankfold.cli import explain_grammar
+from rankfold.cli.explain_grammar import SUFFIX
 from rankfold.cli.model_of import add_options, find_device, model_folder, recipe_path
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
@@ -35,7 +37,8 @@ example:
   rankfold explain small-lhmm
   rankfold explain small-lhmm --set model.num_states=65536 --device cuda --precision bf16 --set train.memory=80
   rankfold explain runs/small --batch 16 --length 64 --json
-  rankfold explain rankpcfg-4500-9000-ptb --device cuda --batch 16 --length 40 --set train.memory=140"""
+  rankfold explain rankpcfg-4500-9000-ptb --device cuda --batch 16 --length 40 --set train.memory=140
+  rankfold explain g.fgg --length 40 --set N=30 --set P=60 --rank 16"""
 
 
 def add_to(commands: Any) -> None:
@@ -50,18 +53,25 @@ def add_to(commands: Any) -> None:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="RUN_OR_RECIPE", help="the folder of a run or model, or a recipe")
+    parser.add_argument(
+        "model", metavar="RUN_OR_RECIPE", help="the folder of a run or model, a recipe, or a grammar (a file .fgg)"
+    )
     add_settings(parser)
     parser.add_argument("--batch", type=int, default=8, help="sequences (default: 8)")
     parser.add_argument("--length", type=int, default=32, help="tokens of each (default: 32)")
     parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), help="of products (default: the recipe's)")
     parser.add_argument("--words", type=int, help=f"size of a recipe's vocabulary (default: {NUM_WORDS})")
+    parser.add_argument("--rank", type=int, help="grammars: factors of states are taken as given by parts of this rank")
     add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plans."""
+    if arguments.model.endswith(SUFFIX):
+        return explain_grammar.run(arguments)
+    if arguments.rank is not None:
+        raise DataError(f"--rank is for grammars (files {SUFFIX}), but {arguments.model} is none.")
     model = find_model(arguments.model, arguments.settings, arguments.words)
     # A plan for a device needs none: jobs are often planned where there is no GPU.
     device = "cuda" if arguments.device == "cuda" else find_device(arguments.device)

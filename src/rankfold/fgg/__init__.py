@@ -1,0 +1,78 @@
+"""Factor graph grammars: write a structure as text, get exact inference.
+
+A grammar (`grammar.py`) is read from text (`text.py`), conjoined with a query (`query.py`, `conjoin.py`), rewritten and
+summed. The names of the paper's definitions: 1 hypergraph (`Node`, `Edge`), 2 factor graph (`Domain`, `Factor`), 3
+fragment (`Fragment`), 4 hyperedge replacement grammar (`HRG`, `Rule`), 5 factor graph grammar (`Grammar`), 6 B-FGG
+(`why_not_b_fgg`). Read next: `hypergraph.py`.
+"""
+
+from rankfold.fgg.b_fgg import why_not_b_fgg
+from rankfold.fgg.conjoin import conjoin
+from rankfold.fgg.cost import Cost, cost
+from rankfold.fgg.decompose import decompose
+from rankfold.fgg.derivation import Derivation
+from rankfold.fgg.derivations import best, sample
+from rankfold.fgg.draw import to_dot, to_svg
+from rankfold.fgg.explain import explain
+from rankfold.fgg.factored import Factored
+from rankfold.fgg.grammar import Factor, Grammar
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.json import from_json, to_json
+from rankfold.fgg.library import library, library_names, library_text
+from rankfold.fgg.marginals import Marginals, marginals
+from rankfold.fgg.merge import merge
+from rankfold.fgg.plan import Plan, plan
+from rankfold.fgg.prune import pruned
+from rankfold.fgg.query import Query, automaton_query, string_query
+from rankfold.fgg.rank_space import rank_space
+from rankfold.fgg.recompose import recompose
+from rankfold.fgg.sum_product import count, sum_product
+from rankfold.fgg.text import format_rule, format_text, parse, read, write
+
+__all__ = [
+    "HRG",
+    "Cost",
+    "Derivation",
+    "Domain",
+    "Edge",
+    "Factor",
+    "Factored",
+    "Fragment",
+    "Grammar",
+    "Label",
+    "Marginals",
+    "Node",
+    "Plan",
+    "Query",
+    "Rule",
+    "automaton_query",
+    "best",
+    "conjoin",
+    "cost",
+    "count",
+    "decompose",
+    "explain",
+    "format_rule",
+    "format_text",
+    "from_json",
+    "library",
+    "library_names",
+    "library_text",
+    "marginals",
+    "merge",
+    "parse",
+    "plan",
+    "pruned",
+    "rank_space",
+    "read",
+    "recompose",
+    "sample",
+    "string_query",
+    "sum_product",
+    "to_dot",
+    "to_json",
+    "to_svg",
+    "why_not_b_fgg",
+    "write",
+]

@@ -1,0 +1,162 @@
+"""The conjunction of two grammars (Chiang and Riley 2020, section 4): derivations that both have, weights multiplied.
+
+Two rules conjoin when
+
+1. their external nodes have the same names and domains, in order;
+2. they have as many nonterminal edges, and the first of one attaches to the same nodes as the first of the other, and
+   so on, in the order in which they are written;
+3. nodes of one name have one domain, and are not observed as different values;
+4. the second rule names no template (`Rule.template`), or the first rule by its name.
+
+The result has the nodes of both, the factors of both, and pairs of nonterminals. Two grammars conjoin when some pair of
+their rules does; domains and factors of one name must be the same. What both papers ask, equal sets of nodes, is a
+special case: here a node that only factors touch may be in one of the two alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from rankfold.errors import DomainError
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.prune import derivable
+from rankfold.fgg.query import Query
+from rankfold.fgg.query_grammar import query_grammar
+
+
+def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
+    """The grammar of the derivations both have, without what takes part in none; see the module for when they conjoin.
+
+    A query takes the shape of `first` by itself. Where nothing is derived in common the result has no rules and its
+    sum is 0. Structures are cached: another batch of sentences of a length costs no more than its words.
+    """
+    other = query_grammar(first, second) if isinstance(second, Query) else second
+    structure = conjoin_structures(first.hrg, other.hrg)
+    for name in first.factors.keys() & other.factors.keys():
+        if first.factors[name] is not other.factors[name]:
+            raise DomainError(
+                f"Both grammars have a factor {name!r}, with different tensors.\n"
+                "  Rename one, or attach the same tensor to both; where both rules name it, it is multiplied twice."
+            )
+    for name in first.observed.keys() & other.observed.keys():
+        if first.observed[name] is not other.observed[name]:
+            raise DomainError(f"Both grammars have observed values {name!r}: a string is observed once.")
+    kept = {label.name for label in structure.labels}
+    factors = {name: factor for name, factor in {**first.factors, **other.factors}.items() if name in kept}
+    return Grammar(structure, factors, {**first.observed, **other.observed})
+
+
+@lru_cache(maxsize=256)
+def conjoin_structures(first: HRG, second: HRG) -> HRG:
+    """The conjunction of two structures; linear in the pairs of rules that conjoin."""
+    domains = _joined_domains(first, second)
+    terminals = _joined_terminals(first, second)
+    by_shape: dict[object, list[Rule]] = {}
+    for rule in second.rules:
+        by_shape.setdefault(_shape(second, rule), []).append(rule)
+    rules: list[Rule] = []
+    labels: dict[str, Label] = {}
+
+    def pair(one: str, two: str) -> str:
+        name = pair_name(first.label(one), second.label(two))
+        if name not in labels:
+            labels[name] = Label(name, first.label(one).type, False, origin=one, span=second.label(two).span)
+        return name
+
+    start = pair(first.start, second.start)
+    for one in first.rules:
+        for two in by_shape.get(_shape(first, one), ()):
+            if two.template not in (None, one.name):
+                continue
+            nodes = _joined_nodes(one, two)
+            if nodes is None:
+                continue
+            names = iter(
+                pair(a.label, b.label)
+                for a, b in zip(first.nonterminal_edges(one), second.nonterminal_edges(two), strict=True)
+            )
+            edges = [
+                edge if first.label(edge.label).is_terminal else Edge(next(names), edge.nodes)
+                for edge in one.right.edges
+            ]
+            fragment = Fragment(nodes, (*edges, *second.terminal_edges(two)), one.right.externals)
+            name = two.name if two.template == one.name else f"{one.name}[{two.name}]"
+            rules.append(Rule(name, pair(one.left, two.left), fragment, template=one.name))
+    if not rules and second.rules:
+        raise DomainError(
+            f"The grammars do not conjoin: {_reason(first, second)}\n"
+            "  Rules conjoin when external nodes and nonterminals' nodes have the same names and domains, in order."
+        )
+    return derivable(HRG(domains, (*terminals, *labels.values()), tuple(rules), start))
+
+
+def pair_name(one: Label, two: Label) -> str:
+    """The name of a pair of nonterminals: the second's own if it was made for the first, else `X[Y]`."""
+    return two.name if two.origin == one.name else f"{one.name}[{two.name}]"
+
+
+def _shape(hrg: HRG, rule: Rule) -> object:
+    """What must be equal for two rules to conjoin: external nodes and the nodes of nonterminals, with their domains."""
+
+    def typed(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        return tuple((name, rule.right.node(name).domain) for name in names)
+
+    return typed(rule.right.externals), tuple(typed(edge.nodes) for edge in hrg.nonterminal_edges(rule))
+
+
+def _joined_nodes(one: Rule, two: Rule) -> tuple[Node, ...] | None:
+    """The nodes of both, or None where a node has two domains or two values."""
+    nodes = {node.name: node for node in one.right.nodes}
+    for node in two.right.nodes:
+        other = nodes.get(node.name)
+        if other is None or other.observed is None:
+            if other is not None and other.domain != node.domain:
+                return None
+            nodes[node.name] = node
+        elif other.domain != node.domain or node.observed not in (None, other.observed):
+            return None
+    return tuple(nodes.values())
+
+
+def _joined_domains(first: HRG, second: HRG) -> tuple[Domain, ...]:
+    found = {domain.name: domain for domain in first.domains}
+    for domain in second.domains:
+        other = found.setdefault(domain.name, domain)
+        if other.size is None and domain.size is not None:
+            found[domain.name] = domain
+        elif domain.parts != other.parts or (domain.size is not None and domain.size != other.size):
+            raise DomainError(
+                f"The grammars have different domains {domain.name!r}: of {first.known_size(domain.name)} and "
+                f"{second.known_size(domain.name)} values.\n  Rename one of them."
+            )
+    return tuple(found.values())
+
+
+def _joined_terminals(first: HRG, second: HRG) -> Iterator[Label]:
+    found = {label.name: label for label in first.labels if label.is_terminal}
+    for label in second.labels:
+        if label.is_terminal and found.setdefault(label.name, label) != label:
+            raise DomainError(
+                f"The grammars have different factors {label.name!r}: over ({', '.join(found[label.name].type)}) and "
+                f"({', '.join(label.type)}).\n  Rename one of them."
+            )
+    return iter(tuple(found.values()))
+
+
+def _reason(first: HRG, second: HRG) -> str:
+    """Why the first two rules do not conjoin."""
+    one, two = first.rules[0], second.rules[0]
+    if two.template not in (None, one.name):
+        return f"rule {two.name!r} was made for a rule {two.template!r}, which the first grammar has not got."
+    if one.right.externals != two.right.externals:
+        return (
+            f"rule {one.name!r} has external nodes {one.right.externals}, rule {two.name!r} has {two.right.externals}."
+        )
+    a = [edge.nodes for edge in first.nonterminal_edges(one)]
+    b = [edge.nodes for edge in second.nonterminal_edges(two)]
+    if a != b:
+        return f"the nonterminals of rule {one.name!r} attach to {a}, those of rule {two.name!r} to {b}."
+    return f"nodes of one name in the rules {one.name!r} and {two.name!r} have different domains or values."

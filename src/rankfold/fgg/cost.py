@@ -1,0 +1,185 @@
+"""What a sum costs before it is taken: multiply-adds and bytes, rule by rule, of the contractions that will be done.
+
+Read next: `fgg/plan.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from rankfold.fgg.contraction import Axes, Contraction, plan_contraction
+from rankfold.fgg.derived import Derived
+from rankfold.fgg.factored import Factored
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.operands import FIRST_NODE, PARENT, SENTENCE, SPLIT, node_axes
+from rankfold.fgg.schedule import Group, cycle, group_of_rule, productive_rules, schedule
+
+
+@dataclass(frozen=True)
+class RuleCost:
+    """All uses of one rule in one sum."""
+
+    uses: int
+    steps: int  # how often its most costly step is taken: once a use, or once for all ways to split one nonterminal
+    multiply_adds: int
+    bytes: int  # of what is read and written by all steps
+    monomial: str  # its most costly step in the letters of the domains
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A sum's cost: by rule of the grammar before its query, and for factors that are derived, once a pass each."""
+
+    rules: Mapping[str, RuleCost]
+    derived: Mapping[str, RuleCost]
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of everything."""
+        return sum(own.multiply_adds for own in (*self.rules.values(), *self.derived.values()))
+
+    @property
+    def bytes(self) -> int:
+        """Of everything."""
+        return sum(own.bytes for own in (*self.rules.values(), *self.derived.values()))
+
+
+def cost(g: Grammar) -> Cost:
+    """Multiply-adds and bytes of one `sum_product(g)`, without rescaling; a gradient is about twice as much again.
+
+    After a query: of all its sentences, rules by their template. Of a recursive grammar: one use of every rule. Needs
+    sizes, no tensors.
+    """
+    item = g.dtype.itemsize
+    batch = g.batch or 1
+    groups = (
+        [group_of_rule(g.hrg, rule) for own in productive_rules(g.hrg).values() for rule in own]
+        if cycle(g.hrg)
+        else list(schedule(g.hrg).groups())
+    )
+    rules: dict[str, RuleCost] = {}
+    for group in groups:
+        plan, sizes = group_plan(g, group, batch)
+        own = _rule_cost(plan, sizes, item, len(group.rows), group.splits, _letters(group))
+        old = rules.get(group.template)
+        rules[group.template] = own if old is None else _sum(old, own)
+    made: dict[int, Contraction] = {}
+    derived: dict[str, RuleCost] = {}
+    for label in dict.fromkeys(label for group in groups for label, _ in group.factors):
+        factor = g.factors.get(label)
+        if isinstance(factor, Derived) and id(factor) not in made:
+            derived |= _derived_cost(label, factor, item, made)
+    return Cost(rules, derived)
+
+
+def group_plan(g: Grammar, group: Group, batch: int) -> tuple[Contraction, dict[int, int]]:
+    """The contraction that a run carries out for a group, and the sizes of its axes."""
+    axis_of = node_axes(group)
+    sizes = {PARENT: len(group.rows), SPLIT: group.splits, SENTENCE: batch}
+    sizes |= {axis_of[node.name]: g.size(node.domain) for node in group.nodes if node.observed is None}
+    each = (PARENT,) if group.splits == 1 else (PARENT, SPLIT)
+    inputs: list[Axes] = [
+        (*each, SENTENCE, *_distinct([axis_of[name] for name in nodes])) for _, nodes, _ in group.children
+    ]
+    for label, nodes in group.factors:
+        is_batched = g.label(label).is_batched
+        seen = [name for name in nodes if name in group.observed]
+        by_sentence = is_batched or any(_differs(g, group, name) for name in seen)
+        free = _distinct([axis_of[name] for name in nodes if name not in seen])
+        inputs.append(((*each,) if seen else ()) + ((SENTENCE,) if by_sentence else ()) + free)
+    present = {axis for own in inputs for axis in own}
+    inputs += [(axis,) for node, axis in axis_of.items() if axis not in present and node not in group.observed]
+    if group.splits > 1 and SPLIT not in present:
+        inputs.append((SPLIT,))
+    present = {axis for own in inputs for axis in own}
+    wanted = (PARENT, SENTENCE, *(axis_of[name] for name in group.externals))
+    output = tuple(axis for axis in wanted if axis in present)
+    used = {axis: sizes[axis] for axis in present}
+    return plan_contraction(inputs or [()], output, used), used
+
+
+def _differs(g: Grammar, group: Group, node: str) -> bool:
+    """Whether a node's observed value differs from sentence to sentence."""
+    cell = group.observed[node][0]
+    if isinstance(cell, int):
+        return False
+    table = g.observed.get(cell[0])
+    return table is None or table.ndim == 2
+
+
+def _distinct(axes: list[int]) -> Axes:
+    """The axes of a tensor whose repeated axes became diagonals: those come last."""
+    left = list(axes)
+    for axis in dict.fromkeys(axes):
+        while left.count(axis) > 1:
+            i = left.index(axis)
+            j = left.index(axis, i + 1)
+            left = [*(a for k, a in enumerate(left) if k not in (i, j)), axis]
+    return tuple(left)
+
+
+def _rule_cost(
+    plan: Contraction, sizes: Mapping[int, int], item: int, parents: int, splits: int, letters: Mapping[int, str]
+) -> RuleCost:
+    traffic = sum(
+        math.prod(sizes[a] for a in step.left_axes)
+        + math.prod(sizes[a] for a in step.right_axes) * (step.right is not None)
+        + step.out_entries
+        for step in plan.steps
+    )
+    worst = max(plan.steps, key=lambda step: step.multiply_adds, default=None)
+    axes = () if worst is None else dict.fromkeys((*worst.left_axes, *worst.right_axes))
+    names = sorted(letters[axis] for axis in axes if axis in letters)
+    steps = parents * (splits if SPLIT in axes else 1)
+    return RuleCost(parents * splits, steps, plan.multiply_adds, item * traffic, monomial(names))
+
+
+def monomial(names: list[str]) -> str:
+    """A product of domains, powers written as such: `N (N+P)^2`."""
+    found = []
+    for name in dict.fromkeys(names):
+        times = names.count(name)
+        text = f"({name})" if "+" in name else name
+        found.append(text if times == 1 else f"{text}^{times}")
+    return " ".join(found) or "1"
+
+
+def _letters(group: Group) -> dict[int, str]:
+    return {FIRST_NODE + k: node.domain for k, node in enumerate(group.nodes)}
+
+
+def _sum(a: RuleCost, b: RuleCost) -> RuleCost:
+    larger = a if a.multiply_adds >= b.multiply_adds else b
+    return RuleCost(
+        a.uses + b.uses, a.steps + b.steps, a.multiply_adds + b.multiply_adds, a.bytes + b.bytes, larger.monomial
+    )
+
+
+def _derived_cost(label: str, factor: Derived, item: int, made: dict[int, Contraction]) -> dict[str, RuleCost]:
+    """A derived factor and what it is derived of, each once."""
+    found: dict[str, RuleCost] = {}
+    axes: list[Axes] = []
+    sizes: dict[int, int] = {}
+    for k, (source, own) in enumerate(zip(factor.sources, factor.inputs, strict=True)):
+        if isinstance(source, Derived) and id(source) not in made:
+            found |= _derived_cost(f"{label}.{k}", source, item, made)
+        sizes |= dict(zip(own, shape_of(source), strict=True))
+        axes.append(tuple(dict.fromkeys(own)))
+    plan = made[id(factor)] = plan_contraction(axes, factor.output, sizes)
+    return found | {label: _rule_cost(plan, sizes, item, 1, 1, {})}
+
+
+def shape_of(source: Tensor | nn.Module | Factored) -> tuple[int, ...]:
+    """The shape of a factor; a module that is not derived must be called for it."""
+    if isinstance(source, Derived):
+        sizes: dict[int, int] = {}
+        for inner, own in zip(source.sources, source.inputs, strict=True):
+            sizes |= dict(zip(own, shape_of(inner), strict=True))
+        return tuple(sizes[axis] for axis in source.output)
+    if isinstance(source, nn.Module):
+        return tuple(source().shape)
+    return tuple(source.shape)

@@ -1,0 +1,119 @@
+"""Factors made of other factors by a sum of products: what merging and marginalising state nodes leaves behind.
+
+A derived factor is computed once a pass, when its value is needed, and autograd follows it to what it was made of.
+Read next: `fgg/rank_space.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.fgg.contraction import Axes, plan_contraction
+from rankfold.fgg.factored import Factored
+from rankfold.fgg.semirings import REAL, contracted
+
+BATCH = -1  # the axis of factors that lead with a batch
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A sum of products of labelled factors: axes numbered in order of appearance, those not in `output` summed.
+
+    Equal expressions are equal values, so that what is derived twice is made once and shares its label.
+    """
+
+    inputs: tuple[tuple[str, Axes], ...]
+    output: Axes
+
+    @classmethod
+    def of(cls, inputs: Iterable[tuple[str, Sequence[object]]], output: Sequence[object]) -> Expression:
+        """The expression with these names of axes, which may be anything hashable."""
+        number: dict[object, int] = {}
+        pairs = [(label, list(axes)) for label, axes in inputs]
+        for _, axes in pairs:
+            for axis in axes:
+                number.setdefault(axis, len(number))
+        return cls(
+            tuple((label, tuple(number[axis] for axis in axes)) for label, axes in pairs),
+            tuple(number[axis] for axis in output),
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one factor as it is."""
+        return len(self.inputs) == 1 and self.inputs[0][1] == self.output
+
+    @property
+    def name(self) -> str:
+        """The first factor's label with the others' in brackets."""
+        first, *rest = (label.replace("[", "(").replace("]", ")") for label, _ in self.inputs)
+        return f"{first}[{','.join(rest)}]" if rest else first
+
+
+class Derived(nn.Module):
+    """The tensor sum of the product of its sources over every axis that is not in the output.
+
+    `forward()` computes it, in the sources' dtype. `value(made)` shares what `made` holds already, by source, and adds
+    to it.
+    """
+
+    def __init__(self, sources: Sequence[Tensor | nn.Module | Factored], inputs: Sequence[Axes], output: Axes) -> None:
+        super().__init__()
+        self.sources = tuple(sources)
+        self.modules_of = nn.ModuleList(source for source in sources if isinstance(source, nn.Module))
+        self.inputs, self.output = tuple(inputs), output
+
+    def forward(self) -> Tensor:
+        """The tensor."""
+        return self.value({})
+
+    def value(self, made: dict[int, Tensor]) -> Tensor:
+        """The tensor; modules and derived factors that `made` has are not computed again."""
+        operands, axes = [], []
+        for source, own in zip(self.sources, self.inputs, strict=True):
+            tensor = value_of(source, made)
+            # An axis that comes twice is a diagonal.
+            distinct = tuple(dict.fromkeys(own))
+            if distinct != own:
+                tensor = torch.einsum(tensor, list(own), list(distinct))
+            operands.append(tensor)
+            axes.append(distinct)
+        sizes = {axis: n for own, x in zip(axes, operands, strict=True) for axis, n in zip(own, x.shape, strict=True)}
+        return contracted(plan_contraction(axes, self.output, sizes), operands, REAL)
+
+    @property
+    def kind(self) -> Tensor | nn.Module | Factored:
+        """A source, for its dtype and device."""
+        first = self.sources[0]
+        return first.kind if isinstance(first, Derived) else first
+
+
+def value_of(source: Tensor | nn.Module | Factored, made: dict[int, Tensor]) -> Tensor:
+    """The tensor of a factor, each module called once for all who share `made`."""
+    if isinstance(source, Tensor):
+        return source
+    if id(source) not in made:
+        if isinstance(source, Derived):
+            made[id(source)] = source.value(made)
+        else:
+            found = source.to_dense() if isinstance(source, Factored) else source()
+            made[id(source)] = found.to_dense() if isinstance(found, Factored) else found
+    return made[id(source)]
+
+
+def derive(
+    expression: Expression, sources: dict[str, Tensor | nn.Module | Factored], batched: set[str]
+) -> tuple[Tensor | nn.Module | Factored, bool]:
+    """The factor of an expression, and whether it leads with a batch because a source does."""
+    if expression.is_plain:
+        label = expression.inputs[0][0]
+        return sources[label], label in batched
+    labels = [label for label, _ in expression.inputs]
+    is_batched = any(label in batched for label in labels)
+    inputs = [(BATCH, *axes) if label in batched else axes for label, axes in expression.inputs]
+    output = (BATCH, *expression.output) if is_batched else expression.output
+    return Derived([sources[label] for label in labels], inputs, output), is_batched

@@ -1,0 +1,246 @@
+"""From statements to a grammar: names are looked up, domains inferred, parts of unions tied by inclusions.
+
+The domain of a node is written at it, or follows from a label it touches; the domains of a label are declared,
+written at the left side of its rules, or follow from nodes. Where a node of a union meets a label that wants one of
+its parts (or the other way round), a second node and an inclusion factor are put between. Read next: `text.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import DataError, ShapeError
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hypergraph import Cell, Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.inclusion import inclusion_label, is_inclusion
+from rankfold.fgg.infer import LabelDraft, RuleDraft, contains, infer_domains
+from rankfold.fgg.names import suggestion
+from rankfold.fgg.syntax import Argument, Atom, LabelLine, RuleLine, Statements
+from rankfold.fgg.tokens import Token, text_error
+
+
+def elaborate(lines: Statements) -> Grammar:
+    """The grammar of these statements."""
+    return _Elaboration(lines).grammar()
+
+
+class _Elaboration:
+    def __init__(self, lines: Statements) -> None:
+        self.lines = lines
+        self.domains: dict[str, Domain] = {}
+        self.labels: dict[str, LabelDraft] = {}
+        self.weights: dict[str, Tensor] = {}
+
+    def grammar(self) -> Grammar:
+        for line in self.lines.domains:
+            if line.name.text in self.domains:
+                raise text_error(line.name, f"domain {line.name.text!r} is declared twice.")
+            parts = tuple(part.text for part in line.parts)
+            self.domains[line.name.text] = Domain(
+                line.name.text, line.size, parts, line.values, line.kind == "observed", line.kind == "rank"
+            )
+        for line in self.lines.domains:
+            for part in line.parts:
+                self.known_domain(part)
+        for declared in self.lines.labels:
+            self.declare(declared)
+        if not self.lines.rules:
+            raise DataError("The text has no rule. A rule reads X(n) -> rule(n, l, r) Y(l) Y(r).")
+        for rule in self.lines.rules:
+            self.note_left(rule)
+        drafts = [self.draft(rule) for rule in self.lines.rules]
+        infer_domains(drafts, self.labels, self.domains)
+        counts: dict[str, int] = {}
+        rules = []
+        for draft in drafts:
+            left = draft.line.left.label.text
+            number = counts[left] = counts.get(left, 0) + 1
+            name = draft.line.name.text if draft.line.name else automatic_name(left, number)
+            rules.append(self.rule(draft, name))
+        labels = tuple(
+            Label(name, tuple(self.settled(label)), label.is_terminal, label.is_batched)
+            for name, label in self.labels.items()
+        )
+        start = self.lines.start or self.lines.rules[0].left.label
+        if start.text not in self.labels:
+            raise text_error(start, f"there is no label {start.text!r}. {suggestion(start.text, self.labels)}")
+        return Grammar(HRG(tuple(self.domains.values()), labels, tuple(rules), start.text), self.weights)
+
+    def known_domain(self, at: Token) -> str:
+        """The domain a token names; a union of known domains is made where it is named first."""
+        if at.text not in self.domains:
+            parts = at.text.split("+")
+            for part in parts:
+                if part not in self.domains or len(parts) == 1:
+                    raise text_error(at, f"there is no domain {part!r}. {suggestion(part, self.domains)}")
+            self.domains[at.text] = Domain(at.text, parts=tuple(parts))
+        return at.text
+
+    def declare(self, line: LabelLine) -> None:
+        name = line.name.text
+        if name in self.labels:
+            raise text_error(line.name, f"label {name!r} is declared twice.")
+        types: list[str | None] = [self.known_domain(at) for at in line.type]
+        self.labels[name] = LabelDraft(line.name, line.is_terminal, types, line.is_batched)
+        if line.weights is not None:
+            try:
+                self.weights[name] = torch.tensor(line.weights, dtype=torch.float64)
+            except (TypeError, ValueError) as wrong:
+                raise text_error(line.name, f"the rows of factor {name!r} are not equally long.") from wrong
+            sizes = [self.domains[domain].size for domain in types if domain is not None]
+            if self.weights[name].ndim != len(sizes) + line.is_batched:
+                raise ShapeError(
+                    f"line {line.name.line}, column {line.name.column}: factor {name!r} is written with shape "
+                    f"{tuple(self.weights[name].shape)}, but attaches to {len(sizes)} nodes."
+                )
+
+    def note_left(self, line: RuleLine) -> None:
+        """Note a nonterminal and what its left side says about its domains."""
+        at = line.left.label
+        if at.text not in self.labels:
+            if not at.text[0].isupper():
+                raise text_error(
+                    at,
+                    f"expected a nonterminal on the left side, found {at.text!r}; nonterminals begin with a capital "
+                    "letter or are declared by `symbol`.",
+                )
+            self.labels[at.text] = LabelDraft(at, False, [None] * len(line.left.arguments))
+        label = self.labels[at.text]
+        if label.is_terminal:
+            raise text_error(at, f"expected a nonterminal on the left side, but {at.text!r} is a factor.")
+        self.arity(line.left, label)
+        for position, argument in enumerate(line.left.arguments):
+            if argument.domain is not None:
+                domain = self.known_domain(argument.domain)
+                if label.type[position] not in (None, domain):
+                    raise text_error(
+                        argument.domain,
+                        f"{at.text!r} has domain {label.type[position]!r} here by an earlier line, found {domain!r}.",
+                    )
+                label.type[position] = domain
+
+    def arity(self, atom: Atom, label: LabelDraft) -> None:
+        if len(atom.arguments) != len(label.type):
+            raise text_error(
+                atom.label,
+                f"{atom.label.text!r} attaches to {len(label.type)} nodes (line {label.at.line}), found "
+                f"{len(atom.arguments)}.",
+            )
+
+    def note_right(self, atom: Atom) -> LabelDraft:
+        name = atom.label.text
+        if name not in self.labels:
+            if name[0].isupper():
+                raise text_error(
+                    atom.label,
+                    f"there is no rule for the nonterminal {name!r}. "
+                    f"{suggestion(name, [n for n, label in self.labels.items() if not label.is_terminal])}",
+                )
+            types: list[str | None] = [None] * len(atom.arguments)
+            if is_inclusion(name):
+                types = [self.known_domain(atom.label._replace(text=part)) for part in name[3:-1].split(",")]
+            self.labels[name] = LabelDraft(atom.label, True, types)
+        self.arity(atom, self.labels[name])
+        return self.labels[name]
+
+    def draft(self, line: RuleLine) -> RuleDraft:
+        written = frozenset(str(a.name) for atom in (line.left, *line.right) for a in atom.arguments)
+        draft = RuleDraft(line, written=written)
+        draft.externals = [self.note_node(draft, argument) for argument in line.left.arguments]
+        for argument in line.left.arguments:
+            if argument.observed is not None:
+                raise text_error(argument.at, "expected a node: the nodes of the left side are not observed.")
+        if len(set(draft.externals)) < len(draft.externals):
+            raise text_error(line.left.label, "expected distinct nodes on the left side.")
+        for atom in line.right:
+            self.note_right(atom)
+            draft.atoms.append((atom, [self.note_node(draft, argument) for argument in atom.arguments]))
+        return draft
+
+    def note_node(self, draft: RuleDraft, argument: Argument) -> str:
+        """Note a node by its name (a bare constant gets one) and what is written about it."""
+        name = argument.name
+        if name is None:
+            name = fresh_name("c", draft.first.keys() | draft.written)
+        domain = None if argument.domain is None else self.known_domain(argument.domain)
+        if name not in draft.first:
+            draft.first[name], draft.domain[name] = argument, domain
+        elif domain is not None:
+            if draft.domain[name] not in (None, domain):
+                raise text_error(
+                    argument.at, f"node {name!r} has domain {draft.domain[name]!r} before, found {domain!r}."
+                )
+            draft.domain[name] = domain
+        value = argument.observed
+        if value is not None and draft.observed.setdefault(name, value) != value:
+            raise text_error(argument.at, f"node {name!r} is observed twice, as different values.")
+        return name
+
+    def settled(self, label: LabelDraft) -> list[str]:
+        return [domain for domain in label.type if domain is not None]
+
+    def contains(self, union: str, part: str) -> bool:
+        return contains(self.domains, union, part)
+
+    def rule(self, draft: RuleDraft, name: str) -> Rule:
+        nodes = {node: Node(node, str(domain), self.value(draft, node)) for node, domain in draft.domain.items()}
+        edges: list[Edge] = []
+        for external, wanted in zip(draft.externals, self.labels[draft.line.left.label.text].type, strict=True):
+            if nodes[external].domain != wanted:
+                at = draft.first[external].at
+                raise text_error(at, f"node {external!r} has domain {nodes[external].domain!r}, expected {wanted!r}.")
+        for atom, names in draft.atoms:
+            attached = []
+            for position, node in enumerate(names):
+                wanted, found = str(self.labels[atom.label.text].type[position]), nodes[node].domain
+                if found != wanted:
+                    node = self.bridge(atom.arguments[position].at, atom, nodes, node, wanted, edges)
+                attached.append(node)
+            edges.append(Edge(atom.label.text, tuple(attached)))
+        fragment = Fragment(tuple(nodes.values()), tuple(edges), tuple(draft.externals))
+        return Rule(name, draft.line.left.label.text, fragment)
+
+    def bridge(self, at: Token, atom: Atom, nodes: dict[str, Node], node: str, wanted: str, edges: list[Edge]) -> str:
+        """A new node of the wanted domain, tied to the given one by an inclusion."""
+        found = nodes[node].domain
+        if not (self.contains(found, wanted) or self.contains(wanted, found)):
+            raise text_error(
+                at,
+                f"node {node!r} has domain {found!r}, but {atom.label.text!r} wants {wanted!r}; no union joins them.",
+            )
+        new = fresh_name(node, nodes)
+        nodes[new] = Node(new, wanted)
+        part, union = (wanted, found) if self.contains(found, wanted) else (found, wanted)
+        label = inclusion_label(part, union)
+        self.labels.setdefault(label.name, LabelDraft(at, True, list(label.type)))
+        edges.append(Edge(label.name, (new, node) if part == wanted else (node, new)))
+        return new
+
+    def value(self, draft: RuleDraft, node: str) -> int | Cell | None:
+        """The observed value of a node; a named value becomes its number."""
+        observed = draft.observed.get(node)
+        if not isinstance(observed, str):
+            return observed
+        at, domain = draft.first[node].at, self.domains[str(draft.domain[node])]
+        if observed not in domain.values:
+            raise text_error(
+                at, f"domain {domain.name!r} has no value {observed!r}. {suggestion(observed, domain.values)}"
+            )
+        return domain.values.index(observed)
+
+
+def automatic_name(left: str, number: int) -> str:
+    """The name of the number-th rule of a nonterminal, counted from 1."""
+    return f"{left}.{number}"
+
+
+def fresh_name(stem: str, taken: Collection[str]) -> str:
+    """The stem with the first number that makes it new."""
+    number = 1
+    while f"{stem}{number}" in taken:
+        number += 1
+    return f"{stem}{number}"

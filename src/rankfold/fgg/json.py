@@ -1,0 +1,200 @@
+"""The JSON of the `fggs` package (Chiang and Riley), to and from grammars.
+
+`grammar` holds terminals, nonterminals, start and rules, nodes by number; `interpretation` holds domains as lists
+of values and factors as nested lists of weights. Names of rules, parts of unions and the like are further keys,
+which `fggs` passes over. An observed node, which `fggs` does not know, is an ordinary one with one more factor
+`is[V,3]`, 1 at its value and else 0; read back, it is observed again, as a constant. Of a batch, one sentence is
+written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import DataError, UnsupportedError
+from rankfold.fgg.elaborate import automatic_name
+from rankfold.fgg.factored import Factored
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.inclusion import is_inclusion
+
+_VALUE = re.compile(r"is\[(.+),(\d+)\]")
+
+
+def to_json(grammar: Grammar, *, weights: bool = True, sentence: int | None = None) -> dict[str, Any]:
+    """The grammar as an object for `json.dump`; `weights`: with the tensors of its factors, written out.
+
+    `sentence`: which one of a batch; a whole batch has no JSON.
+    """
+    if grammar.batch is not None and sentence is None:
+        raise UnsupportedError(
+            "A grammar with a batch has no JSON.\n  Choose a sentence of it: to_json(g, sentence=0)."
+        )
+    hrg = grammar.hrg
+    observed = {name: table if table.ndim == 1 else table[sentence] for name, table in grammar.observed.items()}
+    rules = [_rule_to_json(observed, rule) for rule in hrg.rules]
+    values = {name for rule in rules for edge in rule["rhs"]["edges"] if _VALUE.fullmatch(name := edge["label"])}
+    terminals: dict[str, dict[str, Any]] = {}
+    for label in hrg.labels:
+        if label.is_terminal:
+            terminals[label.name] = {"type": list(label.type)}
+            if label.is_batched and sentence is None:
+                terminals[label.name]["batched"] = True
+    factors = {}
+    if weights:
+        names = [name for name in terminals if name in grammar.factors or _sized_inclusion(hrg, name)]
+        for name in names:
+            tensor = grammar.tensor(name)
+            factors[name] = _factor_to_json(tensor[sentence] if hrg.label(name).is_batched else tensor)
+    for name in sorted(values):
+        domain, value = _VALUE.fullmatch(name).groups()  # type: ignore[union-attr]
+        terminals[name] = {"type": [domain]}
+        factors[name] = _factor_to_json(torch.eye(hrg.size(domain))[int(value)])
+    return {
+        "grammar": {
+            "terminals": terminals,
+            "nonterminals": {label.name: {"type": list(label.type)} for label in hrg.labels if not label.is_terminal},
+            "start": hrg.start,
+            "order": [label.name for label in hrg.labels],
+            "rules": rules,
+        },
+        "interpretation": {
+            "domains": {domain.name: _domain_to_json(hrg, domain) for domain in hrg.domains},
+            "factors": factors,
+        },
+    }
+
+
+def from_json(found: Mapping[str, Any]) -> Grammar:
+    """The grammar of an object that `json.load` gave. Raises `DataError` naming the key that is missing or wrong."""
+    structure, numbers = _key(found, "grammar", dict), _key(found, "interpretation", dict)
+    described = _key(numbers, "domains", dict, where="interpretation")
+    labels: dict[str, Label] = {}
+    for kind in ("terminals", "nonterminals"):
+        for name, entry in _key(structure, kind, dict, where="grammar").items():
+            types = _key(entry, "type", list, where=f"grammar.{kind}.{name}")
+            batched = bool(entry.get("batched", False))
+            labels[name] = Label(name, tuple(map(str, types)), is_terminal=kind == "terminals", is_batched=batched)
+    names = dict.fromkeys([*described, *(name for label in labels.values() for name in label.type)])
+    domains = tuple(_domain_from_json(name, described.get(name, {})) for name in names)
+    rules: list[Rule] = []
+    counts: dict[str, int] = {}
+    for index, entry in enumerate(_key(structure, "rules", list, where="grammar")):
+        where = f"grammar.rules[{index}]"
+        left = _key(entry, "lhs", str, where=where)
+        number = counts[left] = counts.get(left, 0) + 1
+        right = _fragment_from_json(_key(entry, "rhs", dict, where=where), f"{where}.rhs")
+        rules.append(Rule(str(entry.get("name", automatic_name(left, number))), left, right))
+    order = {name: place for place, name in enumerate(structure.get("order", []))}
+    names_kept = sorted((name for name in labels if not _VALUE.fullmatch(name)), key=lambda n: order.get(n, len(order)))
+    kept = {name: labels[name] for name in names_kept}
+    factors: dict[str, Tensor | torch.nn.Module | Factored] = {}
+    for name, entry in _key(numbers, "factors", dict, where="interpretation").items():
+        if name in kept and not is_inclusion(name):
+            factors[name] = _weights(entry, f"interpretation.factors.{name}")
+    return Grammar(
+        HRG(domains, tuple(kept.values()), tuple(rules), _key(structure, "start", str, where="grammar")), factors
+    )
+
+
+def _rule_to_json(observed: Mapping[str, Tensor], rule: Rule) -> dict[str, Any]:
+    number = {node.name: index for index, node in enumerate(rule.right.nodes)}
+    edges = [{"attachments": [number[name] for name in e.nodes], "label": e.label} for e in rule.right.edges]
+    for node in rule.right.nodes:
+        value = node.observed
+        if isinstance(value, tuple):
+            name, index = value
+            if name not in observed:
+                raise UnsupportedError(
+                    f"The grammar observes {name!r}, which it has not got.\n  Call with_observed first."
+                )
+            value = int(observed[name][index])
+        if value is not None:
+            edges.append({"attachments": [number[node.name]], "label": f"is[{node.domain},{value}]"})
+    nodes = [{"label": node.domain, "id": node.name} for node in rule.right.nodes]
+    externals = [number[name] for name in rule.right.externals]
+    right = {"nodes": nodes, "edges": edges, "externals": externals}
+    return {"name": rule.name, "lhs": rule.left, "rhs": right}
+
+
+def _sized_inclusion(hrg: HRG, name: str) -> bool:
+    return is_inclusion(name) and all(hrg.known_size(domain) is not None for domain in hrg.label(name).type)
+
+
+def _domain_to_json(hrg: HRG, domain: Domain) -> dict[str, Any]:
+    size = hrg.known_size(domain.name)
+    entry: dict[str, Any] = {"class": "finite"}
+    if size is not None:
+        entry["values"] = list(domain.values) or list(range(size))
+    if domain.parts:
+        entry["parts"] = list(domain.parts)
+    if domain.is_observed:
+        entry["observed"] = True
+    if domain.is_rank:
+        entry["rank"] = True
+    return entry
+
+
+def _factor_to_json(tensor: Tensor) -> dict[str, Any]:
+    return {"function": "finite", "weights": tensor.detach().tolist()}
+
+
+def _domain_from_json(name: str, entry: Mapping[str, Any]) -> Domain:
+    if entry.get("class", "finite") != "finite":
+        raise DataError(f"interpretation.domains.{name}: the class is {entry['class']!r}, expected 'finite'.")
+    marks = bool(entry.get("observed", False)), bool(entry.get("rank", False))
+    if "parts" in entry:
+        return Domain(name, None, tuple(entry["parts"]), (), *marks)
+    values = entry.get("values")
+    named = () if values is None or values == list(range(len(values))) else tuple(map(str, values))
+    return Domain(name, None if values is None else len(values), (), named, *marks)
+
+
+def _fragment_from_json(right: Mapping[str, Any], where: str) -> Fragment:
+    entries = _key(right, "nodes", list, where=where)
+    names = [str(entry.get("id", f"n{index}")) for index, entry in enumerate(entries)]
+
+    def attached(numbers: list[int], place: str) -> tuple[str, ...]:
+        for number in numbers:
+            if not 0 <= number < len(names):
+                raise DataError(f"{place}: there is no node {number}; the fragment has {len(names)}.")
+        return tuple(names[number] for number in numbers)
+
+    edges, observed = [], {}
+    for index, entry in enumerate(_key(right, "edges", list, where=where)):
+        place = f"{where}.edges[{index}]"
+        label = _key(entry, "label", str, where=place)
+        nodes = attached(_key(entry, "attachments", list, where=place), place)
+        if value := _VALUE.fullmatch(label):
+            observed[nodes[0]] = int(value[2])
+        else:
+            edges.append(Edge(label, nodes))
+    nodes_found = tuple(
+        Node(name, _key(entry, "label", str, where=f"{where}.nodes"), observed.get(name))
+        for name, entry in zip(names, entries, strict=True)
+    )
+    return Fragment(nodes_found, tuple(edges), attached(list(right.get("externals", [])), f"{where}.externals"))
+
+
+def _weights(entry: Mapping[str, Any], where: str) -> Tensor:
+    if entry.get("function", "finite") != "finite":
+        raise DataError(f"{where}: the function is {entry['function']!r}, expected 'finite'.")
+    try:
+        return torch.tensor(_key(entry, "weights", object, where=where), dtype=torch.float64)
+    except (TypeError, ValueError) as wrong:
+        raise DataError(f"{where}.weights: expected nested lists of numbers, equally long: {wrong}.") from wrong
+
+
+def _key(entry: Any, key: str, kind: type, *, where: str = "") -> Any:
+    place = f"{where}.{key}" if where else key
+    if not isinstance(entry, Mapping) or key not in entry:
+        raise DataError(f"{place} is missing; the JSON of a factor graph grammar has it.")
+    if not isinstance(entry[key], kind):
+        raise DataError(f"{place} is a {type(entry[key]).__name__}, expected a {kind.__name__}.")
+    return entry[key]

@@ -1,0 +1,111 @@
+"""Posteriors by gradient: how often each nonterminal, rule, node and factor is used, over all derivations.
+
+Read next: `fgg/derivations.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import DomainError
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.run import Run
+from rankfold.fgg.schedule import schedule
+from rankfold.fgg.semirings import LOGS
+from rankfold.fgg.sum_product import log_z_of, solve, weights_of
+
+
+class Marginals(NamedTuple):
+    """Expected numbers of uses under the distribution of derivations, with a leading "b" where the grammar has a batch.
+
+    After a query most are probabilities: a nonterminal of the query is used once or not at all.
+    """
+
+    log_z: Tensor  # "" or "b"   float64
+    nonterminals: Mapping[str, Tensor]  # by label: over the values of its nodes
+    rules: Mapping[str, Tensor]  # by rule: ""
+    nodes: Mapping[tuple[str, str], Tensor]  # by rule and node, those asked for: over the node's values
+    factors: Mapping[str, Tensor]  # by label: of every entry, summed over the batch (expected counts)
+
+
+def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
+    """The posteriors of all nonterminals, rules and factors, and of these nodes, given as (rule, node).
+
+        E[uses of X at x] = psi_X[x] d log Z / d psi_X[x]
+
+    Cost: one sum and its gradient; with nodes a little more. Differentiable where a factor wants a gradient. All 0
+    where nothing has weight. Source: Eisner 2016, inside-outside by back-propagation.
+    """
+    asked = tuple(nodes)
+    _expect_nodes(g, asked)
+    plan = schedule(g.hrg)
+    weights = weights_of(g, plan)
+    tracked = torch.is_grad_enabled() and any(x.requires_grad for x in weights.values())
+    if not tracked:
+        weights = {label: x.detach().requires_grad_() for label, x in weights.items()}
+    with torch.enable_grad():
+        run = solve(g, (("*", None), *asked), weights=weights)
+        log_z = log_z_of(run)
+        blocks = [block for own in run.blocks.values() for block in own]
+        sources = [*blocks, *run.taps.values(), *weights.values()]
+        wanted = [x for x in sources if x.requires_grad]
+        total = torch.where(log_z > float("-inf"), log_z, 0.0).sum()
+        found: tuple[Tensor, ...] = ()
+        if total.requires_grad:
+            found = torch.autograd.grad(total, wanted, create_graph=tracked, allow_unused=True, materialize_grads=True)
+        grads = {id(x): grad for x, grad in zip(wanted, found, strict=False)}
+
+    def used(x: Tensor, *, is_log: bool) -> Tensor:
+        grad = grads.get(id(x))
+        out = torch.zeros_like(x) if grad is None else grad if is_log else grad * x
+        return out if tracked else out.detach()
+
+    def first(x: Tensor) -> Tensor:
+        return x if g.batch is not None else x[0]
+
+    def posterior(x: Tensor) -> Tensor:
+        return used(x, is_log=True)
+
+    is_log = run.arithmetic is LOGS
+    return Marginals(
+        first(log_z if tracked else log_z.detach()),
+        {name: first(used(block, is_log=is_log)[row]) for name, block, row in _rows(run)},
+        {rule: first(x[k]) for rule, k, x in _tapped(run, None, posterior)},
+        {
+            (rule, node): first(x[k])
+            for node in {node for _, node in asked}
+            for rule, k, x in _tapped(run, node, posterior)
+            if (rule, node) in asked
+        },
+        {label: used(x, is_log=False) for label, x in weights.items() if label},
+    )
+
+
+def _rows(run: Run) -> Iterable[tuple[str, Tensor, int]]:
+    """Every nonterminal with its block and its row there."""
+    for table, names in run.schedule.tables.items():
+        for block, begin in zip(run.blocks[table], run.begins[table], strict=True):
+            for row in range(len(block)):
+                yield names[begin + row], block, row
+
+
+def _tapped(run: Run, node: str | None, used: Callable[[Tensor], Tensor]) -> Iterable[tuple[str, int, Tensor]]:
+    for group in run.schedule.groups():
+        tap = run.taps.get((id(group), node))
+        if tap is not None:
+            posterior = used(tap)
+            for k, rule in enumerate(group.rules):
+                yield rule, k, posterior
+
+
+def _expect_nodes(g: Grammar, asked: tuple[tuple[str, str], ...]) -> None:
+    for rule, node in asked:
+        nodes = {own.name: own for own in g.hrg.rule(rule).right.nodes}
+        if node not in nodes:
+            raise DomainError(f"Rule {rule!r} has no node {node!r}; it has {', '.join(nodes)}.")
+        if nodes[node].observed is not None:
+            raise DomainError(f"Node {node!r} of rule {rule!r} is observed: its value is known.")

@@ -1,0 +1,166 @@
+"""Queries: what is asked of a grammar's strings, as a finite automaton whose arcs read one symbol each.
+
+A sentence is an automaton with one path; missing words are arcs that read anything; a regular constraint is any
+automaton. A query becomes a grammar only beside the grammar it is asked of (`query_grammar.py`): its rules take the
+shape of that grammar's rules, as conjunction wants it. Read next: `query_grammar.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import DomainError, ShapeError, may_look
+
+Word = str | int
+Bracket = tuple[int, int] | tuple[int, int, str]
+
+
+@dataclass(frozen=True)
+class Arc:
+    """A step of the automaton from one state to another, reading one symbol.
+
+    `seen`: the position of the sentence it reads, or None; `allowed`: whether an evidence factor says which symbols
+    it takes. With neither it reads anything.
+    """
+
+    source: int
+    target: int
+    seen: int | None = None
+    allowed: bool = False
+    is_batched: bool = False
+
+
+@dataclass(frozen=True)
+class QueryShape:
+    """The structure of a query without its words: equal for all sentences of a length, so caches go by it."""
+
+    num_states: int
+    initial: int
+    finals: tuple[int, ...]
+    arcs: tuple[Arc, ...]
+    brackets: frozenset[Bracket] = frozenset()
+    domain: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A query: its shape, the words a sentence has at its positions, and the words an arc allows.
+
+    `words` is "n" or "b n" nested tuples of words or ids, None where a word is missing; `allowed` holds for each
+    arc with evidence the words it takes, for each sentence of a batch where the arc is batched (None: any).
+    """
+
+    shape: QueryShape
+    words: Tensor | tuple[tuple[Word | None, ...], ...] | None = None
+    is_batch: bool = False
+    allowed: tuple[tuple[Word, ...], ...] = ()
+
+
+def string_query(
+    words: Sequence[Word | None] | Sequence[Sequence[Word | None]] | Tensor,  # "n" or "b n"
+    *,
+    domain: str | None = None,
+    brackets: Iterable[Bracket] = (),
+) -> Query:
+    """The query whose only strings are these sentences: one, or a batch of one length.
+
+    `words` are ids or, where the domain names its values, words; None (in tensors -1) is a missing word, which sums
+    over all. `domain`: the observed domain, needed where a grammar has several. `brackets`: spans `(i, j)`, words i
+    to j - 1, that every derivation must have as the words of one nonterminal, or `(i, j, "X")` as those of an X;
+    the same for a whole batch.
+    """
+    table, is_batch = _table(words)
+    length = table.shape[-1] if isinstance(table, Tensor) else len(table[0])
+    arcs = []
+    for position, missing in enumerate(_missing(table, length)):
+        if not any(missing):
+            arcs.append(Arc(position, position + 1, seen=position))
+        elif all(missing):
+            arcs.append(Arc(position, position + 1))
+        else:
+            arcs.append(Arc(position, position + 1, seen=position, allowed=True, is_batched=True))
+    required = frozenset(brackets)
+    for bracket in required:
+        if not 0 <= bracket[0] < bracket[1] <= length:
+            raise DomainError(
+                f"Bracket {bracket} is not a span of {length} words: (i, j) with 0 <= i < j <= {length} was expected."
+            )
+    shape = QueryShape(length + 1, 0, (length,), tuple(arcs), required, domain)
+    return Query(shape, table, is_batch)
+
+
+def automaton_query(
+    arcs: Iterable[tuple[int, int, Word | Iterable[Word] | None]],
+    *,
+    initial: int = 0,
+    finals: Iterable[int],
+    domain: str | None = None,
+) -> Query:
+    """The query whose strings are those a finite automaton accepts: arcs `(source, target, words)`, None for any word.
+
+    A string is weighed as often as the automaton has accepting paths for it: once if it is deterministic.
+    States are numbered from 0. Without a bound on the length the sum is a least fixed point.
+    """
+    taken: dict[tuple[int, int], set[Word] | None] = {}
+    for source, target, words in arcs:
+        if source < 0 or target < 0:
+            raise DomainError(f"Arc ({source}, {target}) names a negative state; states are numbered from 0.")
+        new = None if words is None else {words} if isinstance(words, str | int) else set(words)
+        old = taken.get((source, target), set())
+        if new is None or old is None:
+            taken[source, target] = None
+        else:
+            if new & old:
+                raise DomainError(
+                    f"Two arcs from {source} to {target} read {sorted(map(str, new & old))[0]!r}: name it once."
+                )
+            taken[source, target] = old | new
+    ends = tuple(sorted(set(finals)))
+    if not ends:
+        raise DomainError("The automaton has no final state, so it accepts nothing.\n  Name one: finals=[2].")
+    listed, allowed = [], []
+    for (source, target), words in sorted(taken.items()):
+        listed.append(Arc(source, target, allowed=words is not None))
+        if words is not None:
+            allowed.append(tuple(sorted(words, key=str)))
+    num_states = 1 + max([initial, *ends, *(max(pair) for pair in taken)])
+    return Query(QueryShape(num_states, initial, ends, tuple(listed), domain=domain), allowed=tuple(allowed))
+
+
+def _table(words: object) -> tuple[Tensor | tuple[tuple[Word | None, ...], ...], bool]:
+    """The sentences as an int64 tensor "n" or "b n", or as a tuple of sentences; and whether they are a batch."""
+    if isinstance(words, Tensor):
+        if words.dtype != torch.int64 or words.ndim not in (1, 2) or 0 in words.shape[:-1]:
+            raise ShapeError(
+                f"The words are {words.dtype} of shape {tuple(words.shape)}, but ids are int64 of shape (n,) or (b, n)."
+            )
+        return words, words.ndim == 2
+    if isinstance(words, str):
+        raise ShapeError(f"The words are one string, {words!r}; a sentence is a list of words: {words.split()!r}.")
+    sentences = list(words)  # type: ignore[call-overload]
+    is_batch = bool(sentences) and isinstance(sentences[0], list | tuple | Tensor)
+    rows = (
+        [tuple(row.tolist() if isinstance(row, Tensor) else row) for row in sentences]
+        if is_batch
+        else [tuple(sentences)]
+    )
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise ShapeError(
+            f"The sentences of the batch have lengths {lengths[0]} to {lengths[-1]}, but a query is of one length.\n"
+            "  Group sentences by length and ask once for each."
+        )
+    return tuple(rows), is_batch
+
+
+def _missing(table: Tensor | tuple[tuple[Word | None, ...], ...], length: int) -> list[list[bool]]:
+    """For each position, the sentences that miss their word there; none while values may not be looked at."""
+    if isinstance(table, Tensor):
+        found = (table if table.ndim == 2 else table[None]) == -1
+        rows = found.tolist() if may_look(table) else [[False] * length]
+        return [[bool(row[position]) for row in rows] for position in range(length)]
+    return [[row[position] is None for row in table] for position in range(length)]

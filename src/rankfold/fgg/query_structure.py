@@ -1,0 +1,249 @@
+"""The structure of a query's grammar: for each rule, the ways to share a path of the automaton out to its slots.
+
+The slots of a rule are its nonterminals and the symbols it emits, in the order in which its edges name them. A
+nonterminal `X[i,j]` derives what the automaton reads from state i to state j. Only items that are part of a whole
+derivation are made. Read next: `query_grammar.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from rankfold.errors import DomainError, UnsupportedError
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.names import suggestion
+from rankfold.fgg.query import Arc, QueryShape
+
+Labels = frozenset[str]
+_NONE: Labels = frozenset()
+
+
+class Slot(NamedTuple):
+    """A place of a rule that reads symbols: a nonterminal (its label) or an emitted symbol (its node)."""
+
+    name: str
+    is_symbol: bool
+
+
+class Item(NamedTuple):
+    """A nonterminal that derives what is read between two states; `open`: labels its brackets still ask for.
+
+    Required labels of one span are met along a chain of rules that do not read anything beside it, each item
+    closing its own.
+    """
+
+    name: str
+    source: int
+    target: int
+    open: Labels = _NONE
+
+
+class Path(NamedTuple):
+    """One use of a rule: the states around its slots, the item of each nonterminal, and what is open below it."""
+
+    states: tuple[int, ...]
+    items: tuple[Item, ...]
+    open: Labels
+
+
+@lru_cache(maxsize=256)
+def query_structure(hrg: HRG, shape: QueryShape) -> HRG:
+    """The structure of the query's grammar: cost linear in its rules, O(n^(k + 1)) for rules of k slots and n words."""
+    return _Builder(hrg, shape).build()
+
+
+def observed_domain(hrg: HRG, name: str | None) -> str:
+    """The domain whose nodes the query fixes."""
+    found = [domain.name for domain in hrg.domains if domain.is_observed]
+    if name is not None:
+        if name not in found:
+            raise DomainError(f"There is no observed domain {name!r}. {suggestion(name, found)}")
+        return name
+    if len(found) != 1:
+        raise DomainError(
+            f"The grammar has {len(found)} observed domains ({', '.join(found) or 'none'}), so say which.\n"
+            "  Declare one (observed V = 100), or pass domain=... to the query."
+        )
+    return found[0]
+
+
+def evidence_label(domain: str, arc: Arc) -> Label:
+    """The factor that says which symbols an arc takes."""
+    return Label(f"arc[{domain},{arc.source},{arc.target}]", (domain,), is_terminal=True, is_batched=arc.is_batched)
+
+
+class _Builder:
+    def __init__(self, hrg: HRG, shape: QueryShape) -> None:
+        self.hrg, self.shape = hrg, shape
+        self.domain = observed_domain(hrg, shape.domain)
+        self.slots = {rule.name: slots_of(hrg, rule, self.domain) for rule in hrg.rules}
+        self.steps: dict[int, list[Arc]] = {}
+        for arc in shape.arcs:
+            self.steps.setdefault(arc.source, []).append(arc)
+        self.found: dict[tuple[str, int], dict[Item, None]] = {}
+        self.labels: dict[str, Label] = {}
+        self.rules: list[Rule] = []
+        nonterminals = {label.name for label in hrg.labels if not label.is_terminal}
+        self.required: dict[tuple[int, int], Labels] = {}
+        for bracket in shape.brackets:
+            i, j = bracket[:2]
+            label = bracket[2] if len(bracket) == 3 else None
+            if label is not None and label not in nonterminals:
+                raise DomainError(f"Bracket {bracket} names {label!r}, which is not a nonterminal of the grammar.")
+            self.required[i, j] = self.required.get((i, j), _NONE) | ({label} if label is not None else _NONE)
+
+    def asked(self, source: int, target: int) -> Labels:
+        """The labels that brackets of exactly this span ask for."""
+        return self.required.get((source, target), _NONE)
+
+    def build(self) -> HRG:
+        self.find_items()
+        start, initial, finals = self.hrg.start, self.shape.initial, self.shape.finals
+        roots = [Item(start, initial, final, self.asked(initial, final)) for final in finals]
+        root = self.label(roots[0])
+        if len(finals) > 1:
+            root = f"{start}[{initial},*]"
+            self.labels = {root: Label(root, (), False, origin=start)}
+        done: set[Item] = set() if len(finals) > 1 else {roots[0]}
+        ahead: list[Item] = []
+        for item in roots:
+            if item in self.found.get((start, initial), ()):
+                ahead += self.write(item, root)
+        while ahead:
+            item = ahead.pop()
+            if item not in done:
+                done.add(item)
+                ahead += self.write(item, self.label(item))
+        return HRG(self.hrg.domains, tuple(self.labels.values()), tuple(self.rules), root)
+
+    def label(self, item: Item) -> str:
+        span = (item.source, item.target)
+        note = "" if item.open == self.asked(*span) else ";" + "+".join(sorted(item.open))
+        name = f"{item.name}[{item.source},{item.target}{note}]"
+        if name not in self.labels:
+            self.labels[name] = Label(name, self.hrg.label(item.name).type, False, origin=item.name, span=span)
+        return name
+
+    def find_items(self) -> None:
+        """All items that derive something, by nonterminal and first state; a least fixed point."""
+        forward = all(arc.source < arc.target for arc in self.shape.arcs)
+        changed = True
+        while changed:
+            changed = False
+            for state in reversed(range(self.shape.num_states)):
+                while self.extend(state):
+                    changed = True
+            # Where arcs only go up, what begins at a state needs nothing that begins before it: one pass is enough.
+            changed = changed and not forward
+
+    def extend(self, state: int) -> bool:
+        changed = False
+        for rule in self.hrg.rules:
+            found = self.found.setdefault((rule.left, state), {})
+            known = len(found)
+            for path in list(self.paths(rule, state)):
+                found[Item(rule.left, state, path.states[-1], path.open)] = None
+                if rule.left in self.asked(state, path.states[-1]):
+                    found[Item(rule.left, state, path.states[-1], path.open | {rule.left})] = None
+            changed = changed or len(found) > known
+        return changed
+
+    def paths(self, rule: Rule, state: int, target: int | None = None) -> Iterator[Path]:
+        """The uses of a rule that begins in `state` (and ends in `target`), brackets obeyed."""
+        slots = self.slots[rule.name]
+
+        def walk(states: tuple[int, ...], items: tuple[Item, ...]) -> Iterator[Path]:
+            if len(states) > len(slots):
+                if target in (None, states[-1]):
+                    below = self.open_below(slots, states, items)
+                    if below is not None:
+                        yield Path(states, items, below)
+                return
+            slot = slots[len(states) - 1]
+            if slot.is_symbol:
+                for arc in self.steps.get(states[-1], ()):
+                    yield from walk((*states, arc.target), items)
+            else:
+                for item in self.found.get((slot.name, states[-1]), ()):
+                    yield from walk((*states, item.target), (*items, item))
+
+        return walk((state,), ())
+
+    def open_below(self, slots: tuple[Slot, ...], states: tuple[int, ...], items: tuple[Item, ...]) -> Labels | None:
+        """The labels this use leaves open for its own span, or None where it breaks a bracket.
+
+        A bracket within the span, but not equal to it, must lie within a slot; a symbol is one only without a label.
+        """
+        span = (states[0], states[-1])
+        if not self.required:
+            return _NONE
+        for (i, j), labels in self.required.items():
+            if span[0] <= i and j <= span[1] and (i, j) != span:
+                inside = [k for k in range(len(slots)) if states[k] <= i and j <= states[k + 1]]
+                if not any(not (slots[k].is_symbol and labels) for k in inside):
+                    return None
+        below = _NONE
+        for item in items:
+            if (item.source, item.target) == span and span[0] < span[1]:
+                below = item.open
+            elif item.open != self.asked(item.source, item.target):
+                return None
+        return below
+
+    def write(self, item: Item, left: str) -> list[Item]:
+        """Add the rules of an item; returns the items they name."""
+        named: list[Item] = []
+        for rule in self.hrg.rules_of(item.name):
+            for path in self.paths(rule, item.source, item.target):
+                if path.open == item.open - {item.name}:
+                    self.rules.append(self.instance(rule, path, left, item))
+                    named += path.items
+        return named
+
+    def instance(self, rule: Rule, path: Path, left: str, item: Item) -> Rule:
+        """The query's rule for one use of a rule."""
+        nodes = {external: rule.right.node(external) for external in rule.right.externals}
+        edges = []
+        inner = iter(zip(self.hrg.nonterminal_edges(rule), path.items, strict=True))
+        for k, slot in enumerate(self.slots[rule.name]):
+            if slot.is_symbol:
+                arc = next(arc for arc in self.steps[path.states[k]] if arc.target == path.states[k + 1])
+                cell = (self.domain, arc.seen) if arc.seen is not None and not arc.allowed else None
+                nodes[slot.name] = Node(slot.name, self.domain, cell)
+                if arc.allowed:
+                    label = evidence_label(self.domain, arc)
+                    self.labels.setdefault(label.name, label)
+                    edges.append(Edge(label.name, (slot.name,)))
+            else:
+                edge, below = next(inner)
+                edges.append(Edge(self.label(below), edge.nodes))
+                nodes |= {name: rule.right.node(name) for name in edge.nodes}
+        plain = f"{item.name}[{item.source},{item.target}]"
+        note = "" if left == plain else left[len(item.name) :]
+        name = f"{rule.name}[{','.join(map(str, path.states))}]{note}"
+        fragment = Fragment(tuple(nodes.values()), tuple(edges), rule.right.externals)
+        return Rule(name, left, fragment, template=rule.name)
+
+
+def slots_of(hrg: HRG, rule: Rule, domain: str) -> tuple[Slot, ...]:
+    """The slots of a rule: nonterminals, and unobserved nodes of the observed domain, as its edges name them."""
+    slots: list[Slot] = []
+    for edge in rule.right.edges:
+        symbols = [
+            name
+            for name in dict.fromkeys(edge.nodes)
+            if rule.right.node(name).domain == domain and rule.right.node(name).observed is None
+        ]
+        whole = not hrg.label(edge.label).is_terminal
+        if symbols and (whole or set(symbols) & set(rule.right.externals)):
+            raise UnsupportedError(
+                f"Node {symbols[0]!r} of rule {rule.name!r} has the observed domain {domain!r}, but rules share it.\n"
+                "  A symbol belongs to one rule: pass it on by a node of a second domain and a factor that ties them."
+            )
+        if whole:
+            slots.append(Slot(edge.label, False))
+        slots += [Slot(name, True) for name in symbols if Slot(name, True) not in slots]
+    return tuple(slots)

@@ -1,0 +1,211 @@
+"""One pass over a schedule, level by level, in one arithmetic: the inside weights of every nonterminal.
+
+    psi_X[x] = sum over the rules of X, over the values of their inner nodes, of the product of factors and children
+
+These are equations 3 and 4. Read next: `fgg/sum_product.py`, which decides on the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rankfold.fgg.contraction import Contraction, plan_contraction
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.operands import (
+    PARENT,
+    SENTENCE,
+    SPLIT,
+    Operand,
+    by_rule,
+    distinct,
+    gather,
+    kept,
+    node_axes,
+    sliced,
+    values_of,
+)
+from rankfold.fgg.scaling import Scaling, num_terms, rows_in
+from rankfold.fgg.schedule import Block, Group, Schedule
+from rankfold.fgg.semirings import Arithmetic, contracted
+
+Tapped = Collection[tuple[str, str | None]]
+
+
+@dataclass
+class Run:
+    """The tables of one pass: of each its blocks, in order, "row b ...", the rows at which they begin, and scales.
+
+    `tapped` are rules ("*": all) and nodes of rules (None: the rule itself) through whose `taps`, tensors of ones, they
+    are multiplied: gradients of log Z there are posteriors.
+    """
+
+    grammar: Grammar
+    schedule: Schedule
+    arithmetic: Arithmetic
+    weights: Mapping[str, Tensor]
+    batch: int
+    tapped: Tapped = ()
+    blocks: dict[str, list[Tensor]] = field(default_factory=dict)
+    begins: dict[str, list[int]] = field(default_factory=dict)
+    scaling: Scaling = field(default_factory=Scaling)
+    taps: dict[tuple[int, str | None], Tensor] = field(default_factory=dict)
+    _lifted: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.like = self.arithmetic.lift(next(iter(self.weights.values())).detach())
+
+    def all(self) -> Run:
+        """The run, carried out."""
+        for level in self.schedule.levels:
+            for block in level:
+                self._block(block)
+        return self
+
+    def start(self) -> tuple[Tensor, Tensor]:  # "b" twice
+        """The value of the start symbol and the logarithm of its scale (0 without)."""
+        table, row = self.schedule.row_of[self.schedule.start]
+        here = row - self.begins[table][-1]
+        value = self.blocks[table][-1][here]
+        return value, self.scaling.scales[table][-1][here] if self.arithmetic.is_scaled else value.new_zeros(())
+
+    def _block(self, block: Block) -> None:
+        self.begins.setdefault(block.table, []).append(block.begin)
+        if self._is_copy(block):
+            self._copy(block)
+            return
+        shape = [self.grammar.size(domain) for domain in self.schedule.domains[block.table]]
+        num = block.end - block.begin
+        operands = [self._operands(group) for group in block.groups]
+        scale = None
+        if self.arithmetic.is_scaled:
+            scale = self.scaling.of_parents(block, [own[1] for own in operands], self.batch)
+        total: Tensor | None = None
+        for group, (own, log_scale) in zip(block.groups, operands, strict=True):
+            if scale is not None:
+                own = self.scaling.weighted(group, own, log_scale, scale, block)
+            found = self._contract(group, own, shape)
+            if len(group.rows) < num:
+                empty = self.arithmetic.zero(found, (num, *found.shape[1:]))
+                found = empty.index_copy(0, rows_in(group, block, found.device), found)
+            total = found if total is None else self.arithmetic.add(total, found)
+        if total is None:
+            total = self.arithmetic.zero(self.like, (num, self.batch, *shape))
+        if scale is not None:
+            terms = max((num_terms(group, self._sizes(group)) for group in block.groups), default=1.0)
+            total = self.scaling.rescaled(block, total, scale, terms)
+        self.blocks.setdefault(block.table, []).append(total)
+
+    def _is_copy(self, block: Block) -> bool:
+        """Whether every nonterminal of the block is one child and nothing else."""
+        if len(block.groups) != 1 or self.tapped:
+            return False
+        (group,) = block.groups
+        return (
+            group.splits == len(group.children) == 1
+            and not group.factors
+            and group.children[0][1] == group.externals
+            and len(group.nodes) == len(group.externals)
+        )
+
+    def _copy(self, block: Block) -> None:
+        (group,) = block.groups
+        value, scale = self._child(group, 0)
+        self.blocks.setdefault(block.table, []).append(value)
+        if scale is not None:
+            self.scaling.keep(block.table, scale)
+
+    def _child(self, group: Group, k: int) -> tuple[Tensor, Tensor | None]:  # "p*s b ...", "p*s b"
+        """What the k-th children of the group's rules gave, and the logarithms of their scales."""
+        table = group.children[k][0]
+        blocks = self.blocks[table]
+        how = gather(group, k, self.begins[table], blocks, self.like.device)
+        value = _taken(blocks, how.blocks, how.index_of)
+        if not self.arithmetic.is_scaled:
+            return value, None
+        return value, _taken(self.scaling.scales[table], how.blocks, how.index_of)
+
+    def _operands(self, group: Group) -> tuple[list[Operand], Tensor]:
+        """What the group multiplies, children first, and the logarithm of its scale, "p s b"."""
+        found: list[Operand] = []
+        device, axis_of = self.like.device, node_axes(group)
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        shape = (len(group.rows), group.splits, self.batch)
+        for k, (_, nodes, _) in enumerate(group.children):
+            child, scale = self._child(group, k)
+            own = by_rule(child, group, [SENTENCE, *(axis_of[node] for node in nodes)])
+            found.append(distinct(*own))
+            if scale is not None:
+                total = total + scale.reshape(shape)
+        values = {node: values_of(group, node, self.grammar.observed, device) for node in group.observed}
+        for label, nodes in group.factors:
+            weights, log_scale = self._factor(label)
+            is_batched = self.grammar.label(label).is_batched
+            found.append(sliced(weights, group, nodes, values, is_batched=is_batched))
+            total = total + log_scale
+        if self.tapped:
+            found += self._tap(group)
+        found += self._ones(group, found)
+        return found, total.expand(shape)
+
+    def _factor(self, label: str) -> tuple[Tensor, Tensor]:
+        """A factor in the arithmetic, its largest entry 1 if that is scaled, and the logarithm of its scale."""
+        if label not in self._lifted:
+            weights = self.weights[label]
+            log_scale = torch.zeros((), dtype=torch.float64, device=weights.device)
+            if self.arithmetic.is_scaled:
+                weights, log_scale = self.scaling.factor(weights)
+            self._lifted[label] = self.arithmetic.lift(weights), log_scale
+        return self._lifted[label]
+
+    def _tap(self, group: Group) -> list[Operand]:
+        """Ones for what a gradient is wanted of."""
+        found = []
+        wanted = {node for rule in group.rules for name, node in self.tapped if name in (rule, "*")}
+        domain_of = {node.name: node.domain for node in group.nodes}
+        for node in sorted(wanted, key=str):
+            size = [] if node is None else [self.grammar.size(domain_of[node])]
+            ones = self.arithmetic.one(self.like, (len(group.rules), self.batch, *size)).requires_grad_()
+            self.taps[id(group), node] = ones
+            axes = [SENTENCE] if node is None else [SENTENCE, node_axes(group)[node]]
+            found.append(by_rule(ones, group, axes))
+        return found
+
+    def _ones(self, group: Group, operands: list[Operand]) -> list[Operand]:
+        """Ones for nodes that no edge touches, and for equal rules: they are summed like all others."""
+        axes = {axis for operand in operands for axis in operand.axes}
+        found = []
+        for node, axis in zip(group.nodes, node_axes(group).values(), strict=True):
+            if axis not in axes and node.observed is None:
+                found.append(Operand(self.arithmetic.one(self.like, (self.grammar.size(node.domain),)), (axis,)))
+        if group.splits > 1 and SPLIT not in axes:
+            found.append(Operand(self.arithmetic.one(self.like, (group.splits,)), (SPLIT,)))
+        return found or ([] if operands else [Operand(self.arithmetic.one(self.like, ()), ())])
+
+    def _contract(self, group: Group, operands: list[Operand], shape: list[int]) -> Tensor:  # "p b ..."
+        inputs = tuple(operand.axes for operand in operands)
+
+        def make() -> tuple[Contraction, tuple[int, ...]]:
+            sizes = {axis: size for own in operands for axis, size in zip(own.axes, own.tensor.shape, strict=True)}
+            axis_of = node_axes(group)
+            wanted = (PARENT, SENTENCE, *(axis_of[node] for node in group.externals))
+            output = tuple(axis for axis in wanted if axis in sizes)
+            return plan_contraction(inputs, output, sizes), output
+
+        plan, output = kept(group, ("plan", inputs, self.batch), make)
+        found = contracted(plan, [operand.tensor for operand in operands], self.arithmetic)
+        for place, axis in enumerate((PARENT, SENTENCE)):
+            if axis not in output:
+                found = found.unsqueeze(place)
+        return found.expand(len(group.rows), self.batch, *shape)
+
+    def _sizes(self, group: Group) -> list[int]:
+        return [self.grammar.size(node.domain) for node in group.nodes if node.observed is None]
+
+
+def _taken(blocks: list[Tensor], used: tuple[int, ...], index: Tensor | None) -> Tensor:
+    whole = blocks[used[0]] if len(used) == 1 else torch.cat([blocks[k] for k in used])
+    return whole if index is None else whole.index_select(0, index)

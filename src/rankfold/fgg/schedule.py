@@ -1,0 +1,276 @@
+"""In which order the nonterminals of an acyclic grammar are summed: levels, and in each level groups of rules of
+one shape.
+
+After a query a grammar has a rule for every place a rule can be used. Those of one template that are summed at the
+same time differ in nothing but whose children they read and which words they see, so one contraction serves them
+all. Made once for a structure, whatever its numbers. Read next: `fgg/run.py`, which carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from rankfold.errors import UnsupportedError
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hypergraph import Cell, Fragment, Node, Rule
+
+Signature = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rules of one shape and one level: P parents with S rules each, rule p S + s is the s-th of parent p.
+
+    `rows` are the parents' rows in the table of `left`. Edges and nodes are those of the first rule; `children` has
+    for each nonterminal edge its table and the row of every rule, `observed` for each observed node its value or
+    cell of every rule.
+    """
+
+    left: str
+    rows: tuple[int, ...]
+    splits: int
+    nodes: tuple[Node, ...]
+    externals: tuple[str, ...]
+    children: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...]  # table, nodes, rows
+    factors: tuple[tuple[str, tuple[str, ...]], ...]  # label, nodes
+    observed: Mapping[str, tuple[int | Cell, ...]]
+    rules: tuple[str, ...]
+    template: str
+    made: dict[object, object] = field(default_factory=dict, compare=False)  # what a run derives from it, kept
+
+
+@dataclass(frozen=True)
+class Block:
+    """The nonterminals of one table that are summed in one level: rows `begin` to `end`."""
+
+    table: str
+    begin: int
+    end: int
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Everything about a sum that does not depend on numbers.
+
+    `tables` lists the nonterminals of each table by row; a table holds the nonterminals of one origin, in order of
+    level.
+    """
+
+    tables: Mapping[str, tuple[str, ...]]
+    row_of: Mapping[str, tuple[str, int]]  # table and row of a nonterminal
+    domains: Mapping[str, tuple[str, ...]]  # of a table's axes
+    levels: tuple[tuple[Block, ...], ...]
+    start: str
+
+    def groups(self) -> Iterator[Group]:
+        """All groups, in order."""
+        for level in self.levels:
+            for block in level:
+                yield from block.groups
+
+
+@lru_cache(maxsize=64)
+def schedule(hrg: HRG) -> Schedule:
+    """The order in which an acyclic grammar is summed; raises on one that is recursive.
+
+    Nonterminals that the start symbol does not reach, or that derive nothing, take no part. Cost: one visit of
+    every rule.
+    """
+    rules = productive_rules(hrg)
+    level_of = _levels(hrg, rules)
+    origins: dict[str, list[str]] = {}
+    for name in sorted(level_of, key=lambda name: level_of[name]):
+        origins.setdefault(_origin(hrg, name), []).append(name)
+    row_of = {name: (table, row) for table, names in origins.items() for row, name in enumerate(names)}
+    blocks: dict[tuple[int, str], list[str]] = {}
+    for table, names in origins.items():
+        for name in names:
+            blocks.setdefault((level_of[name], table), []).append(name)
+    levels: list[list[Block]] = [[] for _ in range(max(level_of.values(), default=-1) + 1)]
+    for (level, table), names in blocks.items():
+        begin = row_of[names[0]][1]
+        levels[level].append(Block(table, begin, begin + len(names), _groups(hrg, table, names, rules, row_of)))
+    return Schedule(
+        {table: tuple(names) for table, names in origins.items()},
+        row_of,
+        {table: hrg.label(names[0]).type for table, names in origins.items()},
+        tuple(map(tuple, levels)),
+        hrg.start,
+    )
+
+
+def productive_rules(hrg: HRG) -> dict[str, tuple[Rule, ...]]:
+    """The rules of every nonterminal that the start symbol reaches and that derive something."""
+    children = {rule.name: [edge.label for edge in hrg.nonterminal_edges(rule)] for rule in hrg.rules}
+    parents: dict[str, list[Rule]] = {}
+    missing = {rule.name: len(set(children[rule.name])) for rule in hrg.rules}
+    for rule in hrg.rules:
+        for label in set(children[rule.name]):
+            parents.setdefault(label, []).append(rule)
+    productive: set[str] = set()
+    waiting = [rule.left for rule in hrg.rules if not missing[rule.name]]
+    while waiting:
+        label = waiting.pop()
+        if label in productive:
+            continue
+        productive.add(label)
+        for rule in parents.get(label, ()):
+            missing[rule.name] -= 1
+            if not missing[rule.name]:
+                waiting.append(rule.left)
+    found: dict[str, tuple[Rule, ...]] = {}
+    waiting = [hrg.start]
+    while waiting:
+        label = waiting.pop()
+        if label in found:
+            continue
+        found[label] = tuple(rule for rule in hrg.rules_of(label) if all(x in productive for x in children[rule.name]))
+        waiting += [child for rule in found[label] for child in children[rule.name]]
+    return found
+
+
+def cycle(hrg: HRG) -> tuple[str, ...]:
+    """Nonterminals of which each needs the next and the last the first; empty for an acyclic grammar."""
+    rules = productive_rules(hrg)
+    state: dict[str, int] = {}
+    for root in rules:
+        if root in state:
+            continue
+        path, stack = [], [(root, iter(_needed(hrg, rules[root])))]
+        state[root] = 1
+        path.append(root)
+        while stack:
+            label, rest = stack[-1]
+            child = next(rest, None)
+            if child is None:
+                state[label] = 2
+                stack.pop()
+                path.pop()
+            elif state.get(child) == 1:
+                return tuple(path[path.index(child) :])
+            elif child not in state:
+                state[child] = 1
+                path.append(child)
+                stack.append((child, iter(_needed(hrg, rules[child]))))
+    return ()
+
+
+def _needed(hrg: HRG, rules: tuple[Rule, ...]) -> list[str]:
+    return list(dict.fromkeys(edge.label for rule in rules for edge in hrg.nonterminal_edges(rule)))
+
+
+def _levels(hrg: HRG, rules: Mapping[str, tuple[Rule, ...]]) -> dict[str, int]:
+    """0 for nonterminals that need no other, else one more than the highest they need."""
+    needs = {label: _needed(hrg, own) for label, own in rules.items()}
+    users: dict[str, list[str]] = {}
+    for label, children in needs.items():
+        for child in children:
+            users.setdefault(child, []).append(label)
+    left = {label: len(children) for label, children in needs.items()}
+    ready = [label for label, count in left.items() if not count]
+    found: dict[str, int] = {}
+    while ready:
+        label = ready.pop()
+        found[label] = 1 + max((found[child] for child in needs[label]), default=-1)
+        for user in users.get(label, ()):
+            left[user] -= 1
+            if not left[user]:
+                ready.append(user)
+    if len(found) < len(rules):
+        around = cycle(hrg)
+        raise UnsupportedError(
+            f"The grammar is recursive: {' needs '.join((*around, around[0]))}.\n"
+            "  Conjoin it with a query first: conjoin(g, string_query(words)). Only sums have a least fixed point."
+        )
+    return found
+
+
+def _origin(hrg: HRG, name: str) -> str:
+    """The table of a nonterminal: instances of one label of one type share theirs."""
+    label = hrg.label(name)
+    return name if label.origin is None else f"{label.origin}({', '.join(label.type)})"
+
+
+def _groups(
+    hrg: HRG,
+    table: str,
+    names: list[str],
+    rules: Mapping[str, tuple[Rule, ...]],
+    row_of: Mapping[str, tuple[str, int]],
+) -> tuple[Group, ...]:
+    """The rules of these nonterminals by shape, and by how many of that shape a nonterminal has."""
+    by_shape: dict[Signature, dict[str, list[Rule]]] = {}
+    for name in names:
+        for rule in rules[name]:
+            by_shape.setdefault(_signature(hrg, rule, row_of), {}).setdefault(name, []).append(rule)
+    groups = []
+    for parents in by_shape.values():
+        for splits in sorted({len(own) for own in parents.values()}):
+            chosen = {name: own for name, own in parents.items() if len(own) == splits}
+            flat = [rule for own in chosen.values() for rule in own]
+            groups.append(_group(hrg, table, [row_of[name][1] for name in chosen], splits, flat, row_of))
+    return tuple(groups)
+
+
+def _signature(hrg: HRG, rule: Rule, row_of: Mapping[str, tuple[str, int]]) -> Signature:
+    """What two rules must share to be summed in one contraction."""
+    place = {node.name: k for k, node in enumerate(rule.right.nodes)}
+    return (
+        rule.template,
+        tuple((node.domain, _kind(node)) for node in rule.right.nodes),
+        tuple(
+            (row_of[edge.label][0] if edge.label in row_of else edge.label, tuple(place[name] for name in edge.nodes))
+            for edge in rule.right.edges
+        ),
+        tuple(place[name] for name in rule.right.externals),
+    )
+
+
+def _kind(node: Node) -> str | bool:
+    """Which table of observed values a node reads, or whether it is a constant."""
+    return node.observed[0] if isinstance(node.observed, tuple) else node.observed is not None
+
+
+def _group(
+    hrg: HRG, table: str, rows: list[int], splits: int, rules: list[Rule], row_of: Mapping[str, tuple[str, int]]
+) -> Group:
+    first: Fragment = rules[0].right
+    nonterminal = [k for k, edge in enumerate(first.edges) if not hrg.label(edge.label).is_terminal]
+    return Group(
+        table,
+        tuple(rows),
+        splits,
+        first.nodes,
+        first.externals,
+        tuple(
+            (
+                row_of[first.edges[k].label][0],
+                first.edges[k].nodes,
+                tuple(row_of[rule.right.edges[k].label][1] for rule in rules),
+            )
+            for k in nonterminal
+        ),
+        tuple((edge.label, edge.nodes) for k, edge in enumerate(first.edges) if k not in nonterminal),
+        {
+            node.name: tuple(_observed(rule, k) for rule in rules)
+            for k, node in enumerate(first.nodes)
+            if node.observed is not None
+        },
+        tuple(rule.name for rule in rules),
+        rules[0].template or rules[0].name,
+    )
+
+
+def group_of_rule(hrg: HRG, rule: Rule) -> Group:
+    """A rule as a group of its own, for what is asked of rules one by one; rows mean nothing."""
+    row_of = {edge.label: (edge.label, 0) for edge in hrg.nonterminal_edges(rule)}
+    return _group(hrg, rule.left, [0], 1, [rule], row_of)
+
+
+def _observed(rule: Rule, k: int) -> int | Cell:
+    value = rule.right.nodes[k].observed
+    assert value is not None  # rules of one shape observe the same nodes
+    return value

@@ -1,0 +1,221 @@
+"""The sum-product of a grammar (equation 2): the total weight of all derivations and all assignments of values to
+their nodes.
+
+Read next: `fgg/marginals.py`, `fgg/derivations.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import DomainError, UnsupportedError, may_look, same_kind
+from rankfold.fgg.derived import Derived, value_of
+from rankfold.fgg.fixed_point import fixed_point
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.recompose import recompose
+from rankfold.fgg.run import Run, Tapped
+from rankfold.fgg.schedule import Schedule, cycle, productive_rules, schedule
+from rankfold.fgg.semirings import LOGS, MAX, REAL, SCALED, SUPPORT, Arithmetic, Counting, Semiring
+from rankfold.numerics.log_space import log_weights
+
+INT64 = 2**63
+
+
+def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
+    """The sum over all derivations and assignments of the product of their factors, in one of four semirings.
+
+    - "log": log Z, float64. Products are scaled, in the factors' dtype; where an entry may have lost digits by
+      underflow that no factor of exactly 0 explains, the sum is repeated in float64, then in logarithms. -inf means
+      that nothing has weight, with zero gradients.
+    - "real": Z itself, which may underflow.
+    - "max": the logarithm of the largest weight of any derivation with an assignment. Not differentiable; see `best`.
+    - "counting": how many derivations with an assignment have any weight, exactly, int64; see `count` beyond 2^63.
+
+    Differentiable ("log", "real") in every factor, twice, right where weights are exactly 0. Acyclic grammars, as
+    they are after a query; for others see `fixed_point`. Cost: `cost(g)`. Memory: a row for every nonterminal of
+    the query, and for gradients what was read of them. Source: Chiang and Riley 2020, theorem 15; equations 3 and 4
+    of Yang, Liu, Tu 2022.
+    """
+    if semiring not in get_args(Semiring):
+        raise UnsupportedError(
+            f"semiring={semiring!r} is unknown; there are {', '.join(map(repr, get_args(Semiring)))}."
+        )
+    if semiring == "counting":
+        counts = count(g)
+        top = max(counts) if isinstance(counts, list) else counts
+        if top >= INT64:
+            raise DomainError(f"The count is {top}, beyond int64.\n  `count(g)` gives it as a Python integer.")
+        return torch.tensor(counts, device=g.device)
+    if semiring == "max":
+        g = recompose(g, "the maximum")
+        return _shaped(g, solve_plain(g, MAX).start()[0])
+    if is_recursive(g.hrg):
+        z = fixed_point(g, tensors_of(g, labels_in_use(g.hrg)))
+        return _shaped(g, z if semiring == "real" else log_weights(z))
+    if semiring == "real":
+        return _shaped(g, solve_plain(g, REAL).start()[0])
+    return _shaped(g, log_z_of(solve(g)))
+
+
+def count(g: Grammar) -> int | list[int]:
+    """How many derivations with an assignment have any weight, exactly, as Python integers: one, or one for each
+    sentence.
+
+    By residues modulo primes small enough that float64 holds every sum, as many as the logarithm of the count asks for.
+    """
+    g = recompose(g, "counting")
+    _expect_finite(g, "counting")
+    weights = {label: (x != 0).double() for label, x in weights_of(g, schedule(g.hrg)).items()}
+    plan = schedule(g.hrg)
+    batch = g.batch or 1
+    with torch.no_grad():
+        log_counts = log_z_of(_sound(g, plan, weights, batch, ()))
+        bits = max(0.0, float(log_counts.max()) / math.log(2.0))
+        # Every number that is added up is below the modulus squared, and so many are added up at most:
+        terms = max((_longest_sum(g, plan), 2.0))
+        primes = _primes(math.isqrt(int(2**53 / terms)), bits + 2.0)
+        residues = [_run(g, plan, Counting(prime), weights, batch).start()[0].long().tolist() for prime in primes]
+    counts = [_from_residues(found, primes) for found in zip(*residues, strict=True)]
+    return counts if g.batch is not None else counts[0]
+
+
+def solve(g: Grammar, tapped: Tapped = (), *, weights: dict[str, Tensor] | None = None) -> Run:
+    """A sound pass in scaled arithmetic or, where there is none, in logarithms; autograd follows it."""
+    plan = schedule(g.hrg)
+    return _sound(g, plan, weights_of(g, plan) if weights is None else weights, g.batch or 1, tapped)
+
+
+def solve_plain(g: Grammar, arithmetic: Arithmetic, tapped: Tapped = ()) -> Run:
+    """A pass in this arithmetic."""
+    plan = schedule(g.hrg)
+    return _run(g, plan, arithmetic, weights_of(g, plan), g.batch or 1, tapped)
+
+
+def log_z_of(run: Run) -> Tensor:  # "b"   float64
+    """The logarithm of the start symbol's weight; NaN where a captured pass could not vouch for it."""
+    value, scale = run.start()
+    if run.arithmetic is LOGS:
+        return value
+    out = log_weights(value.double()) + scale
+    if run.arithmetic.is_scaled and not may_look(value):
+        return torch.where(run.scaling.is_sound(), out, float("nan"))
+    return out
+
+
+def weights_of(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
+    """The tensors of all factors that a schedule uses, each made once."""
+    return tensors_of(g, dict.fromkeys(label for group in plan.groups() for label, _ in group.factors))
+
+
+def tensors_of(g: Grammar, labels: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of these factors, each made once; raises unless they are of one dtype and device."""
+    made: dict[int, Tensor] = {}
+    found = {label: tensor_of(g, label, made) for label in labels}
+    if not found:
+        return {"": torch.ones((), dtype=g.dtype, device=g.device)}
+    first = next(iter(found))
+    same_kind(found[first], f"factor {first!r}", {f"factor {label!r}": x for label, x in found.items()})
+    return found
+
+
+def labels_in_use(hrg: HRG) -> list[str]:
+    """The factors of all rules that take part in a derivation."""
+    rules = [rule for own in productive_rules(hrg).values() for rule in own]
+    return list(dict.fromkeys(edge.label for rule in rules for edge in hrg.terminal_edges(rule)))
+
+
+@lru_cache(maxsize=256)
+def is_recursive(hrg: HRG) -> bool:
+    """Whether a nonterminal can derive itself, so that there are derivations without end to their number."""
+    return bool(cycle(hrg))
+
+
+def _expect_finite(g: Grammar, what: str) -> None:
+    if is_recursive(g.hrg):
+        around = cycle(g.hrg)
+        raise DomainError(
+            f"The sum is infinite: {what} a grammar in which {' needs '.join((*around, around[0]))} has no end.\n"
+            "  Conjoin it with a query first: conjoin(g, string_query(words))."
+        )
+
+
+def tensor_of(g: Grammar, label: str, made: dict[int, Tensor]) -> Tensor:
+    """A factor's tensor; what `made` has is not computed again."""
+    factor = g.factors.get(label)
+    return value_of(factor, made) if isinstance(factor, Derived) else g.tensor(label)
+
+
+def _shaped(g: Grammar, x: Tensor) -> Tensor:  # "b" -> "" where the grammar has no batch
+    return x if g.batch is not None else x[0]
+
+
+def _run(
+    g: Grammar, plan: Schedule, arithmetic: Arithmetic, weights: dict[str, Tensor], batch: int, tapped: Tapped = ()
+) -> Run:
+    return Run(g, plan, arithmetic, weights, batch, tapped).all()
+
+
+def _sound(g: Grammar, plan: Schedule, weights: dict[str, Tensor], batch: int, tapped: Tapped) -> Run:
+    """The first of float32, float64 and logarithms that loses nothing."""
+    dtype = next(iter(weights.values())).dtype
+    for wide in (torch.float32, torch.float64):
+        if wide == torch.float32 and dtype == torch.float64:
+            continue
+        own = weights if wide == dtype else {label: x.to(wide) for label, x in weights.items()}
+        run = _run(g, plan, SCALED, own, batch, tapped)
+        sound = run.scaling.is_sound()
+        if not may_look(sound) or bool(sound) or _explained(run):
+            return run
+    return _run(g, plan, LOGS, {label: x.double() for label, x in weights.items()}, batch, tapped)
+
+
+@torch.no_grad()
+def _explained(run: Run) -> bool:
+    """Whether every entry that may have lost digits is 0 because of factors that are exactly 0."""
+    if any(map(bool, run.scaling.lost)):
+        return False
+    here = _run(run.grammar, run.schedule, SUPPORT, {k: x.detach() for k, x in run.weights.items()}, run.batch)
+    places = {(table, begin): k for table, begins in here.begins.items() for k, begin in enumerate(begins)}
+    for table, begin, value, least in run.scaling.unscaled:
+        if bool(((value < least) & (here.blocks[table][places[table, begin]] > 0)).any()):
+            return False
+    return True
+
+
+def _longest_sum(g: Grammar, plan: Schedule) -> float:
+    """No fewer than the terms of any sum in any step."""
+    found = 1.0
+    for group in plan.groups():
+        sizes = [g.size(node.domain) for node in group.nodes if node.observed is None]
+        found = max(found, float(math.prod(sizes)) * group.splits)
+    return found
+
+
+def _primes(below: int, bits: float) -> list[int]:
+    """Primes, the largest below a number first, whose product has more than so many bits."""
+    found: list[int] = []
+    have, candidate = 0.0, below
+    while have <= bits:
+        candidate -= 1
+        if candidate < 2:
+            raise UnsupportedError("A fragment of this grammar is too large to be counted exactly.")
+        if all(candidate % k for k in range(2, math.isqrt(candidate) + 1)):
+            found.append(candidate)
+            have += math.log2(candidate)
+    return found
+
+
+def _from_residues(residues: tuple[int, ...], primes: list[int]) -> int:
+    """The number below the product of the primes with these residues (Chinese remainder theorem)."""
+    found, modulus = 0, 1
+    for residue, prime in zip(residues, primes, strict=True):
+        found += modulus * ((residue - found) * pow(modulus, -1, prime) % prime)
+        modulus *= prime
+    return found

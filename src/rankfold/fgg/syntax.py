@@ -1,0 +1,261 @@
+"""From tokens to statements: the text language's syntax, before any name is looked up. Read next: `text.py`.
+
+domain N = 5                               a domain and its size; `domain N` leaves the size open
+domain M = N + P                           a union
+observed V = "the" "dog" "barks"           a domain whose nodes are the symbols of a string; values may have names
+rank R = 16                                a domain whose values are the terms of a factored tensor
+factor rule: N, M, M                       a factor and its domains; may end with `batched`, or = [[0.5, 1], [0, 2]]
+symbol X: N                                a nonterminal and its domains
+start S                                    else the left side of the first rule
+X(n: N) -> rule(n, l, r) Y(l) Y(r)         a rule; `1` or nothing is an empty right side, | begins an alternative
+split: X(n) -> rule(n, l, r) Y(l) Y(r)     a rule with a name
+X(n) -> emit(n, "the")                     a constant; also emit(n, 0), emit(n, w = 0), emit(n, w = V[3])
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from rankfold.fgg.hypergraph import Cell
+from rankfold.fgg.tokens import Token, text_error, tokens
+
+
+@dataclass(frozen=True)
+class DomainLine:
+    """A declaration of a domain, its kind the word it begins with: a size, named values, or the parts of a union."""
+
+    name: Token
+    kind: str
+    size: int | None = None
+    values: tuple[str, ...] = ()
+    parts: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True)
+class LabelLine:
+    """A declaration of a factor or a nonterminal; `weights` are nested lists."""
+
+    name: Token
+    is_terminal: bool
+    type: tuple[Token, ...]
+    is_batched: bool = False
+    weights: object = None
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A node as it is written in an edge; `name` is None for a bare constant."""
+
+    at: Token
+    name: str | None
+    domain: Token | None = None
+    observed: int | str | Cell | None = None
+
+
+@dataclass(frozen=True)
+class Atom:
+    """An edge as it is written."""
+
+    label: Token
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class RuleLine:
+    """A rule as it is written."""
+
+    name: Token | None
+    left: Atom
+    right: tuple[Atom, ...]
+
+
+@dataclass
+class Statements:
+    """The statements of a text by kind, in order."""
+
+    domains: list[DomainLine] = field(default_factory=list)
+    labels: list[LabelLine] = field(default_factory=list)
+    rules: list[RuleLine] = field(default_factory=list)
+    start: Token | None = None
+
+
+def statements(text: str) -> Statements:
+    """The statements of a text. Raises `DataError` naming line, column and what was expected."""
+    return _Reader(text).read()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.tokens = list(tokens(text))
+        self.at = 0
+        self.found = Statements()
+
+    @property
+    def here(self) -> Token:
+        return self.tokens[self.at]
+
+    def next_is(self, *kinds: str) -> bool:
+        return self.here.kind in kinds
+
+    def word(self, *words: str) -> bool:
+        """Whether the next token is one of these words and begins a declaration: a name follows."""
+        return self.next_is("name") and self.here.text in words and self.tokens[self.at + 1].kind == "name"
+
+    def take(self, kind: str, expected: str) -> Token:
+        token = self.here
+        if token.kind != kind:
+            raise text_error(token, f"expected {expected}, found {token.shown}.")
+        self.at += 1
+        return token
+
+    def read(self) -> Statements:
+        while not self.next_is("end of text"):
+            if self.next_is("end of line"):
+                self.at += 1
+            elif self.word("domain", "observed", "rank"):
+                self.domain()
+            elif self.word("factor", "symbol"):
+                self.label()
+            elif self.word("start"):
+                self.start()
+            else:
+                self.rule()
+        return self.found
+
+    def end(self, expected: str) -> None:
+        self.take("end of line", f"{expected} or the end of the line")
+
+    def domain(self) -> None:
+        kind = self.take("name", "a declaration").text
+        name = self.take("name", "the name of a domain")
+        size, values, parts = None, [], []
+        if self.next_is("="):
+            self.at += 1
+            if self.next_is("string"):
+                while self.next_is("string"):
+                    values.append(str(json.loads(self.take("string", "a value").text)))
+                size = len(values)
+            elif self.next_is("number"):
+                size = self.whole_number("a size", 1)
+            else:
+                parts = self.union("a size, values in quotes, or domains joined by +")
+        self.end("+" if parts else "=" if size is None else "a value" if values else ";")
+        self.found.domains.append(DomainLine(name, kind, size, tuple(values), tuple(parts)))
+
+    def union(self, expected: str) -> list[Token]:
+        parts = [self.take("name", expected)]
+        while self.next_is("+"):
+            self.at += 1
+            parts.append(self.take("name", "a domain after +"))
+        return parts
+
+    def type(self) -> Token:
+        """A domain's name; `N+P` is one name."""
+        parts = self.union("the name of a domain")
+        return parts[0]._replace(text="+".join(part.text for part in parts))
+
+    def label(self) -> None:
+        is_terminal = self.take("name", "a declaration").text == "factor"
+        name = self.take("name", "the name of a label")
+        types: list[Token] = []
+        batched, weights = False, None
+        if self.next_is(":"):
+            self.at += 1
+            if self.next_is("name") and not self._batched():
+                types.append(self.type())
+                while self.next_is(","):
+                    self.at += 1
+                    types.append(self.type())
+        if self._batched():
+            batched, self.at = True, self.at + 1
+        if is_terminal and self.next_is("="):
+            self.at += 1
+            weights = self.weights()
+        self.end("a domain" if not types else ", = or batched" if is_terminal else ",")
+        self.found.labels.append(LabelLine(name, is_terminal, tuple(types), batched, weights))
+
+    def _batched(self) -> bool:
+        return self.next_is("name") and self.here.text == "batched"
+
+    def weights(self) -> object:
+        if self.next_is("number"):
+            return float(self.take("number", "a number").text)
+        self.take("[", "a number or [")
+        rows = [self.weights()]
+        while self.next_is(","):
+            self.at += 1
+            rows.append(self.weights())
+        self.take("]", ", or ]")
+        return rows
+
+    def start(self) -> None:
+        self.at += 1
+        if self.found.start is not None:
+            raise text_error(self.here, f"expected one start symbol, but {self.found.start.text!r} was named before.")
+        self.found.start = self.take("name", "the start symbol")
+        self.end(";")
+
+    def rule(self) -> None:
+        name = None
+        first = self.take("name", "a declaration (domain, observed, rank, factor, symbol, start) or a rule")
+        if self.next_is(":"):
+            name, self.at = first, self.at + 1
+            first = self.take("name", "the left side of a rule")
+        left = self.atom(first)
+        self.take("->", "->")
+        while True:
+            right: list[Atom] = []
+            if self.next_is("number") and self.here.text == "1":
+                self.at += 1
+            else:
+                while self.next_is("name"):
+                    right.append(self.atom(self.take("name", "a label")))
+            self.found.rules.append(RuleLine(name, left, tuple(right)))
+            if not self.next_is("|"):
+                break
+            if name is not None:
+                raise text_error(self.here, "expected one right side: a named rule has no alternatives, name each.")
+            self.at += 1
+        self.end("a label, |")
+
+    def atom(self, label: Token) -> Atom:
+        self.take("(", f"( after {label.text}")
+        arguments: list[Argument] = []
+        while not self.next_is(")"):
+            if arguments:
+                self.take(",", ", or )")
+            arguments.append(self.argument())
+        self.at += 1
+        return Atom(label, tuple(arguments))
+
+    def argument(self) -> Argument:
+        at = self.here
+        if self.next_is("number", "string"):
+            return Argument(at, None, observed=self.constant())
+        name = self.take("name", "a node, a number or a string in quotes")
+        domain, observed = None, None
+        if self.next_is(":"):
+            self.at += 1
+            domain = self.type()
+        if self.next_is("="):
+            self.at += 1
+            observed = self.constant()
+        return Argument(at, name.text, domain, observed)
+
+    def constant(self) -> int | str | Cell:
+        if self.next_is("string"):
+            return str(json.loads(self.take("string", "a value").text))
+        if self.next_is("number"):
+            return self.whole_number("a value", 0)
+        token = self.take("name", "a value: a number, a string in quotes or a cell such as words[3]")
+        table, _, index = token.text.rpartition("[")
+        if not table or not index.removesuffix("]").isdecimal():
+            raise text_error(token, f"expected a cell such as words[3], found {token.shown}.")
+        return table, int(index.removesuffix("]"))
+
+    def whole_number(self, what: str, least: int) -> int:
+        token = self.take("number", what)
+        if not token.text.isdecimal() or int(token.text) < least:
+            raise text_error(token, f"expected {what}, a whole number of at least {least}, found {token.text}.")
+        return int(token.text)

@@ -1,0 +1,145 @@
+"""Grammars as text and files: `parse` and `format_text`, `read` and `write`. The language is shown in `syntax.py`.
+
+Texts and grammars go to and fro without loss: `parse(format_text(g)).hrg == g.hrg`, save what a conjunction notes
+about its origin. Files that end in .json hold the JSON of `json.py`, all others text.
+"""
+
+from __future__ import annotations
+
+import json as standard_json
+import warnings
+from pathlib import Path
+
+from torch import Tensor
+
+from rankfold.errors import DataError, UnsupportedError
+from rankfold.fgg.elaborate import automatic_name, elaborate
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.hypergraph import Domain, Label, Node, Rule
+from rankfold.fgg.json import from_json, to_json
+from rankfold.fgg.prune import pruned, unproductive, unreachable
+from rankfold.fgg.syntax import statements
+from rankfold.fgg.tokens import PLAIN_NAME
+
+
+def parse(text: str, *, prune: bool = False) -> Grammar:
+    """The grammar a text describes; factors without written weights are attached later (`with_factors`).
+
+    Raises `DataError` naming line, column and what was expected. Warns of nonterminals that no derivation reaches
+    or that derive nothing; with `prune` they and their rules are removed instead.
+    """
+    return _swept(elaborate(statements(text)), prune=prune)
+
+
+def read(path: str | Path, *, prune: bool = False) -> Grammar:
+    """The grammar of a file: JSON if its name ends in .json, else text."""
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        if Path(path).suffix == ".json":
+            return _swept(from_json(standard_json.loads(text)), prune=prune)
+        return parse(text, prune=prune)
+    except standard_json.JSONDecodeError as wrong:
+        raise DataError(f"{path}: line {wrong.lineno}, column {wrong.colno}: {wrong.msg}.") from wrong
+    except ValueError as wrong:
+        raise type(wrong)(f"{path}: {wrong}") from wrong
+
+
+def write(grammar: Grammar, path: str | Path, *, weights: bool | None = None) -> None:
+    """Write a grammar to a file: JSON if its name ends in .json, else text.
+
+    `weights`: whether tensors are written; by default into JSON, not into text.
+    """
+    if Path(path).suffix == ".json":
+        content = standard_json.dumps(to_json(grammar, weights=weights is not False), indent=1) + "\n"
+    else:
+        content = format_text(grammar, weights=bool(weights))
+    Path(path).write_text(content, encoding="utf-8")
+
+
+def format_text(grammar: Grammar, *, weights: bool = False) -> str:
+    """The text of a grammar; `weights`: with the entries of its tensors, which is for small ones."""
+    hrg = grammar.hrg
+    anonymous = {"+".join(domain.parts) for domain in hrg.domains if domain.parts}
+    lines = [_domain(d) for d in hrg.domains if d.name not in anonymous]
+    for label in hrg.labels:
+        entries = grammar.factors.get(label.name) if weights else None
+        if entries is not None and not isinstance(entries, Tensor):
+            raise UnsupportedError(
+                f"Factor {label.name!r} is a {type(entries).__name__}, and texts hold tensors only.\n"
+                "  Write the grammar without weights and attach the factor after reading."
+            )
+        lines.append(_label(label) + ("" if entries is None else f" = {entries.detach().tolist()}"))
+    lines.append(f"start {_name(hrg.start)}")
+    counts: dict[str, int] = {}
+    for rule in hrg.rules:
+        number = counts[rule.left] = counts.get(rule.left, 0) + 1
+        prefix = "" if rule.name == automatic_name(rule.left, number) else f"{_name(rule.name)}: "
+        lines.append(prefix + format_rule(rule))
+    return "\n".join(lines) + "\n"
+
+
+def format_rule(rule: Rule, *, domains: bool = True) -> str:
+    """One rule as text; `domains`: with the domain of each node where it is first named."""
+    shown: set[str] = set()
+
+    def attached(names: tuple[str, ...]) -> str:
+        return "(" + ", ".join(_node(rule.right.node(name), shown, domains=domains) for name in names) + ")"
+
+    left = _name(rule.left) + attached(rule.right.externals)
+    right = " ".join(_name(edge.label) + attached(edge.nodes) for edge in rule.right.edges)
+    alone = [node for node in rule.right.nodes if node.name not in shown]
+    if alone:
+        raise UnsupportedError(
+            f"Node {alone[0].name!r} of rule {rule.name!r} touches no edge, which texts cannot say.\n"
+            "  Give it an edge, or remove it where its domain has one value."
+        )
+    return f"{left} -> {right or 1}"
+
+
+def _node(node: Node, shown: set[str], *, domains: bool) -> str:
+    if node.name in shown:
+        return _name(node.name)
+    shown.add(node.name)
+    value = node.observed if isinstance(node.observed, int) else "{}[{}]".format(*node.observed or ("", 0))
+    return (
+        _name(node.name)
+        + (f": {_type(node.domain)}" if domains else "")
+        + ("" if node.observed is None else f" = {value}")
+    )
+
+
+def _domain(domain: Domain) -> str:
+    kind = "observed" if domain.is_observed else "rank" if domain.is_rank else "domain"
+    head = f"{kind} {_name(domain.name)}"
+    if domain.parts:
+        return f"{head} = {' + '.join(map(_name, domain.parts))}"
+    if domain.values:
+        return f"{head} = {' '.join(map(standard_json.dumps, domain.values))}"
+    return head if domain.size is None else f"{head} = {domain.size}"
+
+
+def _label(label: Label) -> str:
+    types = ", ".join(map(_type, label.type))
+    kind = "factor" if label.is_terminal else "symbol"
+    return f"{kind} {_name(label.name)}" + (f": {types}" if types else "") + (" batched" if label.is_batched else "")
+
+
+def _type(name: str) -> str:
+    """A domain's name; the plus signs of an anonymous union are its own."""
+    return "+".join(map(_name, name.split("+")))
+
+
+def _name(name: str) -> str:
+    return name if PLAIN_NAME.fullmatch(name) else f"`{name}`"
+
+
+def _swept(grammar: Grammar, *, prune: bool) -> Grammar:
+    if prune:
+        return pruned(grammar)
+    for found, what in ((unproductive(grammar.hrg), "derives nothing"), (unreachable(grammar.hrg), "is never reached")):
+        for name in found:
+            warnings.warn(
+                f"Nonterminal {name!r} {what}: its rules are part of no derivation. Remove it, or pass prune=True.",
+                stacklevel=3,
+            )
+    return grammar

@@ -1,0 +1,160 @@
+"""Costs are those of the steps that are carried out; plans and explanations follow from them."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from rankfold import BinaryCPD, Branch, TreePotentials, tree
+from rankfold.__main__ import main
+from rankfold.errors import ShapeError, UnsupportedError
+from rankfold.fgg import (
+    Factored,
+    Grammar,
+    conjoin,
+    cost,
+    decompose,
+    explain,
+    library,
+    library_text,
+    plan,
+    rank_space,
+    string_query,
+    sum_product,
+)
+from rankfold.fgg.contraction import Step
+from rankfold.fgg.semirings import Linear
+from tests.fgg.cases import CPD_HMM, TD_PCFG, TEXTS, asked, constrained, undecided
+from tests.fgg.plain import PCFG, example
+
+GRAMMARS: dict[str, Callable[[], Grammar]] = {
+    **{name: (lambda name=name: asked(name)) for name in TEXTS},
+    "automaton": constrained,
+    "no query": undecided,
+    "ranks": lambda: conjoin(rank_space(example(TD_PCFG)), string_query([[0, 1, 2, 3], [1, 1, 1, 1]])),
+}
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_costs_are_what_is_carried_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    g = GRAMMARS[name]()
+    done = 0
+    product = Linear.product
+
+    def counted(self: Linear, step: Step, left: Tensor, right: Tensor | None) -> Tensor:
+        nonlocal done
+        sizes = dict(zip(step.left_axes, left.shape, strict=True))
+        sizes |= {} if right is None else dict(zip(step.right_axes, right.shape, strict=True))
+        done += int(torch.Size(sizes.values()).numel())
+        return product(self, step, left, right)
+
+    monkeypatch.setattr(Linear, "product", counted)
+    sum_product(g, "real")
+    assert done > 0
+    assert cost(g).multiply_adds == done
+
+
+def big() -> tuple[Grammar, Grammar, Grammar, TreePotentials, Tensor]:
+    """A PCFG of 30 / 60 symbols, rank 16: dense, in rank space, and for the fast recursion, with 16 x 20 words."""
+    generator = torch.Generator().manual_seed(0)
+
+    def rand(*shape: int) -> Tensor:
+        x = torch.rand(shape, generator=generator, dtype=torch.float64)
+        return x / x.sum(-1, keepdim=True)
+
+    u, v, w = rand(30, 16), rand(16, 90).mT, rand(16, 90).mT
+    root, emit, words = rand(30), rand(60, 50), torch.randint(50, (16, 20), generator=generator)
+    g = library("pcfg", N=30, P=60, V=50).with_factors({"root": root, "emit": emit})
+    query = string_query(words)
+    dense = conjoin(g.with_factors({"rule": torch.einsum("ar,br,cr->abc", u, v, w)}), query)
+    factored = decompose(g, {"rule": (u, v, w)})
+    (vn, vp), (wn, wp) = v.split([30, 60]), w.split([30, 60])
+    rules = Branch(BinaryCPD(u, vn, wn), BinaryCPD(u, vn, wp), BinaryCPD(u, vp, wn), BinaryCPD(u, vp, wp))
+    fast = TreePotentials(emit.log().mT[words], rules, root.log())
+    return dense, conjoin(rank_space(factored), query), conjoin(factored, query), fast, words
+
+
+def test_rank_space_is_cheaper_and_faster_than_dense_and_near_the_fast_recursion() -> None:
+    dense, ranked, factored, fast, _ = big()
+    assert cost(dense).multiply_adds > 100 * cost(ranked).multiply_adds
+    assert cost(factored).multiply_adds > 10 * cost(ranked).multiply_adds
+    torch.testing.assert_close(sum_product(ranked), tree.log_z(fast), rtol=1e-10, atol=0)
+    torch.testing.assert_close(sum_product(ranked), sum_product(dense), rtol=1e-10, atol=0)
+    # Measured 20 to 30 and 2; the bounds leave room for a machine that does other things.
+    seconds = {
+        name: timed(ask) for name, ask in (("rank", lambda: sum_product(ranked)), ("fast", lambda: tree.log_z(fast)))
+    }
+    seconds["dense"] = timed(lambda: sum_product(dense), repeats=2)
+    assert seconds["dense"] > 3 * seconds["rank"]
+    assert seconds["rank"] < 5 * seconds["fast"]
+
+
+def timed(ask: Callable[[], object], repeats: int = 9) -> float:
+    taken = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        ask()
+        taken.append(time.perf_counter() - begin)
+    return min(taken) if repeats < 3 else statistics.median_low(sorted(taken)[: repeats // 2 + 1])
+
+
+def test_a_plan_takes_the_cheapest_form() -> None:
+    u, v, w = (torch.rand(n, 3, dtype=torch.float64) for n in (2, 4, 4))
+    g = conjoin(example(PCFG).with_factors({"rule": Factored.cpd(u, v, w)}), string_query([[0] * 8] * 8))
+    found = plan(g)
+    assert set(found.costs) == {"dense", "factored", "rank"}
+    assert found.inference == min(found.costs, key=lambda name: found.costs[name].multiply_adds) == "rank"
+    wanted = sum_product(g)
+    for name in ("dense", "factored", "rank"):
+        form = plan(g, inference=name)
+        assert form.inference == name
+        torch.testing.assert_close(sum_product(form.grammar), wanted, rtol=1e-11, atol=0)
+    assert plan(asked("hmm")).inference in {"dense", "factored"}
+    assert "'X.1[" in plan(asked("hmm")).refused["rank"]
+    with pytest.raises(UnsupportedError, match=r"ties its external node"):
+        plan(asked("hmm"), inference="rank")
+    with pytest.raises(UnsupportedError, match=r"'fast' is unknown"):
+        plan(g, inference="fast")  # type: ignore[arg-type]
+
+
+def test_large_ranks_are_not_worth_it() -> None:
+    text = CPD_HMM.replace("R = 2", "R = 40")
+    g = conjoin(example(text), string_query([0] * 5))
+    assert cost(rank_space(g)).multiply_adds > cost(g).multiply_adds
+    assert plan(g).inference != "rank"
+
+
+def test_an_explanation_names_rules_letters_and_what_was_won() -> None:
+    text = explain(library("pcfg", N=30, P=60, V=100), 20, batch=16, rank=16)
+    assert re.search(r"X\(n\) -> rule\(n, l, r\) Y\(l\) Y\(r\) +O\(n\^2 N \(N\+P\)\^2\) +1,330", text)
+    assert re.search(r"X'\(q\) -> Y\[rule_1\]\(q\) Y\[rule_2\]\(q\) +O\(n\^3 R\[rule\]\)", text)
+    assert text.count("derived once") == 5
+    before, after = (int(x.replace(",", "")) for x in re.findall(r"in all ([\d,]+) multiply-adds", text))
+    assert f"{before / after:,.3g} times fewer" in text
+    assert explain(library("hmm", Z=3, V=4)).startswith("as written: one use of each rule, Z = 3, V = 4")
+    assert "--rank 16, takes next as given by parts" in explain(library("hmm", Z=3, V=4), 5)
+    with pytest.raises(ShapeError, match=r"size of domain 'Z'"):
+        explain(library("hmm"), 5)
+
+
+def test_the_command_explains_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "g.fgg"
+    path.write_text(library_text("td_pcfg"))
+    sizes = [x for name in ("N=30", "P=60", "V=10", "R=4") for x in ("--set", name)]
+    assert main(["explain", str(path), "--length", "12", "--batch", "1", *sizes]) == 0
+    assert "in rank space: 1 sentence of 12 words" in capsys.readouterr().out
+    assert main(["explain", str(path), "--length", "12", "--json", *sizes]) == 0
+    assert '"multiply_adds"' in capsys.readouterr().out
+    assert main(["explain", str(path), "--set", "N=many"]) == 2
+    assert "not a size of a domain" in capsys.readouterr().err
+    assert main(["explain", str(tmp_path / "none.fgg")]) == 2
+    assert "There is no file" in capsys.readouterr().err
+    assert main(["explain", "small-lhmm", "--rank", "3"]) == 2
+    assert "--rank is for grammars" in capsys.readouterr().err

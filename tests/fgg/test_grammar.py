@@ -1,0 +1,240 @@
+"""The values of grammars: what is checked at the door, what factors and domains may be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rankfold.errors import DomainError, ShapeError, UnsupportedError
+from rankfold.fgg import HRG, Domain, Edge, Factored, Fragment, Grammar, Label, Node, Rule, parse, why_not_b_fgg
+from tests.fgg.plain import HMM, PCFG, example
+
+DOMAINS = (Domain("Z", 2), Domain("W", 3))
+LABELS = (Label("S", (), False), Label("X", ("Z",), False), Label("f", ("Z", "W"), True))
+NODES = (Node("z", "Z"), Node("w", "W"))
+GOOD = Rule("x", "X", Fragment(NODES, (Edge("f", ("z", "w")),), ("z",)))
+
+
+def build(rule: Rule = GOOD, *, labels: tuple[Label, ...] = LABELS, start: str = "S") -> HRG:
+    return HRG(DOMAINS, labels, (rule,), start)
+
+
+def test_a_good_grammar() -> None:
+    hrg = build()
+    assert hrg.rules_of("X") == (GOOD,)
+    assert hrg.rules_of("S") == ()
+    assert hrg.terminal_edges(GOOD) == GOOD.right.edges
+    assert hrg.nonterminal_edges(GOOD) == ()
+    assert hash(hrg) == hash(build())
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "message"),
+    [
+        (Rule("x", "Q", GOOD.right), DomainError, "no label 'Q', named by rule 'x'"),
+        (Rule("x", "f", GOOD.right), DomainError, "left side of rule 'x' is the terminal 'f'"),
+        (Rule("x", "X", Fragment(NODES, (Edge("g", ("z",)),), ("z",))), DomainError, "no label 'g', named by rule 'x'"),
+        (
+            Rule("x", "X", Fragment(NODES, (Edge("f", ("z",)),), ("z",))),
+            ShapeError,
+            r"'f' attaches to 2 nodes .* has 1",
+        ),
+        (Rule("x", "X", Fragment(NODES, (Edge("f", ("w", "z")),), ("z",))), DomainError, "'w' .* has domain 'W'.*'Z'"),
+        (Rule("x", "X", Fragment(NODES, (Edge("f", ("z", "v")),), ("z",))), DomainError, "no node 'v'"),
+        (
+            Rule("x", "X", Fragment(NODES, (), ("v",))),
+            DomainError,
+            "no external node 'v', named by the left side of rule 'x'",
+        ),
+        (Rule("x", "X", Fragment(NODES, (), ("w",))), DomainError, "External node 'w' .* domain 'W'.*'Z'"),
+        (Rule("x", "X", Fragment(NODES, (), ())), ShapeError, "'X' attaches to 1 nodes .* has 0"),
+        (Rule("x", "X", Fragment((*NODES, NODES[0]), (), ("z",))), DomainError, "2 of one name: node of rule 'x', 'z'"),
+        (Rule("x", "X", Fragment((Node("z", "Q"),), (), ("z",))), DomainError, "no domain 'Q', named by node 'z'"),
+        (Rule("x", "X", Fragment((Node("z", "Z", 1),), (), ("z",))), DomainError, "External node 'z' .* is observed"),
+        (Rule("x", "S", Fragment((Node("z", "Z", 7),))), DomainError, "observed as 7, .* values 0 to 1"),
+        (
+            Rule("x", "S", Fragment((Node("z", "Z", 1),), (Edge("X", ("z",)),))),
+            DomainError,
+            "'X' .* touches an observed",
+        ),
+    ],
+)
+def test_a_wrong_rule_is_an_error_naming_it(rule: Rule, error: type[ValueError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        build(rule)
+
+
+def test_wrong_structures() -> None:
+    with pytest.raises(DomainError, match="start symbol 'X' attaches to 1 nodes"):
+        build(start="X")
+    with pytest.raises(DomainError, match="start symbol 'f' is a terminal"):
+        build(start="f")
+    with pytest.raises(DomainError, match=r"no label 'T', named by the start symbol.\n  Known: 'S', 'X', 'f'"):
+        build(start="T")
+    with pytest.raises(DomainError, match="2 of one name: label 'f'"):
+        build(labels=(*LABELS, LABELS[2]))
+    with pytest.raises(DomainError, match="no domain 'Q', named by the type of label 'g'"):
+        build(labels=(*LABELS, Label("g", ("Q",), True)))
+    with pytest.raises(DomainError, match="Nonterminal 'Y' is batched"):
+        build(labels=(*LABELS, Label("Y", (), False, is_batched=True)))
+    with pytest.raises(DomainError, match="2 of one name: rule 'x'"):
+        HRG(DOMAINS, LABELS, (GOOD, GOOD), "S")
+
+
+@pytest.mark.parametrize(
+    ("domain", "error", "message"),
+    [
+        (Domain("Z", 3), DomainError, "2 of one name: domain 'Z'"),
+        (Domain("U", parts=("Z", "Q")), DomainError, "no domain 'Q', named by domain 'U'"),
+        (Domain("U", 5, parts=("Z", "W")), ShapeError, "'U' is a union: its size"),
+        (Domain("U", parts=("Z", "Z")), DomainError, "'U' repeats a part"),
+        (Domain("U", parts=("U",)), DomainError, "'U' is a part of itself"),
+        (Domain("U", 0), ShapeError, "size 0, but needs at least one"),
+        (Domain("U", 2, values=("a",)), ShapeError, "size 2, but names 1 values"),
+        (Domain("U", 2, values=("a", "a")), DomainError, "2 of one name: value of domain 'U', 'a'"),
+    ],
+)
+def test_a_wrong_domain_is_an_error(domain: Domain, error: type[ValueError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        HRG((*DOMAINS, domain), LABELS, (GOOD,), "S")
+
+
+def test_unions_number_their_values_part_after_part() -> None:
+    domains = (
+        Domain("A", 2),
+        Domain("B", 3),
+        Domain("C", 4),
+        Domain("I", parts=("A", "B")),
+        Domain("U", parts=("C", "I")),
+    )
+    hrg = HRG(domains, (Label("S", (), False),), (), "S")
+    assert hrg.size("U") == 9
+    assert hrg.part("B", "U") == range(6, 9)
+    assert hrg.part("U", "B") is None
+    assert hrg.contains("U", "B")
+    assert not hrg.contains("I", "C")
+
+
+def test_sizes_come_from_domains_or_factors() -> None:
+    g = parse("domain Z; observed V; factor f: Z, V; S() -> f(z, w)")
+    with pytest.raises(ShapeError, match="size of domain 'Z' is not known yet"):
+        g.size("Z")
+    assert g.with_domains({"Z": 4}).size("Z") == 4
+    assert g.with_factors({"f": torch.ones(2, 5)}).size("V") == 5
+    with pytest.raises(ShapeError, match=r"Factor 'f' has shape \(2, 5\), but its label wants \(Z = 4, V = 5\)"):
+        g.with_domains({"Z": 4}).with_factors({"f": torch.ones(2, 5)})
+    with pytest.raises(DomainError, match="no domain 'Q'"):
+        g.with_domains({"Q": 4})
+    with pytest.raises(ShapeError, match="'N\\+P' is a union: give the sizes of its parts N, P"):
+        parse(PCFG).with_domains({"N+P": 4})
+
+
+def test_attaching_factors_leaves_the_grammar_as_it_was() -> None:
+    g = parse(HMM)
+    one = g.with_factors({"initial": torch.ones(2)})
+    two = one.with_factors({"initial": torch.zeros(2), "emit": torch.ones(2, 3)})
+    assert not g.factors
+    assert list(one.factors) == ["initial"]
+    assert float(one.tensor("initial").sum()) == 2
+    assert float(two.tensor("initial").sum()) == 0
+    with pytest.raises(TypeError):
+        one.factors["emit"] = torch.ones(2, 3)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("factors", "error", "message"),
+    [
+        ({"emitt": torch.ones(2, 3)}, DomainError, r"no label 'emitt', named by the factors.\n  Did you mean 'emit'\?"),
+        ({"X": torch.ones(2)}, DomainError, "'X' is a nonterminal: its value is computed"),
+        ({"emit": torch.ones(3, 2)}, ShapeError, r"'emit' has shape \(3, 2\), .* wants \(Z = 2, V = 3\)"),
+        ({"emit": torch.ones(2)}, ShapeError, r"'emit' has shape \(2,\)"),
+        ({"emit": torch.ones(2, 3, dtype=torch.int64)}, UnsupportedError, "dtype torch.int64"),
+        ({"emit": [[1.0]]}, UnsupportedError, "is a list, but must be a tensor"),
+        ({"initial": torch.tensor([-1.0, 1.0])}, DomainError, r"factor 'initial'\[0\] is -1.0"),
+        ({"initial": torch.tensor([float("nan"), 1.0])}, DomainError, r"factor 'initial'\[0\] is nan"),
+        ({"next": Factored.cpd(torch.ones(2, 4), torch.ones(3, 4))}, ShapeError, r"'next' has shape \(2, 3\)"),
+        (
+            {"next": Factored.cpd(torch.ones(2, 1), -torch.ones(2, 1))},
+            DomainError,
+            r"factor 'next', axes \(1,\),\[0,0\]",
+        ),
+    ],
+)
+def test_a_wrong_factor_is_an_error(factors: dict[str, torch.Tensor], error: type[ValueError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        parse(HMM).with_factors(factors)
+
+
+class Weights(torch.nn.Module):
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.logits = torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+
+    def forward(self) -> torch.Tensor:
+        return self.logits.softmax(-1)
+
+
+def test_modules_give_their_tensor_when_it_is_asked_for() -> None:
+    module = Weights(2, 3)
+    g = parse(HMM).with_factors({"emit": module})
+    torch.testing.assert_close(g.tensor("emit"), torch.full((2, 3), 1 / 3, dtype=torch.float64))
+    with torch.no_grad():
+        module.logits[0, 0] = 100.0
+    assert float(g.tensor("emit").detach()[0, 0]) == pytest.approx(1)
+    assert g.dtype == torch.float64
+    with pytest.raises(ShapeError, match=r"'emit' has shape \(3, 2\)"):
+        parse(HMM).with_factors({"emit": Weights(3, 2)}).tensor("emit")
+    with pytest.raises(DomainError, match="'next' has no tensor yet"):
+        g.tensor("next")
+
+
+def test_batched_factors_lead_with_the_batch() -> None:
+    g = parse("domain Z = 2; factor f: Z batched; factor h batched; S() -> f(z) h()")
+    g = g.with_factors({"f": torch.ones(3, 2), "h": torch.ones(3)})
+    assert g.batch == 3
+    for wrong in (torch.ones(2), torch.ones(3, 3)):
+        with pytest.raises(ShapeError, match=r"wants \(b, Z = 2\)"):
+            g.with_factors({"f": wrong})
+    with pytest.raises(ShapeError, match=r"Factor 'h' has shape \(\)"):
+        g.with_factors({"h": torch.ones(())})
+    with pytest.raises(UnsupportedError, match="'f' is batched, and factored forms have no batch"):
+        g.with_factors({"f": Factored(((torch.ones(2, 4), (0,)),))})
+
+
+def test_observed_tables() -> None:
+    g = parse("domain Z = 2; observed V = 3; factor f: Z, V; S() -> f(z, w = V[1])")
+    assert g.batch is None
+    assert g.with_observed({"V": torch.tensor([[0, 1], [5 % 3, 2]])}).batch == 2
+    for wrong, error, message in [
+        (torch.tensor([0]), ShapeError, "have 1 positions, but nodes look at 2"),
+        (torch.tensor([0, 3]), DomainError, "values from 0 to 3, but domain 'V' has the values 0 to 2"),
+        (torch.tensor([0.0, 1.0]), ShapeError, "must be int64"),
+    ]:
+        with pytest.raises(error, match=message):
+            g.with_observed({"V": wrong})
+    with pytest.raises(ShapeError, match=r"batches of \[2, 3\] sentences"):
+        g.with_observed({"V": torch.zeros(2, 2, dtype=torch.int64), "W": torch.zeros(3, 2, dtype=torch.int64)})
+
+
+def test_equal_fragments_are_equal_whatever_the_order_of_their_nodes() -> None:
+    edges = (Edge("f", ("z", "w")),)
+    assert Fragment(NODES, edges, ("z",)) == Fragment(NODES[::-1], edges, ("z",))
+    assert Fragment(NODES, edges, ("w",)).nodes == NODES[::-1]
+
+
+def test_which_grammars_are_b_fggs() -> None:
+    assert why_not_b_fgg(parse(HMM)) is None
+    assert why_not_b_fgg(parse(PCFG)) is None
+    touched = parse("domain Z = 2; S() -> f(z: Z) X(z); X(z: Z) -> f(z) | X(z) f(z)")
+    assert why_not_b_fgg(touched) == "the external node 'z' of rule 'X.2' is touched by the nonterminal 'X'"
+    two = parse("domain Z = 2; S() -> f(z: Z) X(z, z); X(z: Z, y: Z) -> f(z) f(y)")
+    assert why_not_b_fgg(two) == "rule 'X.1' has 2 external nodes (z, y), not one"
+    none = parse("domain Z = 2; S() -> f(z: Z) X(); X() -> f(z: Z)")
+    assert why_not_b_fgg(none) == "rule 'X.1' has 0 external nodes (none), not one"
+
+
+def test_of_builds_from_parts() -> None:
+    g = example(HMM)
+    again = Grammar.of(g.domains, g.labels, g.rules, g.start, g.factors)
+    assert again.hrg == g.hrg
+    assert again.factors == g.factors
