@@ -58,6 +58,7 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(row) == {
         *("name", "family", "given_tables", "num_states", "rank", "band", "num_clusters", "dim", "state_dropout"),
         *("num_nonterminals", "num_preterminals", "plans", "order_error"),
+        *("observations", "num_features", "max_duration", "self_transitions"),
         *("logit_dropout", "num_words", "batch", "length", "precision", "order", "error", "captured", "note"),
         *("reference_note", "estimate_ms", "estimate_mib", "published_ms", "published_mib", "checks", "passed"),
         *TIMES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from pathlib import Path
 from typing import Any, get_args
@@ -153,7 +154,7 @@ def test_every_example_parses(command: Any) -> None:
     assert lines
     for line in lines:
         assert line.startswith("  rankfold ")
-        words = shlex.split(line.partition("<")[0])
+        words = shlex.split(re.split("[<>]", line)[0])
         assert cli.build_parser().parse_args(words[1:]).run.__module__ == command.__name__
 
 

@@ -130,7 +130,7 @@ def _newton(step: Callable[[Tensor], Tensor], x: Tensor, kept: Tensor, names: st
             raise infinite(names)
         if bool((change.abs() <= 2 * eps * here).all()):
             return x, jacobian
-        x = x.index_add(0, kept, change.clamp(min=0.0))
+        x = x.index_add(0, kept, torch.maximum(change, torch.zeros_like(change)))
     raise infinite(names)
 
 

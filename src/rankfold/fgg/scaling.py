@@ -84,9 +84,9 @@ class Scaling:
         top = fixed.amax(inner, keepdim=True) if inner else fixed
         top = torch.where(top > 0, top, 1.0)
         info = torch.finfo(total.dtype)
-        least = info.tiny * terms / info.eps
-        self.low.append((fixed.amin() / top.amax().clamp(min=1.0) / least).double())
-        self.unscaled.append((block.table, block.begin, fixed / top.clamp(min=1.0), least))
+        least, one = info.tiny * terms / info.eps, torch.ones_like(top)
+        self.low.append((fixed.amin() / torch.maximum(top, one).amax() / least).double())
+        self.unscaled.append((block.table, block.begin, fixed / torch.maximum(top, one), least))
         self.keep(block.table, scale + top.reshape(scale.shape).double().log())
         return total / top
 
