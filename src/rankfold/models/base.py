@@ -8,17 +8,17 @@ right; `models/pcfg.py`, grammars.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
+from rankfold.errors import DomainError, ShapeError, may_look
 from rankfold.models.config import PlanName
 from rankfold.models.grammar_config import AnyConfig
+from rankfold.models.saved import SavedModel
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plans
 from rankfold.recursions.chain_solve import Arithmetic
@@ -29,7 +29,7 @@ Potentials = TypeVar("Potentials")
 IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-class WordModel(nn.Module, ABC, Generic[Parts, Potentials]):
+class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
     """A distribution over sequences of word ids, with hidden paths or trees summed out exactly."""
 
     config: AnyConfig
@@ -117,32 +117,3 @@ class WordModel(nn.Module, ABC, Generic[Parts, Potentials]):
             raise DomainError(
                 f"a word has the id {low if low < 0 else high}, but this model knows 0 to {self.num_words - 1}."
             )
-
-    @property
-    def num_parameters(self) -> int:
-        """How many numbers there are to train."""
-        return sum(x.numel() for x in self.parameters())
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        return next(self.parameters()).device
-
-    def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
-        """Write config.json, model.safetensors (in shards of at most `max_shard_bytes`) and, if known, vocab.json."""
-        from rankfold.models.pretrained import save_model  # it knows how to build every family, so it imports us
-
-        save_model(self, folder, max_shard_bytes=max_shard_bytes)
-
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu") -> Self:
-        """The model that `save_pretrained` wrote."""
-        from rankfold.models.pretrained import load_model
-
-        model = load_model(folder, device=device)
-        if not isinstance(model, cls):
-            raise UnsupportedError(
-                f"{folder} holds a {type(model).__name__}, not a {cls.__name__}.\n"
-                f"  Load it with {type(model).__name__}.from_pretrained, or rankfold.load_model."
-            )
-        return model

@@ -9,11 +9,10 @@ Read next: `models/frame_catalog.py` for the parts, `recursions/semi_markov.py` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rankfold.data.frame_batch import FrameBatch
 from rankfold.data.frame_space import FrameSpace
@@ -33,6 +32,7 @@ from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_input import any_batch, expect_frames, padded_missing
 from rankfold.models.frame_parts import FrameParts, draw_frames
 from rankfold.models.frame_plans import frame_plans
+from rankfold.models.saved import SavedModel
 from rankfold.numerics.precision import Precision
 from rankfold.params.dropout import kept, staying
 from rankfold.params.durations import Duration
@@ -47,7 +47,7 @@ from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
 FramePotentials = ChainPotentials | SemiMarkovPotentials
 
 
-class FrameModel(nn.Module):
+class FrameModel(SavedModel):
     """Families "frame_hmm", "frame_lhmm" (low rank), "hsmm" and "lhsmm" (segments with durations)."""
 
     def __init__(
@@ -232,32 +232,6 @@ class FrameModel(nn.Module):
         return frame_plans(self.config, batch, length, device, precision, self.num_parameters)
 
     @property
-    def num_parameters(self) -> int:
-        """How many numbers there are to train."""
-        return sum(x.numel() for x in self.parameters())
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        return next(self.parameters()).device
-
-    @property
     def dtype(self) -> torch.dtype:
         """What the parameters are made of."""
         return next(self.parameters()).dtype
-
-    def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
-        """Write config.json, model.safetensors (in shards of at most `max_shard_bytes`) and, if known, frames.json."""
-        from rankfold.models.pretrained import save_model  # it knows how to build every family, so it imports us
-
-        save_model(self, folder, max_shard_bytes=max_shard_bytes)
-
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu") -> Self:
-        """The model that `save_pretrained` wrote."""
-        from rankfold.models.pretrained import load_any
-
-        model = load_any(folder, device=device)
-        if not isinstance(model, cls):
-            raise UnsupportedError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}.")
-        return model
