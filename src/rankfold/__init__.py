@@ -1,6 +1,6 @@
 """Structured latent-variable models with very large state spaces, and exact inference."""
 
-from rankfold import estimators
+from rankfold import estimators, fgg
 from rankfold.data.frame_batch import FrameBatch, frame_batch, symbol_batch
 from rankfold.decoding.entropy import entropy
 from rankfold.decoding.online import Filtered, FilterState, filter, predict, step
@@ -105,6 +105,7 @@ __all__ = [
     "entropy",
     "estimators",
     "expected_counts",
+    "fgg",
     "filter",
     "frame_batch",
     "generate_trees",

@@ -75,7 +75,7 @@ def may_look(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def expect_weights(x: Tensor, *, name: str) -> None:
+def expect_weights(x: Tensor, *, name: str, remedy: str = "Logarithms of weights go through from_log(...).") -> None:
     """Raise unless every entry is finite and at least zero."""
     if not may_look(x):
         return
@@ -84,8 +84,7 @@ def expect_weights(x: Tensor, *, name: str) -> None:
         return
     bad = ~((x.detach() >= 0) & (x.detach() < float("inf")))
     raise DomainError(
-        f"{name}{_first(bad)} is {x.detach()[bad][0].item()}, but weights are finite and at least 0.\n"
-        f"  Logarithms of weights go through from_log(...)."
+        f"{name}{_first(bad)} is {x.detach()[bad][0].item()}, but weights are finite and at least 0.\n  {remedy}"
     )
 
 

@@ -24,6 +24,7 @@ from rankfold.fgg import (
     explain,
     library,
     library_text,
+    merge,
     plan,
     rank_space,
     string_query,
@@ -38,8 +39,22 @@ GRAMMARS: dict[str, Callable[[], Grammar]] = {
     **{name: (lambda name=name: asked(name)) for name in TEXTS},
     "automaton": constrained,
     "no query": undecided,
+    "ranks, many words": lambda: conjoin(
+        rank_space(example(TD_PCFG.replace("V = 5", "V = 50"))), string_query([[0, 11, 2, 43], [1, 1, 30, 1]])
+    ),
+    "ranks of a merged factor, many words": lambda: conjoin(
+        rank_space(merge(example(MERGED), rules=["X.2"])), string_query([7, 30, 7])
+    ),
     "ranks": lambda: conjoin(rank_space(example(TD_PCFG)), string_query([[0, 1, 2, 3], [1, 1, 1, 1]])),
 }
+
+
+MERGED = """
+domain Z = 3; rank R = 2; observed V = 50
+S() -> initial(z) X(z)
+X(z: Z) -> u(z, r: R) emit(r, w: V) v(y: Z, r) X(y)
+X(z) -> last(z) leave(z, w: V)
+"""
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
@@ -150,6 +165,12 @@ def test_the_command_explains_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     sizes = [x for name in ("N=30", "P=60", "V=10", "R=4") for x in ("--set", name)]
     assert main(["explain", str(path), "--length", "12", "--batch", "1", *sizes]) == 0
     assert "in rank space: 1 sentence of 12 words" in capsys.readouterr().out
+    assert main(["explain", str(path), "--length", "12", *sizes]) == 0
+    assert "as written: 1 sentence of 12 words" in capsys.readouterr().out
+    assert main(["explain", str(path), "--length", "12", "--batch", "3", *sizes]) == 0
+    assert "as written: 3 sentences of 12 words" in capsys.readouterr().out
+    assert main(["explain", str(path), "--batch", "0", *sizes]) == 2
+    assert "--batch is 0" in capsys.readouterr().err
     assert main(["explain", str(path), "--length", "12", "--json", *sizes]) == 0
     assert '"multiply_adds"' in capsys.readouterr().out
     assert main(["explain", str(path), "--set", "N=many"]) == 2

@@ -132,6 +132,22 @@ def test_posteriors_of_nodes_and_factors() -> None:
     torch.testing.assert_close(found.log_z, sum_product(g), rtol=1e-13, atol=0)
 
 
+def test_of_a_batch_all_but_the_counts_of_factors_are_by_sentence() -> None:
+    g = example(HMM)
+    sentences = [[0, 1, 2], [2, None, 0]]
+    both = marginals(conjoin(g, string_query(sentences)), nodes=[("S.1[0,3]", "z")])
+    alone = [marginals(conjoin(g, string_query(words)), nodes=[("S.1[0,3]", "z")]) for words in sentences]
+    for k, own in enumerate(alone):
+        torch.testing.assert_close(both.log_z[k], own.log_z, rtol=1e-12, atol=0)
+        for found, wanted in ((both.nonterminals, own.nonterminals), (both.rules, own.rules), (both.nodes, own.nodes)):
+            for name in wanted:
+                torch.testing.assert_close(found[name][k], wanted[name], rtol=1e-12, atol=0)
+    for name in ("initial", "next", "emit"):
+        counts = alone[0].factors[name] + alone[1].factors[name]
+        torch.testing.assert_close(both.factors[name], counts, rtol=1e-12, atol=1e-15)
+    assert both.factors["arc[V,1,2]"].shape == (2, 3)
+
+
 def test_posteriors_are_differentiable_where_factors_are() -> None:
     emit = example(HMM).tensor("emit").clone().requires_grad_()
 

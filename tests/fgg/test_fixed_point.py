@@ -106,3 +106,12 @@ def test_counts_and_best_derivations_want_a_query() -> None:
         best(g)
     with pytest.raises(UnsupportedError, match=r"recursive"):
         sum_product(g, "max")
+
+
+def test_a_cycle_that_a_query_leaves_is_not_told_to_ask_one() -> None:
+    g = example("domain Z = 2; observed V = 2; S() -> X(z: Z); X(z: Z) -> n(z, y: Z) X(y) | e(z, w: V)")
+    asked = conjoin(g, string_query([0]))
+    for ask, error in ((count, DomainError), (best, UnsupportedError)):
+        with pytest.raises(error, match=r"X\[0,1\] needs X\[0,1\](.|\n)*remove rules that come back") as caught:
+            ask(asked)
+        assert "query first" not in str(caught.value)

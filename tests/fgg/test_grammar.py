@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -186,6 +189,11 @@ def test_modules_give_their_tensor_when_it_is_asked_for() -> None:
         parse(HMM).with_factors({"emit": Weights(3, 2)}).tensor("emit")
     with pytest.raises(DomainError, match="'next' has no tensor yet"):
         g.tensor("next")
+
+
+def test_the_package_has_the_grammars_by_name() -> None:
+    command = [sys.executable, "-c", "import rankfold; print(rankfold.fgg.parse.__name__)"]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == "parse\n"
 
 
 def test_batched_factors_lead_with_the_batch() -> None:

@@ -54,6 +54,22 @@ def test_a_sentence_of_a_batch_is_chosen() -> None:
         assert oracle.total(*plain(again)) == pytest.approx(oracle.total(*plain(g, row)), rel=1e-12)
 
 
+def test_the_ids_of_edges_sort_in_their_order() -> None:
+    g = parse("domain Z = 1; factor f: Z; S() -> " + "f(z: Z) " * 12 + "X()\nX() -> f(z: Z)")
+    for rule in to_json(g)["grammar"]["rules"]:
+        edges = rule["rhs"]["edges"]
+        assert sorted(edges, key=lambda edge: str(edge["id"])) == edges
+        assert len({edge["id"] for edge in edges}) == len(edges)
+
+
+def test_fggs_keeps_the_order_of_words() -> None:
+    fggs = pytest.importorskip("fggs", reason="the fggs package is not installed")
+    g = example("domain Z = 2; observed V = 3; factor e: Z, V\nS() -> " + "".join(f"e(z: Z, w{k}) " for k in range(12)))
+    theirs = fggs.json_to_fgg(through_json(to_json(g)))
+    again = from_json(through_json(fggs.fgg_to_json(theirs)))
+    assert [edge.nodes for edge in again.rules[0].right.edges] == [("z", f"w{k}") for k in range(12)]
+
+
 def test_values_that_are_not_there_are_an_error() -> None:
     g = parse("observed V = 2; factor f: V; S() -> f(w = V[0])")
     with pytest.raises(UnsupportedError, match="observes 'V', which it has not got"):

@@ -209,7 +209,7 @@ REFUSED = {
     "X(n: N) -> f(n, q: N) Z(n) | e(n, w: V)\nZ(n: N) -> e(n, w)": r"no B-FGG.*'n' of rule 'X.1'.*'Z'",
     "X(n: N) -> e(n, w: V) Z(n, m: N)\nZ(n: N, m: N) -> e(n, w) e(m, w)": r"no B-FGG",
     "X(n: N) -> u(n, q: R) X(l: N) | e(n, w: V)": r"State 'l' of rule 'X.1' touches no factor",
-    "X(n: N) -> u(n, q: R) v(l: N, q) x(l, p: R) X(l) | e(n, w: V)": r"State 'l'.*'v', 'x'.*meets one rank(?s:.*)merge",
+    "X(n: N) -> u(n, q: R) v(l: N, q) x(l, p: R) k(p) X(l) | e(n, w: V)": r"State 'l'.*'v', 'x'.*one rank(?s:.*)merge",
     "X(n: N) -> u(n, q: R) v(l: N, q) X(l) X(l) | e(n, w: V)": r"State 'l'.*several nonterminals",
 }
 

@@ -175,7 +175,30 @@ Z = "domain Z = 2\n"
         (Z + "factor f: Z = [1, [2]]\nS() -> f(z)", r"line 2, column 8: the rows of factor 'f'"),
         (Z + "a: X() -> 1 | 1", r"line 2, column 13: expected one right side"),
         (Z + "start T\nS() -> f(z: Z)", r"line 2, column 7: there is no label 'T'"),
-        (Z, "no rule"),
+        (Z, r"line 2, column 1: the text has no rule"),
+        ("", r"line 1, column 1: the text has no rule"),
+        (Z + "S() -> f(z: Z, 5)\nS() -> f(z, y: Z)", r"line 2, column 16: domain 'Z' has the values 0 to 1, found 5"),
+        (Z + "S() -> f(z: Z = 5)", r"line 2, column 10: domain 'Z' has the values 0 to 1, found 5"),
+        (
+            Z + "domain Y = 3\nS() -> f(z: Z+Y = 4, y: Z+Y = 5)",
+            r"line 3, column 22: domain 'Z\+Y' has the values 0 to 4, found 5",
+        ),
+        (Z + "S() -> f(z: Z+Z)", r"line 2, column 13: the union 'Z\+Z' repeats a part"),
+        (Z + "domain M = Z + Z\nS() -> f(z: M)", r"line 2, column 12: domain 'Z' is repeated"),
+        ("domain M = N\ndomain N = K\ndomain K = N", r"line 2, column 12: domain 'N' would be a part of itself"),
+        ('observed V = "a" "b" "a"', r"line 1, column 22: expected distinct values, found \"a\" again"),
+        ('observed V = "a\nS() -> f(w: V)', r"line 1, column 14: expected a closing \" before the end of the line"),
+        (Z + "S() -> `f(z: Z)", r"line 2, column 8: expected a closing ` before the end of the line"),
+        ('observed V = "\\q"', r"line 1, column 14: .* an escape that JSON does not know"),
+        (Z + "X(z: Z) -> f(z)", r"line 2, column 1: the start symbol 'X' attaches to 1 nodes"),
+        (Z + "start f\nS() -> f(z: Z)", r"line 2, column 7: the start symbol 'f' is a factor"),
+        (Z + "a: S() -> f(z: Z)\na: S() -> f(z: Z)", r"line 3, column 1: there is a rule 'a' before"),
+        (Z + "X(z: Z) -> f(z)\nS() -> X(1)", r"line 3, column 10: the nonterminal 'X' touches a value; only factors"),
+        (Z + "symbol X: Z batched", r"line 2, column 13: expected no `batched`"),
+        ("given V = [1, x]", r"line 1, column 15: expected a number or \[, found 'x'"),
+        ("given V = [0, -1]", r"line 1, column 15: expected a value, a whole number of at least 0, found -1"),
+        (Z + "given V = [[1], [0, 1]]\nS() -> f(z: Z)", r"line 2, column 7: the rows of 'V' are not equally long"),
+        (Z + "given V = [1]\ngiven V = [1]\nS() -> f(z: Z)", r"line 3, column 7: the observed 'V' are given twice"),
     ],
 )
 def test_a_wrong_text_is_an_error_with_its_place(text: str, message: str) -> None:
@@ -184,14 +207,20 @@ def test_a_wrong_text_is_an_error_with_its_place(text: str, message: str) -> Non
 
 
 def test_wrong_structure_and_numbers_in_texts() -> None:
-    with pytest.raises(DomainError, match="start symbol 'X' attaches to 1 nodes"):
-        parse(Z + "X(z: Z) -> f(z)")
-    with pytest.raises(DomainError, match="observed as 5, but domain 'Z' has the values 0 to 1"):
-        parse(Z + "S() -> f(z: Z = 5)")
-    with pytest.raises(ShapeError, match=r"factor 'f' is written with shape \(2, 2\), but attaches to 1"):
+    with pytest.raises(
+        ShapeError, match=r"line 2, column 8: factor 'f' is written with shape \(2, 2\), but attaches to 1"
+    ):
         parse(Z + "factor f: Z = [[1, 2], [3, 4]]\nS() -> f(z)")
-    with pytest.raises(ShapeError, match=r"Factor 'f' has shape \(3,\), but its label wants \(Z = 2\)"):
+    with pytest.raises(
+        ShapeError, match=r"line 2, column 8: Factor 'f' has shape \(3,\), but its label wants \(Z = 2\)"
+    ):
         parse(Z + "factor f: Z = [1, 2, 3]\nS() -> f(z)")
+    with pytest.raises(DomainError, match=r"line 2, column 8: factor 'f'\[1\] is -1.0"):
+        parse(Z + "factor f: Z = [0, -1]\nS() -> f(z)")
+    with pytest.raises(DomainError, match=r"line 2, column 7: The observed 'V' hold values from 2 to 2"):
+        parse(Z + "given V = [2]\nS() -> f(z: Z = V[0])")
+    with pytest.raises(DataError, match=r"The text is a int, expected a str(.|\n)*read\(path\)"):
+        parse(3)  # type: ignore[arg-type]
 
 
 def test_what_takes_part_in_no_derivation_is_warned_of_or_pruned() -> None:

@@ -13,6 +13,7 @@ from rankfold.fgg import Grammar, explain, read
 from rankfold.fgg.explain import compare
 
 SUFFIX = ".fgg"
+BATCH = 1  # sentences, where none are asked for
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise DomainError(f"--{name} is {value}, but must be at least 1.")
     g = sized(arguments.model, arguments.settings)
-    options: dict[str, Any] = {"batch": arguments.batch, "rank": arguments.rank}
+    options: dict[str, Any] = {"batch": arguments.batch or BATCH, "rank": arguments.rank}
     if arguments.json:
         print(to_json(compare(g, arguments.length, **options), indent=2))
     else:

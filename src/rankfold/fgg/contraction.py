@@ -37,6 +37,15 @@ class Step(NamedTuple):
         kept = tuple(axis for axis in self.left_axes if axis in self.out_axes)
         return self.left_axes == self.right_axes and kept == self.out_axes
 
+    @property
+    def is_matrix_product(self) -> bool:
+        """Whether it is rows of the left times one matrix, the right or its transpose."""
+        if len(self.right_axes) != 2 or self.left_axes[-1:] == self.out_axes[-1:]:
+            return False
+        first, last = self.right_axes
+        other = last if self.left_axes[-1:] == (first,) else first if self.left_axes[-1:] == (last,) else None
+        return other is not None and other not in self.left_axes and self.out_axes == (*self.left_axes[:-1], other)
+
 
 class Contraction(NamedTuple):
     """The steps of one sum of products."""

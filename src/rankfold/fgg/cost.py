@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from rankfold.fgg.cells import cell_places, num_cells
 from rankfold.fgg.contraction import Axes, Contraction, plan_contraction
 from rankfold.fgg.derived import Derived
 from rankfold.fgg.factored import Factored
@@ -56,9 +57,10 @@ def cost(g: Grammar) -> Cost:
     """
     item = g.dtype.itemsize
     batch = g.batch or 1
+    is_cyclic = bool(cycle(g.hrg))
     groups = (
         [group_of_rule(g.hrg, rule) for own in productive_rules(g.hrg).values() for rule in own]
-        if cycle(g.hrg)
+        if is_cyclic
         else list(schedule(g.hrg).groups())
     )
     rules: dict[str, RuleCost] = {}
@@ -69,10 +71,12 @@ def cost(g: Grammar) -> Cost:
         rules[group.template] = own if old is None else _sum(old, own)
     made: dict[int, Contraction] = {}
     derived: dict[str, RuleCost] = {}
+    places = {} if is_cyclic else cell_places(g)
     for label in dict.fromkeys(label for group in groups for label, _ in group.factors):
         factor = g.factors.get(label)
+        at = {k: num_cells(g, table) for k, table in places.get(label, {}).items()}
         if isinstance(factor, Derived) and id(factor) not in made:
-            derived |= _derived_cost(label, factor, item, made)
+            derived |= _derived_cost(label, factor, item, made, at)
     return Cost(rules, derived)
 
 
@@ -159,17 +163,24 @@ def _sum(a: RuleCost, b: RuleCost) -> RuleCost:
     )
 
 
-def _derived_cost(label: str, factor: Derived, item: int, made: dict[int, Contraction]) -> dict[str, RuleCost]:
-    """A derived factor and what it is derived of, each once."""
+def _derived_cost(
+    label: str, factor: Derived, item: int, made: dict[int, Contraction], at: Mapping[int, int]
+) -> dict[str, RuleCost]:
+    """A derived factor and what it is derived of, each once; `at`: by place, how many entries are made there."""
+    wanted = {factor.output[place]: size for place, size in at.items()}
     found: dict[str, RuleCost] = {}
     axes: list[Axes] = []
     sizes: dict[int, int] = {}
     for k, (source, own) in enumerate(zip(factor.sources, factor.inputs, strict=True)):
-        if isinstance(source, Derived) and id(source) not in made:
-            found |= _derived_cost(f"{label}.{k}", source, item, made)
+        inner = {place: wanted[axis] for place, axis in enumerate(own) if axis in wanted}
+        if isinstance(source, Derived) and (inner or id(source) not in made):
+            found |= _derived_cost(f"{label}.{k}", source, item, made, inner)
         sizes |= dict(zip(own, shape_of(source), strict=True))
         axes.append(tuple(dict.fromkeys(own)))
-    plan = made[id(factor)] = plan_contraction(axes, factor.output, sizes)
+    sizes |= wanted
+    plan = plan_contraction(axes, factor.output, sizes)
+    if not at:
+        made[id(factor)] = plan
     return found | {label: _rule_cost(plan, sizes, item, 1, 1, {})}
 
 

@@ -64,6 +64,13 @@ def _parts(g: Grammar, label: str, given: Given) -> Parts:
             f"Factor {label!r} attaches to {own.arity} nodes ({', '.join(own.type)}), its parts to {len(places)}.\n"
             "  Give one matrix for each node, ranks last."
         )
+    found.sort(key=lambda pair: pair[1])  # as the label names its nodes, so that symbols stay in their order
+    symbols = [k for _, own_places in found for k in own_places if g.domain(own.type[k]).is_observed]
+    if symbols != sorted(symbols):
+        raise UnsupportedError(
+            f"The parts of factor {label!r} would name the symbols of a string in another order than it does.\n"
+            "  Give each of its symbols to a part of its own."
+        )
     ranks = set()
     for part, own_places in found:
         if isinstance(part, nn.Module):

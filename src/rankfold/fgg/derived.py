@@ -6,7 +6,7 @@ Read next: `fgg/rank_space.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +34,7 @@ class Expression:
         """The expression with these names of axes, which may be anything hashable."""
         number: dict[object, int] = {}
         pairs = [(label, list(axes)) for label, axes in inputs]
-        for _, axes in pairs:
+        for axes in (*(axes for _, axes in pairs), output):
             for axis in axes:
                 number.setdefault(axis, len(number))
         return cls(
@@ -58,7 +58,7 @@ class Derived(nn.Module):
     """The tensor sum of the product of its sources over every axis that is not in the output.
 
     `forward()` computes it, in the sources' dtype. `value(made)` shares what `made` holds already, by source, and adds
-    to it.
+    to it; at some entries alone it costs no more than those.
     """
 
     def __init__(self, sources: Sequence[Tensor | nn.Module | Factored], inputs: Sequence[Axes], output: Axes) -> None:
@@ -71,11 +71,15 @@ class Derived(nn.Module):
         """The tensor."""
         return self.value({})
 
-    def value(self, made: dict[int, Tensor]) -> Tensor:
-        """The tensor; modules and derived factors that `made` has are not computed again."""
+    def value(self, made: dict[int, Tensor], at: Mapping[int, Tensor] | None = None) -> Tensor:
+        """The tensor; modules and derived factors that `made` has are not computed again.
+
+        `at`: only these entries of an axis of the output, by its place; sources are sliced before they are multiplied.
+        """
         operands, axes = [], []
+        wanted = {self.output[place]: index for place, index in (at or {}).items()}
         for source, own in zip(self.sources, self.inputs, strict=True):
-            tensor = value_of(source, made)
+            tensor = _sliced_value(source, {k: wanted[axis] for k, axis in enumerate(own) if axis in wanted}, made)
             # An axis that comes twice is a diagonal.
             distinct = tuple(dict.fromkeys(own))
             if distinct != own:
@@ -103,6 +107,15 @@ def value_of(source: Tensor | nn.Module | Factored, made: dict[int, Tensor]) -> 
             found = source.to_dense() if isinstance(source, Factored) else source()
             made[id(source)] = found.to_dense() if isinstance(found, Factored) else found
     return made[id(source)]
+
+
+def _sliced_value(source: Tensor | nn.Module | Factored, at: Mapping[int, Tensor], made: dict[int, Tensor]) -> Tensor:
+    if isinstance(source, Derived) and at:
+        return source.value(made, at)
+    tensor = value_of(source, made)
+    for place, index in at.items():
+        tensor = tensor.index_select(place, index)
+    return tensor
 
 
 def derive(

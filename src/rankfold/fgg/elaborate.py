@@ -7,20 +7,15 @@ its parts (or the other way round), a second node and an inclusion factor are pu
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-import torch
-from torch import Tensor
-
-from rankfold.errors import DataError, ShapeError
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Cell, Domain, Edge, Fragment, Label, Node, Rule
 from rankfold.fgg.inclusion import inclusion_label, is_inclusion
 from rankfold.fgg.infer import LabelDraft, RuleDraft, contains, infer_domains
-from rankfold.fgg.names import suggestion
-from rankfold.fgg.syntax import Argument, Atom, LabelLine, RuleLine, Statements
+from rankfold.fgg.names import fresh_name, suggestion
+from rankfold.fgg.statements import Argument, Atom, LabelLine, RuleLine, Statements
 from rankfold.fgg.tokens import Token, text_error
+from rankfold.fgg.written import with_numbers
 
 
 def elaborate(lines: Statements) -> Grammar:
@@ -33,7 +28,6 @@ class _Elaboration:
         self.lines = lines
         self.domains: dict[str, Domain] = {}
         self.labels: dict[str, LabelDraft] = {}
-        self.weights: dict[str, Tensor] = {}
 
     def grammar(self) -> Grammar:
         for line in self.lines.domains:
@@ -46,21 +40,25 @@ class _Elaboration:
         for line in self.lines.domains:
             for part in line.parts:
                 self.known_domain(part)
+                self.expect_smaller(line.name.text, part)
         for declared in self.lines.labels:
             self.declare(declared)
-        if not self.lines.rules:
-            raise DataError("The text has no rule. A rule reads X(n) -> rule(n, l, r) Y(l) Y(r).")
+        if not self.lines.rules and self.lines.start is None:
+            assert self.lines.end is not None
+            raise text_error(self.lines.end, "the text has no rule. A rule reads X(n) -> rule(n, l, r) Y(l) Y(r).")
         for rule in self.lines.rules:
             self.note_left(rule)
         drafts = [self.draft(rule) for rule in self.lines.rules]
         infer_domains(drafts, self.labels, self.domains)
         counts: dict[str, int] = {}
-        rules = []
+        rules: dict[str, Rule] = {}
         for draft in drafts:
             left = draft.line.left.label.text
             number = counts[left] = counts.get(left, 0) + 1
             name = draft.line.name.text if draft.line.name else automatic_name(left, number)
-            rules.append(self.rule(draft, name))
+            if name in rules:
+                raise text_error(draft.line.name or draft.line.left.label, f"there is a rule {name!r} before.")
+            rules[name] = self.rule(draft, name)
         labels = tuple(
             Label(name, tuple(self.settled(label)), label.is_terminal, label.is_batched)
             for name, label in self.labels.items()
@@ -68,7 +66,32 @@ class _Elaboration:
         start = self.lines.start or self.lines.rules[0].left.label
         if start.text not in self.labels:
             raise text_error(start, f"there is no label {start.text!r}. {suggestion(start.text, self.labels)}")
-        return Grammar(HRG(tuple(self.domains.values()), labels, tuple(rules), start.text), self.weights)
+        self.expect_start(start)
+        hrg = HRG(tuple(self.domains.values()), labels, tuple(rules.values()), start.text)
+        return with_numbers(Grammar(hrg), self.lines)
+
+    def expect_start(self, at: Token) -> None:
+        label = self.labels[at.text]
+        if label.is_terminal or label.type:
+            what = "is a factor" if label.is_terminal else f"attaches to {len(label.type)} nodes"
+            raise text_error(
+                at,
+                f"the start symbol {at.text!r} {what}, expected a nonterminal without nodes; "
+                f"add a rule such as S() -> root(x) {at.text}(x) and start with S.",
+            )
+
+    def expect_smaller(self, union: str, part: Token) -> None:
+        """Raise if a declared union is a part of itself, or has a part twice."""
+        if self.domains[union].parts.count(part.text) > 1:
+            raise text_error(part, f"domain {part.text!r} is repeated; each part of a union appears once.")
+        seen, ahead = set[str](), [part.text]
+        while ahead:
+            name = ahead.pop()
+            if name == union:
+                raise text_error(part, f"domain {union!r} would be a part of itself.")
+            if name not in seen and name in self.domains:
+                seen.add(name)
+                ahead += self.domains[name].parts
 
     def known_domain(self, at: Token) -> str:
         """The domain a token names; a union of known domains is made where it is named first."""
@@ -77,6 +100,8 @@ class _Elaboration:
             for part in parts:
                 if part not in self.domains or len(parts) == 1:
                     raise text_error(at, f"there is no domain {part!r}. {suggestion(part, self.domains)}")
+            if len(set(parts)) < len(parts):
+                raise text_error(at, f"the union {at.text!r} repeats a part; each appears once.")
             self.domains[at.text] = Domain(at.text, parts=tuple(parts))
         return at.text
 
@@ -86,17 +111,6 @@ class _Elaboration:
             raise text_error(line.name, f"label {name!r} is declared twice.")
         types: list[str | None] = [self.known_domain(at) for at in line.type]
         self.labels[name] = LabelDraft(line.name, line.is_terminal, types, line.is_batched)
-        if line.weights is not None:
-            try:
-                self.weights[name] = torch.tensor(line.weights, dtype=torch.float64)
-            except (TypeError, ValueError) as wrong:
-                raise text_error(line.name, f"the rows of factor {name!r} are not equally long.") from wrong
-            sizes = [self.domains[domain].size for domain in types if domain is not None]
-            if self.weights[name].ndim != len(sizes) + line.is_batched:
-                raise ShapeError(
-                    f"line {line.name.line}, column {line.name.column}: factor {name!r} is written with shape "
-                    f"{tuple(self.weights[name].shape)}, but attaches to {len(sizes)} nodes."
-                )
 
     def note_left(self, line: RuleLine) -> None:
         """Note a nonterminal and what its left side says about its domains."""
@@ -186,6 +200,13 @@ class _Elaboration:
     def contains(self, union: str, part: str) -> bool:
         return contains(self.domains, union, part)
 
+    def size(self, domain: Domain) -> int | None:
+        """The number of values of a domain, or None where the text leaves it open."""
+        if not domain.parts:
+            return domain.size
+        sizes = [self.size(self.domains[part]) for part in domain.parts]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
     def rule(self, draft: RuleDraft, name: str) -> Rule:
         nodes = {node: Node(node, str(domain), self.value(draft, node)) for node, domain in draft.domain.items()}
         edges: list[Edge] = []
@@ -197,8 +218,11 @@ class _Elaboration:
             attached = []
             for position, node in enumerate(names):
                 wanted, found = str(self.labels[atom.label.text].type[position]), nodes[node].domain
+                at = atom.arguments[position].at
                 if found != wanted:
-                    node = self.bridge(atom.arguments[position].at, atom, nodes, node, wanted, edges)
+                    node = self.bridge(at, atom, nodes, node, wanted, edges)
+                if nodes[node].observed is not None and not self.labels[atom.label.text].is_terminal:
+                    raise text_error(at, f"the nonterminal {atom.label.text!r} touches a value; only factors do.")
                 attached.append(node)
             edges.append(Edge(atom.label.text, tuple(attached)))
         fragment = Fragment(tuple(nodes.values()), tuple(edges), tuple(draft.externals))
@@ -223,9 +247,13 @@ class _Elaboration:
     def value(self, draft: RuleDraft, node: str) -> int | Cell | None:
         """The observed value of a node; a named value becomes its number."""
         observed = draft.observed.get(node)
+        at, domain = draft.first[node].at, self.domains[str(draft.domain[node])]
+        if isinstance(observed, int):
+            size = self.size(domain)
+            if size is not None and observed >= size:
+                raise text_error(at, f"domain {domain.name!r} has the values 0 to {size - 1}, found {observed}.")
         if not isinstance(observed, str):
             return observed
-        at, domain = draft.first[node].at, self.domains[str(draft.domain[node])]
         if observed not in domain.values:
             raise text_error(
                 at, f"domain {domain.name!r} has no value {observed!r}. {suggestion(observed, domain.values)}"
@@ -236,11 +264,3 @@ class _Elaboration:
 def automatic_name(left: str, number: int) -> str:
     """The name of the number-th rule of a nonterminal, counted from 1."""
     return f"{left}.{number}"
-
-
-def fresh_name(stem: str, taken: Collection[str]) -> str:
-    """The stem with the first number that makes it new."""
-    number = 1
-    while f"{stem}{number}" in taken:
-        number += 1
-    return f"{stem}{number}"

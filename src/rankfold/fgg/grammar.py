@@ -67,11 +67,7 @@ class Grammar:
         for name, factor in self.factors.items():
             if not isinstance(factor, nn.Module):
                 _check_factor(self.hrg, name, factor)
-            if isinstance(factor, Tensor):
-                expect_weights(factor, name=f"factor {name!r}")
-            elif isinstance(factor, Factored):
-                for tensor, axes in factor.factors:
-                    expect_weights(tensor, name=f"factor {name!r}, axes {axes},")
+                check_weights(f"factor {name!r}", factor)
         _check_observed(self.hrg, self.observed)
 
     @property
@@ -123,12 +119,13 @@ class Grammar:
         return Grammar(self.hrg, self.factors, {**self.observed, **observed})
 
     def factor(self, label: str) -> Tensor | Factored:
-        """The value of a factor: modules are called, inclusions of parts in unions made; its shape is checked."""
+        """The value of a factor: modules are called, inclusions of parts made; shape and weights are checked."""
         found = self.factors.get(label)
         value: Tensor | Factored
         if isinstance(found, nn.Module):
             value = found()
             _check_factor(self.hrg, label, value)
+            check_weights(f"factor {label!r}", value)
         elif found is not None:
             value = found
         elif is_inclusion(label):
@@ -217,6 +214,16 @@ def _check_factor(hrg: HRG, name: str, factor: Tensor | Factored) -> None:
             + [f"{d} = {'?' if s is None else s}" for d, s in zip(label.type, sizes, strict=True)]
         )
         raise ShapeError(f"Factor {name!r} has shape {shape}, but its label wants ({wanted}).")
+
+
+def check_weights(what: str, factor: Tensor | Factored) -> None:
+    """Raise unless every weight is finite and at least 0, where it may be looked at."""
+    remedy = "Of logarithms give the exponential: log_weights.exp()."
+    if isinstance(factor, Tensor):
+        expect_weights(factor, name=what, remedy=remedy)
+    else:
+        for tensor, axes in factor.factors:
+            expect_weights(tensor, name=f"{what}, axes {axes},", remedy=remedy)
 
 
 def _check_observed(hrg: HRG, observed: Mapping[str, Tensor]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rankfold.fgg.hypergraph import Cell, Domain
-from rankfold.fgg.syntax import Argument, Atom, RuleLine
+from rankfold.fgg.statements import Argument, Atom, RuleLine
 from rankfold.fgg.tokens import Token, text_error
 
 

@@ -105,7 +105,9 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
 
 def _rule_to_json(observed: Mapping[str, Tensor], rule: Rule) -> dict[str, Any]:
     number = {node.name: index for index, node in enumerate(rule.right.nodes)}
-    edges = [{"attachments": [number[name] for name in e.nodes], "label": e.label} for e in rule.right.edges]
+    edges: list[dict[str, Any]] = [
+        {"attachments": [number[name] for name in e.nodes], "label": e.label} for e in rule.right.edges
+    ]
     for node in rule.right.nodes:
         value = node.observed
         if isinstance(value, tuple):
@@ -117,6 +119,9 @@ def _rule_to_json(observed: Mapping[str, Tensor], rule: Rule) -> dict[str, Any]:
             value = int(observed[name][index])
         if value is not None:
             edges.append({"attachments": [number[node.name]], "label": f"is[{node.domain},{value}]"})
+    width = len(str(len(edges)))
+    for place, edge in enumerate(edges):  # fggs writes edges in the order of their ids
+        edge["id"] = f"e{place:0{width}}"
     nodes = [{"label": node.domain, "id": node.name} for node in rule.right.nodes]
     externals = [number[name] for name in rule.right.externals]
     right = {"nodes": nodes, "edges": edges, "externals": externals}

@@ -20,16 +20,18 @@ from rankfold.fgg.sum_product import log_z_of, solve, weights_of
 
 
 class Marginals(NamedTuple):
-    """Expected numbers of uses under the distribution of derivations, with a leading "b" where the grammar has a batch.
+    """Expected numbers of uses under the distribution of derivations.
 
-    After a query most are probabilities: a nonterminal of the query is used once or not at all.
+    Where the grammar has a batch, all but `factors` lead with "b", one for each sentence. Counts of factors are summed
+    over the sentences and have the factor's own shape: only a batched factor's lead with "b". After a query most are
+    probabilities: a nonterminal of the query is used once or not at all.
     """
 
     log_z: Tensor  # "" or "b"   float64
     nonterminals: Mapping[str, Tensor]  # by label: over the values of its nodes
     rules: Mapping[str, Tensor]  # by rule: ""
     nodes: Mapping[tuple[str, str], Tensor]  # by rule and node, those asked for: over the node's values
-    factors: Mapping[str, Tensor]  # by label: of every entry, summed over the batch (expected counts)
+    factors: Mapping[str, Tensor]  # by label: of every entry, in the factor's own shape (expected counts)
 
 
 def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:

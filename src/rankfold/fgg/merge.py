@@ -98,13 +98,14 @@ def expect_order(g: Grammar, before: Rule, after: Rule) -> None:
 
 
 def _slots(g: Grammar, rule: Rule, edges: tuple[Edge, ...]) -> list[str]:
-    """Nonterminals and symbols still to be observed, in the order the edges name them."""
+    """Nonterminals and the symbols that a query will read, in the order the edges name them."""
     found: list[str] = []
     for edge in edges:
         if edge.label in {own.label for own in g.hrg.nonterminal_edges(rule)}:
             found.append(edge.label)
         for name in edge.nodes:
             node = rule.right.node(name)
-            if node.observed is None and g.domain(node.domain).is_observed and f"({name})" not in found:
+            is_cell = isinstance(node.observed, tuple)
+            if not is_cell and g.domain(node.domain).is_observed and f"({name})" not in found:
                 found.append(f"({name})")
     return found

@@ -1,9 +1,9 @@
-"""The checks of names: that one is known, that none is given twice."""
+"""Names: checks that one is known and that none is given twice, and new ones."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 from rankfold.errors import DomainError
@@ -30,3 +30,11 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, names, n=1)
     shown = ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
     return f"Did you mean {near[0]!r}?" if near else f"Known: {shown or 'none'}."
+
+
+def fresh_name(stem: str, taken: Collection[str]) -> str:
+    """The stem with the first number that makes it new."""
+    number = 1
+    while f"{stem}{number}" in taken:
+        number += 1
+    return f"{stem}{number}"

@@ -35,6 +35,8 @@ def node_axes(group: Group) -> dict[str, int]:
 
 def distinct(x: Tensor, axes: Sequence[int]) -> Operand:
     """The diagonal where an edge attaches to one node more than once."""
+    if len(set(axes)) == len(axes):
+        return Operand(x, tuple(axes))
     left = list(axes)
     for axis in dict.fromkeys(axes):
         while left.count(axis) > 1:
@@ -59,7 +61,7 @@ class Gather(NamedTuple):
     """Which blocks of a table hold the rows a group reads, and where in them; None: just as they lie."""
 
     blocks: tuple[int, ...]
-    index_of: Tensor | None
+    index_of: Tensor | slice | None
 
 
 def gather(group: Group, k: int, begins: Sequence[int], blocks: Sequence[Tensor], device: torch.device) -> Gather:
@@ -75,6 +77,8 @@ def gather(group: Group, k: int, begins: Sequence[int], blocks: Sequence[Tensor]
         found = [row + starts[bisect_right(begins, row) - 1] for row in rows]
         if found == list(range(total)):
             return Gather(tuple(used), None)
+        if found == list(range(found[0], found[0] + len(found))):
+            return Gather(tuple(used), slice(found[0], found[0] + len(found)))
         return Gather(tuple(used), torch.tensor(found, device=device))
 
     return kept(group, ("gather", k, device), make)

@@ -102,8 +102,9 @@ def automaton_query(
 ) -> Query:
     """The query whose strings are those a finite automaton accepts: arcs `(source, target, words)`, None for any word.
 
-    A string is weighed as often as the automaton has accepting paths for it: once if it is deterministic.
-    States are numbered from 0. Without a bound on the length the sum is a least fixed point.
+    A string is weighed as often as the automaton has accepting paths for it: once if it is deterministic. Two arcs
+    between the same states that read the same word are refused. States are numbered from 0. Without a bound on the
+    length the sum is a least fixed point. A sentence is asked after all automata.
     """
     taken: dict[tuple[int, int], set[Word] | None] = {}
     for source, target, words in arcs:
@@ -111,19 +112,26 @@ def automaton_query(
             raise DomainError(f"Arc ({source}, {target}) names a negative state; states are numbered from 0.")
         new = None if words is None else {words} if isinstance(words, str | int) else set(words)
         old = taken.get((source, target), set())
-        if new is None or old is None:
-            taken[source, target] = None
-        else:
-            if new & old:
-                raise DomainError(
-                    f"Two arcs from {source} to {target} read {sorted(map(str, new & old))[0]!r}: name it once."
-                )
-            taken[source, target] = old | new
+        if (new is None and old != set()) or (old is None and new != set()):
+            raise DomainError(f"Two arcs from {source} to {target} read the same word, one of them any: keep that one.")
+        if new is not None and old is not None and new & old:
+            raise DomainError(
+                f"Two arcs from {source} to {target} read {sorted(map(str, new & old))[0]!r}: name it once."
+            )
+        taken[source, target] = None if new is None or old is None else old | new
     ends = tuple(sorted(set(finals)))
     if not ends:
         raise DomainError("The automaton has no final state, so it accepts nothing.\n  Name one: finals=[2].")
+    states = {state for pair in taken for state in pair}
+    if initial not in states and taken:
+        raise DomainError(f"The initial state {initial} is at no arc; the arcs name {sorted(states)}.")
+    for end in ends:
+        if end not in states | {initial}:
+            raise DomainError(f"The final state {end} does not exist: arcs name {sorted(states | {initial})}.")
     listed, allowed = [], []
     for (source, target), words in sorted(taken.items()):
+        if words is not None and not words:
+            continue  # an arc that reads no word is never taken
         listed.append(Arc(source, target, allowed=words is not None))
         if words is not None:
             allowed.append(tuple(sorted(words, key=str)))

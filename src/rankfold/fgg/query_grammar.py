@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from rankfold.errors import DomainError, may_look
 from rankfold.fgg.grammar import Factor, Grammar
 from rankfold.fgg.names import suggestion
 from rankfold.fgg.query import Query, Word
-from rankfold.fgg.query_structure import evidence_label, observed_domain, query_structure
+from rankfold.fgg.query_structure import constant_label, evidence_label, observed_domain, query_structure
 
 
 def query_grammar(grammar: Grammar, query: Query) -> Grammar:
@@ -18,7 +20,21 @@ def query_grammar(grammar: Grammar, query: Query) -> Grammar:
     domain = observed_domain(grammar.hrg, query.shape.domain)
     observed, factors = _numbers(grammar, query, domain)
     known = {label.name for label in structure.labels}
-    return Grammar(structure, {name: factor for name, factor in factors.items() if name in known}, observed)
+    factors = {name: factor for name, factor in factors.items() if name in known}
+    return Grammar(structure, factors | _constants(grammar, domain, known), observed)
+
+
+def _constants(grammar: Grammar, domain: str, known: Collection[str]) -> dict[str, Factor]:
+    """The factors of the constants that the rules have for words."""
+    found: dict[str, Factor] = {}
+    for rule in grammar.rules:
+        for node in rule.right.nodes:
+            if node.domain == domain and isinstance(node.observed, int):
+                name = constant_label(domain, node.observed).name
+                if name in known and name not in found:
+                    ids = torch.arange(grammar.size(domain), device=grammar.device)
+                    found[name] = (ids == node.observed).to(grammar.dtype)
+    return found
 
 
 def _numbers(grammar: Grammar, query: Query, domain: str) -> tuple[dict[str, Tensor], dict[str, Factor]]:
@@ -73,7 +89,11 @@ def _numbers(grammar: Grammar, query: Query, domain: str) -> tuple[dict[str, Ten
             chosen = [number(word) for word in next(given)]
             if max(chosen) >= size or min(chosen) < 0:
                 raise DomainError(f"An arc reads {max(chosen)}, but domain {domain!r} has the values 0 to {size - 1}.")
+            if len(set(chosen)) < len(chosen):
+                raise DomainError(
+                    f"The arcs from {arc.source} to {arc.target} read a word twice, by name and by number."
+                )
             weights = torch.zeros(size, dtype=grammar.dtype, device=grammar.device)
             weights[chosen] = 1
-        factors[evidence_label(domain, arc).name] = weights
+        factors[evidence_label(grammar.hrg, domain, arc).name] = weights
     return observed, factors

@@ -1,20 +1,20 @@
 """The structure of a query's grammar: for each rule, the ways to share a path of the automaton out to its slots.
 
-The slots of a rule are its nonterminals and the symbols it emits, in the order in which its edges name them. A
-nonterminal `X[i,j]` derives what the automaton reads from state i to state j. Only items that are part of a whole
-derivation are made. Read next: `query_grammar.py`.
+The slots of a rule are its nonterminals and the symbols it emits, in the order in which its edges name them; a
+constant of the observed domain is a symbol too. A nonterminal `X[i,j]` derives what the automaton reads from state i to
+state j. Only items that are part of a whole derivation are made. Read next: `query_grammar.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.names import suggestion
+from rankfold.fgg.names import fresh_name, suggestion
 from rankfold.fgg.query import Arc, QueryShape
 
 Labels = frozenset[str]
@@ -70,9 +70,23 @@ def observed_domain(hrg: HRG, name: str | None) -> str:
     return found[0]
 
 
-def evidence_label(domain: str, arc: Arc) -> Label:
-    """The factor that says which symbols an arc takes."""
-    return Label(f"arc[{domain},{arc.source},{arc.target}]", (domain,), is_terminal=True, is_batched=arc.is_batched)
+def evidence_label(hrg: HRG, domain: str, arc: Arc) -> Label:
+    """The factor that says which symbols an arc takes; its name is none that the grammar has from another query."""
+    name = f"{_evidence_stem(hrg, domain)}[{domain},{arc.source},{arc.target}]"
+    return Label(name, (domain,), is_terminal=True, is_batched=arc.is_batched)
+
+
+@lru_cache(maxsize=256)
+def _evidence_stem(hrg: HRG, domain: str) -> str:
+    stem = "arc"
+    while any(label.name.startswith(f"{stem}[{domain},") for label in hrg.labels):
+        stem += "'"
+    return stem
+
+
+def constant_label(domain: str, value: int) -> Label:
+    """The factor that is 1 at a symbol that a rule writes as a constant, and else 0."""
+    return Label(f"word[{domain},{value}]", (domain,), is_terminal=True)
 
 
 class _Builder:
@@ -211,12 +225,11 @@ class _Builder:
         for k, slot in enumerate(self.slots[rule.name]):
             if slot.is_symbol:
                 arc = next(arc for arc in self.steps[path.states[k]] if arc.target == path.states[k + 1])
-                cell = (self.domain, arc.seen) if arc.seen is not None and not arc.allowed else None
-                nodes[slot.name] = Node(slot.name, self.domain, cell)
-                if arc.allowed:
-                    label = evidence_label(self.domain, arc)
-                    self.labels.setdefault(label.name, label)
-                    edges.append(Edge(label.name, (slot.name,)))
+                node, evidence = self.read(rule, slot.name, arc, nodes)
+                nodes[node.name] = node
+                if evidence is not None:
+                    self.labels.setdefault(evidence.name, evidence)
+                    edges.append(Edge(evidence.name, (node.name,)))
             else:
                 edge, below = next(inner)
                 edges.append(Edge(self.label(below), edge.nodes))
@@ -227,16 +240,34 @@ class _Builder:
         fragment = Fragment(tuple(nodes.values()), tuple(edges), rule.right.externals)
         return Rule(name, left, fragment, template=rule.name)
 
+    def read(self, rule: Rule, name: str, arc: Arc, made: Collection[str]) -> tuple[Node, Label | None]:
+        """A node for the symbol that an arc reads at a node of a rule, and the factor at it, if any.
+
+        A constant is compared with a word of the sentence at a second node; what an arc allows is sliced there.
+        """
+        constant = rule.right.node(name).observed
+        assert not isinstance(constant, tuple)
+        if arc.allowed or arc.seen is None:
+            label = evidence_label(self.hrg, self.domain, arc) if arc.allowed else None
+            return Node(name, self.domain, constant), label
+        cell = (self.domain, arc.seen)
+        if constant is None:
+            return Node(name, self.domain, cell), None
+        other = fresh_name(name, {node.name for node in rule.right.nodes}.union(made))
+        return Node(other, self.domain, cell), constant_label(self.domain, constant)
+
 
 def slots_of(hrg: HRG, rule: Rule, domain: str) -> tuple[Slot, ...]:
-    """The slots of a rule: nonterminals, and unobserved nodes of the observed domain, as its edges name them."""
+    """The slots of a rule: nonterminals, and nodes of the observed domain, as its edges name them."""
     slots: list[Slot] = []
     for edge in rule.right.edges:
-        symbols = [
-            name
-            for name in dict.fromkeys(edge.nodes)
-            if rule.right.node(name).domain == domain and rule.right.node(name).observed is None
-        ]
+        symbols = [name for name in dict.fromkeys(edge.nodes) if rule.right.node(name).domain == domain]
+        for name in symbols:
+            if isinstance(rule.right.node(name).observed, tuple):
+                raise UnsupportedError(
+                    f"Node {name!r} of rule {rule.name!r} is a word of a sentence already: {domain!r} is observed.\n"
+                    "  Conjoin with the sentence last, after all automata: conjoin(conjoin(g, automaton), sentence)."
+                )
         whole = not hrg.label(edge.label).is_terminal
         if symbols and (whole or set(symbols) & set(rule.right.externals)):
             raise UnsupportedError(

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
+
 from rankfold.errors import UnsupportedError
 from rankfold.fgg.decompose import fresh_node
 from rankfold.fgg.derived import Expression, derive
@@ -23,6 +25,7 @@ from rankfold.fgg.grammar import Factor, Grammar
 from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule
 from rankfold.fgg.schedule import productive_rules
 from rankfold.fgg.state_nodes import attached, child_of_head, expect_b_fragment, head, heads, is_observed, side, states
+from rankfold.fgg.symbol_order import in_order
 
 
 def rank_space(g: Grammar) -> Grammar:
@@ -31,9 +34,9 @@ def rank_space(g: Grammar) -> Grammar:
     For B-FGGs (Definition 6): every rule has exactly one external node, which touches no nonterminal; the start symbol,
     which has none, is exempt. Factors that tie two states to each other must be given by ranks first (`decompose`); a
     factor between a nonterminal's state and its only child's (a change of symbols, a part of a union) is passed on.
-    Works on a grammar before or after its query. Derivations stay one to one; what is best or counted would be ranks,
-    so `best` and counting refuse. Cost: for each pair of a side and a head their product, a state times both their
-    ranks; differentiable. Source: Yang, Liu, Tu 2022, section 4.
+    Works on a grammar before or after its query: symbols keep their order. Derivations stay one to one; what is best
+    or counted would be ranks, so `best` and counting refuse. Cost: for each pair of a side and a head their product, a
+    state times both their ranks; differentiable. Source: Yang, Liu, Tu 2022, section 4.
     """
     return _Builder(g).grammar()
 
@@ -131,7 +134,9 @@ class _Builder:
                 continue
             own, rest = head(self.hrg, rule)
             if not self.has_ranks(rule):
-                edges = self.body(rule, heads(self.hrg, rule), instead=self.derived(seen, rule, above, rest))
+                made = self.derived(seen, rule, above, rest)
+                gone = heads(self.hrg, rule)
+                edges = in_order(self.hrg, rule, self.body(rule, gone, in_place=True), gone, made, self.symbol)
                 self.write(rule, label, above, edges, label[len(name) :], nodes)
             elif own not in written:
                 written.add(own)
@@ -195,24 +200,29 @@ class _Builder:
         return found
 
     def body(
-        self, rule: Rule, gone: tuple[Edge, ...], *, instead: Edge | None = None, kept: Edge | None = None
+        self, rule: Rule, gone: tuple[Edge, ...], *, kept: Edge | None = None, in_place: bool = False
     ) -> tuple[Edge, ...]:
-        """The rule's edges: children seen through the factors on their states, `instead` in place of what is gone."""
+        """The rule's edges, without what is gone or with it: children seen through the factors on their states."""
         sides = [edge for state in states(self.hrg, rule) for edge in attached(self.hrg, rule, state)[0]]
         found: list[Edge] = []
         for edge in rule.right.edges:
-            if edge in gone:
-                found += [] if instead is None else [instead]
-                instead = None
-            elif edge is kept:
+            if edge is kept or (edge in gone and in_place):
                 found.append(edge)
             elif not self.hrg.label(edge.label).is_terminal:
                 found.append(self.child(rule, edge))
-            elif edge not in sides:
+            elif edge not in sides and edge not in gone:
                 self.labels[edge.label] = self.hrg.label(edge.label)
                 self.factors[edge.label] = self.source(edge.label)
                 found.append(edge)
         return tuple(found)
+
+    def symbol(self, domain: str) -> str:
+        """The label of a factor of ones, which names a symbol where a query is to read it."""
+        if ("symbol", domain) not in self.names:
+            label = self.names["symbol", domain] = self.fresh(f"symbol[{domain}]")
+            self.labels[label] = Label(label, (domain,), is_terminal=True)
+            self.factors[label] = torch.ones(self.g.size(domain), dtype=self.g.dtype, device=self.g.device)
+        return self.names["symbol", domain]
 
     def child(self, rule: Rule, edge: Edge) -> Edge:
         """A child as it is seen through the factors on its state."""

@@ -7,12 +7,13 @@ These are equations 3 and 4. Read next: `fgg/sum_product.py`, which decides on t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from rankfold.fgg.cells import cell_numbers
 from rankfold.fgg.contraction import Contraction, plan_contraction
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.operands import (
@@ -53,10 +54,13 @@ class Run:
     begins: dict[str, list[int]] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     taps: dict[tuple[int, str | None], Tensor] = field(default_factory=dict)
-    _lifted: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _shapes: dict[str, list[int]] = field(default_factory=dict)
+    _lifted: dict[str, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.like = self.arithmetic.lift(next(iter(self.weights.values())).detach())
+        self._cell_numbers = {name: cell_numbers(table) for name, table in self.grammar.observed.items()}
+        self._no_scale = torch.zeros((), dtype=torch.float64, device=self.like.device)
 
     def all(self) -> Run:
         """The run, carried out."""
@@ -77,7 +81,7 @@ class Run:
         if self._is_copy(block):
             self._copy(block)
             return
-        shape = [self.grammar.size(domain) for domain in self.schedule.domains[block.table]]
+        shape = self._shape(block.table)
         num = block.end - block.begin
         operands = [self._operands(group) for group in block.groups]
         scale = None
@@ -95,7 +99,7 @@ class Run:
         if total is None:
             total = self.arithmetic.zero(self.like, (num, self.batch, *shape))
         if scale is not None:
-            terms = max((num_terms(group, self._sizes(group)) for group in block.groups), default=1.0)
+            terms = max((self._terms(group) for group in block.groups), default=1.0)
             total = self.scaling.rescaled(block, total, scale, terms)
         self.blocks.setdefault(block.table, []).append(total)
 
@@ -104,11 +108,15 @@ class Run:
         if len(block.groups) != 1 or self.tapped:
             return False
         (group,) = block.groups
-        return (
-            group.splits == len(group.children) == 1
-            and not group.factors
-            and group.children[0][1] == group.externals
-            and len(group.nodes) == len(group.externals)
+        return kept(
+            group,
+            "copy",
+            lambda: (
+                group.splits == len(group.children) == 1
+                and not group.factors
+                and group.children[0][1] == group.externals
+                and len(group.nodes) == len(group.externals)
+            ),
         )
 
     def _copy(self, block: Block) -> None:
@@ -129,37 +137,46 @@ class Run:
         return value, _taken(self.scaling.scales[table], how.blocks, how.index_of)
 
     def _operands(self, group: Group) -> tuple[list[Operand], Tensor]:
-        """What the group multiplies, children first, and the logarithm of its scale, "p s b"."""
+        """What the group multiplies, children first, and the logarithm of its scale, "p s b" ("p b": one split)."""
         found: list[Operand] = []
         device, axis_of = self.like.device, node_axes(group)
-        total = torch.zeros((), dtype=torch.float64, device=device)
-        shape = (len(group.rows), group.splits, self.batch)
+        log_scales: list[Tensor] = []
+        shape = (len(group.rows), *[group.splits] * (group.splits > 1), self.batch)
         for k, (_, nodes, _) in enumerate(group.children):
             child, scale = self._child(group, k)
             own = by_rule(child, group, [SENTENCE, *(axis_of[node] for node in nodes)])
             found.append(distinct(*own))
             if scale is not None:
-                total = total + scale.reshape(shape)
+                log_scales.append(scale if group.splits == 1 else scale.reshape(shape))
         values = {node: values_of(group, node, self.grammar.observed, device) for node in group.observed}
         for label, nodes in group.factors:
             weights, log_scale = self._factor(label)
             is_batched = self.grammar.label(label).is_batched
-            found.append(sliced(weights, group, nodes, values, is_batched=is_batched))
-            total = total + log_scale
+            here = values
+            if values and not is_batched and (cells := self._at_cells(label, nodes)):
+                here = values | {node: values_of(group, node, self._cell_numbers, device) for node in cells}
+            found.append(sliced(weights, group, nodes, here, is_batched=is_batched))
+            log_scales += [] if log_scale is None else [log_scale]
         if self.tapped:
             found += self._tap(group)
         found += self._ones(group, found)
-        return found, total.expand(shape)
+        total = sum(log_scales[1:], log_scales[0]) if log_scales else self._no_scale
+        return found, total if total.shape == shape else total.expand(shape)
 
-    def _factor(self, label: str) -> tuple[Tensor, Tensor]:
+    def _factor(self, label: str) -> tuple[Tensor, Tensor | None]:
         """A factor in the arithmetic, its largest entry 1 if that is scaled, and the logarithm of its scale."""
         if label not in self._lifted:
             weights = self.weights[label]
-            log_scale = torch.zeros((), dtype=torch.float64, device=weights.device)
+            log_scale = None
             if self.arithmetic.is_scaled:
                 weights, log_scale = self.scaling.factor(weights)
             self._lifted[label] = self.arithmetic.lift(weights), log_scale
         return self._lifted[label]
+
+    def _at_cells(self, label: str, nodes: Sequence[str]) -> list[str]:
+        """The nodes at which a factor was made for the cells of the query alone: there are fewer than values."""
+        type_, shape = self.grammar.label(label).type, self.weights[label].shape
+        return [node for k, node in enumerate(nodes) if shape[k] != self.grammar.size(type_[k])]
 
     def _tap(self, group: Group) -> list[Operand]:
         """Ones for what a gradient is wanted of."""
@@ -200,12 +217,25 @@ class Run:
         for place, axis in enumerate((PARENT, SENTENCE)):
             if axis not in output:
                 found = found.unsqueeze(place)
-        return found.expand(len(group.rows), self.batch, *shape)
+        whole = (len(group.rows), self.batch, *shape)
+        return found if found.shape == whole else found.expand(whole)
 
-    def _sizes(self, group: Group) -> list[int]:
-        return [self.grammar.size(node.domain) for node in group.nodes if node.observed is None]
+    def _shape(self, table: str) -> list[int]:
+        if table not in self._shapes:
+            self._shapes[table] = [self.grammar.size(domain) for domain in self.schedule.domains[table]]
+        return self._shapes[table]
+
+    def _terms(self, group: Group) -> float:
+        """No fewer than the products in one number of the group; sizes are part of the structure."""
+        return kept(
+            group,
+            "terms",
+            lambda: num_terms(group, [self.grammar.size(node.domain) for node in group.nodes if node.observed is None]),
+        )
 
 
-def _taken(blocks: list[Tensor], used: tuple[int, ...], index: Tensor | None) -> Tensor:
+def _taken(blocks: list[Tensor], used: tuple[int, ...], index: Tensor | slice | None) -> Tensor:
     whole = blocks[used[0]] if len(used) == 1 else torch.cat([blocks[k] for k in used])
-    return whole if index is None else whole.index_select(0, index)
+    if index is None:
+        return whole
+    return whole[index] if isinstance(index, slice) else whole.index_select(0, index)

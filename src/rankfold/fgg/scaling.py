@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from rankfold.errors import may_look
 from rankfold.fgg.operands import PARENT, SENTENCE, SPLIT, Operand, kept
 from rankfold.fgg.schedule import Block, Group
 
@@ -20,18 +21,25 @@ from rankfold.fgg.schedule import Block, Group
 class Scaling:
     """What a pass keeps of its scales: of each table the logarithms, block by block, "row b", float64.
 
-    `low` are the smallest entries of each block against the level below which they may have lost digits: at least 1 is
-    sound. `unscaled` are the blocks with that level; `lost` says of each factor whether scaling took digits of it.
+    `low` are the smallest entries of each block, `high` its largest, `least` the level below which entries may have
+    lost digits; `unscaled` are the blocks with that level, `lost` says whether scaling took digits of a factor.
     """
 
     scales: dict[str, list[Tensor]] = field(default_factory=dict)
     low: list[Tensor] = field(default_factory=list)
+    high: list[Tensor] = field(default_factory=list)
+    least: list[float] = field(default_factory=list)
     unscaled: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
     lost: list[Tensor] = field(default_factory=list)
 
     def is_sound(self) -> Tensor:  # ""   bool
         """Whether no entry may have lost digits; a zero counts as lost here, whatever its reason."""
-        sound = torch.stack(self.low).amin() >= 1
+        low = torch.stack(self.low)
+        if may_look(low):
+            low = low.double() / torch.tensor(self.least, dtype=torch.float64, device=low.device)
+        else:  # a captured pass copies nothing from the host
+            low = torch.stack([x.double() / least for x, least in zip(self.low, self.least, strict=True)])
+        sound = (low / torch.stack(self.high).clamp(min=1)).amin() >= 1
         return sound & ~torch.stack(self.lost).any() if self.lost else sound
 
     def factor(self, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,15 +51,16 @@ class Scaling:
         self.lost.append(((scaled.detach() < torch.finfo(weights.dtype).tiny) & (fixed > 0)).any())
         return scaled, top.double().log()
 
-    def of_parents(self, block: Block, log_scales: list[Tensor], batch: int) -> Tensor:  # each "p s b" -> "row b"
+    def of_parents(self, block: Block, log_scales: list[Tensor], batch: int) -> Tensor:  # "p [s] b" -> "row b"
         """For every parent the largest scale of any of its rules; 0 for one without rules."""
         rows = block.end - block.begin
         if len(log_scales) == 1 and len(block.groups[0].rows) == rows:
-            return log_scales[0].amax(1) if block.groups[0].splits > 1 else log_scales[0][:, 0]
+            return log_scales[0].amax(1) if block.groups[0].splits > 1 else log_scales[0]
         found = torch.full((rows, batch), float("-inf"), dtype=torch.float64, device=_device(log_scales))
         for group, log_scale in zip(block.groups, log_scales, strict=True):
             index = rows_in(group, block, log_scale.device)
-            found = found.index_copy(0, index, torch.maximum(found.index_select(0, index), log_scale.amax(1)))
+            top = log_scale.amax(1) if group.splits > 1 else log_scale
+            found = found.index_copy(0, index, torch.maximum(found.index_select(0, index), top))
         return torch.where(found > float("-inf"), found, 0.0)
 
     def weighted(
@@ -60,11 +69,10 @@ class Scaling:
         """The operands, the smallest that has an entry for every rule weighed by its scale against its parent's."""
         if group.splits == 1 and len(block.groups) == 1:
             return operands
-        own = scale.index_select(0, rows_in(group, block, scale.device))[:, None]
-        weight = torch.exp(log_scale - own).to(operands[0].tensor.dtype)
-        axes: tuple[int, ...] = (PARENT, SPLIT, SENTENCE)
-        if group.splits == 1:
-            weight, axes = weight[:, 0], (PARENT, SENTENCE)
+        is_whole = len(group.rows) == len(scale)
+        own = scale if is_whole else scale.index_select(0, rows_in(group, block, scale.device))
+        weight = torch.exp(log_scale - (own[:, None] if group.splits > 1 else own)).to(operands[0].tensor.dtype)
+        axes: tuple[int, ...] = (PARENT, SPLIT, SENTENCE) if group.splits > 1 else (PARENT, SENTENCE)
         ranked = [k for k, operand in enumerate(operands) if operand.axes[: len(axes)] == axes]
         if not ranked:
             return [*operands, Operand(weight, axes)]
@@ -79,14 +87,17 @@ class Scaling:
         All that is multiplied is at most 1 in size, so what underflow takes of an entry is below `terms` times the
         smallest number; entries above that by the inverse of the rounding error have all their digits.
         """
-        fixed = total.detach()
+        fixed = total.detach() if total.requires_grad else total
         inner = tuple(range(2, fixed.ndim))
         top = fixed.amax(inner, keepdim=True) if inner else fixed
-        top = torch.where(top > 0, top, 1.0)
         info = torch.finfo(total.dtype)
-        least, one = info.tiny * terms / info.eps, torch.ones_like(top)
-        self.low.append((fixed.amin() / torch.maximum(top, one).amax() / least).double())
-        self.unscaled.append((block.table, block.begin, fixed / torch.maximum(top, one), least))
+        top = top.masked_fill(top == 0, 1.0)
+        least = info.tiny * terms / info.eps
+        low, high = torch.aminmax(fixed)
+        self.low.append(low)
+        self.least.append(least)
+        self.high.append(high)
+        self.unscaled.append((block.table, block.begin, fixed, least))
         self.keep(block.table, scale + top.reshape(scale.shape).double().log())
         return total / top
 

@@ -158,6 +158,16 @@ def cycle(hrg: HRG) -> tuple[str, ...]:
     return ()
 
 
+def cycle_remedy(hrg: HRG, around: tuple[str, ...]) -> str:
+    """What to do about nonterminals that need each other: ask a query, or, after one, mend the rules or the query."""
+    if all(hrg.label(name).span is None for name in around):
+        return "Conjoin it with a query first: conjoin(g, string_query(words))."
+    return (
+        "The query leaves that cycle: remove rules that come back to a symbol and read no word on the way, or arcs of "
+        "the query that come back to a state."
+    )
+
+
 def _needed(hrg: HRG, rules: tuple[Rule, ...]) -> list[str]:
     return list(dict.fromkeys(edge.label for rule in rules for edge in hrg.nonterminal_edges(rule)))
 
@@ -183,7 +193,7 @@ def _levels(hrg: HRG, rules: Mapping[str, tuple[Rule, ...]]) -> dict[str, int]:
         around = cycle(hrg)
         raise UnsupportedError(
             f"The grammar is recursive: {' needs '.join((*around, around[0]))}.\n"
-            "  Conjoin it with a query first: conjoin(g, string_query(words)). Only sums have a least fixed point."
+            f"  {cycle_remedy(hrg, around)} Only sums have a least fixed point."
         )
     return found
 

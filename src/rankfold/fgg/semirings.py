@@ -53,6 +53,8 @@ class Linear:
             # As a matrix product this would be a stack of single rows times single columns.
             summed = [k for k, axis in enumerate(step.left_axes) if axis not in step.out_axes]
             return (left * right).sum(summed) if summed else left * right
+        if step.is_matrix_product:
+            return left @ (right if step.left_axes[-1] == step.right_axes[0] else right.mT)
         return torch.einsum(step.equation, left, right)
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:

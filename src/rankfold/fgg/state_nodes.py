@@ -24,7 +24,8 @@ def states(hrg: HRG, rule: Rule) -> dict[str, Edge]:
 def attached(hrg: HRG, rule: Rule, state: str) -> tuple[tuple[Edge, ...], tuple[str, ...]]:
     """The factors on a state, and the other nodes they tie it to.
 
-    A node that is the state itself as a value of a union, or of one of its parts, is not another.
+    A node that is the state itself as a value of a union, or of one of its parts, is not another; nor is one that
+    nothing else touches, which is summed with the state, unless it is a symbol.
     """
     own, apart = [state], {*rule.right.externals, *states(hrg, rule)}
     for name in own:
@@ -32,7 +33,9 @@ def attached(hrg: HRG, rule: Rule, state: str) -> tuple[tuple[Edge, ...], tuple[
             if name in edge.nodes and is_inclusion(edge.label):
                 own += [x for x in edge.nodes if x not in own and x not in apart]
     edges = tuple(edge for edge in hrg.terminal_edges(rule) if set(edge.nodes) & set(own))
-    return edges, tuple(dict.fromkeys(x for edge in edges for x in edge.nodes if x not in own))
+    elsewhere = apart.union(*(edge.nodes for edge in rule.right.edges if edge not in edges))
+    others = dict.fromkeys(x for edge in edges for x in edge.nodes if x not in own)
+    return edges, tuple(x for x in others if x in elsewhere or is_observed(hrg, rule, x))
 
 
 def heads(hrg: HRG, rule: Rule) -> tuple[Edge, ...]:

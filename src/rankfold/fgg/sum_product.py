@@ -7,25 +7,27 @@ Read next: `fgg/marginals.py`, `fgg/derivations.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankfold.errors import DomainError, UnsupportedError, may_look, same_kind
+from rankfold.fgg.cells import words_at
 from rankfold.fgg.derived import Derived, value_of
 from rankfold.fgg.fixed_point import fixed_point
-from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.grammar import Grammar, check_weights
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.recompose import recompose
 from rankfold.fgg.run import Run, Tapped
-from rankfold.fgg.schedule import Schedule, cycle, productive_rules, schedule
+from rankfold.fgg.schedule import Schedule, cycle, cycle_remedy, productive_rules, schedule
 from rankfold.fgg.semirings import LOGS, MAX, REAL, SCALED, SUPPORT, Arithmetic, Counting, Semiring
 from rankfold.numerics.log_space import log_weights
 
 INT64 = 2**63
+At = Mapping[int, Tensor]  # by place of a node, the entries wanted there
 
 
 def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
@@ -89,13 +91,13 @@ def count(g: Grammar) -> int | list[int]:
 def solve(g: Grammar, tapped: Tapped = (), *, weights: dict[str, Tensor] | None = None) -> Run:
     """A sound pass in scaled arithmetic or, where there is none, in logarithms; autograd follows it."""
     plan = schedule(g.hrg)
-    return _sound(g, plan, weights_of(g, plan) if weights is None else weights, g.batch or 1, tapped)
+    return _sound(g, plan, _weights_at_cells(g, plan) if weights is None else weights, g.batch or 1, tapped)
 
 
 def solve_plain(g: Grammar, arithmetic: Arithmetic, tapped: Tapped = ()) -> Run:
     """A pass in this arithmetic."""
     plan = schedule(g.hrg)
-    return _run(g, plan, arithmetic, weights_of(g, plan), g.batch or 1, tapped)
+    return _run(g, plan, arithmetic, _weights_at_cells(g, plan), g.batch or 1, tapped)
 
 
 def log_z_of(run: Run) -> Tensor:  # "b"   float64
@@ -114,10 +116,25 @@ def weights_of(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
     return tensors_of(g, dict.fromkeys(label for group in plan.groups() for label, _ in group.factors))
 
 
-def tensors_of(g: Grammar, labels: Iterable[str]) -> dict[str, Tensor]:
-    """The tensors of these factors, each made once; raises unless they are of one dtype and device."""
+def _weights_at_cells(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
+    """The same, derived factors at the words of the query alone where that is less."""
+    labels = dict.fromkeys(label for group in plan.groups() for label, _ in group.factors)
+    return tensors_of(g, labels, words_at(g))
+
+
+def tensors_of(g: Grammar, labels: Iterable[str], at: Mapping[str, At] | None = None) -> dict[str, Tensor]:
+    """The tensors of these factors, each made once; raises unless they are of one dtype and device.
+
+    `at`: derived factors of which only some entries are made, with the places and entries.
+    """
+    for table in g.hrg.cells.keys() - g.observed.keys():
+        raise DomainError(
+            f"Nodes are observed as {table}[0] and so on, but the grammar has no values {table!r}.\n"
+            f"  Give them: with_observed({{{table!r}: ids}}), or `given {table} = [4, 0, 2]` in a text."
+        )
     made: dict[int, Tensor] = {}
-    found = {label: tensor_of(g, label, made) for label in labels}
+    found = {label: tensor_of(g, label, made, (at or {}).get(label)) for label in labels}
+    _check_modules(g, found, made)
     if not found:
         return {"": torch.ones((), dtype=g.dtype, device=g.device)}
     first = next(iter(found))
@@ -142,14 +159,36 @@ def _expect_finite(g: Grammar, what: str) -> None:
         around = cycle(g.hrg)
         raise DomainError(
             f"The sum is infinite: {what} a grammar in which {' needs '.join((*around, around[0]))} has no end.\n"
-            "  Conjoin it with a query first: conjoin(g, string_query(words))."
+            f"  {cycle_remedy(g.hrg, around)}"
         )
 
 
-def tensor_of(g: Grammar, label: str, made: dict[int, Tensor]) -> Tensor:
-    """A factor's tensor; what `made` has is not computed again."""
+def tensor_of(g: Grammar, label: str, made: dict[int, Tensor], at: At | None = None) -> Tensor:
+    """A factor's tensor, or its entries `at` these; what `made` has is not computed again."""
     factor = g.factors.get(label)
-    return value_of(factor, made) if isinstance(factor, Derived) else g.tensor(label)
+    if not isinstance(factor, Derived):
+        return g.tensor(label)
+    return factor.value(made, at) if at else value_of(factor, made)
+
+
+def _check_modules(g: Grammar, labels: Iterable[str], made: dict[int, Tensor]) -> None:
+    """Raise unless the modules that derived factors are made of gave weights; each is looked at once."""
+    seen: set[int] = set()
+    for label in labels:
+        factor = g.factors.get(label)
+        for module in _given_modules(factor) if isinstance(factor, Derived) else ():
+            if id(module) in made and id(module) not in seen:
+                check_weights(f"the module in factor {label!r}: entry", made[id(module)])
+                seen.add(id(module))
+
+
+def _given_modules(factor: Derived) -> Iterator[nn.Module]:
+    """The modules that a derived factor is made of, down to those that are given."""
+    for source in factor.sources:
+        if isinstance(source, Derived):
+            yield from _given_modules(source)
+        elif isinstance(source, nn.Module):
+            yield source
 
 
 def _shaped(g: Grammar, x: Tensor) -> Tensor:  # "b" -> "" where the grammar has no batch
@@ -184,7 +223,8 @@ def _explained(run: Run) -> bool:
     here = _run(run.grammar, run.schedule, SUPPORT, {k: x.detach() for k, x in run.weights.items()}, run.batch)
     places = {(table, begin): k for table, begins in here.begins.items() for k, begin in enumerate(begins)}
     for table, begin, value, least in run.scaling.unscaled:
-        if bool(((value < least) & (here.blocks[table][places[table, begin]] > 0)).any()):
+        top = value.amax(tuple(range(2, value.ndim)), keepdim=True) if value.ndim > 2 else value
+        if bool(((value < least * top.clamp(min=1)) & (here.blocks[table][places[table, begin]] > 0)).any()):
             return False
     return True
 

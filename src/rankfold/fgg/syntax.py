@@ -7,6 +7,7 @@ rank R = 16                                a domain whose values are the terms o
 factor rule: N, M, M                       a factor and its domains; may end with `batched`, or = [[0.5, 1], [0, 2]]
 symbol X: N                                a nonterminal and its domains
 start S                                    else the left side of the first rule
+given V = [4, 0, 2]                        the words that cells V[0], V[1], ... stand for; of a batch [[4, 0], [2, 1]]
 X(n: N) -> rule(n, l, r) Y(l) Y(r)         a rule; `1` or nothing is an empty right side, | begins an alternative
 split: X(n) -> rule(n, l, r) Y(l) Y(r)     a rule with a name
 X(n) -> emit(n, "the")                     a constant; also emit(n, 0), emit(n, w = 0), emit(n, w = V[3])
@@ -15,73 +16,17 @@ X(n) -> emit(n, "the")                     a constant; also emit(n, 0), emit(n, 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 
+from rankfold.errors import DataError
 from rankfold.fgg.hypergraph import Cell
+from rankfold.fgg.statements import Argument, Atom, DomainLine, GivenLine, LabelLine, RuleLine, Statements
 from rankfold.fgg.tokens import Token, text_error, tokens
-
-
-@dataclass(frozen=True)
-class DomainLine:
-    """A declaration of a domain, its kind the word it begins with: a size, named values, or the parts of a union."""
-
-    name: Token
-    kind: str
-    size: int | None = None
-    values: tuple[str, ...] = ()
-    parts: tuple[Token, ...] = ()
-
-
-@dataclass(frozen=True)
-class LabelLine:
-    """A declaration of a factor or a nonterminal; `weights` are nested lists."""
-
-    name: Token
-    is_terminal: bool
-    type: tuple[Token, ...]
-    is_batched: bool = False
-    weights: object = None
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A node as it is written in an edge; `name` is None for a bare constant."""
-
-    at: Token
-    name: str | None
-    domain: Token | None = None
-    observed: int | str | Cell | None = None
-
-
-@dataclass(frozen=True)
-class Atom:
-    """An edge as it is written."""
-
-    label: Token
-    arguments: tuple[Argument, ...]
-
-
-@dataclass(frozen=True)
-class RuleLine:
-    """A rule as it is written."""
-
-    name: Token | None
-    left: Atom
-    right: tuple[Atom, ...]
-
-
-@dataclass
-class Statements:
-    """The statements of a text by kind, in order."""
-
-    domains: list[DomainLine] = field(default_factory=list)
-    labels: list[LabelLine] = field(default_factory=list)
-    rules: list[RuleLine] = field(default_factory=list)
-    start: Token | None = None
 
 
 def statements(text: str) -> Statements:
     """The statements of a text. Raises `DataError` naming line, column and what was expected."""
+    if not isinstance(text, str):
+        raise DataError(f"The text is a {type(text).__name__}, expected a str.\n  Files are read by read(path).")
     return _Reader(text).read()
 
 
@@ -119,8 +64,11 @@ class _Reader:
                 self.label()
             elif self.word("start"):
                 self.start()
+            elif self.word("given"):
+                self.given()
             else:
                 self.rule()
+        self.found.end = self.here
         return self.found
 
     def end(self, expected: str) -> None:
@@ -134,7 +82,10 @@ class _Reader:
             self.at += 1
             if self.next_is("string"):
                 while self.next_is("string"):
-                    values.append(str(json.loads(self.take("string", "a value").text)))
+                    token = self.here
+                    values.append(self.string())
+                    if values.index(values[-1]) < len(values) - 1:
+                        raise text_error(token, f"expected distinct values, found {token.text} again.")
                 size = len(values)
             elif self.next_is("number"):
                 size = self.whole_number("a size", 1)
@@ -168,6 +119,8 @@ class _Reader:
                     self.at += 1
                     types.append(self.type())
         if self._batched():
+            if not is_terminal:
+                raise text_error(self.here, "expected no `batched`: only factors have a batch axis.")
             batched, self.at = True, self.at + 1
         if is_terminal and self.next_is("="):
             self.at += 1
@@ -189,6 +142,26 @@ class _Reader:
         self.take("]", ", or ]")
         return rows
 
+    def given(self) -> None:
+        self.at += 1
+        name = self.take("name", "the name of observed values")
+        self.take("=", "=")
+        self.found.given.append(GivenLine(name, self.whole_numbers()))
+        self.end(";")
+
+    def whole_numbers(self) -> object:
+        """Whole numbers in lists, which may be empty."""
+        if self.next_is("number"):
+            return self.whole_number("a value", 0)
+        self.take("[", "a number or [")
+        rows: list[object] = []
+        while not self.next_is("]"):
+            if rows:
+                self.take(",", ", or ]")
+            rows.append(self.whole_numbers())
+        self.at += 1
+        return rows
+
     def start(self) -> None:
         self.at += 1
         if self.found.start is not None:
@@ -198,7 +171,7 @@ class _Reader:
 
     def rule(self) -> None:
         name = None
-        first = self.take("name", "a declaration (domain, observed, rank, factor, symbol, start) or a rule")
+        first = self.take("name", "a declaration (domain, observed, rank, factor, symbol, start, given) or a rule")
         if self.next_is(":"):
             name, self.at = first, self.at + 1
             first = self.take("name", "the left side of a rule")
@@ -245,7 +218,7 @@ class _Reader:
 
     def constant(self) -> int | str | Cell:
         if self.next_is("string"):
-            return str(json.loads(self.take("string", "a value").text))
+            return self.string()
         if self.next_is("number"):
             return self.whole_number("a value", 0)
         token = self.take("name", "a value: a number, a string in quotes or a cell such as words[3]")
@@ -253,6 +226,13 @@ class _Reader:
         if not table or not index.removesuffix("]").isdecimal():
             raise text_error(token, f"expected a cell such as words[3], found {token.shown}.")
         return table, int(index.removesuffix("]"))
+
+    def string(self) -> str:
+        token = self.take("string", "a value")
+        try:
+            return str(json.loads(token.text))
+        except json.JSONDecodeError as wrong:
+            raise text_error(token, f"{token.text} has an escape that JSON does not know.") from wrong
 
     def whole_number(self, what: str, least: int) -> int:
         token = self.take("number", what)

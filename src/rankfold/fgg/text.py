@@ -1,7 +1,7 @@
 """Grammars as text and files: `parse` and `format_text`, `read` and `write`. The language is shown in `syntax.py`.
 
 Texts and grammars go to and fro without loss: `parse(format_text(g)).hrg == g.hrg`, save what a conjunction notes
-about its origin. Files that end in .json hold the JSON of `json.py`, all others text.
+about its origin; observed words are written too. Files that end in .json hold the JSON of `json.py`, all others text.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def format_text(grammar: Grammar, *, weights: bool = False) -> str:
             )
         lines.append(_label(label) + ("" if entries is None else f" = {entries.detach().tolist()}"))
     lines.append(f"start {_name(hrg.start)}")
+    lines += [f"given {_name(name)} = {table.tolist()}" for name, table in grammar.observed.items()]
     counts: dict[str, int] = {}
     for rule in hrg.rules:
         number = counts[rule.left] = counts.get(rule.left, 0) + 1

@@ -51,6 +51,11 @@ def tokens(text: str) -> Iterator[Token]:
     while at < len(text):
         found = _WORDS.match(text, at)
         column = at - line_start + 1
+        if found is None and text[at] in '"`':
+            raise text_error(
+                Token("?", text[at], line, column),
+                f"expected a closing {text[at]} before the end of the line, and something within.",
+            )
         if found is None:
             raise text_error(
                 Token("?", text[at], line, column),
