@@ -39,7 +39,8 @@ class Scaling:
             low = low.double() / torch.tensor(self.least, dtype=torch.float64, device=low.device)
         else:  # a captured pass copies nothing from the host
             low = torch.stack([x.double() / least for x, least in zip(self.low, self.least, strict=True)])
-        sound = (low / torch.stack(self.high).clamp(min=1)).amin() >= 1
+        high = torch.stack(self.high)
+        sound = (low / torch.maximum(high, torch.ones_like(high))).amin() >= 1
         return sound & ~torch.stack(self.lost).any() if self.lost else sound
 
     def factor(self, weights: Tensor) -> tuple[Tensor, Tensor]:

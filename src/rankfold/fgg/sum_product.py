@@ -224,7 +224,8 @@ def _explained(run: Run) -> bool:
     places = {(table, begin): k for table, begins in here.begins.items() for k, begin in enumerate(begins)}
     for table, begin, value, least in run.scaling.unscaled:
         top = value.amax(tuple(range(2, value.ndim)), keepdim=True) if value.ndim > 2 else value
-        if bool(((value < least * top.clamp(min=1)) & (here.blocks[table][places[table, begin]] > 0)).any()):
+        small = value < least * torch.maximum(top, torch.ones_like(top))
+        if bool((small & (here.blocks[table][places[table, begin]] > 0)).any()):
             return False
     return True
 
