@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankfold.errors import DomainError
+from rankfold.errors import DataError, DomainError
 from rankfold.fgg import (
     Query,
     automaton_query,
@@ -57,3 +57,8 @@ def test_observed_values_that_nobody_gave_are_an_error() -> None:
         sum_product(g)
     found = sum_product(g.with_observed({"V": torch.tensor([1])}), "real")
     torch.testing.assert_close(found, g.tensor("f")[1], rtol=0, atol=0)
+
+
+def test_a_constant_of_no_domain_is_told_to_declare_its_factor() -> None:
+    with pytest.raises(DataError, match=r"line 2, column 10: the domain of '\"\(\"' is not known; declare its factor"):
+        parse('observed V = "(" ")"\nX() -> t("(")')

@@ -53,8 +53,10 @@ def infer_domains(drafts: list[RuleDraft], labels: Mapping[str, LabelDraft], dom
         for name, domain in draft.domain.items():
             if domain is None:
                 at = draft.first[name].at
+                constant = at.text != name
+                here = "" if constant else f"write it here, as in {name}: N, or "
                 raise text_error(
-                    at, f"the domain of {at.text!r} is not known; write it here, as in {name}: N, or declare a label."
+                    at, f"the domain of {at.text!r} is not known; {here}declare its factor, as in factor f: N."
                 )
 
 
