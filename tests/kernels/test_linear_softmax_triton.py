@@ -48,6 +48,14 @@ def test_rows_become_distributions(rows: str, m: int, n: int, bias: bool) -> Non
     check(table, log_total, x.double() + (0 if own is None else own.double()))
 
 
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="the interpreter has no bfloat16")
+def test_a_copy_in_bfloat16(rows: str) -> None:
+    x = drawn(3, 33, spread=3.0)
+    half = torch.full_like(x, -1.0, dtype=torch.bfloat16)
+    table, _ = kernel._normalised(x.clone(), None, None, 0.0, None, rounded=True, half=half)
+    assert torch.equal(half, table.bfloat16())
+
+
 def test_scale_and_bias(rows: str) -> None:
     x, own = drawn(2, 17), drawn(17, seed=1)
     own[3] = -INF
@@ -130,7 +138,7 @@ def test_gradients(rows: str, num_mixtures: int, piece: int, monkeypatch: pytest
 
 def test_half_operands_of_mixed_precision(rows: str) -> None:
     query, key, bias = drawn(3, 5, spread=1e4), drawn(17, 5, seed=1, spread=1e-4), drawn(17, seed=2)
-    table, log_total = kernel.shares(query, key, bias, 0.0, None, "mixed")
+    table, log_total, _ = kernel.shares(query, key, bias, 0.0, None, "mixed")
     logits = query.double() @ key.double().T + bias.double()
     bound = 2.1 * 2.0**-11 * (query.abs().double() @ key.abs().double().T).amax()  # both operands are rounded
     close(log_total, torch.logsumexp(logits, 1), bound)
@@ -140,7 +148,7 @@ def test_half_operands_of_mixed_precision(rows: str) -> None:
 
 def test_queries_of_zeros_in_mixed_precision(rows: str) -> None:
     """Their scale is 0, and nothing is made of what lies beyond the end of a row."""
-    table, log_total = kernel.shares(torch.zeros(2, 3, device=DEVICE), drawn(5, 3), None, 0.0, None, "mixed")
+    table, log_total, _ = kernel.shares(torch.zeros(2, 3, device=DEVICE), drawn(5, 3), None, 0.0, None, "mixed")
     close(table, torch.full((2, 5), 0.2), 2.0**-11)
     close(log_total, torch.full((2,), 5.0).log(), 1e-6)
 

@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 
 from rankfold.kernels.two_way import passes, verdict
 from rankfold.kernels.two_way import triton as kernel
+from rankfold.numerics.rounded import Rounded
 from rankfold.recursions.chain_scaled import per_entry
 
 pytestmark = HERE
@@ -132,3 +133,15 @@ def test_operands_are_rounded_to_nearest_and_copied(flipped: bool) -> None:
     close(found.weight, x, 2.0**-11 * x)
     assert (found.weight > x).any()
     assert (found.weight < x).any()
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_rounded_copy_is_taken_where_there_is_one(flipped: bool) -> None:
+    table = torch.rand(17, 33, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    half = table.bfloat16()
+    x = table.T if flipped else table
+    found = kernel._operand(x, Rounded(table, half), half=True)
+    assert found.flipped == flipped
+    assert found.weight.data_ptr() == half.data_ptr()
+    assert torch.equal(found.weight, half)
+    assert kernel._operand(x, Rounded(table, half), half=False).weight.dtype == torch.float32

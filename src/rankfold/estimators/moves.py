@@ -29,7 +29,8 @@ class Moves(NamedTuple):
         """The transition; O(z r) to make for a low-rank one."""
         if not self.low_rank:
             return Dense.unchecked(self.tables[0])
-        product = LowRank.unchecked(*self.tables)
+        left, right = self.tables
+        product = LowRank.unchecked(left, right)
         if self.diagonal:
             return product
         apart = WithoutDiagonal(product)

@@ -14,6 +14,7 @@ from rankfold.kernels.log_matmul import log_matmul
 from rankfold.kernels.max_matmul import max_matmul
 from rankfold.numerics.log_space import x_log_x
 from rankfold.numerics.precision import long_product, summed_outer
+from rankfold.numerics.rounded import Rounded
 from rankfold.operators.factor import Factor
 from rankfold.operators.protocol import Inner
 
@@ -34,9 +35,9 @@ class Dense:
         return cls._of(Factor(log_weight, is_log=True))
 
     @classmethod
-    def unchecked(cls, weight: Tensor) -> Dense:  # "z y"
+    def unchecked(cls, weight: Tensor, rounded: Rounded | None = None) -> Dense:  # "z y"
         """The same without a look at the values: for weights that are distributions by construction."""
-        return cls._of(Factor(weight, is_log=False))
+        return cls._of(Factor(weight, is_log=False, rounded=rounded))
 
     @classmethod
     def _of(cls, weight: Factor) -> Self:
@@ -77,6 +78,9 @@ class Dense:
     def maps(self) -> tuple[Tensor, ...]:
         """The matrices `push` multiplies by, in order."""
         return (self._weight.linear,)
+
+    def rounded(self) -> tuple[Rounded | None, ...]:
+        return (self._weight.rounded,)
 
     def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:
         """d sum_n source[n] A target[n] / d factors; None where autograd has to find it."""

@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from rankfold.numerics.log_space import log_weights
+from rankfold.numerics.rounded import Rounded
 from rankfold.numerics.scaled import largest
 
 
 class Factor:
     """weights = linear * exp(log_scale);  log = log weights;  value = the tensor it was made of."""
 
-    def __init__(self, value: Tensor, *, is_log: bool) -> None:
+    def __init__(self, value: Tensor, *, is_log: bool, rounded: Rounded | None = None) -> None:
         self.value = value
+        self.rounded = rounded  # its copy in bfloat16, as long as nobody took it
         self.is_log = is_log
         self.log_scale: Tensor | float = 0.0  # "" float64, a constant to autograd
         self.linear = value
@@ -40,7 +42,7 @@ class Factor:
 
     def like(self, value: Tensor) -> Factor:
         """Another tensor held the same way."""
-        return Factor(value, is_log=self.is_log)
+        return Factor(value, is_log=self.is_log, rounded=self.rounded)
 
     def weights(self) -> Tensor:
         """The weights themselves, scale included."""

@@ -14,6 +14,7 @@ from rankfold.errors import expect, expect_logs, expect_weights, same_kind
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import log_weights, x_log_x
 from rankfold.numerics.precision import long_product, product, summed_outer
+from rankfold.numerics.rounded import Rounded
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.factor import Factor
 from rankfold.operators.fit import Fit, factorise
@@ -44,9 +45,11 @@ class LowRank(ByRows):
         return cls._of(Factor(log_left, is_log=True), Factor(log_right, is_log=True))
 
     @classmethod
-    def unchecked(cls, left: Tensor, right: Tensor) -> LowRank:  # "z r", "y r"
+    def unchecked(
+        cls, left: Tensor, right: Tensor, rounded: tuple[Rounded | None, Rounded | None] = (None, None)
+    ) -> LowRank:  # "z r", "y r"
         """The same without a look at the values: for weights that are distributions by construction."""
-        return cls._of(Factor(left, is_log=False), Factor(right, is_log=False))
+        return cls._of(*(Factor(x, is_log=False, rounded=copy) for x, copy in zip((left, right), rounded, strict=True)))
 
     @classmethod
     def fit(cls, dense: Tensor, rank: int, *, seed: int = 0, num_steps: int = 2000) -> Fit[LowRank]:
@@ -109,6 +112,9 @@ class LowRank(ByRows):
     def maps(self) -> tuple[Tensor, ...]:
         """The matrices `push` multiplies by, in order."""
         return self._left.linear, self._right.linear.mT
+
+    def rounded(self) -> tuple[Rounded | None, ...]:
+        return self._left.rounded, self._right.rounded
 
     def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:
         """d sum_n source[n] A target[n] / d factors; None where autograd has to find it."""

@@ -11,6 +11,7 @@ from typing import Protocol, Self, runtime_checkable
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
+from rankfold.numerics.rounded import Rounded
 
 # Messages between two maps of an operator, "n r" each: source through the first, target back through the second.
 Inner = tuple[Tensor, Tensor]
@@ -60,6 +61,7 @@ class Composed(Operator, Protocol):
     def is_written(self) -> bool: ...  # whether there are maps; without them its terms are multiplied one by one
 
     def maps(self) -> tuple[Tensor, ...]: ...  # "z y", or "z r" and "r y": their product is B
+    def rounded(self) -> tuple[Rounded | None, ...]: ...  # copies of the maps in bfloat16, where they were made
 
 
 # "k s r", "k s r", "k s s": both factors by blocks of states, and the pairs inside each.

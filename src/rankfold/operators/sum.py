@@ -14,6 +14,7 @@ from torch import Tensor
 from rankfold.errors import ShapeError, UnsupportedError, same_kind
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.precision import products_in
+from rankfold.numerics.rounded import Rounded
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.protocol import Inner, KnowsGradients, Operator, expect_operator
 
@@ -86,6 +87,9 @@ class Sum(ByRows):
         """The sum written out: where it is small, one product a step takes less time than the terms' calls."""
         with products_in("float32", self.factors()[0].device):
             return (self._total([term.to_dense() for term in self.terms]),)
+
+    def rounded(self) -> tuple[Rounded | None, ...]:
+        return (None,)
 
     def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:
         """d sum_n source[n] A target[n] / d factors; None where autograd has to find it."""

@@ -44,9 +44,11 @@ class FeatureMap(nn.Module):
             bias = left_out if bias is None else bias + left_out
         return linear_softmax(self._projection(keep).mT, x, bias)
 
-    def by_state(self, x: Tensor, bias: Tensor, keep: Tensor | None = None) -> Tensor:  # "z d", "k", "k" -> "z k"
+    def by_state(
+        self, x: Tensor, bias: Tensor, keep: Tensor | None = None
+    ) -> SoftmaxTable:  # "z d", "k", "k" -> "z k", "z"
         """softmax_r(log phi_r(x_z) + bias_r) for each state z: what is common to all ranks of a state cancels."""
-        return linear_softmax(x, self._projection(keep).mT, bias).share
+        return linear_softmax(x, self._projection(keep).mT, bias)
 
     def _projection(self, keep: Tensor | None) -> Tensor:  # "d k"
         return self.projection if keep is None else self.projection.index_select(1, keep)
@@ -67,9 +69,12 @@ class FreeFeatures(nn.Module):
             log_phi = log_phi.masked_fill(~stays, float("-inf"))
         return SoftmaxTable(torch.softmax(log_phi, 1), torch.logsumexp(log_phi, 1))
 
-    def by_state(self, x: Tensor, bias: Tensor, keep: Tensor | None = None) -> Tensor:  # "z r", "k", "k" -> "z k"
+    def by_state(
+        self, x: Tensor, bias: Tensor, keep: Tensor | None = None
+    ) -> SoftmaxTable:  # "z r", "k", "k" -> "z k", "z"
         """The same, normalised over ranks."""
-        return torch.softmax(self(x, keep) + bias, 1)
+        logits = self(x, keep) + bias
+        return SoftmaxTable(torch.softmax(logits, 1), torch.logsumexp(logits, 1))
 
 
 def orthogonal_features(dim: int, rank: int, *, generator: torch.Generator) -> Tensor:  # "d r"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rankfold.kernels.linear_softmax import linear_softmax
+from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
 from rankfold.numerics.log_space import log_weights
 from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
 from rankfold.params.blocks import residual_mlp, taken, xavier
@@ -75,7 +75,8 @@ class SoftmaxTransition(nn.Module):
     ) -> Dense:  # "z z"
         """The transition alone, for models whose start is their own."""
         bias = None if stays is None else torch.where(stays, 0.0, float("-inf"))
-        return Dense.unchecked(linear_softmax(taken(self.source, keep), taken(self.target, keep), bias).share)
+        table = linear_softmax(taken(self.source, keep), taken(self.target, keep), bias)
+        return Dense.unchecked(table.share, table.rounded)
 
 
 class FreeTransition(nn.Module):
@@ -133,9 +134,10 @@ class LowRankTransition(nn.Module):
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
-        initial, right, total = self.targets(keep, keep_features, stays)
-        left = self.features.by_state(taken(self.source, keep), total, keep_features)
-        return Dynamics(log_weights(initial), LowRank.unchecked(left, right))
+        initial, right = self.targets(keep, keep_features, stays)
+        left = self.features.by_state(taken(self.source, keep), right.log_total, keep_features)
+        rounded = left.rounded, right.rounded
+        return Dynamics(log_weights(initial), LowRank.unchecked(left.share, right.share.mT, rounded))
 
     def matrix(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
@@ -143,12 +145,12 @@ class LowRankTransition(nn.Module):
         """The transition alone, for models whose start is their own."""
         table = self.features.by_rank(taken(self.target, keep), keep_features, stays)
         left = self.features.by_state(taken(self.source, keep), table.log_total, keep_features)
-        return LowRank.unchecked(left, table.share.mT)
+        return LowRank.unchecked(left.share, table.share.mT, (left.rounded, table.rounded))
 
     def targets(
         self, keep: Tensor | None, keep_features: Tensor | None, stays: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:  # "y", "y r", "r"
-        """The first state's distribution; right[y, r] = p(y | r); log s_r, what a source multiplies phi_r by.
+    ) -> tuple[Tensor, SoftmaxTable]:  # "y"; "r y", "r"
+        """The first state's distribution; share[r, y] = p(y | r) and log s_r, what a source multiplies phi_r by.
 
         Dropped states leave by their index (`keep`) or, where numbers or shapes must stay, by a mask (`stays`).
         """
@@ -156,7 +158,7 @@ class LowRankTransition(nn.Module):
         logits = self.features(self.start(), keep_features) + table.log_total
         # In float64: one row of float32 is left to a single warp of a GPU, which takes four times as long.
         start = torch.softmax(logits.double(), 0).to(logits.dtype)
-        return table.mix(start), table.share.mT, table.log_total
+        return table.mix(start), table
 
 
 class BandedTransition(nn.Module):
@@ -204,12 +206,12 @@ class BandedTransition(nn.Module):
         if stays is not None:
             # Dropped targets leave the low-rank sums and the band; dropped sources are never reached.
             allowed &= stays[self.column.clamp(0, num_states - 1)]
-        initial, right, total = self.low_rank.targets(None, keep_features, stays)
-        log_left = self.low_rank.features(self.low_rank.source, keep_features) + total  # "z r"
+        initial, right = self.low_rank.targets(None, keep_features, stays)
+        log_left = self.low_rank.features(self.low_rank.source, keep_features) + right.log_total  # "z r"
         log_band = self.log_band.masked_fill(~allowed, float("-inf"))
         log_row = torch.logsumexp(torch.cat([log_left, log_band], 1), 1, keepdim=True)
         terms: list[Operator] = [
-            LowRank.unchecked(torch.exp(log_left - log_row), right),
+            LowRank.unchecked(torch.exp(log_left - log_row), right.share.mT),
             Banded.unchecked(torch.exp(log_band - log_row), -self.reach),
         ]
         return Dynamics(log_weights(initial), Sum(terms))

@@ -14,6 +14,7 @@ from torch import Tensor
 from rankfold.errors import may_look
 from rankfold.kernels.triton_here import triton_serves
 from rankfold.numerics.precision import Products, current_precision, products_in
+from rankfold.numerics.rounded import Rounded
 
 # Weights "m" of a mixture of rows and its gradient "n", by the backward pass that left them.
 Mixtures = dict[int, list[tuple[Tensor, Tensor]]]
@@ -25,6 +26,7 @@ class SoftmaxTable(NamedTuple):
     share: Tensor  # "m n"
     log_total: Tensor  # "m"
     mixtures: Mixtures | None = None  # whose gradients the table's own pass will take along; None: it has none
+    rounded: Rounded | None = None  # the table in bfloat16, where it was made for a recursion in "bf16"
 
     def mix(self, weights: Tensor) -> Tensor:  # "m" -> "n"
         """weights share: a mixture of the rows. Its gradient costs no pass over the table of its own."""
@@ -56,8 +58,8 @@ def linear_softmax(
         dropout = 0.0
     mixtures: Mixtures = {}
     precision = current_precision(query.device)
-    share, log_total = _LinearSoftmax.apply(query, key, bias, dropout, generator, precision, mixtures)
-    return SoftmaxTable(share, log_total, mixtures)
+    share, log_total, half = _LinearSoftmax.apply(query, key, bias, dropout, generator, precision, mixtures)
+    return SoftmaxTable(share, log_total, mixtures, None if half is None else Rounded(share, half))
 
 
 class _LinearSoftmax(torch.autograd.Function):
@@ -73,19 +75,21 @@ class _LinearSoftmax(torch.autograd.Function):
         generator: torch.Generator | None,
         precision: Products,
         mixtures: Mixtures,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.precision, ctx.mixtures = precision, mixtures
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        ctx.precision, ctx.mixtures, half = precision, mixtures, None
         ctx.fused = query.dtype == torch.float32 and triton_serves(query, key)
         with products_in(precision, query.device):
             if ctx.fused:
                 from rankfold.kernels.linear_softmax.triton import shares
 
-                table, log_total = shares(query, key, bias, dropout, generator, precision)
+                table, log_total, half = shares(query, key, bias, dropout, generator, precision)
             else:
                 table = torch.mm(query, key.T)
                 log_total = _normalise(table, bias, dropout, generator)
         ctx.save_for_backward(query, key, bias, table)
-        return table, log_total
+        if half is not None:
+            ctx.mark_non_differentiable(half)
+        return table, log_total, half
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -95,7 +99,7 @@ class _LinearSoftmax(torch.autograd.Function):
         with products_in(ctx.precision, query.device):
             if torch.is_grad_enabled():
                 # The gradient will be differentiated: give autograd ordinary operations to follow.
-                found = _retraced((query, key, bias), table, wanted, grads)
+                found = _retraced((query, key, bias), table, wanted, grads[:2])
             elif ctx.fused:
                 from rankfold.kernels.linear_softmax.triton import gradients
 

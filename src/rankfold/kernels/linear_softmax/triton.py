@@ -44,9 +44,18 @@ def _logits(
 
 
 @triton.jit
+def _store(share, table, half, at, mask, ROUNDED: tl.constexpr, HALVED: tl.constexpr):
+    """A piece of a row where it belongs, and its copy in bfloat16."""
+    share = to_tf32(share) if ROUNDED else share
+    tl.store(table + at, share, mask=mask)
+    if HALVED:
+        tl.store(half + at, share.to(tl.bfloat16), mask=mask)
+
+
+@triton.jit
 def _whole_row(
-    table, scale, bias, log_total, seed, num, dropout,
-    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, ROUNDED: tl.constexpr, SIZE: tl.constexpr,
+    table, half, scale, bias, log_total, seed, num, dropout,
+    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, ROUNDED: tl.constexpr, HALVED: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     key = tl.load(seed) if DROPS else 0
@@ -61,7 +70,7 @@ def _whole_row(
     total = tl.sum(x, 0)
     share = x / total
     at = tl.arange(0, SIZE)
-    tl.store(table + row * num + at, to_tf32(share) if ROUNDED else share, mask=at < num)
+    _store(share, table, half, row * num + at, at < num, ROUNDED, HALVED)
     tl.store(log_total + row, tl.log(total) + shift)
 
 
@@ -85,8 +94,8 @@ def _row_sum(
 
 @triton.jit
 def _long_row(
-    table, scale, bias, log_total, seed, num, dropout,
-    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, ROUNDED: tl.constexpr, SIZE: tl.constexpr,
+    table, half, scale, bias, log_total, seed, num, dropout,
+    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, ROUNDED: tl.constexpr, HALVED: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     key = tl.load(seed) if DROPS else 0
@@ -100,7 +109,7 @@ def _long_row(
         x = _logits(table, scale, bias, key, row, start, num, rate, HAS_BIAS, DROPS, SIZE)
         at = start + tl.arange(0, SIZE)
         share = tl.exp(x - shift) / total
-        tl.store(table + row * num + at, to_tf32(share) if ROUNDED else share, mask=at < num)
+        _store(share, table, half, row * num + at, at < num, ROUNDED, HALVED)
     tl.store(log_total + row, tl.log(total) + shift)
 
 
@@ -148,13 +157,18 @@ def shares(
     dropout: float,
     generator: torch.Generator | None,
     precision: Products,
-) -> tuple[Tensor, Tensor]:  # "m n", "m"
-    """The table and the log-normalisers; "mixed" multiplies half-precision operands: TF32 would not round them less."""
+) -> tuple[Tensor, Tensor, Tensor | None]:  # "m n", "m", "m n"
+    """The table and the log-normalisers; "mixed" multiplies half-precision operands: TF32 would not round them less.
+
+    There the table comes with its copy in bfloat16, which a pass of its own over the table would make otherwise.
+    """
     if precision != "mixed":
-        return _normalised(torch.mm(query, key.T), None, bias, dropout, generator, rounded=precision == "tf32")
+        table = torch.mm(query, key.T)
+        return *_normalised(table, None, bias, dropout, generator, rounded=precision == "tf32"), None
     q, k = halved(query), halved(key)
     table = half_product(q.half, k.half.T)
-    return _normalised(table, q.scale * k.scale, bias, dropout, generator, rounded=True)
+    half = torch.empty_like(table, dtype=torch.bfloat16) if table.is_cuda else None  # the interpreter has none
+    return *_normalised(table, q.scale * k.scale, bias, dropout, generator, rounded=True, half=half), half
 
 
 def _normalised(
@@ -165,16 +179,18 @@ def _normalised(
     generator: torch.Generator | None,
     *,
     rounded: bool,
+    half: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # "m n", "m"
-    """Turn logits, times `scale`, into distributions where they lie, `rounded` as TF32 holds them."""
+    """Turn logits, times `scale`, into distributions where they lie, `rounded` as TF32 holds them; a copy in `half`."""
     drops = bool(dropout) and generator is not None
     seed = torch.randint(2**62, (1,), generator=generator, device=table.device) if drops else None
     scale = table.new_ones(1) if scale is None else scale
     log_total = table.new_empty(len(table))
     whole, size = _size(table)
     (_whole_row if whole else _long_row)[(len(table),)](
-        table, scale, _in_a_row(bias), log_total, seed, table.shape[1], dropout,
-        HAS_BIAS=bias is not None, DROPS=drops, ROUNDED=rounded, SIZE=size, num_warps=_warps(size),
+        table, half, scale, _in_a_row(bias), log_total, seed, table.shape[1], dropout,
+        HAS_BIAS=bias is not None, DROPS=drops, ROUNDED=rounded, HALVED=half is not None, SIZE=size,
+        num_warps=_warps(size),
     )  # fmt: skip
     return table, log_total
 

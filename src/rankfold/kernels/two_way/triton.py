@@ -20,6 +20,7 @@ from torch import Tensor
 
 from rankfold.kernels.two_way.products import BACKWARD, FORWARD, NOTHING, PLAIN, gather_both, product, round_table
 from rankfold.numerics.precision import Precision
+from rankfold.numerics.rounded import Rounded
 
 # Of an H200's 132 multiprocessors; sizes of a tile with up to 16 sequences: measured there, 2026-11-15.
 PROGRAMS = {"tf32": 132, "bf16": 264}
@@ -74,16 +75,19 @@ def two_way(
     final: Tensor,
     ends: Tensor | None,
     precision: Precision,
+    rounded: Sequence[Rounded | None] = (),
 ) -> tuple[TwoWay, Sums]:  # maps "z z" or "z r", "r z"; "b z", "t b z", "b z", "t b"
     """Filtered and future messages of all positions.
 
         filtered_t = emission_t * (filtered_t-1 A)        future_t = A (emission_t+1 * future_t+1)
 
     `maps` multiply to A: one matrix, or two. Where `ends` is true, the future is `final`; None: at the last position
-    only. Cost: t readings of A for both passes, of half the bytes in "bf16". Float32; the sums too.
+    only. Cost: t readings of A for both passes, of half the bytes in "bf16", for which `rounded` copies of the maps are
+    taken where there are some. Float32; the sums too.
     """
     num_positions, num, _ = emission.shape
-    tables = [_operand(x, half=precision == "bf16") for x in maps]
+    copies = rounded or [None] * len(maps)
+    tables = [_operand(x, copy, half=precision == "bf16") for x, copy in zip(maps, copies, strict=True)]
     filtered, future, target = (torch.empty_like(emission) for _ in range(3))
     norm, future_norm = (emission.new_zeros(num_positions, num) for _ in range(2))
     torch.mul(first, emission[0], out=filtered[0])
@@ -212,9 +216,12 @@ class _Step:
 _NOWHERE = _Out(NOTHING.value, None)
 
 
-def _operand(x: Tensor, *, half: bool) -> _Map:
+def _operand(x: Tensor, copy: Rounded | None = None, *, half: bool) -> _Map:
     """A copy with its entries rounded, once, to what the product would make of them."""
     flipped = x.stride(0) == 1 and x.stride(1) != 1
+    taken = copy.take(x) if half and copy is not None else None
+    if taken is not None:
+        return _Map(taken.T if flipped else taken, flipped)
     x = (x.T if flipped else x).contiguous()
     out = torch.empty_like(x, dtype=torch.bfloat16 if half else torch.float32)
     round_table[(triton.cdiv(x.numel(), 4096),)](x, out, x.numel(), HALF=half, SIZE=4096, num_warps=8)
