@@ -154,7 +154,7 @@ def groups(runs: Sequence[Induced]) -> list[list[Induced]]:
     found: dict[tuple[Any, ...], list[Induced]] = {}
     for run in sorted(runs, key=lambda run: (len(run.recipe or ""), len(run.changes), not run.finished, run.seed)):
         apart = "" if run.finished else run.run.name
-        found.setdefault((run.recipe, run.changes, run.trees, apart), []).append(run)
+        found.setdefault((run.recipe, run.changes, run.trees, run.run.gpu, apart), []).append(run)
     return list(found.values())
 
 
