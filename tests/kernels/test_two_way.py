@@ -92,6 +92,8 @@ def test_divide(size: int, by_state: bool, monkeypatch: pytest.MonkeyPatch) -> N
     least = torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps
     filtered[0, 0, 3], log_initial[0, 3] = 0.0, -torch.inf  # a state that no sequence begins in
     filtered[0, 1, 4] = 0.0  # lost: it was possible
+    future[1, 1, 7], future[2, 0, 9] = 8e-31, 5e-31  # with a loss of 6 the second is below what it may miss
+    y = future.double()
     x = filtered.double()
     each = per_entry(norm, column).double()
     missing = (each[:-1, :, None] * column.double() + loss.double()) * e[1:] * least
@@ -103,11 +105,15 @@ def test_divide(size: int, by_state: bool, monkeypatch: pytest.MonkeyPatch) -> N
     targets = target.double() / future_norm.double()[..., None]
     bound = verdict.bounds(column, None, None)
     assert bound[0] == column.amax()
-    mass, found = passes.divide(filtered, norm, future, future_norm, target, emission, column, loss, bound, log_initial)
+    pull = torch.tensor(6.0).to(DEVICE)
+    found = passes.divide(filtered, norm, future, future_norm, target, emission, column, loss, bound, pull, log_initial)
     for one, other in ((filtered, want[0]), (future, want[1]), (target, targets)):
         close(one, other, 2.0**-22 * other)
-    close(mass, (want[0] * want[1]).sum(-1), 1e-6 * z)
-    assert torch.equal(found, short.sum(-1).int())
+    close(found.mass, (want[0] * want[1]).sum(-1), 1e-6 * z)
+    assert torch.equal(found.short, short.sum(-1).int())
+    assert found.behind.flatten().tolist() == [0, 0, 0, 0, 1, 0]
+    risk = (torch.cat([first[None], missing]) / least * want[1]).sum(-1)
+    close(found.risk, risk, 1e-5 * risk)
 
 
 @pytest.mark.parametrize("size", [4096, 16])

@@ -107,11 +107,11 @@ def _both(c: Chain, precision: Precision) -> Forward:
     else:  # as LowRank.push_loss and pull_loss, of sums that are there already
         loss, rank, pull = sums.second, len(sums.ahead), bound[3]
         push = 2.0 * size * sums.second + rank + bound[1] if may_look(norm) else 0.0
-    mass, short = divide(
-        filtered, norm, future, future_norm, target, emission, sums.column, loss, bound, c.log_initial, rank
+    divided = divide(
+        filtered, norm, future, future_norm, target, emission, sums.column, loss, bound, pull, c.log_initial, rank
     )
     verdict = judge(
-        norm, future_norm, mass, short, log_shift, c.lengths, first, top, bound, pull, size,
+        norm, future_norm, divided, log_shift, c.lengths, first, top, bound, pull, size,
         tolerance(c, precision), may_repeat=may_look(norm),
     )  # fmt: skip
     ahead, losses = Ahead(future, target, future_norm, inner), Losses(sums.column, push, pull)

@@ -7,6 +7,8 @@ Read next: `recursions/underflow.py` and `recursions/chain_scaled.py`, which say
 # mypy: ignore-errors
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -42,10 +44,12 @@ def _weights(log_obs, lengths, out, top, num, num_positions, width, SIZE: tl.con
 
 @triton.jit
 def _divide(
-    filtered, norm, future, future_norm, target, emission, column, loss, bounds, log_initial, mass, short, num, width,
-    rank, SIZE: tl.constexpr, LOSSES: tl.constexpr,
+    filtered, norm, future, future_norm, target, emission, column, loss, bounds, pull, log_initial, mass, short, behind,
+    risk, num, width, rank, SIZE: tl.constexpr, LOSSES: tl.constexpr,
 ):  # fmt: skip
-    """Messages over their norms; mass[t, b] = filtered . future; short[t, b]: how many entries may have lost digits."""
+    """Messages over their norms; mass[t, b] = filtered . future; short[t, b] and behind[t, b]: how many entries of each
+    may have lost digits; risk[t, b]: what may be missing of the filtered ones, weighed by the future.
+    """
     row = tl.program_id(0).to(tl.int64)  # t * num + b
     base = row * width
     below = tl.maximum(tl.load(norm + row), TINY)
@@ -53,13 +57,16 @@ def _divide(
     # What a step may lose in any entry by itself, as `chain_scaled.per_entry` says, of the step before.
     largest = tl.where(row < 2 * num, 2.0, 1.0 + tl.load(bounds))
     before = largest / tl.load(norm + row - num, mask=row >= num, other=1.0) + 1.0
-    sums = tl.zeros((SIZE,), tl.float32)
-    unclear = tl.zeros((SIZE,), tl.int32)
+    pulled = tl.load(pull) * LEAST
+    sums, risks = tl.zeros((SIZE,), tl.float32), tl.zeros((SIZE,), tl.float32)
+    unclear, dim = tl.zeros((SIZE,), tl.int32), tl.zeros((SIZE,), tl.int32)
     for start in range(0, width, SIZE):
         at = start + tl.arange(0, SIZE)
         inside = at < width
         x = tl.load(filtered + base + at, mask=inside, other=0.0)
-        y = tl.load(future + base + at, mask=inside, other=0.0) / ahead
+        y = tl.load(future + base + at, mask=inside, other=0.0)
+        dim += tl.where(((pulled <= y) & (y / ahead >= LEAST)) | (at >= width), 0, 1)
+        y = y / ahead
         if row < num:  # nothing was pushed yet
             missing = tl.where(tl.load(log_initial + base + at, mask=inside, other=0.0) > float("-inf"), 1.0, 0.0)
         else:
@@ -67,8 +74,9 @@ def _divide(
             if LOSSES == INNER:
                 lost = 2.0 * width * tl.load(loss + at, mask=inside, other=0.0) + rank + tl.load(bounds + 1)
             missing = before * tl.load(column + at, mask=inside, other=0.0) + lost
-        missing = missing * tl.load(emission + base + at, mask=inside, other=0.0) * LEAST
-        unclear += tl.where((missing <= x) | (at >= width), 0, 1)
+        missing = missing * tl.load(emission + base + at, mask=inside, other=0.0)
+        unclear += tl.where((missing * LEAST <= x) | (at >= width), 0, 1)
+        risks += missing * y
         x = x / below
         sums += x * y
         tl.store(filtered + base + at, x, mask=inside)
@@ -77,6 +85,8 @@ def _divide(
         tl.store(target + base + at, z / ahead, mask=inside)
     tl.store(mass + row, tl.sum(sums, 0))
     tl.store(short + row, tl.sum(unclear, 0))
+    tl.store(behind + row, tl.sum(dim, 0))
+    tl.store(risk + row, tl.sum(risks, 0))
 
 
 @triton.jit
@@ -107,6 +117,15 @@ def weights(log_obs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:  # "b t 
     return out, top
 
 
+class Divided(NamedTuple):
+    """By position and sequence, "t b"; in units of the smallest normal number over the round-off."""
+
+    mass: Tensor  # filtered . future
+    short: Tensor  # entries of filtered that what may be missing could be seen in: `underflow.far_from_underflow`
+    behind: Tensor  # the same of future
+    risk: Tensor  # what may be missing of filtered, before its division, times future
+
+
 def divide(
     filtered: Tensor,
     norm: Tensor,
@@ -117,23 +136,23 @@ def divide(
     column: Tensor,
     loss: Tensor,
     bounds: Tensor,
+    pull: Tensor,
     log_initial: Tensor,
     rank: int = 0,
-) -> tuple[Tensor, Tensor]:  # "t b z", "t b", ..., "z", "z" or "1", "4", "b z" -> "t b", "t b"
-    """Divide messages by their norms where they lie; the mass of each position, and how many entries may be missing.
+) -> Divided:  # "t b z", "t b", ..., "z", "z" or "1", "4", "", "b z"
+    """Divide messages by their norms where they lie; what is left by position.
 
-    The second is the comparison of `underflow.far_from_underflow`. With a `rank`, `loss` are the sums of the second of
-    two maps.
+    With a `rank`, `loss` are the sums of the second of two maps. `pull` is what all entries of a pulled vector may lose
+    together, so as much as one of them may.
     """
     num_positions, num, width = filtered.shape
-    mass = torch.empty_like(norm)
-    short = torch.empty_like(norm, dtype=torch.int32)
+    found = Divided(*(torch.empty_like(norm, dtype=kind) for kind in (None, torch.int32, torch.int32, None)))
     kind = INNER if rank else EACH if loss.numel() > 1 else ONE
     _divide[(num_positions * num,)](
-        filtered, norm, future, future_norm, target, emission, column, loss, bounds, log_initial.contiguous(), mass,
-        short, num, width, rank, SIZE=min(SIZE, triton.next_power_of_2(width)), LOSSES=kind.value, num_warps=8,
+        filtered, norm, future, future_norm, target, emission, column, loss, bounds, pull, log_initial.contiguous(),
+        *found, num, width, rank, SIZE=min(SIZE, triton.next_power_of_2(width)), LOSSES=kind.value, num_warps=8,
     )  # fmt: skip
-    return mass, short
+    return found
 
 
 def weigh(

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankfold.kernels.two_way import Verdict
+from rankfold.kernels.two_way.passes import Divided
 
 INFO = torch.finfo(torch.float32)
 LEAST = tl.constexpr(INFO.tiny / INFO.eps)
@@ -46,7 +47,7 @@ def _bounds(column, ahead, behind, out, width, rank, INNER: tl.constexpr, SIZE: 
 
 @triton.jit
 def _judge(
-    norm, future_norm, mass, short, shift, lengths, first, final_top, bounds, pull,
+    norm, future_norm, mass, short, behind, risk, shift, lengths, first, final_top, bounds, pull,
     log_z, log_scale, sound, trusted, by_state, by_step,
     num_positions, num, width, tolerance, refused, POSITIONS: tl.constexpr,
 ):  # fmt: skip
@@ -66,16 +67,22 @@ def _judge(
     whole = tl.log(share.to(tl.float64)) + total + top
     value = tl.sum(tl.where(last, whole, 0.0), 0)
 
-    # The forward pass: what may be missing at every step, and at the end.
+    # The forward pass: what may be missing at every step, and at the end. Either no entry can be seen to miss it, or it
+    # does not count for log Z, which messages from behind tell that are themselves sound in every entry.
     each = tl.where(t > 0, 1.0 + tl.load(bounds + LARGEST), 2.0) / scale + 1.0
     missing = (each + 1.0) * (width * LEAST)
     short_at = tl.load(short + at, mask=here & inside, other=0)
     lost = tl.sum(tl.where(inside & (short_at != 0), 1, 0), 0) + tl.sum(tl.where(last & ~(missing <= share), 1, 0), 0)
+    dim = tl.sum(tl.where(inside & (tl.load(behind + at, mask=here, other=0) != 0), 1, 0), 0)
+    risk_at = tl.load(risk + at, mask=here & inside, other=0.0).to(tl.float64)
+    noise = risk_at * LEAST / (scale.to(tl.float64) * share) + tl.where(last, missing / share, 0.0)
+    noise = tl.sum(tl.where(inside, noise, 0.0), 0)
+    sound_at = (lost == 0) | ((dim == 0) & (noise <= 1.0))
 
     # The backward pass: filtered times future is Z at every position.
-    behind = tl.where(inside & ~last, tl.log(ahead.to(tl.float64)), 0.0)
-    behind += tl.load(shift + at + num, mask=t + 1 < length, other=0.0)
-    future = tl.cumsum(behind, 0, reverse=True) + top
+    step = tl.where(inside & ~last, tl.log(ahead.to(tl.float64)), 0.0)
+    step += tl.load(shift + at + num, mask=t + 1 < length, other=0.0)
+    future = tl.cumsum(step, 0, reverse=True) + top
     gap = tl.abs(total + tl.log(share.to(tl.float64)) + future - value)
     allowed = tolerance + (num_positions + 8) * ROUND_OFF * (tl.abs(total) + tl.abs(future))
     least = tl.maximum(tl.load(pull) * LEAST, LEAST_MASS)
@@ -83,7 +90,7 @@ def _judge(
     off = tl.sum(tl.where(inside & ~fine, 1, 0), 0)
 
     tl.store(log_z + b, value)
-    tl.store(sound + b, (lost == 0).to(tl.int8))
+    tl.store(sound + b, sound_at.to(tl.int8))
     tl.store(trusted + b, (off == 0).to(tl.int8))
     tl.store(log_scale + at, total, mask=here)
     weight = tl.where(off == 0, 1.0 / share, refused)
@@ -105,8 +112,7 @@ def bounds(column: Tensor, ahead: Tensor | None, behind: Tensor | None) -> Tenso
 def judge(
     norm: Tensor,
     future_norm: Tensor,
-    mass: Tensor,
-    short: Tensor,
+    divided: Divided,
     shift: Tensor,
     lengths: Tensor,
     first: Tensor,
@@ -117,7 +123,7 @@ def judge(
     tolerance: float,
     *,
     may_repeat: bool,
-) -> Verdict:  # "t b" five times, shift float64; "b", "b", "b", "4", ""
+) -> Verdict:  # "t b", shift float64; "b", "b", "b", "4", ""
     """The verdict on a scan. `shift` is the log-scale of each step's emissions and transition; what can neither be
     trusted nor repeated gets NaN for weights.
     """
@@ -126,7 +132,7 @@ def judge(
     sound, trusted = (torch.empty(num, dtype=torch.int8, device=norm.device) for _ in range(2))
     by_state, by_step = torch.empty_like(norm), torch.empty_like(norm)
     _judge[(num,)](
-        norm, future_norm, mass, short, shift, lengths, first, final_top, bounds, pull,
+        norm, future_norm, *divided, shift, lengths, first, final_top, bounds, pull,
         log_z, log_scale, sound, trusted, by_state, by_step,
         num_positions, num, width, tolerance, 0.0 if may_repeat else float("nan"),
         POSITIONS=triton.next_power_of_2(num_positions), num_warps=4,
