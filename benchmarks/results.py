@@ -1,8 +1,8 @@
 """`python -m benchmarks.results docs/results`: the pages of results, written from the runs in their folder.
 
 Every table stands between two marks of `hmm-language-models.md`; what is outside them is left alone. So it is in
-`grammars.md`, which `grammars.py` writes; `steps.py` writes the tables of gradient steps. Read next: `runs.py`, which
-reads a run; `published.toml`, papers' figures.
+`grammars.md` and `music.md`, which `grammars.py` and `music.py` write; `steps.py` writes the tables of gradient steps.
+Read next: `runs.py`, which reads a run; `published.toml`, papers' figures.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import grammars, steps
-from benchmarks.runs import Row, Run, belongs, footnote, published, read_runs
+from benchmarks import grammars, music, steps
+from benchmarks.runs import Row, Run, belongs, ending, footnote, published, read_runs
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
 
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [run for run in found if isinstance(run.config.model, ModelConfig)]
         write(given.folder, runs)
         num_grammars = grammars.write(given.folder, found, pictures=not given.no_picture)
-        steps.write(given.folder, [PAGE, grammars.PAGE])
+        num_music = music.write(given.folder, found)
+        steps.write(given.folder, [PAGE, grammars.PAGE, music.PAGE])
     except DataError as error:
         print(f"benchmarks.results: {error}", file=sys.stderr)
         return 2
@@ -55,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.curves import draw
 
         draw(runs, given.folder / PICTURE)
-    print(f"{len(runs)} runs in {given.folder / PAGE}, {num_grammars} in {grammars.PAGE}", file=sys.stderr)
+    others = f"{num_grammars} in {grammars.PAGE}, {num_music} in {music.PAGE}"
+    print(f"{len(runs)} runs in {given.folder / PAGE}, {others}", file=sys.stderr)
     return 0
 
 
@@ -117,19 +119,9 @@ def _line(model: str, row: Row | None, run: Run | None) -> str:
             _perplexity(run.test),
             _perplexity(run.train),
             run.protocol,
-            str(run.config.train.seed),
-            _updates(run),
-            f"{run.minutes:.1f}" + ("" if run.gpu else " (CPU)"),
-            f"[{run.name}]({run.name}/metrics.jsonl)",
+            *ending(run),
         ]
     return "| " + " | ".join(cells) + " |"
-
-
-def _updates(run: Run) -> str:
-    planned = run.config.train.updates
-    if run.updates == planned and run.finished:
-        return f"{planned:,}"
-    return f"{run.updates:,} of {planned:,}, {'stopped early' if run.finished else 'unfinished'}"
 
 
 def _perplexity(value: float | None) -> str:

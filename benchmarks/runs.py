@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.errors import DataError
+from rankfold.models.frame_config import FrameConfig
 from rankfold.settings import build, read_toml, to_mapping
 from rankfold.training.config import Config
 from rankfold.training.recipes import load_recipe, recipe_names
 from rankfold.training.run_dir import METRICS, RECIPE, read_metrics
 
 FAITHFUL = "-faithful"
+MUSIC = ("nottingham", "piano-midi", "musedata", "jsb-chorales")
 CORPORA = {
     "ptb": "ptb",
     "wt2": "wikitext-2",
-}  # by a part of a recipe's name; the folder of the text has the second name
+    **{name: f"{name}.npz" for name in MUSIC},
+}  # by a part of a run's name; what --data is given has the second name
 # Settings that change nothing but where a run writes and what it runs on.
 NAMES = ("device", "graphs", "memory", "tensorboard", "log_every", "checkpoint_every", "checkpoint_shard_mb")
 SILENT = {f"train.{name}" for name in NAMES}
@@ -55,10 +58,14 @@ class Run:
 
     @property
     def corpus(self) -> str | None:
-        """The text, by the name of the folder."""
-        return next(
-            (corpus for part, corpus in CORPORA.items() if part in self.name.replace(".", "-").split("-")), None
-        )
+        """The text or the music, by the name of the folder."""
+        name = f"-{self.name.replace('.', '-')}-"
+        return next((corpus for part, corpus in CORPORA.items() if f"-{part}-" in name), None)
+
+    @property
+    def unit(self) -> str:
+        """How well a model does is measured in this: nats a frame, or perplexity."""
+        return "nats" if isinstance(self.config.model, FrameConfig) else "perplexity"
 
     @property
     def updates(self) -> int:
@@ -77,24 +84,28 @@ class Run:
 
     @property
     def curve(self) -> list[tuple[float, float]]:
-        """(minutes, validation perplexity) of every evaluation."""
-        return [(r["seconds"] / 60, value) for r in self.records if (value := _number(r, "valid_perplexity"))]
+        """(minutes, validation perplexity or nats) of every evaluation."""
+        found = [(r, _number(r, f"valid_{self.unit}")) for r in self.records]
+        return [(r["seconds"] / 60, value) for r, value in found if value is not None]
 
     @property
     def valid(self) -> float | None:
-        """The best validation perplexity."""
+        """The best validation perplexity, or nats a frame."""
         return min((value for _, value in self.curve), default=None)
 
     @property
     def test(self) -> float | None:
-        """The test perplexity of the best model; None before the end."""
-        return next((r["test_perplexity"] for r in self.records if _number(r, "test_perplexity")), None)
+        """The test perplexity, or nats a frame, of the best model; None before the end."""
+        return next(iter(self._all("test")), None)
 
     @property
     def train(self) -> float | None:
-        """The last training perplexity, with dropout where the recipe has it."""
-        values = [value for r in self.records if (value := _number(r, "train_perplexity"))]
-        return values[-1] if values else None
+        """The last training perplexity, or nats a frame, with dropout where the recipe has it."""
+        return next(reversed(self._all("train")), None)
+
+    def _all(self, split: str) -> list[float]:
+        values = [_number(r, f"{split}_{self.unit}") for r in self.records]
+        return [value for value in values if value is not None]
 
     @property
     def protocol(self) -> str:
@@ -124,9 +135,9 @@ def read_runs(folder: Path) -> list[Run]:
     return runs
 
 
-def published() -> list[Row]:
+def published(name: str = "published.toml") -> list[Row]:
     """The papers' rows, their sources written out."""
-    path = Path(__file__).with_name("published.toml")
+    path = Path(__file__).with_name(name)
     content = read_toml(path)
     sources = content["sources"]
     rows = [build(Row, row, source=f"{path}, row {i}") for i, row in enumerate(content["rows"], 1)]
@@ -136,6 +147,18 @@ def published() -> list[Row]:
 def belongs(run: Run, row: Row) -> bool:
     """Whether a run is of a row's recipe, trained in either way."""
     return run.recipe is not None and run.recipe.removesuffix(FAITHFUL) == row.recipe
+
+
+def ending(run: Run) -> list[str]:
+    """The last cells of a run's line: seed, updates, minutes, link."""
+    updates, planned = run.updates, run.config.train.updates
+    reached = f"{updates:,} of {planned:,}, {'stopped early' if run.finished else 'unfinished'}"
+    return [
+        str(run.config.train.seed),
+        f"{planned:,}" if updates == planned and run.finished else reached,
+        f"{run.minutes:.1f}" + ("" if run.gpu else " (CPU)"),
+        f"[{run.name}]({run.name}/metrics.jsonl)",
+    ]
 
 
 def footnote(source: str, note: str, notes: list[str]) -> str:

@@ -65,10 +65,15 @@ def _line(case: tuple[str, int, int], rows: dict[str, Any], modes: list[str]) ->
         name,
         f"{batch} x {length}",
         *("-" if ms is None else f"{ms:.2f}" if ms < 100 else f"{ms:.0f}" for ms in times),
-        *("-" if ms is None or authors is None else f"{authors / ms:.2g}x" for ms in times),
+        *("-" if ms is None or authors is None else _ratio(authors / ms) for ms in times),
         "-" if authors is None else f"{authors:g}",
         "-" if first["peak_mib"] is None else f"{first['peak_mib']:,.0f}",
         "-" if first["published_mib"] is None else f"{first['published_mib']:,.0f}",
         *("-" if mode not in rows else f"{rows[mode]['error']:.1e}" for mode in modes),
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def _ratio(times: float) -> str:
+    """Two digits, or as many as a whole number has."""
+    return f"{times:.0f}x" if times >= 99.5 else f"{times:.2g}x"

@@ -18,6 +18,7 @@ def row(precision: str, ms: float | None, **changes: Any) -> dict[str, Any]:
 
 def test_a_line_has_both_precisions_and_the_ratios(tmp_path: Path) -> None:
     rows = [row("tf32", 6.0), row("bf16", 4.2, error=2e-5), row("bf16", None, name="hmm", published_ms=None)]
+    rows.append(row("tf32", 2.88, name="hsmm", published_ms=513))
     record = {"rows": rows, "device": "H200", "torch": "2.11", "date": "2026-11-15"}
     (tmp_path / "steps-million.json").write_text(json.dumps(record))
     (tmp_path / "page.md").write_text("before\n<!-- steps million -->stale<!-- end of steps -->\nafter\n")
@@ -27,6 +28,7 @@ def test_a_line_has_both_precisions_and_the_ratios(tmp_path: Path) -> None:
     assert text.endswith("<!-- end of steps -->\nafter\n")
     assert "stale" not in text
     assert "| lhmm, 64 states | 8 x 32 | 6.00 | 4.20 | 7x | 10x | 42 | 956 | 3,145 | 1.0e-05 | 2.0e-05 |" in text
+    assert "| hsmm | 8 x 32 | 2.88 | - | 178x | - | 513 |" in text
     assert "| hmm | 8 x 32 | - | - | - | - | - | 956 | 3,145 | - | 1.0e-05 |" in text
 
 

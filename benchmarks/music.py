@@ -1,0 +1,109 @@
+"""The page of music: nats a frame of every run on piano rolls in a folder of results, beside what is published.
+
+The table stands between two marks of `music.md`; what is outside them is left alone. Read next: `runs.py`, which
+reads a run; `published-music.toml`, the paper's figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.runs import MUSIC, Row, Run, ending, footnote, published
+from rankfold.errors import DataError
+from rankfold.models.frame_config import FrameConfig
+from rankfold.training.recipes import load_recipe
+
+PAGE, FIGURES = "music.md", "published-music.toml"
+START, END = "<!-- music -->", "<!-- end of music -->"
+MARK = re.compile(f"{START}.*?{END}", re.DOTALL)
+TITLES = dict(zip(MUSIC, ("Nottingham", "Piano-midi", "MuseData", "JSB chorales"), strict=True))
+VALID_FRAMES = dict(zip(MUSIC, (45_513, 8_540, 82_755, 4_602), strict=True))
+HEAD = ("set", "model", "published test", "test", "valid", "train", "seed", "updates", "GPU minutes", "run")
+
+
+def write(folder: Path, runs: Sequence[Run]) -> int:
+    """Replace what stands between the marks of the page; how many runs of music there are.
+
+    A folder without the page is left alone, unless it holds runs of music.
+    """
+    found, path = [run for run in runs if _is_music(run)], folder / PAGE
+    for run in found:
+        _expect_its_set(run, folder)
+    if not path.exists():
+        if found:
+            raise DataError(f"{path}: no such file, but {found[0].name} is a run on piano rolls, which goes there.")
+        return 0
+    text = path.read_text(encoding="utf-8")
+    if len(MARK.findall(text)) != 1:
+        raise DataError(
+            f"{path}: has {len(MARK.findall(text))} places for a table, but one was expected.\n"
+            f"  It goes between {START} and {END}."
+        )
+    body = section(published(FIGURES), found)
+    path.write_text(MARK.sub(lambda _: f"{START}\n\n{body}\n\n{END}", text), encoding="utf-8")
+    return len(found)
+
+
+def section(rows: Sequence[Row], runs: Sequence[Run]) -> str:
+    """The table, its notes, and the commands of its runs; those of no row come last, by set."""
+    lines: list[list[str]] = []
+    notes: list[str] = []
+    shown: list[Run] = []
+    for row in rows:
+        label = [TITLES[_name(row.corpus)], row.model + footnote(row.source, row.note, notes), f"{row.test:.2f}"]
+        own = [run for run in runs if belongs(run, row)]
+        shown += own
+        lines += [[*label, *_cells(run)] for run in own] or [[*label, "not run", *[""] * (len(HEAD) - 4)]]
+    others = [run for name in MUSIC for run in runs if run not in shown and _name(run.corpus) == name]
+    lines += [[TITLES[_name(run.corpus)], run.name, "-", *_cells(run)] for run in others]
+    aligned = "|---|---|" + "---:|" * 7 + "---|"
+    blocks = [
+        "\n".join(["| " + " | ".join(HEAD) + " |", aligned, *("| " + " | ".join(line) + " |" for line in lines)]),
+        "\n".join(f"{i}. {note}" for i, note in enumerate(notes, 1)),
+        "\n".join(f"- `{run.name}`: `{run.command}`" for run in [*shown, *others]),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def belongs(run: Run, row: Row) -> bool:
+    """Whether a run is of a row's set and recipe, and of its sizes."""
+    return (run.corpus, run.recipe) == (row.corpus, row.recipe) and _sizes(run.config.model) == _sizes(
+        load_recipe(row.recipe).model
+    )
+
+
+def _is_music(run: Run) -> bool:
+    return isinstance(run.config.model, FrameConfig) and run.config.model.observations == "bernoulli"
+
+
+def _expect_its_set(run: Run, folder: Path) -> None:
+    """`DataError` unless a run's name has a set of music, whose valid frames are those it was evaluated on."""
+    name = _name(run.corpus)
+    if name not in MUSIC:
+        raise DataError(
+            f"{folder / run.name}: is a run on piano rolls, but its name has none of {', '.join(MUSIC)}.\n"
+            f"  Name it after its recipe and its set: {run.recipe or 'music-hmm-2048'}-{MUSIC[-1]}."
+        )
+    for record in run.records:
+        frames = record.get("valid_tokens", VALID_FRAMES[name])
+        if frames != VALID_FRAMES[name]:
+            raise DataError(
+                f"{folder / run.name}: was evaluated on {frames:,} valid frames, but {name} has "
+                f"{VALID_FRAMES[name]:,}.\n  Name it after its own set."
+            )
+
+
+def _name(corpus: str | None) -> str:
+    return (corpus or "").removesuffix(".npz")
+
+
+def _sizes(model: object) -> tuple[object, ...]:
+    assert isinstance(model, FrameConfig), "only models of frames come here"
+    return model.family, model.num_states, model.own_rank
+
+
+def _cells(run: Run) -> list[str]:
+    nats = ["-" if value is None else f"{value:.2f}" for value in (run.test, run.valid, run.train)]
+    return [*nats, *ending(run)]
