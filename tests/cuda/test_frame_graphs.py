@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,13 @@ from rankfold.models.supervision import allowed_states
 from rankfold.training.carried import rows_of
 from rankfold.training.config import DataConfig
 from rankfold.training.frame_graphs import FrameGraphs
+from rankfold.training.frame_task import FrameTask
+from rankfold.training.memory import Room
+from rankfold.training.report import Reporter
+from rankfold.training.setup import optimizer
 from rankfold.training.shapes import FrameShapes
 from tests.training.frame_batches import FAMILIES, OBSERVATIONS, drawn_batch, drawn_model
+from tests.training.recordings import tiny, write_recordings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CUDA = torch.device("cuda")
@@ -98,3 +104,25 @@ def test_windows_carry_their_state_from_graph_to_graph(family: str) -> None:
         else:
             torch.testing.assert_close(carried, expected_carried, rtol=1e-4, atol=1e-4)
     assert {key[2:4] for key in graphs.shapes} == {(False, False), (True, False), (True, True)}
+
+
+def test_a_shape_that_is_captured_after_a_plain_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain step ran on the usual stream, and nothing of it may be left there for the capture to wait for."""
+    config = tiny(family="frame_hmm", tokens=30, graphs=True)
+    data = write_recordings(tmp_path / "all.npz")
+    task = FrameTask.read(config, data, tmp_path, Reporter(), resume=False)
+    model = task.model().to(CUDA)
+
+    def never(batches: list[Any], what: str) -> Any:
+        raise AssertionError(what)
+
+    steps = task.steps(model, optimizer(model, config.train), config, Room(), never)
+    assert steps.graphs is not None
+    batches = {batch.frames.shape: batch for batch in task.epoch(0)}
+    assert len(batches) > 1  # another shape, another capture
+    for i, batch in enumerate(batches.values()):
+        steps([batch], 20, 2 * i)
+        with monkeypatch.context() as patch:
+            patch.setattr(steps.graphs, "takes", lambda _: False)
+            steps([batch], 20, 2 * i + 1)
+    assert len(steps.graphs.shapes) > 1

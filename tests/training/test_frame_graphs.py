@@ -5,6 +5,8 @@ A stand-in replays (`tests/training/replays.py`); `tests/cuda/test_frame_graphs.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +205,21 @@ def test_a_width_is_filled_up_by_little() -> None:
         padded = -(-width // multiple) * multiple
         assert padded < width + max(8, width / 8 + 1)
         assert shapes.multiple(padded) == multiple
+
+
+def test_nothing_of_a_plain_step_outlives_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does keeps nodes of the parameters alive that belong to its stream: a capture must not meet them."""
+    found, model, task = steps_of(tiny(family="frame_hmm"), data, graphs=False)
+    made = []
+    own = model.parts
+
+    def parts(generator: torch.Generator) -> Any:
+        result = own(generator)
+        made.append(weakref.ref(result.log_initial))
+        return result
+
+    monkeypatch.setattr(model, "parts", parts)
+    found([task.epoch(0)[0]], 20, 0)
+    gc.collect()
+    assert made
+    assert all(x() is None for x in made)

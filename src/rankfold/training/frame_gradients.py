@@ -20,12 +20,21 @@ class FrameGradients(Gradients):
     graphed = FrameGraphs
     model: Any
     num_frames: int = 1  # of the training set
-    parts: Any = None  # those of the last potentials, which say what states were dropped
+    parts: Any = None  # those of the last potentials, which say what states were dropped; None between batches
 
     def potentials(self, part: Any, carried: Any, generator: torch.Generator) -> Any:
         allowed = None if part.labels is None else allowed_states(part.labels, self.model.config.num_states)
         self.parts = self.model.parts(generator)
         return self.model.potentials(part, parts=self.parts, carried=carried, allowed=allowed)
+
+    def _batch(self, batch: Any, tokens: int, seed: int) -> float:
+        """The parts are let go of with the batch: as long as their history lives, so do nodes of the parameters that
+        belong to this stream, and a graph that is captured on another breaks off when it meets them.
+        """
+        try:
+            return super()._batch(batch, tokens, seed)
+        finally:
+            self.parts = None
 
     def beside(self) -> None:
         """A prior counts once in a pass over all frames: in an update by its share of them."""

@@ -57,9 +57,10 @@ def linear_softmax(
     if generator is None:
         dropout = 0.0
     mixtures: Mixtures = {}
+    halves: list[Tensor] = []  # no result: autograd would make it a gradient of zeros, as large as itself
     precision = current_precision(query.device)
-    share, log_total, half = _LinearSoftmax.apply(query, key, bias, dropout, generator, precision, mixtures)
-    return SoftmaxTable(share, log_total, mixtures, None if half is None else Rounded(share, half))
+    share, log_total = _LinearSoftmax.apply(query, key, bias, dropout, generator, precision, mixtures, halves)
+    return SoftmaxTable(share, log_total, mixtures, Rounded(share, halves[0]) if halves else None)
 
 
 class _LinearSoftmax(torch.autograd.Function):
@@ -75,21 +76,21 @@ class _LinearSoftmax(torch.autograd.Function):
         generator: torch.Generator | None,
         precision: Products,
         mixtures: Mixtures,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        ctx.precision, ctx.mixtures, half = precision, mixtures, None
+        halves: list[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        ctx.precision, ctx.mixtures = precision, mixtures
         ctx.fused = query.dtype == torch.float32 and triton_serves(query, key)
         with products_in(precision, query.device):
             if ctx.fused:
                 from rankfold.kernels.linear_softmax.triton import shares
 
                 table, log_total, half = shares(query, key, bias, dropout, generator, precision)
+                halves += [] if half is None else [half]
             else:
                 table = torch.mm(query, key.T)
                 log_total = _normalise(table, bias, dropout, generator)
         ctx.save_for_backward(query, key, bias, table)
-        if half is not None:
-            ctx.mark_non_differentiable(half)
-        return table, log_total, half
+        return table, log_total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -99,7 +100,7 @@ class _LinearSoftmax(torch.autograd.Function):
         with products_in(ctx.precision, query.device):
             if torch.is_grad_enabled():
                 # The gradient will be differentiated: give autograd ordinary operations to follow.
-                found = _retraced((query, key, bias), table, wanted, grads[:2])
+                found = _retraced((query, key, bias), table, wanted, grads)
             elif ctx.fused:
                 from rankfold.kernels.linear_softmax.triton import gradients
 
@@ -121,7 +122,7 @@ class _LinearSoftmax(torch.autograd.Function):
                     torch.mm(logits.T, query) if wanted[1] else None,
                     logits.sum(0) if wanted[2] else None,
                 )
-        return (*found, None, None, None, None)
+        return (*found, None, None, None, None, None)
 
 
 class _Mix(torch.autograd.Function):

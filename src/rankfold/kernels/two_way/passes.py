@@ -47,8 +47,8 @@ def _divide(
     filtered, norm, future, future_norm, target, emission, column, loss, bounds, pull, log_initial, mass, short, behind,
     risk, num, width, rank, SIZE: tl.constexpr, LOSSES: tl.constexpr,
 ):  # fmt: skip
-    """Messages over their norms; mass[t, b] = filtered . future; short[t, b] and behind[t, b]: how many entries of each
-    may have lost digits; risk[t, b]: what may be missing of the filtered ones, weighed by the future.
+    """Messages over their norms; mass[t, b] = filtered . future; short[t, b]: how many entries of filtered may have
+    lost digits; behind[t, b]: whether one of future may; risk[t, b]: what may be missing of filtered, by future.
     """
     row = tl.program_id(0).to(tl.int64)  # t * num + b
     base = row * width
@@ -59,13 +59,14 @@ def _divide(
     before = largest / tl.load(norm + row - num, mask=row >= num, other=1.0) + 1.0
     pulled = tl.load(pull) * LEAST
     sums, risks = tl.zeros((SIZE,), tl.float32), tl.zeros((SIZE,), tl.float32)
-    unclear, dim = tl.zeros((SIZE,), tl.int32), tl.zeros((SIZE,), tl.int32)
+    unclear = tl.zeros((SIZE,), tl.int32)
+    least = tl.full((SIZE,), float("inf"), tl.float32)
     for start in range(0, width, SIZE):
         at = start + tl.arange(0, SIZE)
         inside = at < width
         x = tl.load(filtered + base + at, mask=inside, other=0.0)
         y = tl.load(future + base + at, mask=inside, other=0.0)
-        dim += tl.where(((pulled <= y) & (y / ahead >= LEAST)) | (at >= width), 0, 1)
+        least = tl.minimum(least, tl.where(inside, y, float("inf")))
         y = y / ahead
         if row < num:  # nothing was pushed yet
             missing = tl.where(tl.load(log_initial + base + at, mask=inside, other=0.0) > float("-inf"), 1.0, 0.0)
@@ -85,7 +86,8 @@ def _divide(
         tl.store(target + base + at, z / ahead, mask=inside)
     tl.store(mass + row, tl.sum(sums, 0))
     tl.store(short + row, tl.sum(unclear, 0))
-    tl.store(behind + row, tl.sum(dim, 0))
+    low = tl.min(least, 0)
+    tl.store(behind + row, ((low < pulled) | (low < ahead * LEAST)).to(tl.int32))
     tl.store(risk + row, tl.sum(risks, 0))
 
 
@@ -122,7 +124,7 @@ class Divided(NamedTuple):
 
     mass: Tensor  # filtered . future
     short: Tensor  # entries of filtered that what may be missing could be seen in: `underflow.far_from_underflow`
-    behind: Tensor  # the same of future
+    behind: Tensor  # whether there is such an entry of future
     risk: Tensor  # what may be missing of filtered, before its division, times future
 
 
