@@ -72,11 +72,21 @@ def expect_frames_model(full: FrameConfig) -> None:
     assert loss.isfinite()
 
 
-@pytest.mark.parametrize("tail", ["", "-faithful"])
-def test_recipes_of_music_differ_by_the_rank(tail: str) -> None:
+@pytest.mark.parametrize(
+    ("tail", "trained"),
+    [
+        ("", ["train.updates: 6000 -> 8000", "train.lr: 0.002 -> 0.003"]),
+        ("-long", ["train.lr: 0.002 -> 0.003"]),
+        ("-faithful", []),
+    ],
+)
+def test_recipes_of_music_differ_by_the_rank(tail: str, trained: list[str]) -> None:
+    """And ours by the rate: the same in windows as in whole pieces."""
     dense, low = load_recipe(f"music-hmm-2048{tail}"), load_recipe(f"music-lhmm-2048-512{tail}")
-    assert differences(dense, low) == ["model.family: 'frame_hmm' -> 'frame_lhmm'", "model.rank: 16 -> 512"]
-    assert dense.train.schedule == ("plateau" if tail else "linear")
+    assert differences(dense, low) == ["model.family: 'frame_hmm' -> 'frame_lhmm'", "model.rank: 16 -> 512", *trained]
+    assert dense.train.schedule == ("plateau" if tail == "-faithful" else "linear")
+    assert dense.data == low.data
+    assert (dense.data.batching == "streams") == (tail == "-long")
 
 
 OF_A_PAPER = [name for name in recipe_names() if re.search(r"-(ptb|wt2)(-faithful)?$", name) and "pcfg" not in name]
