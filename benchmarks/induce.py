@@ -60,7 +60,7 @@ def run(given: argparse.Namespace) -> int:
     for folder in folders.values():
         if (folder / EVALUATION).exists() or (folder.exists() and any(folder.iterdir())):
             raise DataError(f"{folder}: holds something already: give another --out or --name, or move it away.")
-    gold, _ = read_gold(job.trees, "test", configs[given.seeds[0]].data)
+    gold, *_ = read_gold(job.trees, "test", configs[given.seeds[0]].data)
     status = 0
     with ExitStack() as stack:
         work = given.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="induce-")))

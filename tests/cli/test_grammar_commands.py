@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rankfold.cli.evaluate_trees import evaluate_trees
 from rankfold.data.brackets import parse_tree, parse_trees
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import UnsupportedError
-from rankfold.models import ModelConfig, build_model
+from rankfold.models import ModelConfig, build_model, load_model
 from rankfold.models.grammar_config import GrammarConfig
 
 SENTENCES = [["the", "dog", "saw", "a", "cat"], ["a", "cat", "slept"], ["the", "cat", "saw", "the", "dog"], ["go"]]
@@ -62,7 +63,45 @@ def test_every_line_gets_a_tree(family: str, tmp_path: Path, monkeypatch: pytest
         assert {node.label for node in tree.nodes()} == {"X", "T"}
     assert (empty, one) == ("", "(T hello)")
     assert "1 empty line stays empty" in err
+    assert "1 line of one word, which this grammar does not generate" in err
     assert "hello (1)" in err
+
+
+@pytest.mark.parametrize(
+    "order", [["RUN", "FILE", "--labels"], ["RUN", "--labels", "FILE"], ["--labels", "RUN", "FILE"]]
+)
+def test_options_stand_anywhere(order: list[str], run: Path, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("the dog saw a cat\n")
+    assert main(["parse", *({"RUN": str(run), "FILE": str(path)}.get(x, x) for x in order)]) == 0
+    assert parse_tree(capsys.readouterr().out).label.startswith("NT-")
+
+
+@pytest.mark.parametrize("family", ["npcfg", "cpcfg", "rankpcfg"])
+@pytest.mark.parametrize("decode", ["mbr", "viterbi"])
+def test_one_word_of_a_grammar_that_makes_them(decode: Any, family: str, tmp_path: Path) -> None:
+    """Its symbol, and by viterbi the probability of the two."""
+    model = load_model(saved(tmp_path / "model", family, single_words=True))
+    sentences = [["dog"], ["a", "cat"], ["dog"]]
+    one, two, again = parse(model, sentences, decode=decode, labels=True)  # type: ignore[arg-type]
+    assert one == again
+    assert one.possible
+    assert re.fullmatch(r"\(T-\d dog\)", str(one.tree))
+    assert two.tree.words == ["a", "cat"]
+    assert str(parse(model, sentences, decode=decode)[0].tree) == "(T dog)"  # type: ignore[arg-type]
+    if decode == "viterbi" and family != "cpcfg":
+        assert model.vocabulary is not None
+        batch = model.batch(torch.tensor([model.vocabulary.encode(["dog"])]))  # type: ignore[operator]
+        p = model.tree_potentials(batch, labels=True)  # type: ignore[operator, union-attr]
+        joint = (p.log_root_leaf + p.log_leaf[0, 0]).detach()
+        assert one.score == pytest.approx(float(joint.max()), rel=1e-5)
+        assert str(one.tree) == f"(T-{int(joint.argmax())} dog)"
+
+
+def test_one_word_of_a_grammar_that_makes_none(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    given(monkeypatch, "dog\n")
+    assert main(["parse", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["possible"] is False
 
 
 def test_labels_are_the_symbols(run: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -138,6 +177,7 @@ def test_parse_as_json(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captu
         ("", [], "standard input: empty"),
         ("\ufeffa cat\n", [], "standard input, line 1: starts with a byte order mark"),
         ("", ["gold.trees"], "rankfold evaluate"),
+        ("the cat\n\na <eos> c\n", [], "standard input, line 3: word 2 is <eos>"),
     ],
 )
 def test_what_parse_refuses(
@@ -189,9 +229,24 @@ def test_the_evaluation_for_a_person_and_two_files(run: Path, tmp_path: Path, ca
 def test_trees_must_have_the_words_of_the_text(run: Path, tmp_path: Path, capsys: Captured) -> None:
     trees, text = tmp_path / "gold.trees", tmp_path / "text.txt"
     trees.write_text(TREES)
-    text.write_text("the dog saw a cat\na zebra sleeps\ngo\n")
+    text.write_text("the dog saw a cat\n\na zebra sleeps\ngo\n")
     assert main(["evaluate", str(run), "--trees", str(trees), "--data", str(text)]) == 2
-    assert f"{trees} beside {text}: sentence 2: word 3 is 'slept' in the tree, but 's" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert f"{text}: 1 empty lines, which are no sentences" in err
+    line = 1 + TREES.splitlines().index("(S (NP (D a) (N zebra)) (V slept))")
+    assert f"beside {text}: sentence 2 ({trees}, line {line}): word 3 is 'slept' in the tree, but 's" in err
+
+
+def test_a_tree_that_no_memory_holds_is_named(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """By its file and line: trees before it are of one word, or of none, and in another file."""
+    first, second = tmp_path / "a.trees", tmp_path / "b.trees"
+    first.write_text(TREES)
+    second.write_text("(UH yes)\n(S (-NONE- *))\n(S (A a) (B b))\n(S" + " (D the)" * 300 + ")\n")
+    monkeypatch.setattr("rankfold.cli.model_of.available", lambda _: 2**20)
+    assert main(["evaluate", str(run), "--trees", str(first), str(second)]) == 2
+    assert f"{second}, line 4: a sentence of 300 words needs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

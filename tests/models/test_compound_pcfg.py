@@ -100,6 +100,20 @@ def test_the_bound_is_one_and_draws_estimate_it() -> None:
     assert model.is_bound
 
 
+def test_constraints_are_replaced_into_the_potentials() -> None:
+    """Three words have one bracket of two or the other: forbid one, forbid the other, and the sum is that of all."""
+    model = compound()
+    batch = Batch(torch.tensor([[0, 1, 2], [2, 1, 0]]), torch.tensor([3, 3]))
+    p = model.potentials(batch, latent="mean")
+    bounds = []
+    for forbidden in ((0, 2), (1, 3)):
+        log_span = torch.zeros(2, 4, 4, dtype=torch.float64)
+        log_span[:, forbidden[0], forbidden[1]] = -math.inf
+        bounds.append(model.log_z(p._replace(log_span=log_span)))
+    both = torch.logaddexp(bounds[0] + p.divergence, bounds[1] + p.divergence) - p.divergence
+    torch.testing.assert_close(both, model.log_z(p), **EXACT)
+
+
 def test_a_sentence_has_its_own_draw_in_every_batch() -> None:
     model, batch = compound(), some_sentences()
     whole = model.log_likelihood(batch)

@@ -55,28 +55,32 @@ def parse(
 
     "mbr": the tree with the most brackets expected to be right. "viterbi": the most probable tree, whose labels it
     has anyway. With `labels`, constituents are NT-k and words T-k, the k-th symbols of the grammar; without, X and T.
-    A sentence of one word is a tag over it. `progress` is told how many sentences are done.
+    A sentence of one word is a tag over it, impossible under a grammar that makes none. `progress` is told how many
+    sentences are done.
     """
     expect_grammar(model)
     assert isinstance(model, PCFG | CompoundPCFG)
     assert model.vocabulary is not None
     rows = model.vocabulary.encode_all(sentences).sentences
-    found = [Parsed(Tree(TAG, tuple(words)), True, None) if len(words) == 1 else None for words in sentences]
+    found = [Parsed(Tree(TAG, tuple(words)), False, None) for words in sentences]
+    # One word has no brackets, from which the others' possibility is seen: its symbol tells.
+    single = [i for i, row in enumerate(rows) if len(row) == 1 and model.config.single_words]
     long = [i for i, row in enumerate(rows) if len(row) > 1]
-    done = len(rows) - len(long)
+    done = len(rows) - len(single) - len(long)
     with torch.no_grad():
         parts: Any = model.parts()
-        batches = memory_batches(model, [rows[i] for i in long]) if long else None
-        for group, batch in zip(batches.groups, batches, strict=True) if batches else ():
-            own = labels or decode == "viterbi"  # labels are nonterminals, even where the chart could be over ranks
-            potentials = model.tree_potentials(batch.to(model.device), parts=parts, labels=own)
-            answers = viterbi_tree(potentials) if decode == "viterbi" else mbr_tree(potentials, labels=labels)
-            for i, answer in zip(group, answers, strict=True):
-                found[long[i]] = _parsed(sentences[long[i]], answer, labels=labels)
-            done += len(group)
-            if progress is not None:
-                progress(done)
-    return [item for item in found if item is not None]
+        for own, named in ((single, True), (long, labels)):
+            batches = memory_batches(model, [rows[i] for i in own]) if own else None
+            for group, batch in zip(batches.groups, batches, strict=True) if batches else ():
+                symbols = named or decode == "viterbi"  # nonterminals, even where the chart could be over ranks
+                potentials = model.tree_potentials(batch.to(model.device), parts=parts, labels=symbols)
+                answers = viterbi_tree(potentials) if decode == "viterbi" else mbr_tree(potentials, labels=named)
+                for i, answer in zip(group, answers, strict=True):
+                    found[own[i]] = _parsed(sentences[own[i]], answer, labels=labels)
+                done += len(group)
+                if progress is not None:
+                    progress(done)
+    return found
 
 
 def memory_batches(model: AnyModel, rows: Sequence[Sequence[int]], *, memory: int = BYTES) -> Batches:
@@ -92,6 +96,9 @@ def memory_batches(model: AnyModel, rows: Sequence[Sequence[int]], *, memory: in
 def _parsed(words: Sequence[str], answer: ParsedTree, *, labels: bool) -> Parsed:
     """The tree of brackets and symbols; flat where there are none."""
     tree = as_tree(answer if labels else ParsedTree(answer.spans), words)
+    if len(words) == 1:
+        assert tree is not None
+        return Parsed(tree, answer.tags is not None, answer.score)
     if tree is None:
         return Parsed(Tree(SPAN, tuple(Tree(TAG, (word,)) for word in words)), False, None)
     return Parsed(tree, True, answer.score)

@@ -16,7 +16,6 @@ from rankfold.bench.reference_frames import reference_frame_log_z
 from rankfold.bench.reference_trees import reference_tree_log_z
 from rankfold.data.batch import Batch
 from rankfold.data.frame_batch import FrameBatch
-from rankfold.models.compound_pcfg import BoundPotentials
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
@@ -106,8 +105,6 @@ class Recursion(NamedTuple):
 
         rules = p.rules.with_factors(*map(leaf, p.rules.factors()))
         given = p._replace(log_leaf=leaf(p.log_leaf), log_root=leaf(p.log_root), rules=rules)
-        if isinstance(given, BoundPotentials):
-            given.divergence = p.divergence
         return cls(model, given, tuple(leaves.values()), precision)
 
     def run(self) -> Gradients:

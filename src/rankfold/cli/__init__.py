@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rankfold.cli import (
     bench,
@@ -32,13 +33,29 @@ from rankfold.version import __version__
 COMMANDS = (train, evaluate, parse, score, sample, segment, predict, tag, explain, data, demo, compare, bench, doctor)
 
 
+class Command(argparse.ArgumentParser):
+    """The parser of one command: options may stand before, between and after the arguments that go by their place."""
+
+    _mixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """By argparse's own way of mixing them, which comes back here twice; not where further commands follow."""
+        if self._mixed or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._mixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixed = False
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="rankfold", description="Structured latent-variable models with very large state spaces, exactly."
     )
     parser.add_argument("--version", action="version", version=f"rankfold {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Command)
     for command in COMMANDS:
         command.add_to(commands)
     return parser

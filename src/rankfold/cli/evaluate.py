@@ -42,6 +42,7 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "evaluate",
+        usage="rankfold evaluate RUN [--data FILE] [--trees FILE ...] [option ...]",  # --trees takes what follows it
         help="the perplexity of a text, and how well states predict tags",
         description=(
             "Print the perplexity of a text. Tokens are its words and one <eos> a sentence; words the model does not "

@@ -60,11 +60,13 @@ def evaluate_trees(
     model, vocabulary = load(path, device)
     expect_grammar(model)
     config = _data(path)
-    gold, left_out = read_gold(trees, split, config)
+    gold, places, left_out = read_gold(trees, split, config)
     if text is not None:
-        sentences = read_sentences(text).sentences
+        given = read_sentences(text)
+        if given.num_empty_lines:
+            say(f"{text}: {given.num_empty_lines:,} empty lines, which are no sentences")
         try:
-            expect_words(gold, sentences)
+            expect_words(gold, given.sentences, places)
         except DataError as error:
             raise DataError(f"{', '.join(map(str, trees))} beside {text}: {error}") from None
     gold = [_replaced(tree, replaced or {}) for tree in gold]
@@ -72,10 +74,11 @@ def evaluate_trees(
     assert isinstance(model.config, GrammarConfig)
     dropped = 0 if model.config.single_words else num_single
     kept = [tree for tree in gold if len(tree.words) > 1 or not dropped]
+    places = [place for tree, place in zip(gold, places, strict=True) if len(tree.words) > 1 or not dropped]
     if not kept:
         raise DataError(f"{trees[0]}: every tree is of one word, which have no brackets.")
     sentences = [tree.words for tree in kept]
-    expect_room(model, list(map(len, sentences)), f"{trees[0]}, sentence", outside=True)
+    expect_room(model, list(map(len, sentences)), places, outside=True)
     unknown = Counter(word for words in sentences for word in words if not vocabulary.knows(word))
     for what, count in left_out.items():
         say(f"left out of the trees: {count:,} {what.replace('_', ' ')}")
@@ -98,16 +101,19 @@ def evaluate_trees(
     }
 
 
-def read_gold(paths: Sequence[Path], split: str, config: DataConfig) -> tuple[list[Tree], dict[str, int]]:
-    """The trees of files, or of the split of folders, in order, and what their preparation left out."""
+def read_gold(paths: Sequence[Path], split: str, config: DataConfig) -> tuple[list[Tree], list[str], dict[str, int]]:
+    """The trees of files, or of the split of folders, in order; file and line of each; what preparation left out."""
     gold: list[Tree] = []
+    places: list[str] = []
     left_out: Counter[str] = Counter()
     for path in paths:
         file = path if path.is_file() else find_split(path, split, trees=True)
-        clean = prepared_trees(read_trees(file).trees, word_tags=config.word_tags)
+        bank = read_trees(file)
+        clean = prepared_trees(bank.trees, word_tags=config.word_tags)
         gold += clean.trees
+        places += [f"{file}, line {bank.lines[i]}" for i in clean.kept]
         left_out.update(counted(clean))
-    return gold, dict(left_out)
+    return gold, places, dict(left_out)
 
 
 def baselines(gold: Sequence[Tree], seed: int = 1) -> dict[str, BracketScores]:

@@ -107,11 +107,12 @@ def known_ids(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:
     return ids[:-1] if vocabulary.ends else ids
 
 
-def expect_room(model: AnyModel, lengths: Sequence[int], where: str, *, outside: bool) -> None:
+def expect_room(model: AnyModel, lengths: Sequence[int], where: str | Sequence[str], *, outside: bool) -> None:
     """Raise on a sentence that a grammar has no memory for, before anything is computed.
 
-    `lengths`: words of each, by the number of its line or tree, of which `where` is the beginning; `outside`: whether
-    an outside pass follows the inside one. Memory grows with the square of a length, so one line may take all.
+    `lengths`: words of each, by the number of its line, of which `where` is the beginning, or with the place of each;
+    `outside`: whether an outside pass follows the inside one. Memory grows with the square of a length, so one line may
+    take all.
     """
     memory = available(model.device.type)
 
@@ -126,8 +127,10 @@ def expect_room(model: AnyModel, lengths: Sequence[int], where: str, *, outside:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if needed(middle) <= memory else (low, middle)
+    at = lengths.index(longest)
+    place = f"{where} {at + 1}" if isinstance(where, str) else where[at]
     raise DataError(
-        f"{where} {lengths.index(longest) + 1}: a sentence of {longest:,} words needs {needed(longest) / GIB:.3g} GiB, "
+        f"{place}: a sentence of {longest:,} words needs {needed(longest) / GIB:.3g} GiB, "
         f"but {model.device.type} has {memory / GIB:.3g} GiB.\n  At most {low:,} words fit: part it, or leave it out."
     )
 

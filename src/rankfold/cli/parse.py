@@ -16,6 +16,7 @@ from rankfold.cli.model_of import add_model, expect_room, load, say, tell_unknow
 from rankfold.cli.output import to_json
 from rankfold.cli.score import read_lines
 from rankfold.data.text import escaped, expect_no_brackets, holds_trees
+from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
 from rankfold.plots.tree_svg import save_tree
@@ -83,6 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
         lines = [[escaped(word) for word in words] for words in lines]
     for number, words in enumerate(lines, 1):
         expect_no_brackets(words, f"{where}, line {number}", remedy="Give --escape to write them -LRB- and -RRB-")
+        if EOS in words:
+            raise DataError(
+                f"{where}, line {number}: word {words.index(EOS) + 1} is {EOS}, which no sentence of a grammar has.\n"
+                "  Remove it: a line is a sentence."
+            )
     expect_room(model, list(map(len, lines)), f"{where}, line", outside=True)
     at = _drawn(lines, arguments.line, where) if arguments.draw else 0
     tell_unknown(Counter(word for words in lines for word in words if not vocabulary.knows(word)), vocabulary)
@@ -123,7 +129,12 @@ def parse_lines(
     empty = len(lines) - len(sentences)
     if empty:
         say(f"{where}: {empty:,} empty {'line stays' if empty == 1 else 'lines stay'} empty")
-    impossible = [number for number, parsed in enumerate(found, 1) if parsed is not None and not parsed.possible]
+    cannot = [number for number, parsed in enumerate(found, 1) if parsed is not None and not parsed.possible]
+    impossible = [number for number in cannot if len(lines[number - 1]) > 1]
+    if len(cannot) > len(impossible):
+        num = len(cannot) - len(impossible)
+        many = "line" if num == 1 else "lines"
+        say(f"{num:,} {many} of one word, which this grammar does not generate: a tag and no more")
     if impossible:
         shown = ", ".join(map(str, impossible[:5]))
         say(f"{len(impossible):,} sentences are impossible under the grammar, their trees flat: lines {shown}")

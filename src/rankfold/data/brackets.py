@@ -71,8 +71,13 @@ def parse_tree(text: str) -> Tree:
     return trees[0]
 
 
-def expect_words(trees: Iterable[Tree], sentences: Iterable[Sequence[str]]) -> None:
-    """Raise unless trees and sentences agree word by word; the error names the first sentence that differs, from 1."""
+def expect_words(
+    trees: Iterable[Tree], sentences: Iterable[Sequence[str]], places: Sequence[str] | None = None
+) -> None:
+    """Raise unless trees and sentences agree word by word.
+
+    The error names the first sentence that differs, from 1, and its tree's place, where there is one for each tree.
+    """
     in_trees, given = [tree.words for tree in trees], [list(sentence) for sentence in sentences]
     for number, (ours, theirs) in enumerate(zip(in_trees, given, strict=False), 1):
         if ours == theirs:
@@ -80,8 +85,9 @@ def expect_words(trees: Iterable[Tree], sentences: Iterable[Sequence[str]]) -> N
         pairs = zip(ours, theirs, strict=False)
         at = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(ours), len(theirs)))
         said = [repr(words[at]) if at < len(words) else "at its end" for words in (ours, theirs)]
+        where = "" if places is None else f" ({places[number - 1]})"
         raise DataError(
-            f"sentence {number}: word {at + 1} is {said[0]} in the tree, but {said[1]} in the text "
+            f"sentence {number}{where}: word {at + 1} is {said[0]} in the tree, but {said[1]} in the text "
             f"({len(ours)} words, and {len(theirs)}).\n"
             "  Trees and text must be prepared alike: case, numbers, punctuation, sentences dropped."
         )

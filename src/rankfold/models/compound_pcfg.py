@@ -13,7 +13,7 @@ expectation, which is no bound of anything; ours are draws.
 from __future__ import annotations
 
 import zlib
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,12 @@ class BoundPotentials(TreePotentials):
     """The trees of each sentence given its vector, and what the vector costs."""
 
     divergence: Tensor  # "b"   float64, nats
+
+    def _replace(self, **changes: Any) -> BoundPotentials:
+        """The same sentences and vectors, with constraints for instance."""
+        changed: BoundPotentials = super()._replace(**changes)
+        changed.divergence = self.divergence
+        return changed
 
 
 class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
