@@ -70,16 +70,17 @@ def test_a_finished_run_stands_beside_its_row(folder: Path) -> None:
 
 
 def test_two_seeds_one_unfinished_and_one_that_stopped(folder: Path) -> None:
-    add_run(folder, f"{LHMM}-piano-midi-s1", LHMM, records("piano-midi", 2500))
-    sets = ["train.seed=2", "data.batching=streams", "data.sentences=0", "model.self_transitions=true"]
-    add_run(folder, f"{LHMM}-piano-midi-s2", LHMM, records("piano-midi", 2500)[:1], gpu=None, sets=sets)
+    long = f"{LHMM}-long"
+    add_run(folder, f"{long}-piano-midi-s1", long, records("piano-midi", 2500))
+    sets = ["train.seed=2", "data.window=64", "data.num_streams=4", "model.self_transitions=true"]
+    add_run(folder, f"{long}-piano-midi-s2", long, records("piano-midi", 2500)[:1], gpu=None, sets=sets)
     assert results.main([str(folder)]) == 0
     first, second = lines(folder, "Piano-midi", "LHMM, 2,048 states, rank 512 (1)", "8.89")
     assert first[3:9] == ["5.79", "6.12", "9.00", "1", "2,500 of 6,000, stopped early", "1.5"]
     assert second[3:9] == ["-", "6.12", "9.50", "2", "250 of 6,000, unfinished", "0.5 (CPU)"]
-    changed = "--set data.batching=streams --set data.sentences=0 --set train.seed=2 --data piano-midi.npz"
+    changed = "--set data.num_streams=4 --set data.window=64 --set train.seed=2 --data piano-midi.npz"
     page = (folder / music.PAGE).read_text()
-    assert f"--recipe {LHMM} --set model.self_transitions=true {changed} --out run`" in page
+    assert f"--recipe {long} --set model.self_transitions=true {changed} --out run`" in page
 
 
 def test_every_row_is_there_without_a_run(folder: Path) -> None:
@@ -184,8 +185,10 @@ def test_steps_of_frames_stand_on_the_page(folder: Path, capsys: pytest.CaptureF
 def test_rows_have_recipes_and_recipes_rows() -> None:
     rows = runs.published(music.FIGURES)
     named = {name for name in recipe_names() if name.startswith("music-") and not name.endswith(runs.FAITHFUL)}
-    assert [(row.corpus, row.recipe) for row in rows] == [(f"{s}.npz", r) for s in runs.MUSIC for r in (HMM, LHMM)]
-    assert named == {HMM, LHMM}
+    tails = ("", "-long", "-long", "")  # long pieces are trained on in windows
+    asked = [(f"{s}.npz", r + tail) for s, tail in zip(runs.MUSIC, tails, strict=True) for r in (HMM, LHMM)]
+    assert [(row.corpus, row.recipe) for row in rows] == asked
+    assert named == {recipe for _, recipe in asked}
     for row in rows:
         model = load_recipe(row.recipe).model
         assert isinstance(model, FrameConfig)
