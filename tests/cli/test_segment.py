@@ -157,7 +157,9 @@ def test_pictures(kind: str, run: Path, data: Path, tmp_path: Path, capsys: Capt
 
 def test_samples_can_be_trained_on(run: Path, tmp_path: Path, capsys: Captured) -> None:
     sample = ["sample", run, "--num", 3, "--max-length", 40, "--seed", 5]
-    text = printed(capsys, *sample, "--out", tmp_path / "drawn.npz")
+    assert main([str(x) for x in (*sample, "--out", tmp_path / "drawn.npz")]) == 0
+    text, err = capsys.readouterr()
+    assert "as the model sees them" not in err  # one scale, nothing smoothed: it is undone
     frames = read_frames(tmp_path / "drawn.npz")
     assert frames.lengths == [40] * 3
     assert frames.labels is not None
@@ -168,6 +170,13 @@ def test_samples_can_be_trained_on(run: Path, tmp_path: Path, capsys: Captured) 
     assert 30 < np.concatenate(frames.features).mean() < 90
     again = json.loads(printed(capsys, *sample, "--json"))
     assert again["recordings"][0]["states"] == frames.labels[0].tolist()
+
+
+def test_samples_that_were_prepared_say_so(data: Path, tmp_path: Path, capsys: Captured) -> None:
+    train = ["train", "--recipe", "segment-hsmm", "--data", data, "--out", tmp_path / "run", "--set", *SETTINGS]
+    printed(capsys, *train, "data.standardise=recording")
+    assert main(["sample", str(tmp_path / "run"), "--num", "1", "--out", str(tmp_path / "drawn.npz")]) == 0
+    assert "as the model sees them, smoothed and scaled" in capsys.readouterr().err
 
 
 def test_a_folder_of_files(tmp_path: Path, capsys: Captured) -> None:

@@ -104,6 +104,24 @@ def test_the_best_segmentation_and_its_table(problem: dict) -> None:
             assert row.frames == pytest.approx(float(frames.mean()))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_posteriors_of_segments_where_float32_has_few_digits_left(seed: int) -> None:
+    """The state all sequences begin in lies 1e5 nats below the others: a Z of float32 is good to a hundredth of one."""
+    log_obs = torch.randn(1, 5, 3, generator=seeded(seed))
+    log_obs[..., 0] -= 1e5 * (0.5 + 0.1 * seed)
+    log_duration = torch.full((3, 6), -INF)
+    log_duration[0, 3:5], log_duration[1, 3], log_duration[2, 5] = math.log(0.5), 0.0, 0.0
+    moves = (1 - torch.eye(3)) / 2
+    start = torch.tensor([0.0, -INF, -INF])
+    (one,) = segments(semi_markov.SemiMarkovPotentials(start, Dense(moves), log_duration, log_obs))
+    wide = (x.double() for x in (start, moves, log_duration, log_obs))
+    start, moves, log_duration, log_obs = wide
+    (other,) = segments(semi_markov.SemiMarkovPotentials(start, Dense(moves), log_duration, log_obs))
+    assert [x[:3] for x in one] == [x[:3] for x in other]
+    assert [x.posterior for x in one] == pytest.approx([x.posterior for x in other], rel=1e-9)
+    assert [x.frames for x in one] == pytest.approx([x.frames for x in other], rel=1e-9)
+
+
 def test_low_rank_has_the_best_segmentation_of_its_matrix() -> None:
     g = seeded(3)
     left, right = (torch.rand(17, 3, generator=g, dtype=torch.float64) for _ in range(2))

@@ -38,7 +38,12 @@ CASES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (HMM(2, observations="bernoulli"), FRAMES, {}, "sequence 0, row 0: feature 0 is .*are 0 or 1"),
     (HMM(2, observations="categorical"), "abba", {}, "one string came"),
     (HMM(2, observations="categorical"), [["a"], [1]], {}, "whole numbers for symbols and others strings"),
-    (HMM(2, observations="categorical"), [[0.5, 1.0]], {}, "symbols of float64"),
+    (HMM(2, observations="categorical"), [[0.5, 1.0]], {}, "sequence 0, position 0: the symbol is 0.5"),
+    (HMM(2, observations="categorical"), [[0.0, 1.0], [1.0, np.inf]], {}, "sequence 1, position 1: the symbol is inf"),
+    (HMM(2, observations="categorical"), [[0.0, 1e19]], {}, "sequence 0, position 1: the symbol is 1e"),
+    (HMM(2, observations="categorical"), [[0.0, np.nan]], {}, "sequence 0, position 1: the symbol is nan"),
+    (HMM(2, observations="categorical"), [[0, -2]], {}, "sequence 0, position 1: the symbol is -2"),
+    (HMM(2, observations="categorical"), [[0, 1], [-1, -1]], {}, "sequence 1: all 2 symbols are missing"),
     (HMM(2, observations="categorical", n_symbols=2), [[0, 2]], {}, "position 1: the symbol 2 is none of the 2"),
     (HMM(2, rank=1, forbidden=np.eye(2, dtype=bool)), FRAMES, {}, "forbidden moves and a rank"),
     (HMM(2, forbidden=np.ones((2, 2), bool)), FRAMES, {}, "forbidden leaves state 0 no move"),
@@ -58,6 +63,18 @@ def test_refused(model: Any, x: Any, settings: dict[str, Any], says: str) -> Non
     assert not hasattr(model, "model_")
 
 
+def test_later_batches_may_be_shorter_than_segments() -> None:
+    """The first call says how long segments may be; after it a short sequence is as good as in `score`."""
+    model = HSMM(2, max_duration=6, random_state=0)
+    long, short = np.random.default_rng(0).standard_normal((2, 40, 3)), np.zeros((4, 3))
+    with pytest.raises(ValueError, match="max_duration is 6, but the longest sequence has 4"):
+        HSMM(2, max_duration=6).partial_fit([short + np.arange(4)[:, None]])
+    model.partial_fit(list(long))
+    before = model.score([short])
+    model.partial_fit([short])
+    assert model.score([short]) != before
+
+
 def test_questions_are_checked() -> None:
     model = HMM(2, max_iter=2, random_state=0)
     with pytest.raises(ValueError, match="not fitted yet"):
@@ -67,10 +84,16 @@ def test_questions_are_checked() -> None:
         model.predict(np.zeros((4, 1)))
     with pytest.raises(ValueError, match="X has 1 features, but HMM is expecting 2"):
         model.partial_fit(FRAMES).partial_fit(np.zeros((4, 1)))
-    with pytest.raises(ValueError, match=r"a frame has shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"a frame is \[0.0, 0.0, 0.0\], but 2 finite features"):
         model.step(np.zeros(3))
+    with pytest.raises(ValueError, match=r"a frame is \[1.0, inf\], but 2 finite features"):
+        model.step([1.0, np.inf])
     with pytest.raises(ValueError, match="method is 'best'"):
         model.predict(FRAMES, method="best")  # type: ignore[arg-type]
+    numbers = HMM(2, observations="categorical", max_iter=2, random_state=0).fit([[0, 1, -1, 1]])
+    assert np.isfinite(numbers.step(-1)[0]).all()  # one that is missing, as it comes
+    with pytest.raises(ValueError, match="sequence 0: all 2 symbols are missing"):
+        numbers.score([[-1, -1]])
     letters = HMM(2, observations="categorical", max_iter=2, random_state=0).fit(["abab"])
     with pytest.raises(ValueError, match="the symbol 'x' is none of the 2"):
         letters.score(["abx"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -275,12 +276,39 @@ def test_parts_of_a_batch_add_up(data: Path, tmp_path: Path) -> None:
     assert parts.best_valid == pytest.approx(whole.best_valid, rel=1e-5)
 
 
-@pytest.mark.parametrize(("family", "said"), [("hsmm", True), ("frame_hmm", False)])
-def test_durations_longer_than_any_recording_are_said(family: str, said: bool, data: Path, tmp_path: Path) -> None:
-    told = StopAfter(-1)
+@pytest.mark.parametrize(("family", "refused"), [("hsmm", True), ("frame_hmm", False)])
+def test_durations_longer_than_any_recording(family: str, refused: bool, data: Path, tmp_path: Path) -> None:
     longest = max(read_splits(data)["train"].lengths)
-    for more in (0, 1):
-        config = tiny(family=family, max_duration=longest + more, updates=1)
-        train(config, data, tmp_path / str(more), report=told)
-        warned = [line for line in told.said if "longer segments are never seen" in line]
-        assert len(warned) == (more if said else 0)
+    train(tiny(family=family, max_duration=longest, updates=1), data, tmp_path / "fits")
+    config = tiny(family=family, max_duration=longest + 1, updates=1)
+    if refused:
+        with pytest.raises(DomainError, match=rf"all.npz.*{longest} frames, but model.max_duration is {longest + 1}"):
+            train(config, data, tmp_path / "more")
+        assert not (tmp_path / "more" / "recipe.toml").exists()
+    else:
+        train(config, data, tmp_path / "more")
+
+
+def test_a_feature_that_never_changes(data: Path, tmp_path: Path) -> None:
+    content = dict(np.load(data))
+    content["features"][:, 1] = 4.0
+    np.savez(tmp_path / "still.npz", **content)
+    with pytest.raises(DataError, match=r"still.npz: feature 1 .* has the same value"):
+        train(tiny(updates=1), tmp_path / "still.npz", tmp_path / "run")
+    assert not (tmp_path / "run" / "recipe.toml").exists()  # the folder is free
+
+
+def test_labels_that_last_longer_than_a_segment(data: Path, tmp_path: Path) -> None:
+    """Named before there is a run, so that its folder is free; with self-transitions they are several segments."""
+    content = dict(np.load(data))
+    content["labels"][2:9] = 1
+    content["labels"][9] = 0
+    np.savez(tmp_path / "long.npz", **content)
+    config = tiny(labelled=8, max_duration=5, updates=1)
+    with pytest.raises(
+        DataError, match=r"long.npz: recording 'r0', rows 2 to 8: label 1 lasts 7 frames, but model.max"
+    ):
+        train(config, tmp_path / "long.npz", tmp_path / "run")
+    assert not (tmp_path / "run" / "recipe.toml").exists()  # the folder is free
+    own = dataclasses.replace(config.model, self_transitions=True)
+    train(dataclasses.replace(config, model=own), tmp_path / "long.npz", tmp_path / "run")

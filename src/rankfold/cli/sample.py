@@ -88,6 +88,11 @@ def _run_frames(arguments: argparse.Namespace) -> int:
     )
     if arguments.out is not None:
         say(f"wrote {save_recordings(drawn, arguments.out)}")
+        if drawn["as_prepared"]:
+            say(
+                "its features are as the model sees them, smoothed and scaled: this run would prepare them once more; "
+                "another trains on them with data.standardise=none data.smooth=1"
+            )
     print(to_json(plain(drawn)) if arguments.json else recordings_text(drawn))
     return 0
 

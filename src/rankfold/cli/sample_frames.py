@@ -29,6 +29,7 @@ def sample_recordings(
     return {
         "seed": seed,
         "label_names": None if not space.labelled else space.label_names,
+        "as_prepared": space.standardise == "recording" or space.smooth > 1,
         "recordings": [{"features": x, "states": z.cpu().numpy()} for x, (_, z) in zip(features, drawn, strict=True)],
     }
 

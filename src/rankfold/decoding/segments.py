@@ -140,8 +140,9 @@ def segments(p: SemiMarkovPotentials, best: BestSegments | None = None) -> list[
     that of its part in this stretch. An impossible sequence has no segments. Cost: that of `viterbi_segments`
     and of `segment_posterior`.
     """
-    c = checked(p).detach()
     best = viterbi_segments(p) if best is None else best
+    # A segment's posterior is a difference of large logarithms: of a Z that is good to float32 alone it may exceed 1.
+    c = checked(p).detach().double()
     found, log_z = _posteriors(c)
     weight = _Weight(c, found, log_z)
     table = []

@@ -205,12 +205,12 @@ class Estimator(Face):
 
     def _one(self, frame: Any) -> Tensor:  # "1 f" or "1"
         if hasattr(self, "symbols_"):
-            ids = symbol_ids(given_symbols([[frame]], None, None, num_states=1), self.symbols_)
+            ids = symbol_ids(given_symbols([[frame]], None, None, num_states=1, may_miss=True), self.symbols_)
             return torch.from_numpy(ids[0]).to(self.model_.device)
         x = np.asarray(frame, dtype=np.float64)
         if x.shape != (self.n_features_in_,) or np.isinf(x).any():
             raise DomainError(
-                f"a frame has shape {x.shape}, but {(self.n_features_in_,)} finite features were expected, or NaN."
+                f"a frame is {x.tolist()}, but {self.n_features_in_} finite features were expected, or NaN."
             )
         return torch.from_numpy(x)[None].to(self.model_.device, self.model_.dtype)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.estimators.observations import shares
 
+Array = NDArray[np.float64]
 Kind = Literal["poisson", "negative_binomial", "categorical"]
 NEAR = 2.0**-30  # of a mean duration: how near to the shortest or longest a rate goes whose maximum is at infinity
 
@@ -103,22 +106,30 @@ def _matched(base: Tensor, counts: Tensor, start: Tensor) -> Tensor:  # "z d", "
     of one extreme duration alone have their maximum at infinity: the bracket ends where the mean is within NEAR of it,
     a step that gains like any other.
     """
-    d = _lengths(base.shape[1], base)
-    total = counts.sum(1)
-    wanted = (counts @ d) / torch.where(total > 0, total, 1.0)
-    wanted = torch.where(total > 0, wanted, _tilted(base, start).exp() @ d)
-    width = torch.ones_like(start)
-    low, high = start - width, start + width
+    # In numpy: tables this small are read faster than torch's threads wake up for them, some hundred times a step.
+    table, uses, begin = (x.detach().cpu().double().numpy() for x in (base, counts, start))
+    d = np.arange(1.0, table.shape[1] + 1)
+    total = uses.sum(1)
+    wanted = np.where(total > 0, (uses @ d) / np.where(total > 0, total, 1.0), _mean(table, begin, d))
+    width = np.ones_like(begin)
+    low, high = begin - width, begin + width
     while True:
-        under, over = _tilted(base, low).exp() @ d > wanted, _tilted(base, high).exp() @ d < wanted
-        under &= _tilted(base, low).exp() @ d > d[0] * (1 + NEAR)
-        over &= _tilted(base, high).exp() @ d < d[-1] * (1 - NEAR)
-        if not bool((under | over).any()):
+        below, above = _mean(table, low, d), _mean(table, high, d)
+        under, over = (below > wanted) & (below > d[0] * (1 + NEAR)), (above < wanted) & (above < d[-1] * (1 - NEAR))
+        if not (under | over).any():
             break
-        low, high = torch.where(under, low - width, low), torch.where(over, high + width, high)
+        low, high = np.where(under, low - width, low), np.where(over, high + width, high)
         width = 2 * width
     for _ in range(64):
         middle = (low + high) / 2
-        below = _tilted(base, middle).exp() @ d < wanted
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return (low + high) / 2
+        short = _mean(table, middle, d) < wanted
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+    return torch.from_numpy((low + high) / 2).to(start)
+
+
+def _mean(base: Array, log_rate: Array, d: Array) -> Array:  # "z d", "z", "d" -> "z"
+    """The mean duration of each state."""
+    log_weight = base + log_rate[:, None] * d
+    weight = np.exp(log_weight - log_weight.max(1, keepdims=True))
+    found: Array = (weight @ d) / weight.sum(1)
+    return found

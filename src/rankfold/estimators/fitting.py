@@ -132,7 +132,7 @@ def prepared(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool =
         sequences = [torch.from_numpy(np.ascontiguousarray(rows)).to(device, dtype) for rows in given.sequences]
         family = _features(params, sequences, estimator if again else None)
     known = None if given.labels is None else [torch.from_numpy(y).to(device) for y in given.labels]
-    shape = _shape(params, given, device)
+    shape = _shape(params, given, device, again=again)
     return Fit(params, shape, family, sequences, known, symbols, generator_of(params["random_state"]))
 
 
@@ -162,10 +162,10 @@ def _features(params: Mapping[str, Any], sequences: list[Tensor], like: Any) -> 
     return Gaussian(shift, spread, floor, params["tied_variance"], params["variance_prior"])
 
 
-def _shape(params: Mapping[str, Any], given: Given, device: torch.device) -> Shape:
+def _shape(params: Mapping[str, Any], given: Given, device: torch.device, *, again: bool) -> Shape:
     num_states, longest = params["n_states"], params.get("max_duration", 1)
     diagonal = params.get("self_transitions", True)
-    if "max_duration" in params and longest > max(given.lengths):
+    if "max_duration" in params and longest > max(given.lengths) and not again:
         raise DomainError(
             f"max_duration is {longest}, but the longest sequence has {max(given.lengths)} frames.\n"
             f"  Set max_duration to at most {max(given.lengths)}."

@@ -93,8 +93,11 @@ def _plain(x: Any) -> NDArray[Any]:
     return array.astype(np.float64) if array.dtype == object else array
 
 
-def given_symbols(x: Any, lengths: Any, labels: Any, *, num_states: int) -> Given:
-    """Sequences of symbols: a list of strings, lists or arrays; or one array of all, and the lengths."""
+def given_symbols(x: Any, lengths: Any, labels: Any, *, num_states: int, may_miss: bool = False) -> Given:
+    """Sequences of symbols: a list of strings, lists or arrays; or one array of all, and the lengths.
+
+    -1 is a missing symbol; unless they `may_miss` them all, each sequence has one that is not.
+    """
     together = not isinstance(x, list | tuple)
     if isinstance(x, str):
         raise DataError("one string came, but a list of sequences was expected.\n  Write [text].")
@@ -111,6 +114,9 @@ def given_symbols(x: Any, lengths: Any, labels: Any, *, num_states: int) -> Give
     )
     if together and len(frames) > 1:
         arrays = np.split(arrays[0], np.cumsum(frames.lengths)[:-1])
+    for i, row in enumerate(arrays):
+        if row.dtype.kind == "i" and (row == -1).all() and not may_miss:
+            raise DataError(f"sequence {i}: all {len(row)} symbols are missing (-1).\n  Leave such sequences out.")
     return Given(list(arrays), frames.labels, together)
 
 
@@ -123,11 +129,27 @@ def _symbols(sequence: Any, i: int) -> NDArray[Any]:
             f"sequence {i}: has shape {array.shape}, but symbols come in one row, at least one of them.\n"
             "  Write a list of sequences: [[0, 1, 2], [2, 0]] or ['abba', 'bab']."
         )
-    if array.dtype.kind == "f" and (array == np.floor(array)).all():
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iubUSO":
+    if array.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            odd = (array != np.floor(array)) | ~(np.abs(array) < 2.0**53)  # beyond that floats are no longer counted
+        if odd.any():
+            t = int(odd.argmax())
+            raise DataError(
+                f"sequence {i}, position {t}: the symbol is {array[t].item()!r}, but whole numbers or strings were "
+                "expected.\n  -1 is a missing symbol."
+            )
+    if array.dtype.kind not in "iubfUSO":
         raise DataError(f"sequence {i}: symbols of {array.dtype}; whole numbers or strings were expected.")
-    return array.astype(np.int64) if array.dtype.kind in "iub" else array.astype(str)
+    if array.dtype.kind not in "iubf":
+        return array.astype(str)
+    array = array.astype(np.int64)
+    if (array < -1).any():
+        t = int((array < -1).argmax())
+        raise DataError(
+            f"sequence {i}, position {t}: the symbol is {int(array[t])}, but whole numbers from 0 on were expected.\n"
+            "  -1 is a missing symbol."
+        )
+    return array
 
 
 def _plain_symbols(sequence: Any) -> Any:

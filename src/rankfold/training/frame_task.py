@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rankfold.data.frame_batch import FrameBatch
 from rankfold.data.frame_space import FILE
-from rankfold.errors import DataError
+from rankfold.data.frames import UNKNOWN, Frames
+from rankfold.errors import DataError, DomainError
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.frame_start import start_from
@@ -43,7 +45,10 @@ class FrameTask(Task):
     def read(cls, config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> FrameTask:
         """The recordings of a file or folder."""
         assert isinstance(config.model, FrameConfig)
-        return cls(config, read_recordings(data, config.data, config.model))
+        task = cls(config, read_recordings(data, config.data, config.model))
+        expect_variance(task.own, task.recordings.train, data)
+        expect_durations(task.own, task.recordings.train, data)
+        return task
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
@@ -94,13 +99,7 @@ class FrameTask(Task):
         ]
 
     def warnings(self) -> list[str]:
-        longest = max(self.recordings.train.lengths)
-        if not self.own.has_segments or self.own.max_duration <= longest:
-            return []
-        return [
-            f"model.max_duration is {self.own.max_duration:,}, but the longest training recording has {longest:,} "
-            "frames: longer segments are never seen"
-        ]
+        return []
 
     def epoch(self, epoch: int) -> Any:
         return self.recordings.epoch(self.config.data, self.config.train.seed, epoch, symbols=self._symbols)
@@ -123,6 +122,39 @@ class FrameTask(Task):
     @property
     def _symbols(self) -> bool:
         return self.own.observations == "categorical"
+
+
+def expect_variance(model: FrameConfig, train: Frames, data: str | Path) -> None:
+    """`DataError` for a Gaussian feature that is the same in all training frames, as the model sees them."""
+    if model.observations == "gaussian" and train.constant:
+        first = train.constant[0]
+        raise DataError(
+            f"{data}: feature {first.feature} ({first.name}) has the same value, {first.value:g}, in every training "
+            "frame, smoothed and scaled as the recipe says: it has no variance and tells no states apart.\n"
+            "  Leave it out."
+        )
+
+
+def expect_durations(model: FrameConfig, train: Frames, data: str | Path) -> None:
+    """An error for segments longer than any recording, and for labels that last longer than a segment can."""
+    if not model.has_segments:
+        return
+    longest = max(train.lengths)
+    if model.max_duration > longest:
+        raise DomainError(
+            f"{data}: the longest training recording has {longest:,} frames, but model.max_duration is "
+            f"{model.max_duration:,}.\n  Set model.max_duration to at most {longest:,}."
+        )
+    for name, labels in zip(train.names, () if model.may_repeat else train.labels or (), strict=False):
+        starts = np.flatnonzero(np.diff(labels, prepend=labels[:1] - 1))
+        ends = np.append(starts[1:], len(labels))
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            if labels[start] != UNKNOWN and end - start > model.max_duration:
+                raise DataError(
+                    f"{data}: recording '{name}', rows {start} to {end - 1}: label {int(labels[start])} lasts "
+                    f"{end - start:,} frames, but model.max_duration is {model.max_duration:,}, and no state follows "
+                    f"itself.\n  Set model.max_duration to at least {end - start:,}, or model.self_transitions = true."
+                )
 
 
 def num_features(model: FrameConfig, recordings: Recordings) -> int:
