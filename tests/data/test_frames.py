@@ -70,6 +70,11 @@ def test_rows_missing_in_part_are_an_error_or_given_up() -> None:
     [
         ([A, np.ones((2, 3))], "sequence '1': 3 features, but sequence '0' has 2"),
         ([A, np.array([[1.0, 2.0], [np.inf, 0.0]])], "sequence '1', row 1: feature 0 is inf"),
+        (
+            [A, np.array([[1.0, 2.0], [0.0, -1e160]])],
+            "sequence '1', row 1: feature 1 is -1e\\+160, of which float64 holds no sum of squares",
+        ),
+        ([np.array([[1.0], [-3.4e38]], np.float32)], "row 1: feature 0 is -3.4e\\+38, of which float32 holds no sum"),
         ([A, np.array([[1.0, -np.inf]])], "sequence '1', row 0: feature 1 is -inf"),
         ([np.full((4, 2), NAN)], "sequence '0': all 4 frames are missing"),
         ([], "no sequences"),

@@ -3,6 +3,7 @@
 import torch
 
 from rankfold.numerics.rounded import Rounded
+from rankfold.operators.factor import Factor
 
 
 def pair() -> tuple[torch.Tensor, Rounded]:
@@ -40,3 +41,11 @@ def test_in_inference_mode() -> None:
     with torch.inference_mode():
         table, rounded = pair()
         assert rounded.take(table) is not None
+
+
+def test_a_factor_of_another_tensor_has_no_copy() -> None:
+    """Its memory may be given to somebody else, who would be taken for the table."""
+    table = torch.rand(3, 4)
+    factor = Factor(table, is_log=False, rounded=Rounded(table, table.bfloat16()))
+    assert factor.like(table.clone()).rounded is None
+    assert factor.like(table.detach()).rounded is factor.rounded

@@ -20,6 +20,7 @@ Missing = Literal["error", "row"]
 Features = NDArray[np.floating[Any]]  # "t f", float32 or float64
 Labels = NDArray[np.int64]  # "t"; -1: not known
 UNKNOWN = -1
+LARGEST_SQUARED = 2.0**-20  # of the largest number's root: so squares of 2^40 frames can be summed
 
 
 class ConstantFeature(NamedTuple):
@@ -191,6 +192,13 @@ def checked_features(
         raise DataError(
             f"{where}, {row} {first + t}: feature {f} is {x[t, f]}, but features are finite.\n"
             "  Write a missing frame as a whole row of NaN."
+        )
+    large = np.abs(x) > LARGEST_SQUARED * np.sqrt(np.finfo(x.dtype).max)
+    if large.any():
+        t, f = np.argwhere(large)[0]
+        raise DataError(
+            f"{where}, {row} {first + t}: feature {f} is {x[t, f]:g}, of which {x.dtype} holds no sum of squares.\n"
+            "  Rescale the feature; write a missing frame as a whole row of NaN."
         )
     absent = np.isnan(x)
     none, some = absent.all(1), absent.any(1)

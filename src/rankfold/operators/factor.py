@@ -41,8 +41,9 @@ class Factor:
         return self._logs[key]
 
     def like(self, value: Tensor) -> Factor:
-        """Another tensor held the same way."""
-        return Factor(value, is_log=self.is_log, rounded=self.rounded)
+        """Another tensor held the same way; the copy goes with it only if it is the same memory."""
+        same = self.rounded is not None and value.data_ptr() == self.value.data_ptr()
+        return Factor(value, is_log=self.is_log, rounded=self.rounded if same else None)
 
     def weights(self) -> Tensor:
         """The weights themselves, scale included."""

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
 from rankfold.numerics.log_space import x_log_x
+from rankfold.numerics.rounded import Rounded
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.factor import Factor
 from rankfold.operators.protocol import Blocked, Blocks, Composed, MaxOperator, Operator, expect_operator
@@ -76,6 +77,9 @@ class RowScaled(ByRows):
         assert isinstance(self.operator, Composed)
         (weight,) = self.operator.maps()
         return (weight * self._scale.linear[:, None],)
+
+    def rounded(self) -> tuple[Rounded | None, ...]:
+        return (None,)
 
     def blocks(self) -> Blocks | None:
         """The operator's blocks, if it has some: their rows scaled."""

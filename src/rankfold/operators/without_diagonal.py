@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.errors import ShapeError, UnsupportedError
+from rankfold.numerics.rounded import Rounded
 from rankfold.operators.by_rows import ByRows
 from rankfold.operators.low_rank import LowRank
 from rankfold.operators.protocol import Blocks
@@ -77,6 +78,9 @@ class WithoutDiagonal(ByRows):
         """Of one block: the matrix `push` multiplies by."""
         assert self.is_written
         return (self._tables().pairs[0],)
+
+    def rounded(self) -> tuple[Rounded | None, ...]:
+        return (None,)
 
     def blocks(self) -> Blocks:
         """Both factors by blocks, and the pairs inside each; zeros where states are missing from the last block."""
