@@ -44,8 +44,8 @@ def draw_curves(runs: Sequence[Induced], path: Path) -> None:
 
 
 def _way(run: Induced) -> str:
-    """How a run was trained: as its recipe has it, or otherwise."""
-    return ", ".join(run.changes) or "the recipes as they are"
+    """How a run was trained, as its recipe has it or otherwise; how often it was evaluated makes no other line."""
+    return ", ".join(x for x in run.changes if not x.startswith("train.evaluate_every=")) or "the recipes as they are"
 
 
 def _line(axes: Any, runs: Sequence[Induced], value: Any, i: int, label: str) -> None:

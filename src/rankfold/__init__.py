@@ -20,6 +20,7 @@ from rankfold.decoding.segments import (
 from rankfold.decoding.tree_best import joint_map_tree, sample_tree, viterbi_tree
 from rankfold.decoding.tree_generate import Generated, generate_trees
 from rankfold.decoding.tree_mbr import mbr_tree
+from rankfold.decoding.tree_prefix import Prefixes, prefixes
 from rankfold.decoding.tree_records import ParsedTree
 from rankfold.decoding.trees import leaf_posterior, span_posterior
 from rankfold.decoding.viterbi import BestPath, JointPath, joint_map, viterbi
@@ -86,6 +87,7 @@ __all__ = [
     "ModelConfig",
     "Operator",
     "ParsedTree",
+    "Prefixes",
     "RankHMM",
     "RowScaled",
     "Scaled",
@@ -115,6 +117,7 @@ __all__ = [
     "load_model",
     "mbr_tree",
     "predict",
+    "prefixes",
     "rank_space",
     "sample",
     "sample_segments",

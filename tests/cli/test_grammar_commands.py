@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from rankfold import prefixes
 from rankfold.analysis.parsing import parse
 from rankfold.cli import main
 from rankfold.cli.evaluate_trees import evaluate_trees
@@ -326,13 +327,37 @@ def test_sentences_made_up(family: str, tmp_path: Path, capsys: Captured) -> Non
     assert "a grammar makes a sentence from its root" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["predict"], ["tag"]])
-def test_what_is_for_sequences(
-    run: Path, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
+def test_tags_are_for_sequences(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     given(monkeypatch, "the dog\n")
-    assert main([command[0], str(run), *command[1:]]) == 2
-    assert f"rankfold {command[0]} is for models of sequences" in capsys.readouterr().err
+    assert main(["tag", str(run)]) == 2
+    assert "rankfold tag is for models of sequences" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("family", ["npcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg"])
+def test_next_words(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """Each word of a sentence given those before, and its end: together the sentence's score."""
+    run = saved(tmp_path / "model", family)
+    words, total = ["the", "dog", "slept"], 0.0
+    for k in range(len(words) + 1):
+        assert main(["predict", str(run), *words[:k], "--top", "99", "--json"]) == 0
+        found = {entry["word"]: entry for entry in json.loads(capsys.readouterr().out)["next"]}
+        assert sum(entry["probability"] for entry in found.values()) == pytest.approx(1, abs=1e-6)  # float32 parameters
+        assert (found["<eos>"]["probability"] == 0) == (k < 2)  # the shortest sentence has two words
+        total += found[[*words, "<eos>"][k]]["log_prob"]
+    given(monkeypatch, "the dog slept\n")
+    assert main(["score", str(run), "--json"]) == 0
+    model = load_model(run)
+    with torch.no_grad():
+        ends = prefixes(model.potentials(model.batch(torch.tensor([[1]])))).log_prefix[0, 0]  # this grammar may not
+    score = json.loads(capsys.readouterr().out)["log_prob"]
+    assert total == pytest.approx(score - float(ends), abs=1e-4)
+
+
+def test_next_words_refused(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["predict", str(saved(tmp_path / "compound", "cpcfg")), "the"]) == 2
+    assert "there is no closed form" in capsys.readouterr().err
+    assert main(["predict", str(saved(tmp_path / "model")), "the", "zebra"]) == 2
+    assert "'zebra' is not among the 8 words" in capsys.readouterr().err
 
 
 def test_a_model_without_trees_is_not_asked_for_them(tmp_path: Path, capsys: Captured) -> None:

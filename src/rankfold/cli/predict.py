@@ -1,6 +1,6 @@
 """`rankfold predict`: the next word after the beginning of a sentence.
 
-Read next: `models/base.py`.
+Read next: `models/sequence_model.py`; for grammars `decoding/tree_prefix.py`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from rankfold.cli.model_of import add_model, expect_sequences, known_ids, load
+from rankfold.cli.model_of import add_model, expect_room, expect_sequences, known_ids, load
 from rankfold.cli.output import to_json
-from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DomainError
+from rankfold.data.vocab import EOS, Vocabulary
+from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.compound_pcfg import CompoundPCFG
+from rankfold.models.pcfg import PCFG
 
 EXAMPLE = """\
 example:
@@ -29,7 +32,10 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "predict",
         help="the likeliest next words",
-        description="Print the likeliest next words after the beginning of a sentence, or its first words.",
+        description=(
+            "Print the likeliest next words after the beginning of a sentence, or its first words; <eos> is its end. "
+            "Of models of sequences, and of grammars but compound ones."
+        ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -62,12 +68,26 @@ def predict(
     if top < 1:
         raise DomainError(f"--top is {top}, but must be at least 1.")
     ids = known_ids(prefix, vocabulary)
-    model = expect_sequences(model, "predict")
-    log_probs = model.predict(model.batch(torch.tensor([ids])) if ids else None)[0]
+    log_probs, names = _next(model, ids, vocabulary)
     if not bool((log_probs > float("-inf")).any()):
         raise DomainError("the text has probability 0 under this model: nothing can follow it.")
-    best = log_probs.topk(min(top, len(vocabulary)))
+    best = log_probs.topk(min(top, len(names)))
     return [
-        {"word": vocabulary.words[i], "probability": math.exp(value), "log_prob": value}
+        {"word": names[i], "probability": math.exp(value), "log_prob": value}
         for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
+
+
+def _next(model: AnyModel, ids: list[int], vocabulary: Vocabulary) -> tuple[Tensor, list[str]]:  # "v"
+    """Log-probabilities, and what they are of; a grammar's end has no id, it comes last."""
+    batch = model.batch(torch.tensor([ids])) if ids else None
+    if isinstance(model, PCFG):
+        expect_room(model, [len(ids)], "sentence", outside=False)
+        found = model.predict(batch)
+        return torch.cat([found.log_words[0], found.log_end]), [*vocabulary.words, EOS]
+    if isinstance(model, CompoundPCFG):
+        raise UnsupportedError(
+            "the next word under a compound PCFG is a mean over vectors of sentences that nobody has seen to their "
+            "end: there is no closed form.\n  Grammars of the other families have it exactly."
+        )
+    return expect_sequences(model, "predict").predict(batch)[0], list(vocabulary.words)

@@ -17,6 +17,7 @@ from rankfold.numerics.log_space import log_sum
 from rankfold.operators.binary import BinaryOperator, Branch, expect_branch
 from rankfold.operators.binary_cpd import BinaryCPD
 from rankfold.recursions.chain_sample import pick
+from rankfold.recursions.tree_mass import log_kinds
 from rankfold.recursions.tree_views import log_rows
 
 
@@ -88,15 +89,7 @@ class _Grammar:
         leaf = log_root.new_full((num_leaves,), float("-inf")) if log_root_leaf is None else log_root_leaf
         self.log_root = torch.cat([log_root, leaf]).detach().double()
         self.generator = generator
-        self.log_mass = torch.stack([_log_mass(rule) for rule in self.rules], -1)  # "n kind"
-        total = log_sum(self.log_mass).exp()
-        wrong = (total - 1).abs() > 1e-3  # float32 sums of millions of rules are off by less
-        if wrong.any():
-            symbol = int(wrong.nonzero()[0])
-            raise DomainError(
-                f"the rules of symbol {symbol} sum to {float(total[symbol]):.6g}, but those of all kinds of children "
-                "together must sum to 1.\n  Sentences can be drawn from distributions only."
-            )
+        self.log_mass = log_kinds(self.rules)[0]  # "n kind"
 
     def start(self) -> _Sentence:
         sentence = _Sentence()
@@ -131,16 +124,6 @@ class _Grammar:
                 one, other = _draw(rule, parents[here], self.generator)
                 left[here], right[here] = one + shift[number][0], other + shift[number][1]
         return left, right
-
-
-def _log_mass(rule: BinaryOperator) -> Tensor:  # "a"
-    """log sum_{n, m} T[a, n, m]."""
-    _, left, right = rule.shape
-    like = rule.factors()[0]
-    one, other = (
-        rule_side(like.new_zeros(1, 1, size)) for rule_side, size in ((rule.left_log, left), (rule.right_log, right))
-    )
-    return rule.head_log(rule.combine_log(one.unsqueeze(2), other.unsqueeze(2)))[0, 0]
 
 
 def _draw(rule: BinaryOperator, parents: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:

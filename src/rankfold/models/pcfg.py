@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
+from rankfold.decoding.next_word import next_words
 from rankfold.decoding.tree_generate import Generated, generate_trees
+from rankfold.decoding.tree_prefix import prefixes
 from rankfold.errors import UnsupportedError
 from rankfold.models.base import WordModel
 from rankfold.models.config import PlanName
@@ -24,6 +26,7 @@ from rankfold.models.grammar_config import FACTORED, GrammarConfig, GrammarFamil
 from rankfold.models.grammar_plans import grammar_plans
 from rankfold.models.tables import GrammarTables, check_factors, checked_grammar, expect_few_rules
 from rankfold.numerics.precision import Precision, check_precision
+from rankfold.numerics.scaled import largest
 from rankfold.operators import Branch
 from rankfold.operators.rank_space import rank_space
 from rankfold.params.emissions import Emission, FreeEmission
@@ -56,6 +59,13 @@ class GrammarParts(NamedTuple):
         if not self.summed:
             self.summed.append(rank_space(self.rules, self.log_root)[:2])
         return self.summed[0]
+
+
+class NextWord(NamedTuple):
+    """Log-probabilities, given the words so far; together they sum to 1. float64."""
+
+    log_words: Tensor  # "b v"
+    log_end: Tensor  # "b"
 
 
 class PCFG(WordModel[GrammarParts, TreePotentials]):
@@ -186,6 +196,22 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
     ) -> TreePotentials:
         """What trees are asked of: the cheaper order of summing out, or with `labels` always that over nonterminals."""
         return self.potentials(batch, parts=parts, plan="state" if labels else None)
+
+    def predict(self, batch: Batch | None = None, *, parts: GrammarParts | None = None) -> NextWord:
+        """How each beginning of a sentence goes on: its next word, or its end; see `rankfold.prefixes`.
+
+        Without a batch: the first word. All -inf after words that no sentence begins with.
+        """
+        with torch.no_grad():
+            parts = self.parts() if parts is None else parts
+            given = self.batch(torch.zeros(1, 1, dtype=torch.int64)) if batch is None else batch
+            few = self.config.family in FACTORED and self.config.rank < self.config.num_nonterminals
+            found = prefixes(self.potentials(given, parts=parts, plan="rank" if few else "state"))  # symbols cubed
+            each = torch.arange(len(given.lengths), device=given.lengths.device)
+            at = given.lengths if batch is not None else torch.zeros_like(given.lengths)
+            log_prefix = largest(found.log_prefix[each, at, None])
+            words = next_words(found.log_next[each, at], parts.emission.log_rows, self.num_words)
+            return NextWord(words - log_prefix, found.log_whole[each, at] - log_prefix.squeeze(-1))
 
     def generate_trees(
         self, num: int = 1, *, max_length: int = 100, generator: torch.Generator | None = None

@@ -15,6 +15,7 @@ from torch import Tensor
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.generate import generate
+from rankfold.decoding.next_word import next_words
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.base import Potentials, WordModel
 from rankfold.models.config import ModelConfig
@@ -94,13 +95,7 @@ class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Car
         """The log-probability of every word as the next one, after each sequence of a batch (or at the start)."""
         with torch.no_grad():
             parts = self.parts() if parts is None else parts
-            log_next = self.log_next(parts, batch).double()
-            every = torch.arange(log_next.shape[1], device=log_next.device)
-            total = log_next.new_full((len(log_next), self.num_words), float("-inf"))
-            for index in torch.split(every, max(1, 2**24 // total.numel())):
-                part = log_next[:, index, None] + parts.emission.log_rows(index).double()
-                total = torch.logaddexp(total, torch.logsumexp(part, 1))
-        return total
+            return next_words(self.log_next(parts, batch), parts.emission.log_rows, self.num_words)
 
 
 def expect_sequences(model: WordModel[Any, Any], what: str) -> SequenceModel[Any, Any, Any]:

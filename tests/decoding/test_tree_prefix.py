@@ -1,0 +1,207 @@
+"""Beginnings of sentences: against all sentences, a chart from right to left, and the laws of probability."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rankfold import (
+    BinaryCPD,
+    BinaryDense,
+    Branch,
+    DomainError,
+    TreePotentials,
+    UnsupportedError,
+    prefixes,
+    rank_space,
+    tree,
+)
+from rankfold.recursions.tree_mass import mass
+from tests.decoding.grammars import N, P, V, emission, normalised, root
+from tests.oracles import prefix as oracle
+from tests.recursions.build import pad_with_nan, seeded
+from tests.recursions.trees import KINDS as BY_CHILD
+from tests.recursions.trees import potentials, shapes
+
+KINDS = ["dense", "shared", "shared log", "matricised", "cpd identity"]
+TOO_MANY = 0.6  # leaves weigh so little that trees may grow for ever
+
+
+def sentences(strings: list[list[int]], words: Tensor) -> dict[str, Tensor]:
+    """Their leaves, NaN beyond a length."""
+    lengths = [len(x) for x in strings]
+    ids = torch.tensor([x + [0] * (max(lengths) - len(x)) for x in strings])
+    return {"log_leaf": pad_with_nan(words.T[ids], lengths), "lengths": torch.tensor(lengths)}
+
+
+def as_oracle(rules: Branch, log_root: Tensor, log_root_leaf: Tensor | None, words: Tensor) -> dict[str, Any]:
+    return {
+        "emission": words.exp().tolist(),
+        "rules": {kind: rule.to_dense().tolist() for kind, rule in zip(BY_CHILD, rules, strict=True)},
+        "root": log_root.exp().tolist(),
+        "root_leaf": [0.0] * len(words) if log_root_leaf is None else log_root_leaf.exp().tolist(),
+    }
+
+
+@pytest.mark.parametrize("leaf", [3.0, TOO_MANY])
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_equals_the_chart_from_right_to_left(name: str, single: bool, leaf: float) -> None:
+    rules, words = normalised(name, leaf=leaf), emission()
+    log_root = root()[:N] if single else root()[:N].log_softmax(-1)
+    ends = root()[N:] if single else None
+    strings = [[0, 1, 1, 0, 1], [1], [1, 0, 0]]
+    p = TreePotentials(rules=rules, log_root=log_root, log_root_leaf=ends, **sentences(strings, words))
+    found = prefixes(p)
+    given = as_oracle(rules, log_root, ends, words)
+    for b, string in enumerate(strings):
+        for k in range(len(string) + 1):
+            wanted = oracle.prefix(string[:k], **given)
+            assert float(found.log_prefix[b, k].exp()) == pytest.approx(wanted, rel=1e-10, abs=0)
+        assert (found.log_prefix[b, len(string) + 1 :] == float("-inf")).all()
+    finite = found.log_prefix[0, 0].exp()
+    assert (finite < 0.999) == (leaf == TOO_MANY)
+
+
+@pytest.mark.parametrize("name", [*KINDS, "ranked"])
+def test_a_beginning_is_a_sentence_or_goes_on(name: str) -> None:
+    """prefix(x) = p(x) + sum over words of prefix(x, word), and log_next says the same by symbol."""
+    rules, words = normalised(name, leaf=TOO_MANY if name == "dense" else 2.0), emission()
+    log_root, ends = root()[:N], root()[N:]
+    if name == "ranked":
+        rules, log_root = rank_space(rules, log_root)
+    strings = [list(x) for length in (1, 2, 3, 4) for x in itertools.product(range(V), repeat=length)]
+    p = TreePotentials(rules=rules, log_root=log_root, log_root_leaf=ends, **sentences(strings, words))
+    found = prefixes(p)
+    of = {tuple(x): found.log_prefix[b, len(x)].exp() for b, x in enumerate(strings)}
+    whole = tree.log_z(p).exp()
+    for b, string in enumerate(strings):
+        length = len(string)
+        torch.testing.assert_close(found.log_whole[b, length].exp(), whole[b], rtol=1e-12, atol=0)
+        after = (found.log_next[b, length, :, None] + words).logsumexp(0).exp()  # "v"
+        torch.testing.assert_close(of[tuple(string)], whole[b] + after.sum(), rtol=1e-12, atol=0)
+        if length < 4:
+            for word in range(V):
+                torch.testing.assert_close(after[word], of[(*string, word)], rtol=1e-12, atol=0)
+
+
+def finite_grammar() -> tuple[Branch, Tensor, Tensor]:
+    """Four symbols that lead to later ones only: every tree ends, and all sentences can be listed."""
+    n, g = 4, seeded(5)
+    tables = [torch.rand(s, generator=g, dtype=torch.float64) for s in shapes(n, P)]
+    later = torch.ones(n, n).triu(1).double()
+    tables = [
+        tables[0] * later[:, :, None] * later[:, None],
+        tables[1] * later[:, :, None],
+        tables[2] * later[:, None],
+        tables[3],
+    ]
+    total = sum(x.sum((1, 2)) for x in tables)
+    log_root = torch.randn(n + P, generator=g, dtype=torch.float64).log_softmax(-1)
+    return Branch(*(BinaryDense(x / total[:, None, None]) for x in tables)), log_root[:n], log_root[n:]
+
+
+def test_equals_the_sum_of_all_sentences() -> None:
+    rules, log_root, ends = finite_grammar()
+    words = emission()
+    every = oracle.sentences(**as_oracle(rules, log_root, ends, words))
+    assert sum(every.values()) == pytest.approx(1.0, abs=1e-12)
+    string = [1, 0, 0, 1, 1, 0]
+    found = prefixes(
+        TreePotentials(rules=rules, log_root=log_root, log_root_leaf=ends, **sentences([string], words))
+    ).log_prefix[0]
+    for k in range(len(string) + 1):
+        wanted = sum(share for sentence, share in every.items() if sentence[:k] == tuple(string[:k]))
+        assert float(found[k].exp()) == pytest.approx(wanted, rel=1e-11)
+
+
+def test_rules_of_their_own() -> None:
+    """Rules that differ by sentence are as those sentences one by one."""
+    one, other, words = normalised("dense", leaf=TOO_MANY), normalised("dense", leaf=3.0), emission()
+    both = Branch(*(BinaryDense(torch.stack([x.to_dense(), y.to_dense()])) for x, y in zip(one, other, strict=True)))
+    strings, log_root = [[0, 1, 0], [0, 1, 0]], root()[:N]
+    found = prefixes(TreePotentials(rules=both, log_root=log_root, **sentences(strings, words)))
+    for b, rules in enumerate((one, other)):
+        alone = prefixes(TreePotentials(rules=rules, log_root=log_root, **sentences(strings[:1], words)))
+        for x, y in zip(found, alone, strict=True):
+            torch.testing.assert_close(x[b], y[0], rtol=1e-12, atol=0)
+
+
+def test_far_below_what_a_double_holds() -> None:
+    """Three hundred improbable words: the factor of each is there in the end, and shows in no other figure."""
+    rules, words = normalised("shared", leaf=2.0), emission()
+    string = [[0, 1, 1] * 20]
+    near = prefixes(TreePotentials(rules=rules, log_root=root()[:N], **sentences(string, words)))
+    far = prefixes(TreePotentials(rules=rules, log_root=root()[:N], **sentences(string, words - 20.0)))
+    less = 20.0 * torch.arange(61, dtype=torch.float64)
+    assert far.log_prefix[0, -1] < -1200
+    torch.testing.assert_close(far.log_prefix[0], near.log_prefix[0] - less, rtol=1e-12, atol=0)
+    torch.testing.assert_close(far.log_next[0], near.log_next[0] - less[:, None], rtol=1e-12, atol=0)
+
+
+def test_small_corners_are_as_exact_as_large_ones() -> None:
+    """Only a symbol that is reached with probability e-40 can say the word."""
+    tiny = 1e-40
+    tables = [torch.zeros(s, dtype=torch.float64) for s in shapes(2, 2)]
+    tables[0][0, 0, 0], tables[1][0, 1, 0], tables[3][0, 0, 0] = 0.3, tiny, 0.7
+    tables[3][1, 1, 0] = 1.0
+    words = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64).log()
+    log_root = torch.tensor([1.0, 0.0], dtype=torch.float64).log()
+    rules = Branch(*(BinaryDense(x) for x in tables))
+    found = prefixes(TreePotentials(rules=rules, log_root=log_root, **sentences([[1, 0, 0]], words))).log_prefix[0]
+    # The root's way down to the left: any number of itself, then the second symbol once.
+    assert float(found[1].exp()) == pytest.approx(tiny / 0.7, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("spans", "wanted"),
+    [(0.3, 1.0), (0.5, 1.0), (0.7, 3 / 7), (0.9, 1 / 9), (1.0, 0.0)],
+)
+def test_mass_of_one_symbol(spans: float, wanted: float) -> None:
+    """A -> A A with some probability, else two words: x = s x^2 + (1 - s); on the brink half of the digits are lost."""
+    tables = [torch.zeros(s, dtype=torch.float64) for s in shapes(1, 1)]
+    tables[0][...], tables[3][...] = spans, 1 - spans
+    found = mass(Branch(*(BinaryDense(x) for x in tables)))
+    assert float(found) == pytest.approx(wanted, abs=1e-7 if spans == 0.5 else 1e-14)
+
+
+def test_a_symbol_that_never_ends() -> None:
+    """A -> A word for ever is no part of any sentence, nor in the way of others."""
+    tables = [torch.zeros(s, dtype=torch.float64) for s in shapes(2, 1)]
+    tables[1][1, 1, 0] = 1.0
+    tables[0][0, 1, 0], tables[3][0, 0, 0] = 0.4, 0.6
+    rules, words = Branch(*(BinaryDense(x) for x in tables)), torch.zeros(1, 1, dtype=torch.float64)
+    log_root = torch.tensor([1.0, 0.0], dtype=torch.float64).log()
+    found = prefixes(TreePotentials(rules=rules, log_root=log_root, **sentences([[0, 0, 0]], words))).log_prefix[0]
+    torch.testing.assert_close(found.exp(), torch.tensor([0.6, 0.6, 0.6, 0.0], dtype=torch.float64))
+
+
+def test_in_inference_mode_and_float32() -> None:
+    rules, words = normalised("shared"), emission()
+    given = sentences([[0, 1, 0]], words)
+    log_root = root()[:N]
+    wanted = prefixes(TreePotentials(rules=rules, log_root=log_root, **given))
+    with torch.inference_mode():
+        asleep = prefixes(TreePotentials(rules=rules, log_root=log_root.clone(), **sentences([[0, 1, 0]], words)))
+    torch.testing.assert_close(asleep.log_prefix, wanted.log_prefix, rtol=0, atol=0)
+    factors = {id(x): x.float() for x in rules.factors()}
+    single = rules.with_factors(*(factors[id(x)] for x in rules.factors()))
+    rough = prefixes(TreePotentials(given["log_leaf"].float(), single, log_root.float(), lengths=given["lengths"]))
+    assert rough.log_prefix.dtype == torch.float64
+    torch.testing.assert_close(rough.log_prefix, wanted.log_prefix, rtol=1e-5, atol=1e-6)
+
+
+def test_refusals() -> None:
+    p = potentials("shared")
+    with pytest.raises(UnsupportedError, match="log_span weighs brackets of whole sentences"):
+        prefixes(p)
+    with pytest.raises(DomainError, match=r"(?s)rules of symbol 0 sum to .*must sum to 1"):
+        prefixes(p._replace(log_span=None))
+    one = torch.ones(2, 1, dtype=torch.float64)
+    half = BinaryCPD(torch.tensor([[0.25], [0.125]], dtype=torch.float64), one, one)
+    zeros = [BinaryDense(torch.zeros(s, dtype=torch.float64)) for s in shapes(2, 2)[1:]]
+    leaf = torch.zeros(1, 2, 2, dtype=torch.float64)
+    with pytest.raises(DomainError, match=r"rules of symbol 1 sum to 0\.5,"):
+        prefixes(TreePotentials(leaf, Branch(half, *zeros), leaf[0, 0]))
