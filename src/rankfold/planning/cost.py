@@ -46,10 +46,12 @@ class Work(NamedTuple):
     bytes: int
     launches: int
     kernel: str = "torch"  # what does it: torch's own calls, or "triton"
+    least: float = 0.0  # seconds it takes where it cannot fill the machine
 
     def seconds(self, rates: Rates) -> float:
         """The estimate."""
-        return max(self.multiply_adds / rates.multiply_adds, self.bytes / rates.bytes) + self.launches * rates.launch
+        busy = max(self.multiply_adds / rates.multiply_adds, self.bytes / rates.bytes, self.least)
+        return busy + self.launches * rates.launch
 
 
 class Plan(NamedTuple):

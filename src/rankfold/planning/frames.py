@@ -19,6 +19,9 @@ from rankfold.planning.held import Held, num_bytes, total
 EXPONENTIAL = {"cpu": 80, "cuda": 4}
 # Calls of a frame, forward and backward; and more of one whose product leaves the diagonal out by blocks.
 FRAME_CALLS, APART_CALLS = 24, 8
+# Where one launch takes all frames: seconds of a program for a number of a frame, and how many run at once on an H200;
+# steps of 64 to 1,024 states are estimated within a factor of 1.3, 2026-11-16.
+PROGRAM, PROGRAMS = 0.5e-9, 132
 # For each token, slopes of a process's peak in "t z", torch 2.13, 2026-11-15: passes in both directions, messages with
 # their scales in float64, posteriors.
 SEGMENTS = Held(23, 10)
@@ -98,11 +101,13 @@ def _segments(sizes: FrameSizes, made: int, batch: int, length: int, kind: str) 
     beside = 0 if sizes.rank is None or blocks == 1 else blocks**2 * sizes.rank
     fused = kind == "cuda" and sizes.max_duration <= LONGEST and 2 * window + cells + beside <= LARGEST
     fused = fused and (blocks == 1 or cells // z <= 3 * WIDEST)
-    # One launch takes all frames, each in about the time of a launch; else the calls of every frame.
+    # One launch takes all frames, one program for each sequence; else the calls of every frame.
     calls = 2 * length if fused else (FRAME_CALLS + APART_CALLS * (blocks > 1)) * length
     moved = 2 * length * FLOAT * cells + 10 * FLOAT * tokens * window
+    rounds = -(-batch // PROGRAMS) if fused else 0
+    least = rounds * 2 * length * PROGRAM * (cells + 2 * window)
     return (
-        Work("segments", 2 * tokens * cells + exponentials, moved, calls, "triton" if fused else "torch"),
+        Work("segments", 2 * tokens * cells + exponentials, moved, calls, "triton" if fused else "torch", least),
         Work("scan gradient", STEP * tokens * cells, STEP * FLOAT * cells + 4 * FLOAT * tokens * z, 2 * STEP),
     )
 

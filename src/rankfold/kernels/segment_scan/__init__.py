@@ -3,8 +3,9 @@
 Its twin in torch, call by call, is `recursions/semi_markov_sweep.py`.
 """
 
-# Above this many entries a frame (window, durations, maps) the single multiprocessor that a sequence has should be
-# slower than the calls it saves. Reckoned, not measured: 27 entries a ns for it, 30 to 40 us for ten captured calls.
-LARGEST = 2**20
+# Above this many entries a frame (window, durations, maps) the single multiprocessor that a sequence has is slower than
+# the calls it saves. H200, 2026-11-16, `rankfold bench --table frames`: it does 5,000 to 70,000 entries at about 2 a ns;
+# calls take 60 us a frame at 8,192 states if captured, and several times that from Python: this is between the two.
+LARGEST = 2**18
 LONGEST = 1024  # ages of a tile of the window
 WIDEST = 128  # states and ranks of a block
