@@ -4,7 +4,7 @@ Its twin in torch, call by call, is `recursions/semi_markov_sweep.py`.
 """
 
 # Above this many entries a frame (window, durations, maps) the single multiprocessor that a sequence has is slower than
-# the calls it saves. H200, 2026-11-16, `rankfold bench --table frames`: it does 5,000 to 70,000 entries at about 2 a ns;
+# the calls it saves. H200, 2026-11-16, `rankfold bench --table frames`: it does 5,000 to 70,000 entries, some 2 a ns;
 # calls take 60 us a frame at 8,192 states if captured, and several times that from Python: this is between the two.
 LARGEST = 2**18
 LONGEST = 1024  # ages of a tile of the window
