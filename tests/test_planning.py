@@ -106,9 +106,11 @@ def test_lower_precision_is_never_slower() -> None:
 
 
 def test_seconds_are_the_larger_of_work_and_traffic() -> None:
-    rates = Rates(100.0, 10.0, 0.5)
+    rates = Rates(100.0, 10.0, 0.5, 20.0)
     assert Work("products", 1000, 20, 3).seconds(rates) == 10 + 1.5
     assert Work("traffic", 100, 200, 0).seconds(rates) == 20
+    assert Work("exact", 1000, 20, 3, exact=True).seconds(rates) == 50 + 1.5
+    assert Work("one program", 1000, 20, 3, least=30.0).seconds(rates) == 30 + 1.5
     plan = Plan("state", (Work("a", 1000, 0, 0), Work("b", 0, 50, 2)), 7, 3, 5, rates)
     assert plan.seconds == 10 + 5 + 1
     assert plan.multiply_adds == 1000
@@ -170,28 +172,6 @@ def test_bytes_of_one_gpu(config: dict[str, Any], batch: int, mebibytes: int) ->
     model = sized(ModelConfig(dim=256, **config), 10_001)
     for way in model.plan(batch, 32, "cuda", "tf32").ways:
         assert way.peak_bytes / 2**20 == pytest.approx(mebibytes, rel=0.2, abs=0)
-
-
-@pytest.mark.parametrize(
-    ("config", "batch", "tf32", "bf16"),
-    [
-        ({"family": "rank", "num_states": 16384, "rank": 4096}, 8, 8.94, 6.04),
-        ({"family": "rank", "num_states": 32768, "rank": 4096}, 8, 15.73, 10.31),
-        ({"family": "lhmm", "num_states": 16384, "rank": 2048}, 8, 6.07, 4.86),
-        ({"family": "lhmm", "num_states": 16384, "rank": 4096}, 8, 9.76, 6.82),
-        ({"family": "hmm", "num_states": 16384}, 8, 15.62, 9.98),
-        ({"family": "banded", "num_states": 4096, "rank": 512, "band": 256}, 8, 3.18, 2.86),
-        ({"family": "block", "num_states": 32768, "num_clusters": 128, "state_dropout": 0.5}, 16, 3.79, 3.78),
-    ],
-    ids=str,
-)
-def test_milliseconds_of_one_gpu(config: dict[str, Any], batch: int, tf32: float, bf16: float) -> None:
-    """Captured steps measured as above: the cost model is within a factor of 1.8, and within 1.2 from 6 ms on."""
-    model = sized(ModelConfig(dim=256, **config), 10_001)
-    for precision, measured in (("tf32", tf32), ("bf16", bf16)):
-        plan = model.plan(batch, 32, "cuda", precision).chosen("rank")
-        factor = 1.2 if measured >= 6 else 1.8
-        assert measured / factor < 1e3 * plan.seconds < measured * factor
 
 
 def test_launches_of_a_graph_are_cheaper() -> None:

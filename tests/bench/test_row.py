@@ -14,7 +14,7 @@ from rankfold.bench.cost import cost
 from rankfold.bench.plain import try_plain
 from rankfold.bench.record import TIMES
 from rankfold.bench.row import measure_row
-from rankfold.bench.step import Gradients, Recursion, Step
+from rankfold.bench.step import Gradients, Recursion, Step, Update
 from rankfold.bench.timed import CheckError, Checks, Settings, Timed
 from rankfold.models import ModelConfig
 from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
@@ -48,6 +48,25 @@ def test_a_row_without_dropout_compares_the_same_step() -> None:
     plan = CASE.build(CPU).plan(2, 5, "cpu", "float32").best
     assert record["estimate_ms"] == pytest.approx(1e3 * plan.seconds)
     assert record["estimate_mib"] == pytest.approx(plan.peak_bytes / 2**20)
+
+
+def test_an_update_is_a_step_and_its_optimizer() -> None:
+    """Gradients reach AdamW, whose moments they fill; a rate of 0 leaves the parameters as they are."""
+    record = measure_row(CASE._replace(update=True), "float32", Settings(CPU, CEILINGS, repeats=2))
+    assert record["passed"] is True
+    assert record["update_ms"]["median"] > 0
+    assert record["update_mib"] is None  # a CPU does not say
+    assert measure_row(CASE, "float32", Settings(CPU, CEILINGS, repeats=2))["update_ms"] is None
+    model = CASE.build(CPU)
+    before = [x.detach().clone() for x in model.parameters()]
+    work = Step(model, CASE.draw(CPU), "float32", None)
+    update = Update.of(work)
+    update.run()
+    wanted = work.run().parameters
+    for parameter, first, gradient in zip(model.parameters(), before, wanted, strict=True):
+        torch.testing.assert_close(parameter.detach(), first, rtol=0, atol=0)
+        torch.testing.assert_close(update.optimizer.state[parameter]["exp_avg"], 0.1 * gradient)
+        assert parameter.grad is None
 
 
 def test_dropout_is_timed_but_not_compared_with_a_reference_that_has_none() -> None:

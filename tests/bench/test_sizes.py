@@ -38,7 +38,8 @@ def test_the_published_rows() -> None:
     assert [(case.batch, case.length) for case in rows[7:]] == [(8, 32), (16, 32), (256, 32)]
     assert [case.given for case in rows] == [False] * 9 + [True]
     assert not any(case.dropout for case in rows[3:7])
-    (last,) = million_cases()[len(rows) :]
+    half, last = million_cases()[len(rows) :]
+    assert (half.config.num_states, half.config.rank, half.update, last.update) == (2**19, 512, True, False)
     assert (last.config.num_states, last.config.rank, last.published_ms) == (2**20, 1024, None)
 
 
@@ -221,6 +222,8 @@ def test_rows_without_times_are_no_points() -> None:
         }
 
     rows = [record(10, 1.0, "tf32"), record(100, 100.0, "tf32"), record(1000, None, "tf32"), record(10, 1.0, "bf16")]
+    more = summary("states", [*rows[:2], record(1000, 1000.0, "tf32")])["curves"][0]
+    assert (more["exponent"], more["last_exponent"]) == pytest.approx((1.5, 1.0))
     curves = summary("states", rows)["curves"]
     assert [(curve["precision"], curve["code"], curve["sizes"]) for curve in curves] == [
         ("tf32", "rankfold", [10, 100]),

@@ -24,6 +24,8 @@ def report(*, captured: bool) -> dict[str, Any]:
         "plans": [],
         "order": "state",
         "recursion_ms": None,
+        "update_ms": None,
+        "update_mib": None,
         "against": None,
         "captured": captured,
         "step_ms": spread(123.4),

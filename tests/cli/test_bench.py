@@ -119,8 +119,16 @@ def test_a_sweep_with_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[
     for curve in report["sweep"]["curves"]:
         assert curve["sizes"] == [6, 12, 24]
         assert isinstance(curve["exponent"], float)
+        assert isinstance(curve["last_exponent"], float)
     assert run(f"--sweep length --family hmm --values 2,3 {TINY.replace('--length 4', '')} --no-reference") == 0
     assert re.search(r"time ~ length\^-?\d+\.\d\d: rankfold, float32, 2 to 3", capsys.readouterr().out)
+
+
+def test_an_update_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(f"--family lhmm --rank 2 {TINY} --update --no-reference") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"\| +update \|", out)
+    assert "Update: a step without a graph, and AdamW." in out
 
 
 def test_the_default_table_is_of_every_family(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ class Case(NamedTuple):
     num_words: int = NUM_WORDS
     published_ms: float | None = None
     published_mib: float | None = None
+    update: bool = False  # whether a whole update of training is timed as well
 
     @property
     def trees(self) -> bool:

@@ -17,6 +17,8 @@ TIMES = (
     "eager_ms",
     "forward_ms",
     "recursion_ms",
+    "update_ms",
+    "update_mib",
     "peak_mib",
     "same_step_ms",
     "reference_ms",

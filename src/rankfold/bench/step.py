@@ -83,6 +83,27 @@ class Step(NamedTuple):
             return log_z(*self)
 
 
+class Update(NamedTuple):
+    """A step and AdamW, as training takes them without a graph; of a rate of 0, so that the parameters stay."""
+
+    step: Step
+    optimizer: torch.optim.Optimizer
+
+    @classmethod
+    def of(cls, step: Step) -> Update:
+        """Moments are made by its first run."""
+        fused = step.batch.lengths.device.type == "cuda"
+        return cls(step, torch.optim.AdamW(step.model.parameters(), lr=0.0, fused=fused))
+
+    def run(self) -> None:
+        """Gradients, and what the optimizer makes of them; they are gone afterwards."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter, found in zip(self.step.model.parameters(), self.step.run().parameters, strict=True):
+            parameter.grad = found
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
 class Recursion(NamedTuple):
     """The middle of a step: potentials, which are made once, to log Z and back to them. No distribution is made."""
 

@@ -103,12 +103,13 @@ def summary(axis: Axis, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _curve(code: str, precision: str, points: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    law = fit([size for size, _ in points], [time for _, time in points])
+    law, last = (fit([size for size, _ in part], [time for _, time in part]) for part in (points, sorted(points)[-2:]))
     return {
         "code": code,
         "precision": precision,
         "sizes": [size for size, _ in points],
         "ms": [time for _, time in points],
         "exponent": None if law is None else law.exponent,
+        "last_exponent": None if last is None else last.exponent,  # of the two largest sizes
         "factor": None if law is None else law.factor,
     }

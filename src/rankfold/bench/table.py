@@ -21,7 +21,8 @@ def text(report: dict[str, Any], *, terminal: bool = False, width: int | None = 
         f"{report['device']}, torch {report['torch']}, rankfold {report['rankfold']}, {report['date']}",
         "A gradient step, parameters to potentials to log Z and back, in ms: median (quartiles)."
         + (" Captured as a CUDA graph; eager beside it." if any(row["captured"] for row in rows) else "")
-        + (" Recursion: potentials, given, to log Z and back." if any(row["recursion_ms"] for row in rows) else ""),
+        + (" Recursion: potentials, given, to log Z and back." if any(row["recursion_ms"] for row in rows) else "")
+        + (" Update: a step without a graph, and AdamW." if any(row["update_ms"] for row in rows) else ""),
         _table(*_filled(MEASURED + (PUBLISHED if published else []), measured), terminal=terminal, width=width),
     ]
     timed = [row for row in rows if row["step_ms"]]
@@ -39,7 +40,19 @@ def text(report: dict[str, Any], *, terminal: bool = False, width: int | None = 
     return "\n\n".join(parts)
 
 
-MEASURED = ["model", "summed", "batch x length", "precision", "step", "eager", "forward", "recursion", "MiB"]
+MEASURED = [
+    "model",
+    "summed",
+    "batch x length",
+    "precision",
+    "step",
+    "eager",
+    "forward",
+    "recursion",
+    "MiB",
+    "update",
+    "update MiB",
+]
 MEASURED += ["reference", "reference MiB", "reference / step", "error of log Z"]
 PUBLISHED = ["published", "published MiB", "published / step"]
 CEILING = ["model", "summed", "precision", "step", "floor", "share of the ceiling", "plan", "MiB", "plan's MiB"]
@@ -56,6 +69,8 @@ def _measured(row: dict[str, Any], *, published: bool) -> list[str]:
         _ms(row["forward_ms"]),
         _ms(row["recursion_ms"]),
         _whole(row["peak_mib"]),
+        _ms(row["update_ms"]),
+        _whole(row["update_mib"]),
         _spread(row["reference_ms"]) if row["reference_ms"] else "-",
         _whole(row["reference_mib"]),
         _times(row["ratio"]),
@@ -102,6 +117,7 @@ def _exponents(report: dict[str, Any]) -> list[str]:
     return [
         f"time ~ {sweep['axis']}^{curve['exponent']:.2f}: {curve['code']}, {curve['precision']}, "
         f"{min(curve['sizes']):,} to {max(curve['sizes']):,}"
+        + (f" ({curve['last_exponent']:.2f} of the last two)" if len(curve["sizes"]) > 2 else "")
         for curve in sweep["curves"]
         if curve["exponent"] is not None
     ]

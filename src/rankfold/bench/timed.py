@@ -17,8 +17,8 @@ from rankfold.bench.ceilings import Ceilings
 from rankfold.bench.checks import Check, replay_checks
 from rankfold.bench.memory import out_of_memory, release
 from rankfold.bench.plain import Plain
-from rankfold.bench.step import AnyBatch, Recursion, Step, reference_gradients
-from rankfold.bench.timing import Spread, Turn, host_time, host_times, in_turns, peak_mib, replay_time
+from rankfold.bench.step import AnyBatch, Recursion, Step, Update, reference_gradients
+from rankfold.bench.timing import Spread, Turn, host_time, host_times, in_turns, peak_mib, replay_time, reserved_mib
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision
 
@@ -60,13 +60,17 @@ class Timed:
         self.turns: dict[str, Turn] = {}
 
     def alone(self, settings: Settings, held: int) -> dict[str, Any]:
-        """What is compared with nothing: peak memory, the forward pass, and on CUDA the step without a graph."""
+        """What is compared with nothing: peak memory, the forward pass, an update, on CUDA the step without a graph."""
         step, device, repeats = self.step, settings.device, settings.repeats
         step.run()
         found: dict[str, Any] = {"peak_mib": peak_mib(step.run, device, held)}
         if device.type == "cuda":
             found["eager_ms"] = host_times(step.run, device, repeats=repeats)._asdict()
         found["forward_ms"] = host_times(step.forward, device, repeats=repeats)._asdict()
+        if self.case.update:
+            update = Update.of(step)
+            found["update_mib"] = reserved_mib(update.run, device)
+            found["update_ms"] = host_times(update.run, device, repeats=repeats)._asdict()
         return found
 
     def prepare(self, checks: Checks, settings: Settings) -> None:

@@ -98,6 +98,18 @@ def peak_mib(work: Callable[[], Any], device: torch.device, held: int = 0) -> fl
     return (torch.cuda.max_memory_allocated(device) - held) / 2**20
 
 
+def reserved_mib(work: Callable[[], Any], device: torch.device) -> float | None:
+    """The most the process takes of the device while it works, what lies idle between tensors included, in MiB."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_reserved(device) / 2**20
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

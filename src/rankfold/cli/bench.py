@@ -76,7 +76,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--table",
         choices=("published", "million", "grammars", "frames"),
-        help="the papers' sizes; million: also 2^20 states; grammars, frames: those of grammars, of segments and music",
+        help="the papers' sizes; million: also 2^19 states with an update, and 2^20; grammars, frames: their own",
     )
     parser.add_argument("--family", choices=ALL, help="one model, of these sizes:")
     for name, (_, kind, _, said) in SIZES.items():
@@ -89,6 +89,7 @@ def add_to(commands: Any) -> None:
         choices=get_args(PlanName),
         help=f"{', '.join(ORDERED)}: what is summed out first, a row each, compared (default: auto)",
     )
+    parser.add_argument("--update", action="store_true", help="also a whole update of training, AdamW included")
     parser.add_argument("--sweep", choices=get_args(scaling.Axis), help="time against this size, for one family")
     parser.add_argument("--values", help="sizes of the sweep, as 1024,2048,4096")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture of the sweep")
@@ -109,8 +110,9 @@ def run(arguments: argparse.Namespace) -> int:
     device = torch.device(find_device(arguments.device))
     case = chosen_case(arguments)
     values = _values(arguments)
+    cases = _table(arguments.table, device) if case is None else [case]
     report = bench(
-        _table(arguments.table, device) if case is None else [case],
+        [case._replace(update=True) for case in cases] if arguments.update else cases,
         device=device,
         precisions=arguments.precision,
         repeats=arguments.repeats,

@@ -24,16 +24,17 @@ class Rates(NamedTuple):
     multiply_adds: float
     bytes: float
     launch: float  # seconds a torch call takes at least
+    exact: float  # multiply-adds in float32
 
 
 # cpu: 2 cores with AVX2, torch 2.13, 2026-11-15. cuda: one H200, torch 2.11, 2026-11-15, what the kernels of a step
 # reach, about four fifths of the machine's ceilings; a launch inside a captured graph, one that Python makes takes
-# CUDA_EAGER_LAUNCH. Measured steps of 3 to 16 ms are estimated within a factor of 1.8, from 6 ms on within 1.2.
-CPU = Rates(4e10, 1e10, 5e-6)
+# CUDA_EAGER_LAUNCH. `tests/bench/test_estimates.py` holds how near estimates are to every committed measurement.
+CPU = Rates(4e10, 1e10, 5e-6, 4e10)
 CUDA: dict[str, Rates] = {
-    "float32": Rates(25e12, 3.4e12, 2e-6),
-    "tf32": Rates(170e12, 3.4e12, 2e-6),
-    "bf16": Rates(300e12, 3.4e12, 2e-6),
+    "float32": Rates(25e12, 3.4e12, 2e-6, 25e12),
+    "tf32": Rates(170e12, 3.4e12, 2e-6, 25e12),
+    "bf16": Rates(300e12, 3.4e12, 2e-6, 25e12),
 }
 CUDA_EAGER_LAUNCH = 15e-6
 
@@ -47,10 +48,12 @@ class Work(NamedTuple):
     launches: int
     kernel: str = "torch"  # what does it: torch's own calls, or "triton"
     least: float = 0.0  # seconds it takes where it cannot fill the machine
+    exact: bool = False  # whether its products are in float32 whatever the precision
 
     def seconds(self, rates: Rates) -> float:
         """The estimate."""
-        busy = max(self.multiply_adds / rates.multiply_adds, self.bytes / rates.bytes, self.least)
+        rate = rates.exact if self.exact else rates.multiply_adds
+        busy = max(self.multiply_adds / rate, self.bytes / rates.bytes, self.least)
         return busy + self.launches * rates.launch
 
 

@@ -31,6 +31,7 @@ def chain_plan(
     params: int,  # numbers in all parameters
 ) -> Plans:
     """An HMM that says words from states: state space is the only order, its ranks have no words to themselves."""
+    precision = held.in_use(precision, batch)
     z, rates, kind = num_states, rates_of(device, precision), device_kind(device)
     made = z * z if rank is None else 2 * z * rank
     readings = held.readings(kind, precision, batch)
@@ -70,6 +71,7 @@ def rank_plans(
     params: int,
 ) -> Plans:
     """A rank-space HMM: V^T U multiplied out ("rank"), or applied as two thin products ("state")."""
+    precision = held.in_use(precision, batch)
     z, r, rates, kind = num_states, rank, rates_of(device, precision), device_kind(device)
     made = (
         made_work("factors", 2 * z * r, dim),
@@ -124,7 +126,7 @@ def block_plan(
         held.normaliser(z, z, kind, precision) if dim else num_bytes(held.FREE_BLOCKS, z * z),
     )
     token = total(held.pair_bytes(k, dim))
-    rates = rates_of(device, precision)
+    rates = rates_of(device, "tf32" if precision == "bf16" else precision)  # blocks have no products in bfloat16
     return Plans((_plan("state", parts, fixed, token, tokens, rates, params),))
 
 

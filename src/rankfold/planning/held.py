@@ -76,6 +76,11 @@ def is_fused(kind: str, precision: Precision) -> bool:
     return kind == "cuda" and precision != "float32"
 
 
+def in_use(precision: Precision, batch: int) -> Precision:
+    """The precision of a chain's products: bf16 is for few sequences, where reading a transition takes the time."""
+    return "tf32" if precision == "bf16" and batch > FEW else precision
+
+
 def readings(kind: str, precision: Precision, batch: int) -> int:
     """How often a step of the scan reads the transition: once, where both passes meet in a kernel."""
     return 1 if is_fused(kind, precision) and batch <= FEW else 2

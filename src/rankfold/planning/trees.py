@@ -119,9 +119,13 @@ def _plan(sizes: Sizes, way: Way, batch: int, length: int, device: str, precisio
         normaliser_work("emission normaliser", times * leaves, sizes.num_words, dim, kind, precision),
         network_work(symbols, dim, kind),
         Work("products of factors", STEP * way.once, 2 * STEP * FLOAT * way.child**2 if way.once else 0, STEP),
-        Work("words", STEP * tokens * way.a_word, STEP * FLOAT * tokens * leaves, 4 * STEP),
+        Work("words", STEP * tokens * way.a_word, STEP * FLOAT * tokens * leaves, 4 * STEP, exact=True),
         Work(
-            "spans", STEP * spans * way.a_span, 6 * STEP * FLOAT * spans * way.child, WIDTH_CALLS * max(length - 1, 1)
+            "spans",
+            STEP * spans * way.a_span,
+            6 * STEP * FLOAT * spans * way.child,
+            WIDTH_CALLS * max(length - 1, 1),
+            exact=True,
         ),
         Work("splits", STEP * splits * way.a_split, 2 * STEP * FLOAT * splits * way.child, 0),
     )
