@@ -178,6 +178,128 @@ def test_a_symbol_that_never_ends() -> None:
     torch.testing.assert_close(found.exp(), torch.tensor([0.6, 0.6, 0.6, 0.0], dtype=torch.float64))
 
 
+def table(n: int, p: int, rules: dict[tuple[int, int, int], float], dtype: torch.dtype = torch.float64) -> Branch:
+    """Rules by (parent, left, right), words counted after the n symbols of spans."""
+    whole = torch.zeros(n, n + p, n + p, dtype=dtype)
+    for at, share in rules.items():
+        whole[at] = share
+    spans, leaves = slice(None, n), slice(n, None)
+    kinds = (spans, spans), (spans, leaves), (leaves, spans), (leaves, leaves)
+    return Branch(*(BinaryDense(whole[:, left, right].contiguous()) for left, right in kinds))
+
+
+def beginnings(rules: Branch, num_words: int = 4, num_leaves: int = 1, root: int = 0) -> list[float]:
+    """P(a sentence has at least k words), of grammars with one word."""
+    dtype = rules.factors()[0].dtype
+    log_root = torch.full((rules.span_span.shape[0],), float("-inf"), dtype=dtype)
+    log_root[root] = 0.0
+    leaf = torch.zeros(1, num_words, num_leaves, dtype=dtype)
+    found: list[float] = prefixes(TreePotentials(leaf, rules, log_root)).log_prefix[0].exp().tolist()
+    return found
+
+
+def test_a_share_that_never_ends() -> None:
+    """A -> B A | C C | w w, B -> A A, C -> C C: C is lost, and of two solutions for the rest the smaller one counts."""
+    rules = table(3, 1, {(0, 1, 0): 0.3, (0, 2, 2): 0.6, (0, 3, 3): 0.1, (1, 0, 0): 1.0, (2, 2, 2): 1.0})
+    b_then_a = 0.1
+    for _ in range(200):
+        b_then_a = 0.3 * b_then_a**3 + 0.1
+    assert mass(rules)[0].tolist() == pytest.approx([b_then_a, b_then_a**2, 0.0], rel=1e-14)
+    assert beginnings(rules, 3) == pytest.approx([b_then_a, b_then_a, b_then_a, b_then_a - 0.1], rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rare", [1e-3, 1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("left", [True, False])
+def test_hardly_ever_an_end(rare: float, left: bool, dtype: torch.dtype) -> None:
+    """A -> A w, or w A, and rarely w w: lengths are geometric, all trees end, and no digit of `rare` is lost."""
+    rules = table(1, 1, {(0, 0, 1) if left else (0, 1, 0): 1 - rare, (0, 1, 1): rare}, dtype)
+    kind = 1 if left else 2
+    again = rules[kind].to_dense().double().sum() / sum(x.to_dense().double().sum() for x in rules)
+    assert beginnings(rules, 5) == pytest.approx([1, 1, 1, *(float(again) ** k for k in (1, 2, 3))], rel=1e-11)
+
+
+def test_one_symbol_that_is_hardly_ever_left_hurts_no_other() -> None:
+    """B -> w B alone, to the last digit of float32, and never reached."""
+    rules = table(2, 2, {(0, 2, 3): 1.0, (1, 2, 1): 1.0, (1, 2, 2): 1e-9}, torch.float32)
+    assert beginnings(rules, 3, 2)[:3] == [1.0, 1.0, 1.0]
+
+
+def test_small_masses_are_as_exact_as_large_ones() -> None:
+    """A -> B B; B -> B B, or two words with probability e-17: B ends so often, A by its square."""
+    rules = table(2, 1, {(0, 1, 1): 1.0, (1, 1, 1): 1.0, (1, 2, 2): 1e-17})
+    assert mass(rules)[0].tolist() == pytest.approx([1e-34, 1e-17], rel=1e-12)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_on_the_brink_one_after_the_other(depth: int) -> None:
+    """Each A -> A A half of the time, else the next one and a word: every tree ends, though none has a mean size."""
+    half = {(i, i, i): 0.5 for i in range(depth)}
+    rules = table(depth, 1, half | {(i, min(i + 1, depth), depth): 0.5 for i in range(depth)})
+    assert mass(rules)[0].tolist() == [1.0] * depth
+    words = {(2 * i + 1, 2 * i + 2 if i < depth - 1 else 2 * depth, 2 * depth): 1 / 3 for i in range(depth)}
+    more = {(2 * i + 1, 2 * depth, 2 * i + 2 if i < depth - 1 else 2 * depth): 2 / 3 for i in range(depth - 1)}
+    again = {(2 * i, 2 * i, 2 * i): 0.5 for i in range(depth)} | {
+        (2 * i, 2 * i + 1, 2 * depth): 0.5 for i in range(depth)
+    }
+    last = {(2 * depth - 1, 2 * depth, 2 * depth): 1.0}
+    assert mass(table(2 * depth, 1, again | words | more | last))[0].tolist() == [1.0] * (2 * depth)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("scale", [2.0, 5.0, 12.0])
+def test_sharp_rules_in_float32(scale: float, seed: int) -> None:
+    """Softmax of large logits, whose sums are off 1 in the last digits: masses are probabilities, words sum to them."""
+    g, n, p = seeded(seed), 6, 8
+    whole = (scale * torch.randn(n, (n + p) ** 2, generator=g)).softmax(-1).reshape(n, n + p, n + p)
+    spans, leaves = slice(None, n), slice(n, None)
+    kinds = (spans, spans), (spans, leaves), (leaves, spans), (leaves, leaves)
+    rules = Branch(*(BinaryDense(whole[:, left, right].contiguous()) for left, right in kinds))
+    words = torch.randn(p, 5, generator=g).log_softmax(-1)
+    found = prefixes(TreePotentials(words.T[torch.tensor([[0, 3, 1]])], rules, torch.full((n,), 1 / n).log()))
+    assert (found.log_prefix <= 1e-12).all()
+    after = (found.log_next.unsqueeze(-1) + words.double()).logsumexp((-2, -1)).exp()
+    torch.testing.assert_close(after + found.log_whole.exp(), found.log_prefix.exp(), rtol=1e-5, atol=1e-30)
+
+
+def test_rules_that_hardly_differ_from_endless_ones() -> None:
+    """A -> w A to the last digit of a double, else two words or endless C, as often; then A by way of B: too far."""
+    rare = {(0, 2, 2): 1e-17, (0, 1, 1): 1e-17, (1, 1, 1): 1.0}
+    rules = table(2, 1, {(0, 2, 0): 1.0, **rare})
+    assert mass(rules)[0].tolist() == pytest.approx([0.5, 0.0], rel=1e-14)
+    assert beginnings(rules) == pytest.approx([0.5] * 5, rel=1e-14)
+    rare = {(0, 3, 3): 1e-17, (0, 2, 2): 1e-17, (2, 2, 2): 1.0}
+    with pytest.raises(DomainError, match=r"cannot be told in float64.*\n.*below 1e-16"):
+        beginnings(table(3, 1, {(0, 3, 1): 1.0, (1, 3, 0): 1.0, **rare}))
+
+
+def test_rules_of_their_own_for_one_kind_of_children() -> None:
+    rules, words = normalised("dense"), emission()
+    given = sentences([[0, 1, 0], [1, 1, 0]], words)
+    wanted = prefixes(TreePotentials(rules=rules, log_root=root()[:N], **given))
+    own = BinaryDense(rules.span_span.to_dense().expand(2, -1, -1, -1).contiguous())
+    found = prefixes(TreePotentials(rules=rules._replace(span_span=own), log_root=root()[:N], **given))
+    for x, y in zip(found, wanted, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=0)
+
+
+def test_what_a_double_cannot_hold_is_said() -> None:
+    """Only symbols 800 nats down can say the sentence."""
+    rules = normalised("dense")
+    leaf = torch.zeros(1, 2, P, dtype=torch.float64)
+    dense = [x.to_dense().clone() for x in rules]
+    dense[3][:, 1:, 1:] = 0.0
+    dense[3][:, 0, 0] += 1 - sum(x.sum((1, 2)) for x in dense)
+    leaf[0, 0] = torch.tensor([-800.0, 0.0, 0.0])
+    leaf[0, 1] = torch.tensor([0.0, -float("inf"), -float("inf")])
+    found = prefixes(TreePotentials(leaf, Branch(*(BinaryDense(x) for x in dense)), root()[:N]))
+    assert found.log_prefix[0, 2] >= found.log_whole[0, 2] > -1000
+    leaf[0, 0] = torch.tensor([-500.0, 0.0, 0.0])
+    tiny = Branch(*(BinaryDense.from_log(x.log()) for x in dense[:3]), BinaryDense.from_log(dense[3].log() - 300))
+    with pytest.raises(DomainError, match="must sum to 1"):
+        prefixes(TreePotentials(leaf, tiny, root()[:N]))
+
+
 def test_in_inference_mode_and_float32() -> None:
     rules, words = normalised("shared"), emission()
     given = sentences([[0, 1, 0]], words)

@@ -243,7 +243,7 @@ def _text(result: dict[str, Any]) -> str:
             f"{'unknown' if fits is None else f'{fits:,} {tokens}':>24}"
         )
         lines += [
-            f"    {name:<22}{count:>20,}{plan['seconds'][name]:>22.6f}    {plan['kernels'][name]}"
+            f"    {name:<22}{count:>20,}{plan['seconds'][name]:>22.6f}  by {plan['kernels'][name]}"
             for name, count in plan["parts"].items()
         ]
     return "\n".join(lines + _training_lines(result["training"], known=bool(memory)))

@@ -81,11 +81,11 @@ def load(path: Path, device: str = "auto") -> tuple[AnyModel, Vocabulary]:
 
 
 def expect_sequences(model: AnyModel, what: str) -> SequenceModel[Any, Any, Any]:
-    """The model, if it goes from left to right; `UnsupportedError` for a grammar, which has no next word at hand."""
+    """The model, if it goes from left to right; `UnsupportedError` for a grammar."""
     if not isinstance(model, SequenceModel):
         raise UnsupportedError(
             f'rankfold {what} is for models of sequences, but "{model.config.family}" is a family of grammars.\n'
-            "  Of a grammar ask rankfold parse, score, sample, evaluate, explain."
+            "  Of a grammar ask rankfold parse, score, sample, predict, evaluate, explain."
         )
     return model
 

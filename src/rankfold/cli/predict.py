@@ -82,7 +82,7 @@ def _next(model: AnyModel, ids: list[int], vocabulary: Vocabulary) -> tuple[Tens
     """Log-probabilities, and what they are of; a grammar's end has no id, it comes last."""
     batch = model.batch(torch.tensor([ids])) if ids else None
     if isinstance(model, PCFG):
-        expect_room(model, [len(ids)], "sentence", outside=False)
+        expect_room(model, [len(ids)], "sentence", outside=True)  # float64: as much as two passes hold
         found = model.predict(batch)
         return torch.cat([found.log_words[0], found.log_end]), [*vocabulary.words, EOS]
     if isinstance(model, CompoundPCFG):

@@ -6,18 +6,18 @@ Exact, from left to right: beside the inside pass, one sum over pairs of positio
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rankfold.errors import UnsupportedError
+from rankfold.errors import DomainError, UnsupportedError
 from rankfold.numerics.log_space import log_sum, log_weights
 from rankfold.numerics.scaled import largest
-from rankfold.operators.binary import BinaryOperator, Branch
-from rankfold.recursions.tree import chart
-from rankfold.recursions.tree_mass import applied, left_closure, log_kinds, mass
+from rankfold.operators.binary import BinaryOperator
+from rankfold.operators.binary_given import given_right, normalised, to_right
+from rankfold.recursions.tree_inside import log_inside
+from rankfold.recursions.tree_mass import left_closure, log_kinds, mass
 from rankfold.recursions.tree_potentials import Forest, TreePotentials, checked
 
 
@@ -43,29 +43,49 @@ def prefixes(p: TreePotentials) -> Prefixes:
     the probability that it ends (`mass`). Rules are distributions, and `log_leaf` is of emissions that sum to 1 over
     the words. A grammar may go on for ever with some probability: those trees say no sentence, and count nowhere.
 
-    In float64, without a graph. Cost: an inside pass, `mass` and `left_closure` (n^3), then a product of rules for
-    every pair of positions. Scaled arithmetic: symbols more than 708 nats less probable than the most probable one of
-    their position or span are lost. Source: Jelinek, Lafferty 1991; Stolcke 1995.
+    In float64, without a graph. Each parent's rules are divided by their sum, which float32 leaves a little off 1.
+    Cost: an inside pass, `mass` and `left_closure` (n^3), then for every position the rules' cells once, or of a CPD
+    (n + m) r for every span. Scaled arithmetic: a span and what waits before it that are together more than 708 nats
+    less probable than the most probable of their position are lost. Source: Jelinek, Lafferty 1991; Stolcke 1995.
     """
+    f = checked(p)
     if p.log_span is not None:
         raise UnsupportedError(
             "log_span weighs brackets of whole sentences, but sentences that begin with these words have others, too.\n"
             "  Ask without it."
         )
-    with torch.inference_mode(False), torch.no_grad():
-        f = checked(p).detach().double()
-        f = f.with_tensors(*(x.clone() for x in f.tensors()))  # out of inference mode: a derivative notes them
-        log_kinds(f.rules)
-        return _Pass(f, chart(p).clone()).run()
+    with torch.no_grad():
+        f = f.detach().double()
+        f = f._replace(rules=normalised(f.rules, log_sum(log_kinds(f.rules))))
+        found = _Pass(f).run()
+    _expect_sound(found)
+    return found
+
+
+def _expect_sound(found: Prefixes) -> None:
+    """Raise where a beginning is less probable than what begins so: then a double could not hold all that weighs."""
+    least = torch.cat([found.log_prefix[:, 1:], found.log_whole], 1)
+    most = torch.cat([found.log_prefix[:, :-1], found.log_prefix], 1)
+    wrong = (least > most + 1e-6) & (least > float("-inf"))
+    if bool(wrong.any()):
+        sentence = int(wrong.any(1).nonzero()[0])
+        raise DomainError(
+            f"sentence {sentence}: its beginnings cannot be told in float64: what weighs is more than 708 nats less "
+            "probable than the rest,\n  or rules lead to a word with a probability below 1e-16."
+        )
 
 
 class _Pass:
     """From left to right: what waits at each position, given the words before it."""
 
-    def __init__(self, f: Forest, inside: Tensor) -> None:  # "b t+1 t+1 n" logarithms
-        self.f, self.inside = f, inside
-        self.mass = mass(f.rules)
-        self.closure = left_closure(f.rules, self.mass)
+    def __init__(self, f: Forest) -> None:
+        self.f = f
+        self.inside, _ = log_inside(f)  # "b s n" by width, leaves at 1
+        rules = f.rules
+        self.mass = mass(rules)
+        leaf = self.mass.new_ones(1, rules.leaf_leaf.shape[1])
+        self.first = given_right(rules.leaf_span, self.mass) + given_right(rules.leaf_leaf, leaf)  # "b n p"
+        self.closure = left_closure(rules, self.mass, self.first)
 
     def run(self) -> Prefixes:
         f, end = self.f, float("-inf")
@@ -74,15 +94,16 @@ class _Pass:
         follows: list[Tensor] = []  # "b p"
         for k in range(num_words + 1):
             spans, leaves, top = self._open(k, waits)
-            closed = (spans.unsqueeze(1) @ self.closure).squeeze(1)
-            waits.append(log_weights(closed) + top)
-            follows.append(log_weights(leaves + _first_words(f.rules, closed, self.mass)) + top)
+            closed = spans.unsqueeze(1) @ self.closure
+            waits.append(log_weights(closed).squeeze(1) + top)
+            follows.append(log_weights(leaves + (closed @ self.first).squeeze(1)) + top)
         log_next = torch.stack(follows, 1)
         nothing = log_next.new_full((num, 1), end)
         all_that_end = log_sum(torch.cat([f.log_root + log_weights(self.mass), f.log_root_leaf], -1))
         log_prefix = torch.cat([all_that_end[:, None], log_sum(log_next[:, :-1] + f.log_leaf)], 1)
         one = log_sum(f.log_leaf[:, 0] + f.log_root_leaf).unsqueeze(1)
-        log_whole = torch.cat([nothing, one, log_sum(f.log_root.unsqueeze(1) + self.inside[:, 0, 2:])], 1)
+        more = [log_sum(f.log_root + self.inside[k][:, 0]) for k in range(2, num_words + 1)]
+        log_whole = torch.cat([nothing, one, *(x.unsqueeze(1) for x in more)], 1)
         beyond = torch.arange(num_words + 1, device=f.lengths.device) > f.lengths[:, None]
         return Prefixes(
             torch.where(beyond, end, log_prefix),
@@ -97,10 +118,10 @@ class _Pass:
             top = largest(torch.cat([f.log_root, f.log_root_leaf], -1))
             return torch.exp(f.log_root - top), torch.exp(f.log_root_leaf - top), top
         parents = torch.stack(waits, 1)  # "b s n"
-        word = f.log_leaf[:, k - 1 : k]
-        kinds = [(f.rules.leaf_span, f.rules.leaf_leaf, parents[:, -1:], word)]
+        kinds = [(f.rules.leaf_span, f.rules.leaf_leaf, parents[:, -1:], f.log_leaf[:, k - 1 : k])]
         if k > 1:
-            kinds.append((f.rules.span_span, f.rules.span_leaf, parents[:, :-1], self.inside[:, : k - 1, k]))
+            ending = torch.stack([self.inside[k - i][:, i] for i in range(k - 1)], 1)
+            kinds.append((f.rules.span_span, f.rules.span_leaf, parents[:, :-1], ending))
         top = largest(torch.cat([_log_weight(a, x) for _, _, a, x in kinds], 1).squeeze(-1))
         spans = [_right(to_span, a, x, top) for to_span, _, a, x in kinds]
         leaves = [_right(to_leaf, a, x, top) for _, to_leaf, a, x in kinds]
@@ -113,25 +134,6 @@ def _log_weight(parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" ->
 
 
 def _right(rule: BinaryOperator, parents: Tensor, left: Tensor, top: Tensor) -> Tensor:  # -> "b m"
-    """sum_{s, a, n} parents[s, a] T[a, n, m] left[s, n] / exp(top), of logarithms: a derivative by the right child."""
-    mantissas = torch.exp(left - largest(left))
+    """sum_{s, a, n} parents[s, a] T[a, n, m] left[s, n] / exp(top), of logarithms."""
     weights = torch.exp(parents - largest(parents)) * torch.exp(_log_weight(parents, left) - top.unsqueeze(1))
-    right = left.new_zeros(len(left), 1, rule.shape[2])
-    return _derivative(right, ((rule, mantissas, right),), weights)
-
-
-def _first_words(rules: Branch, parents: Tensor, mass: Tensor) -> Tensor:  # "b n" -> "b p"
-    """sum_{a, m} parents[a] T[a, p, m] mass[m], leaves as right children of mass 1."""
-    num, num_leaves = len(parents), rules.leaf_leaf.shape[1]
-    left = parents.new_zeros(num, 1, num_leaves)
-    weight, ones = mass.expand(num, -1).unsqueeze(1), parents.new_ones(num, 1, num_leaves)
-    both = ((rules.leaf_span, left, weight), (rules.leaf_leaf, left, ones))
-    return _derivative(left, both, parents.unsqueeze(1))
-
-
-def _derivative(of: Tensor, sides: Iterable[tuple[BinaryOperator, Tensor, Tensor]], parents: Tensor) -> Tensor:
-    """d (parents . sum of applied rules) / d one child, in which they are linear: "b 1 m" -> "b m"."""
-    with torch.enable_grad():
-        of.requires_grad_()
-        total = sum(((applied(*side) * parents).sum() for side in sides), of.new_zeros(()))
-    return torch.autograd.grad(total, of)[0].squeeze(1)
+    return to_right(rule, weights, torch.exp(left - largest(left)))

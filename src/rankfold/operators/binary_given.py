@@ -1,0 +1,93 @@
+"""Rules with one child given, or a parent and one child: what is left of T[a, n, m], in weights that a double can hold.
+
+Read next: `operators/binary.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import UnsupportedError
+from rankfold.operators.binary import BinaryOperator, Branch
+from rankfold.operators.binary_cpd import BinaryCPD
+from rankfold.operators.binary_dense import BinaryDense, BinaryMatricised
+from rankfold.operators.factor import Factor
+
+
+def given_right(rule: BinaryOperator, right: Tensor) -> Tensor:  # "b m" -> "b a n"
+    """sum_m T[a, n, m] right[m].   Cost: the rule's cells once, or of a CPD a n r."""
+    if isinstance(rule, BinaryCPD):
+        return _scaled(rule, _by_rank(rule.parts[0], rule.parts[1], right.unsqueeze(-2) @ rule.parts[2].linear))
+    if isinstance(rule, BinaryDense):
+        return _scaled(rule, torch.einsum("...anm,...m->...an", rule.weight.linear, right))
+    parent, pair = _matricised(rule)
+    return _scaled(rule, parent @ torch.einsum("...nmr,...m->...rn", pair, right))
+
+
+def given_left(rule: BinaryOperator, left: Tensor) -> Tensor:  # "b n" -> "b a m"
+    """sum_n T[a, n, m] left[n]."""
+    if isinstance(rule, BinaryCPD):
+        return _scaled(rule, _by_rank(rule.parts[0], rule.parts[2], left.unsqueeze(-2) @ rule.parts[1].linear))
+    if isinstance(rule, BinaryDense):
+        return _scaled(rule, torch.einsum("...anm,...n->...am", rule.weight.linear, left))
+    parent, pair = _matricised(rule)
+    return _scaled(rule, parent @ torch.einsum("...nmr,...n->...rm", pair, left))
+
+
+def to_right(rule: BinaryOperator, parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" -> "b m"
+    """sum_{s, a, n} parents[s, a] T[a, n, m] left[s, n].   Cost: the rule's cells once; of a CPD (a + n) r an s."""
+    if isinstance(rule, BinaryCPD):
+        head, one, other = rule.parts
+        ranks = parents if head is None else parents @ head.linear
+        both = (ranks * (left @ one.linear)).sum(-2, keepdim=True)
+        return _scaled(rule, both @ other.linear.mT).squeeze(-2)
+    if isinstance(rule, BinaryDense):
+        return _scaled(rule, torch.einsum("...an,...anm->...m", parents.mT @ left, rule.weight.linear))
+    parent, pair = _matricised(rule)
+    return _scaled(rule, torch.einsum("...rn,...nmr->...m", (parents @ parent).mT @ left, pair))
+
+
+def normalised(rules: Branch, log_total: Tensor) -> Branch:  # "b n"
+    """The same rules with every parent's divided by its total; what rules shared they share again."""
+    shared = log_total[0] if len(log_total) == 1 else log_total
+    made: dict[int, Factor] = {}
+
+    def less(factor: Factor, axis: int) -> Factor:
+        if id(factor.value) not in made:
+            value, shift = factor.value, shared.unsqueeze(-2) if axis == -1 else shared
+            for _ in range(-axis - 1):
+                shift = shift.unsqueeze(-1)
+            made[id(factor.value)] = factor.like(value - shift if factor.is_log else value / torch.exp(shift))
+        return made[id(factor.value)]
+
+    def one(rule: BinaryOperator) -> BinaryOperator:
+        if isinstance(rule, BinaryCPD):
+            head, left, right = rule.parts
+            if head is None:  # parents are the ranks: the last axis of a side
+                return BinaryCPD.of_parts(None, less(left, -1), right)
+            return BinaryCPD.of_parts(less(head, -2), left, right)
+        if isinstance(rule, BinaryDense):
+            return rule.with_factors(less(rule.weight, -3).value)
+        _matricised(rule)
+        parent, pair = rule.parts  # type: ignore[attr-defined]
+        return rule.with_factors(less(parent, -2).value, pair.value)
+
+    return Branch(*(one(rule) for rule in rules))
+
+
+def _by_rank(head: Factor | None, side: Factor, weight: Tensor) -> Tensor:  # "b 1 r" -> "b a n"
+    """sum_r head[a, r] weight[r] side[n, r]."""
+    return (side.linear * weight).mT if head is None else (head.linear * weight) @ side.linear.mT
+
+
+def _matricised(rule: BinaryOperator) -> tuple[Tensor, Tensor]:
+    if not isinstance(rule, BinaryMatricised):
+        raise UnsupportedError(
+            f"a {type(rule).__name__} does not say its rules one by one; BinaryDense, BinaryCPD, BinaryMatricised do."
+        )
+    return rule.parts[0].linear, rule.parts[1].linear
+
+
+def _scaled(rule: BinaryOperator, found: Tensor) -> Tensor:
+    return found * torch.exp(torch.as_tensor(rule.log_scale, dtype=found.dtype, device=found.device))

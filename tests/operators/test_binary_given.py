@@ -1,0 +1,55 @@
+"""Rules with a child given, against their dense tensors."""
+
+import pytest
+import torch
+
+from rankfold import Branch, UnsupportedError
+from rankfold.operators.binary_given import given_left, given_right, normalised, to_right
+from tests.operators.binary_cases import B
+from tests.recursions.trees import EVERY, grammar
+
+N, P, S = 3, 4, 5
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_child_or_a_parent_and_a_child(name: str) -> None:
+    g = torch.Generator().manual_seed(0)
+    for rule in grammar(name, N, P, g):
+        dense = rule.to_dense()
+        dense = dense if dense.ndim == 4 else dense.expand(B, -1, -1, -1)
+        _, a, n, m = dense.shape
+        left, right, parents, many = (
+            torch.rand(shape, generator=g, dtype=torch.float64) for shape in ((B, n), (B, m), (B, S, a), (B, S, n))
+        )
+        found = given_right(rule, right), given_left(rule, left), to_right(rule, parents, many)
+        wanted = (
+            torch.einsum("banm,bm->ban", dense, right),
+            torch.einsum("banm,bn->bam", dense, left),
+            torch.einsum("bsa,banm,bsn->bm", parents, dense, many),
+        )
+        for x, y in zip(found, wanted, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("own", [False, True])
+def test_divided_by_their_sums(name: str, own: bool) -> None:
+    g = torch.Generator().manual_seed(1)
+    rules = grammar(name, N, P, g)
+    log_total = torch.randn(B if own else 1, N, generator=g, dtype=torch.float64)
+    divided = normalised(rules, log_total)
+    for before, after in zip(rules, divided, strict=True):
+        wanted = before.to_dense() / log_total.exp()[:, :, None, None]
+        torch.testing.assert_close(after.to_dense().expand_as(wanted), wanted, rtol=1e-12, atol=0)
+    heads = [len({rule.head_of for rule in kind}) for kind in (rules, divided)]
+    assert heads[0] == heads[1]
+
+
+def test_unknown_rules_are_refused() -> None:
+    class Other:
+        pass
+
+    with pytest.raises(UnsupportedError, match="a Other does not say its rules one by one"):
+        given_right(Other(), torch.ones(1, 2))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="a Other"):
+        normalised(Branch(*[Other()] * 4), torch.zeros(1, 2))  # type: ignore[arg-type]
