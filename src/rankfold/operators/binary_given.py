@@ -17,22 +17,26 @@ from rankfold.operators.factor import Factor
 
 def given_right(rule: BinaryOperator, right: Tensor) -> Tensor:  # "b m" -> "b a n"
     """sum_m T[a, n, m] right[m].   Cost: the rule's cells once, or of a CPD a n r."""
-    if isinstance(rule, BinaryCPD):
-        return _scaled(rule, _by_rank(rule.parts[0], rule.parts[1], right.unsqueeze(-2) @ rule.parts[2].linear))
-    if isinstance(rule, BinaryDense):
-        return _scaled(rule, torch.einsum("...anm,...m->...an", rule.weight.linear, right))
-    parent, pair = _matricised(rule)
-    return _scaled(rule, parent @ torch.einsum("...nmr,...m->...rn", pair, right))
+    return _given(rule, right, "n", "m")
 
 
 def given_left(rule: BinaryOperator, left: Tensor) -> Tensor:  # "b n" -> "b a m"
     """sum_n T[a, n, m] left[n]."""
+    return _given(rule, left, "m", "n")
+
+
+def _given(rule: BinaryOperator, weight: Tensor, kept: str, gone: str) -> Tensor:
     if isinstance(rule, BinaryCPD):
-        return _scaled(rule, _by_rank(rule.parts[0], rule.parts[2], left.unsqueeze(-2) @ rule.parts[1].linear))
-    if isinstance(rule, BinaryDense):
-        return _scaled(rule, torch.einsum("...anm,...n->...am", rule.weight.linear, left))
-    parent, pair = _matricised(rule)
-    return _scaled(rule, parent @ torch.einsum("...nmr,...n->...rm", pair, left))
+        head, left, right = rule.parts
+        side, other = (left, right) if kept == "n" else (right, left)
+        by_rank = weight.unsqueeze(-2) @ other.linear  # "b 1 r"
+        found = (side.linear * by_rank).mT if head is None else (head.linear * by_rank) @ side.linear.mT
+    elif isinstance(rule, BinaryDense):
+        found = torch.einsum(f"...anm,...{gone}->...a{kept}", rule.weight.linear, weight)
+    else:
+        parent, pair = _matricised(rule)
+        found = parent @ torch.einsum(f"...nmr,...{gone}->...r{kept}", pair, weight)
+    return _scaled(rule, found)
 
 
 def to_right(rule: BinaryOperator, parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" -> "b m"
@@ -74,11 +78,6 @@ def normalised(rules: Branch, log_total: Tensor) -> Branch:  # "b n"
         return rule.with_factors(less(parent, -2).value, pair.value)
 
     return Branch(*(one(rule) for rule in rules))
-
-
-def _by_rank(head: Factor | None, side: Factor, weight: Tensor) -> Tensor:  # "b 1 r" -> "b a n"
-    """sum_r head[a, r] weight[r] side[n, r]."""
-    return (side.linear * weight).mT if head is None else (head.linear * weight) @ side.linear.mT
 
 
 def _matricised(rule: BinaryOperator) -> tuple[Tensor, Tensor]:
