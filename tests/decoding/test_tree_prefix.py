@@ -263,14 +263,35 @@ def test_sharp_rules_in_float32(scale: float, seed: int) -> None:
 
 
 def test_rules_that_hardly_differ_from_endless_ones() -> None:
-    """A -> w A to the last digit of a double, else two words or endless C, as often; then A by way of B: too far."""
-    rare = {(0, 2, 2): 1e-17, (0, 1, 1): 1e-17, (1, 1, 1): 1.0}
-    rules = table(2, 1, {(0, 2, 0): 1.0, **rare})
+    """A -> w A to the last digit of a double, else two words or endless C, equally often; then A by way of B."""
+    rules = table(2, 1, {(0, 2, 0): 1.0, (0, 2, 2): 1e-17, (0, 1, 1): 1e-17, (1, 1, 1): 1.0})
     assert mass(rules)[0].tolist() == pytest.approx([0.5, 0.0], rel=1e-14)
     assert beginnings(rules) == pytest.approx([0.5] * 5, rel=1e-14)
     rare = {(0, 3, 3): 1e-17, (0, 2, 2): 1e-17, (2, 2, 2): 1.0}
-    with pytest.raises(DomainError, match=r"cannot be told in float64.*\n.*below 1e-16"):
-        beginnings(table(3, 1, {(0, 3, 1): 1.0, (1, 3, 0): 1.0, **rare}))
+    rules = table(3, 1, {(0, 3, 1): 1.0, (1, 3, 0): 1.0, **rare})
+    assert mass(rules)[0].tolist() == pytest.approx([0.5, 0.5, 0.0], rel=1e-12)
+
+
+@pytest.mark.parametrize(("pairs", "words"), [(1e-12, 1e-13), (1e-20, 1e-21), (1e-8, 0.5e-8), (1e-13, 1e-12)])
+def test_rare_pairs_and_rarer_words(pairs: float, words: float) -> None:
+    """A -> A A and w w, both rare, else A w: the mass is their ratio, if that is below 1."""
+    rules = table(1, 1, {(0, 0, 0): pairs, (0, 1, 1): words, (0, 0, 1): 1 - pairs - words})
+    assert mass(rules).item() == pytest.approx(min(1.0, words / pairs), rel=1e-12)
+
+
+@pytest.mark.parametrize("more", [1e-7, 1e-9, 1e-11, 2e-13])
+def test_hardly_above_the_brink(more: float) -> None:
+    """What is missing of 1 has its digits, too; four symbols on the brink above make it large."""
+    pairs, words = 0.5 + more, 0.5 - more
+    lost = (pairs - words) / pairs
+    rules = table(1, 1, {(0, 0, 0): pairs, (0, 1, 1): words})
+    assert 1 - mass(rules).item() == pytest.approx(lost, rel=1e-3 if more < 1e-12 else 1e-4, abs=1e-16)
+    half = {(i, i, i): 0.5 for i in range(4)} | {(i, i + 1, 5): 0.5 for i in range(4)}
+    wanted = [lost]
+    for _ in range(4):  # y = y below / 2 + y - y^2 / 2
+        wanted.insert(0, wanted[0] ** 0.5)
+    found = mass(table(5, 1, {**half, (4, 4, 4): pairs, (4, 5, 5): words}))[0]
+    assert (1 - found).tolist() == pytest.approx(wanted, rel=1e-3)
 
 
 def test_rules_of_their_own_for_one_kind_of_children() -> None:
@@ -294,10 +315,16 @@ def test_what_a_double_cannot_hold_is_said() -> None:
     leaf[0, 1] = torch.tensor([0.0, -float("inf"), -float("inf")])
     found = prefixes(TreePotentials(leaf, Branch(*(BinaryDense(x) for x in dense)), root()[:N]))
     assert found.log_prefix[0, 2] >= found.log_whole[0, 2] > -1000
-    leaf[0, 0] = torch.tensor([-500.0, 0.0, 0.0])
-    tiny = Branch(*(BinaryDense.from_log(x.log()) for x in dense[:3]), BinaryDense.from_log(dense[3].log() - 300))
-    with pytest.raises(DomainError, match="must sum to 1"):
-        prefixes(TreePotentials(leaf, tiny, root()[:N]))
+    leaf[0, 0, 0] = -500.0
+    found = prefixes(TreePotentials(leaf, Branch(*(BinaryDense(x) for x in dense)), root()[:N]))
+    assert found.log_prefix[0, 2] >= found.log_whole[0, 2] > -700
+    far = torch.tensor([[400.0, -400.0]], dtype=torch.float64)  # of ranks, which cancel
+    none, any_word = torch.full_like(far, -float("inf")), torch.zeros_like(far)
+    head = far + torch.tensor(0.5, dtype=torch.float64).log()
+    sides = (none, none), (none, any_word), (-far, none), (-far, any_word)
+    rules = Branch(*(BinaryCPD.from_log(head, left, right) for left, right in sides))
+    with pytest.raises(DomainError, match=r"cannot be told in float64.*\n.*below 1e-16"):
+        prefixes(TreePotentials(leaf[..., :1] * 0, rules, leaf[0, 0, 1:2]))
 
 
 def test_in_inference_mode_and_float32() -> None:

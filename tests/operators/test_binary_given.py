@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rankfold import Branch, UnsupportedError
-from rankfold.operators.binary_given import given_left, given_right, normalised, to_right
+from rankfold import BinaryCPD, Branch, UnsupportedError
+from rankfold.operators.binary_given import given_left, given_right, normalised, of_parents, to_right
 from tests.operators.binary_cases import B
 from tests.recursions.trees import EVERY, grammar
 
@@ -43,6 +43,27 @@ def test_divided_by_their_sums(name: str, own: bool) -> None:
         torch.testing.assert_close(after.to_dense().expand_as(wanted), wanted, rtol=1e-12, atol=0)
     heads = [len({rule.head_of for rule in kind}) for kind in (rules, divided)]
     assert heads[0] == heads[1]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_some_parents(name: str) -> None:
+    rules = grammar(name, N, P, torch.Generator().manual_seed(2))
+    index = torch.tensor([2, 0])
+    for before, after in zip(rules, of_parents(rules, index), strict=True):
+        torch.testing.assert_close(after.to_dense(), before.to_dense()[..., index, :, :], rtol=1e-14, atol=0)
+
+
+def test_a_factor_of_two_uses_is_divided_for_each() -> None:
+    """A square head that is also a side of rules whose parents are ranks."""
+    both = torch.rand(N, N, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    side = torch.ones(N, N, dtype=torch.float64)
+    headed, plain = BinaryCPD(both, side, side), BinaryCPD(None, both, side)
+    log_total = torch.tensor([[0.1, 0.2, -0.3]], dtype=torch.float64)
+    for before, after in zip(
+        (headed, plain), normalised(Branch(headed, plain, headed, plain), log_total), strict=False
+    ):
+        wanted = before.to_dense() / log_total.exp()[0, :, None, None]
+        torch.testing.assert_close(after.to_dense(), wanted, rtol=1e-14, atol=0)
 
 
 def test_unknown_rules_are_refused() -> None:

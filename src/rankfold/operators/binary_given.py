@@ -52,18 +52,38 @@ def to_right(rule: BinaryOperator, parents: Tensor, left: Tensor) -> Tensor:  # 
     return _scaled(rule, torch.einsum("...rn,...nmr->...m", (parents @ parent).mT @ left, pair))
 
 
+def of_parents(rules: Branch, index: Tensor) -> Branch:  # "k"
+    """The rules of some parents, whose children are still all symbols."""
+
+    def one(rule: BinaryOperator) -> BinaryOperator:
+        if isinstance(rule, BinaryCPD):
+            head, left, right = rule.parts
+            if head is None:
+                sides = (x.like(x.value[..., index]) for x in (left, right))
+                return BinaryCPD.of_parts(None, *sides)
+            return BinaryCPD.of_parts(head.like(head.value[..., index, :]), left, right)
+        if isinstance(rule, BinaryDense):
+            return rule.with_factors(rule.weight.value[..., index, :, :])
+        _matricised(rule)
+        parent, pair = rule.factors()
+        return rule.with_factors(parent[..., index, :], pair)
+
+    return Branch(*(one(rule) for rule in rules))
+
+
 def normalised(rules: Branch, log_total: Tensor) -> Branch:  # "b n"
     """The same rules with every parent's divided by its total; what rules shared they share again."""
     shared = log_total[0] if len(log_total) == 1 else log_total
-    made: dict[int, Factor] = {}
+    made: dict[tuple[int, int], Factor] = {}
 
     def less(factor: Factor, axis: int) -> Factor:
-        if id(factor.value) not in made:
+        key = id(factor.value), axis
+        if key not in made:
             value, shift = factor.value, shared.unsqueeze(-2) if axis == -1 else shared
             for _ in range(-axis - 1):
                 shift = shift.unsqueeze(-1)
-            made[id(factor.value)] = factor.like(value - shift if factor.is_log else value / torch.exp(shift))
-        return made[id(factor.value)]
+            made[key] = factor.like(value - shift if factor.is_log else value / torch.exp(shift))
+        return made[key]
 
     def one(rule: BinaryOperator) -> BinaryOperator:
         if isinstance(rule, BinaryCPD):

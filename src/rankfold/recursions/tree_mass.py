@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
+from rankfold.numerics.elimination import System, eliminated, solved
 from rankfold.numerics.log_space import log_sum
 from rankfold.operators.binary import BinaryOperator, Branch
-from rankfold.operators.binary_given import given_left, given_right
+from rankfold.operators.binary_given import given_left, given_right, of_parents
 
 MOST = 200  # steps of Newton
-BRINK = 1e-12  # children of a kind on average more than 1: as far as that, trees are taken to end
-ROUNDING = 1e-12
 
 
 def log_kinds(rules: Branch) -> Tensor:  # "b n kind"   b is 1 for rules that all sentences share
@@ -54,9 +53,11 @@ def mass(rules: Branch) -> Tensor:  # "b n"   float64
         mass[a] = sum_{n, m} T[a, n, m] mass[n] mass[m]            the mass of a leaf is 1
 
     Rules are distributions in float64, normalised. Symbols that lead to one another are solved together, after those
-    they lead to: exactly 1 where nothing is lost below and a symbol has, of its own kind, at most one child on average
-    (to 1e-12, on the brink); else by Newton's method from 0, a system of their number a step. A symbol from which no
-    tree ends has 0. Cost: n^3. Source: Etessami, Yannakakis 2009.
+    they lead to: exactly 1 where nothing is lost below and they have at most one child of their own kind on average;
+    else by Newton's method from 0, a system of their number a step. 1 is always written as the sum of a symbol's rules,
+    and what is near 1 is solved for what is missing: masses have the digits that the rules determine, but for those
+    that several symbols lose which lead to one another with probability 1 - e, 1 / e of them. A symbol from which no
+    tree ends has 0. Cost: n^3, and of tables n^2 m. Source: Etessami, Yannakakis 2009.
     """
     num = _num_own(rules)
     if num == 1:
@@ -66,76 +67,120 @@ def mass(rules: Branch) -> Tensor:  # "b n"   float64
 
 
 class _Mass:
-    """The masses of one grammar's symbols."""
+    """The masses of one grammar's symbols; `lost` is 1 - mass, kept for itself."""
 
     def __init__(self, rules: Branch) -> None:
         self.rules = rules
-        like = rules.factors()[0]
-        self.num, num_leaves = rules.span_leaf.shape[1:]
-        self.nothing, self.leaf = like.new_zeros(1, self.num), like.new_ones(1, num_leaves)
-
-    def made(self, x: Tensor) -> Tensor:  # "1 n"
-        """The right side of the equation."""
-        rules, leaf = self.rules, self.leaf
-        spans = (rules.span_span, x, x), (rules.span_leaf, x, leaf)
-        pairs = *spans, (rules.leaf_span, leaf, x), (rules.leaf_leaf, leaf, leaf)
-        return torch.stack([given_right(rule, right) @ left.squeeze(0) for rule, left, right in pairs]).sum(0)
+        self.num = rules.span_span.shape[0]
+        self.ones = rules.factors()[0].new_ones(self.num)
+        self.mass, self.lost = torch.zeros_like(self.ones), self.ones.clone()
 
     def solve(self) -> Tensor:  # "1 n"
-        ends = self.nothing
-        while not torch.equal(more := (self.made(ends) > 0).to(ends.dtype), ends):
-            ends = more
-        below = self._children(ends) * ends.mT * ends > 0  # "n n"   which symbols have which
-        x = self.nothing.clone()
-        for part in _components(below, ends.squeeze(0) > 0):
-            x[0, part] = self._part(x, part, bool(below[part[0], part[0]]) or len(part) > 1)
-        return x
+        ends = self._ends()
+        below = _Group(self.rules, torch.arange(self.num, device=ends.device)).children(ends.to(self.ones.dtype)) > 0
+        below = below & ends & ends[:, None]  # "n n"   which symbols have which
+        for index in _components(below, ends):
+            again = bool(below[index[0], index[0]]) or len(index) > 1
+            group = _Group(of_parents(self.rules, index), index)
+            if not group.missing(self.lost).any() and (not again or group.ends()):
+                self.mass[index], self.lost[index] = 1.0, 0.0
+            elif again:
+                self._newton(group)
+            else:
+                self.mass[index] = group.made(self.mass)
+                self.lost[index] = 1 - self.mass[index]
+        return self.mass.unsqueeze(0)
 
-    def _part(self, x: Tensor, part: Tensor, again: bool) -> Tensor:  # "1 n", "k" -> "k"
-        """Of symbols that lead to one another, those below being known; `again`: whether they lead to themselves."""
-        whole = x.clone()
-        whole[0, part] = 1.0
-        lost = self._children(torch.ones_like(x)) @ (1 - whole[0])  # a sum: exactly 0 if no child can be lost
-        if not lost[part].any() and (not again or self._ends(whole, part)):
-            return whole[0, part]
-        if not again:
-            return self.made(x)[0, part]
-        found, last = self.nothing[0, part], float("inf")
-        x = x.clone()
-        for _ in range(MOST):
-            x[0, part] = found
-            step, failed = torch.linalg.solve_ex(self._system(x, part), self.made(x)[0, part] - found)
-            if bool(failed) or not step.isfinite().all():
+    def _ends(self) -> Tensor:  # "n" bool
+        """Which symbols have a tree that ends."""
+        found = torch.zeros_like(self.ones, dtype=torch.bool)
+        while not found.all():
+            left = (~found).nonzero()[:, 0]
+            new = _Group(of_parents(self.rules, left), left).made(found.to(self.ones.dtype)) > 0
+            if not new.any():
                 break
-            more = torch.minimum(found + torch.where(step > 0, step, 0.0), torch.ones_like(found))
-            far = float((step.abs() / torch.where(more > 0, more, 1.0)).max())
-            found = more
-            if far <= torch.finfo(x.dtype).eps or (far < ROUNDING and far >= last):  # nothing but rounding is left
-                break
-            last = far
+            found[left[new]] = True
         return found
 
-    def _system(self, x: Tensor, part: Tensor, brink: float = 0.0) -> Tensor:  # "k k"
-        """I less the children among these. 1 is the sum of a symbol's rules: what is left of it is summed, too."""
-        pairs, children = self.rules.span_span, self._children(x)
-        apart = children.clone().fill_diagonal_(0.0)
-        rest = given_right(pairs, 1 - x).sum(-1) - given_left(pairs, x).sum(-1) + self._two_words()
-        left = rest[0] + apart.sum(-1) + brink
-        return torch.diag_embed(left[part]) - apart[part[:, None], part]
+    def _newton(self, group: _Group) -> None:
+        """From below; whichever of mass and loss is smaller is what a step is added to."""
+        index, last = group.index, float("inf")
+        for _ in range(MOST):
+            step = group.system(self.mass, self.lost).solve(group.residual(self.mass, self.lost))
+            if not step.isfinite().all():
+                return
+            mass, lost = self.mass[index] + step, self.lost[index] - step
+            small = mass < 0.5
+            mass, lost = (torch.where(x > 0, x, 0.0) for x in (mass, lost))
+            self.mass[index] = torch.where(small, mass, 1 - lost)
+            self.lost[index] = torch.where(small, 1 - mass, lost)
+            size = torch.minimum(self.mass[index], self.lost[index])
+            far = float((step.abs() / torch.where(size > 0, size, 1.0)).max())
+            if far <= torch.finfo(size.dtype).eps or (far < 1e-6 and far >= last):  # nothing but rounding is left
+                return
+            last = far
 
-    def _two_words(self) -> Tensor:  # "1 n"
-        return given_right(self.rules.leaf_leaf, self.leaf).sum(-1)
 
-    def _children(self, x: Tensor) -> Tensor:  # "n n"
-        """How many children of each kind a symbol has on average, the others weighed by x."""
-        left, right = corners(self.rules, x)
-        return (left + right).squeeze(0)
+class _Group:
+    """The rules of some symbols; children are all symbols, of any weight each, leaves of 1."""
 
-    def _ends(self, x: Tensor, part: Tensor) -> bool:
-        """Whether trees have a finite size on average, or are on the brink of it: sizes solve a system, positive."""
-        one = torch.ones_like(x[0, part])
-        size, failed = torch.linalg.solve_ex(self._system(x, part, BRINK), one)
-        return not bool(failed) and bool((size > 0).all() and size.isfinite().all())
+    def __init__(self, rules: Branch, index: Tensor) -> None:  # rules "k n n", ...; "k"
+        self.rules, self.index = rules, index
+        like = rules.factors()[0]
+        self.leaf, self.ones = like.new_ones(rules.span_leaf.shape[2]), like.new_ones(rules.span_leaf.shape[1])
+        self.row = torch.arange(len(index), device=index.device)
+        self.words = given_right(rules.leaf_leaf, self.leaf[None])[0].sum(-1)  # "k"   two words
+        self.both = self.pairs(self.ones, self.ones)  # two spans
+        one = (given_right(rules.span_leaf, self.leaf[None]) + given_left(rules.leaf_span, self.leaf[None]))[0]
+        self.one = one  # "k n"   a span and a word
+        self.one_other = self._apart(one)
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:  # "n", "n" -> "k"
+        return given_right(self.rules.span_span, right[None])[0] @ left
+
+    def children(self, x: Tensor) -> Tensor:  # "n" -> "k n"
+        """How many children of each kind a symbol has on average, the other child weighed by x."""
+        pairs = self.rules.span_span
+        return self.one + (given_right(pairs, x[None]) + given_left(pairs, x[None]))[0]
+
+    def made(self, x: Tensor) -> Tensor:  # "n" -> "k"
+        """The right side of the equation."""
+        return self.words + self.one @ x + self.pairs(x, x)
+
+    def _apart(self, children: Tensor) -> Tensor:  # "k n"
+        """Without a symbol itself."""
+        apart = children.clone()
+        apart[self.row, self.index] = 0.0
+        return apart
+
+    def missing(self, lost: Tensor) -> Tensor:  # "n" -> "k"
+        """What children beside the group lose: a sum, exactly 0 if they lose nothing."""
+        lost = lost.clone()
+        lost[self.index] = 0.0
+        return self.children(self.ones) @ lost
+
+    def system(self, mass: Tensor, lost: Tensor) -> System:  # "n", "n"
+        """I less the children among these: 1 is the sum of a symbol's rules, and what is left of it is summed."""
+        apart = self._apart(self.children(mass))
+        inner = apart[:, self.index]  # a copy
+        apart[:, self.index] = 0.0
+        gained = self.words + self.pairs(self.ones, lost) + apart.sum(-1)
+        return System(gained - self.pairs(mass, self.ones), inner)
+
+    def residual(self, mass: Tensor, lost: Tensor) -> Tensor:  # "n", "n" -> "k"
+        """made(mass) - mass, written in masses or in losses, whichever has the smaller terms."""
+        own, out = mass[self.index], lost[self.index]
+        gained = self.words + self.one_other @ mass + self.pairs(mass, mass)
+        spent = (self.words + self.both + self.one_other.sum(-1)) * own
+        apart = self._apart(self.children(self.ones))
+        left, more = self.words + apart.sum(-1), self.pairs(lost, lost)
+        by_loss = (left - self.both) * out - apart @ lost + more
+        terms = (left + self.both) * out + apart @ lost + more
+        return torch.where(terms < gained + spent, by_loss, gained - spent)
+
+    def ends(self) -> bool:
+        """Whether all trees end, no other symbol losing any: of finite size on average, or on the brink."""
+        return self.system(self.ones, torch.zeros_like(self.ones)).positive()
 
 
 def _components(below: Tensor, among: Tensor) -> list[Tensor]:  # "n n", "n" bool -> indices
@@ -167,8 +212,7 @@ def left_closure(rules: Branch, mass: Tensor, first: Tensor) -> Tensor:  # "b n"
 
     `first` are the words it may come to at once, T[a, p, .] with the mass of the other child. Of trees that end
     (I - C) mass = sum_p first[a, p], so that 1 - C[a, a] is known as a sum, and elimination needs no subtraction:
-    entries of any size have all their digits, however rarely a tree gets to its first word. Cost: n^3. Source:
-    Grassmann, Taksar, Heyman 1985.
+    entries of any size have all their digits, however rarely a tree gets to its first word. Cost: n^3.
     """
     ends = mass > 0
     scale = torch.where(ends, mass, 1.0)
@@ -176,16 +220,6 @@ def left_closure(rules: Branch, mass: Tensor, first: Tensor) -> Tensor:  # "b n"
     # Given that trees end: C[a, n] mass[n] / mass[a], rows and `out` sum to 1; who never ends is left by itself.
     rest = torch.where(both, corners(rules, mass)[0] * scale.unsqueeze(-2) / scale.unsqueeze(-1), 0.0)
     out = torch.where(ends, first.sum(-1) / scale, 1.0)
-    num = rest.shape[-1]
-    diagonal = torch.empty_like(out)
-    for k in range(num):
-        diagonal[:, k] = out[:, k] + rest[:, k, k + 1 :].sum(-1)
-        below = rest[:, k + 1 :, k] / diagonal[:, k, None]
-        rest[:, k + 1 :, k] = below
-        rest[:, k + 1 :, k + 1 :] += below.unsqueeze(-1) * rest[:, k, None, k + 1 :]
-        out[:, k + 1 :] += below * out[:, k, None]
-    eye = torch.eye(num, dtype=rest.dtype, device=rest.device).expand_as(rest)
-    half = torch.linalg.solve_triangular(eye - rest.tril(-1), eye, upper=False, unitriangular=True)
-    upper = torch.diag_embed(diagonal) - rest.triu(1)
-    found: Tensor = torch.linalg.solve_triangular(upper, half, upper=True)
+    eye = torch.eye(rest.shape[-1], dtype=rest.dtype, device=rest.device)
+    found = solved(*eliminated(out, rest * (1 - eye)), eye.expand_as(rest))
     return found * scale.unsqueeze(-1) / scale.unsqueeze(-2)
