@@ -66,7 +66,7 @@ def _expect_sound(found: Prefixes) -> None:
     """Raise where a beginning is less probable than what begins so: then a double could not hold all that weighs."""
     least = torch.cat([found.log_prefix[:, 1:], found.log_whole], 1)
     most = torch.cat([found.log_prefix[:, :-1], found.log_prefix], 1)
-    wrong = ((least > most + 1e-6) & (least > float("-inf"))) | least.isnan() | most.isnan()
+    wrong = (least - most > 1e-6) | least.isnan() | most.isnan()
     if bool(wrong.any()):
         sentence = int(wrong.any(1).nonzero()[0])
         raise DomainError(
