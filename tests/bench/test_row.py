@@ -44,7 +44,7 @@ def test_a_row_without_dropout_compares_the_same_step() -> None:
     assert record["step_ms"]["repeats"] == 3
     assert record["ratio"] == pytest.approx(record["reference_ms"]["median"] / record["step_ms"]["median"])
     assert record["share"] == pytest.approx(record["floor_ms"] / record["step_ms"]["median"])
-    assert record["peak_mib"] is None  # a CPU does not say
+    assert record["peak_mib"] is None or record["peak_mib"] >= 0  # a CPU says it on Linux
     plan = CASE.build(CPU).plan(2, 5, "cpu", "float32").best
     assert record["estimate_ms"] == pytest.approx(1e3 * plan.seconds)
     assert record["estimate_mib"] == pytest.approx(plan.peak_bytes / 2**20)
@@ -85,8 +85,9 @@ def test_the_step_that_is_timed_drops_states(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(step, "gradients", spy)
     measure_row(DROPPED, "float32", Settings(CPU, CEILINGS, repeats=2))
-    # One; two of each to warm up; then in turns, with and without dropout.
-    assert given == [True, True, True, False, False, True, False, True, False]
+    # One, and one for its peak where that is told; two of each to warm up; then in turns, with and without dropout.
+    turns = [True, True, True, False, False, True, False, True, False]
+    assert given in (turns, [True, *turns])
 
 
 def test_without_the_reference() -> None:

@@ -13,7 +13,7 @@ from rankfold.bench.cases import Case
 from rankfold.bench.ceilings import Ceilings, measure_ceilings
 from rankfold.bench.published import grammar_cases, million_cases, modest_cases, published_cases
 from rankfold.bench.sweep import PowerLaw, default_sizes, fit, summary, sweep_cases
-from rankfold.bench.timing import Spread, Turn, in_turns
+from rankfold.bench.timing import Spread, Turn, held_bytes, in_turns, peak_mib
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models import ModelConfig
 from rankfold.models.config import Family, PlanName
@@ -252,3 +252,16 @@ def test_each_order_has_a_curve_and_the_reference_one() -> None:
         ("reference", [10, 100], [70.0, 700.0]),
     ]
     assert [curve["exponent"] for curve in curves] == pytest.approx([0.0, 1.0, 1.0])
+
+
+def test_the_peak_of_a_process() -> None:
+    """A table of 64 MiB that is gone afterwards is in the peak, beside what was there before; the next has its own."""
+    cpu = torch.device("cpu")
+    held = held_bytes(cpu)
+    most = peak_mib(lambda: torch.ones(2**24).sum(), cpu, held)
+    if most is None:
+        pytest.skip("this system does not tell a process its peak")
+    assert 60 < most < 120
+    least = peak_mib(lambda: torch.ones(1), cpu, held)
+    assert least is not None
+    assert least < 40

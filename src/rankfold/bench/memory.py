@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 _GROUP = Path("/sys/fs/cgroup")
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # Linux
 
 
 def available_bytes() -> int | None:
@@ -51,3 +54,24 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    else:
+        with suppress(AttributeError, OSError):  # a C library of another kind
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def process_bytes(*, peak: bool = False) -> int | None:
+    """What this process has of the machine's memory, or had at most since `forget_peak`; None where nobody says."""
+    if not _STATUS.is_file():
+        return None
+    name = "VmHWM:" if peak else "VmRSS:"
+    found = [line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith(name)]
+    return 1024 * int(found[0]) if found else None
+
+
+def forget_peak() -> bool:
+    """Begin a new peak of this process; whether that can be done here."""
+    try:
+        _RESET.write_text("5")
+    except OSError:
+        return False
+    return True

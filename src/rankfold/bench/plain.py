@@ -29,8 +29,13 @@ class Plain(NamedTuple):
     why: str = ""
 
 
-def try_plain(model: Any, case: Case, batch: AnyBatch, precision: Precision, *, rate: float, repeats: int) -> Plain:
-    """Run the reference, unless it cannot fit or cannot finish (`rate`: multiply-adds in a second)."""
+def try_plain(
+    model: Any, case: Case, batch: AnyBatch, precision: Precision, *, rate: float, repeats: int, held: int = 0
+) -> Plain:
+    """Run the reference, unless it cannot fit or cannot finish (`rate`: multiply-adds in a second).
+
+    `held` is what the process held before there was a model.
+    """
     device = batch.lengths.device
     if not case.has_reference:
         return Plain(why=f"is not written for {case.config.family}")
@@ -50,7 +55,7 @@ def try_plain(model: Any, case: Case, batch: AnyBatch, precision: Precision, *, 
         first = host_time(work, device) / 1e3
         if first > LONGEST:
             return Plain(values[0], why=f"takes {first:.0f} s")
-        result = Plain(values[0], min(repeats, max(3, int(TOTAL / first))), peak_mib(work, device))
+        result = Plain(values[0], min(repeats, max(3, int(TOTAL / first))), peak_mib(work, device, held))
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise

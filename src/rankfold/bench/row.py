@@ -141,7 +141,7 @@ def _measure(entries: list[Entry], settings: Settings) -> None:
     if settings.reference:
         settings.say(f"{case.name}, {precision}: reference")
         rate = settings.ceilings.multiply_adds_per_second[precision]
-        plain = try_plain(model, case, batch, precision, rate=rate, repeats=settings.repeats)
+        plain = try_plain(model, case, batch, precision, rate=rate, repeats=settings.repeats, held=held)
     if plain.log_z is not None:
         truth = plain.log_z
         entries = _each(entries, lambda entry: entry.checks.add(reference_check(entry.log_z, truth, precision)))

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from rankfold.bench.memory import forget_peak, process_bytes, release
+
 Name = TypeVar("Name")
 
 
@@ -84,13 +86,18 @@ def in_turns(turns: Mapping[Name, Turn]) -> dict[Name, Spread]:
 
 def held_bytes(device: torch.device) -> int:
     """What the process holds of the device's memory: before a model is made, the workspaces of libraries."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else process_bytes() or 0
 
 
 def peak_mib(work: Callable[[], Any], device: torch.device, held: int = 0) -> float | None:
-    """The most a call holds of the device's memory beside what was `held` before, in MiB; None on a CPU."""
+    """The most a call holds of the device's memory beside what was `held` before, in MiB; None where nobody says."""
     if device.type != "cuda":
-        return None
+        release(device)
+        if not forget_peak():
+            return None
+        work()
+        most = process_bytes(peak=True)
+        return None if most is None else max(0, most - held) / 2**20
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     work()
