@@ -20,10 +20,12 @@ class System(NamedTuple):
     rest: Tensor  # "k"
     inner: Tensor  # "k k"   0 on its diagonal
 
-    def easy(self) -> bool:
-        """Whether rounding cannot hide that the inverse is non-negative."""
-        size, failed = torch.linalg.solve_ex(self.matrix(), torch.ones_like(self.rest))
-        return not bool(failed) and bool((size > 0).all() and (size < SAFE).all())
+    def _easily(self, right: Tensor) -> Tensor | None:  # "k" -> "k"
+        """The solution by torch, where rounding cannot hide that the inverse is non-negative."""
+        both = torch.stack([torch.ones_like(right), right], -1)
+        found, failed = torch.linalg.solve_ex(self.matrix(), both)
+        size, wanted = found.unbind(-1)
+        return wanted if not bool(failed) and bool((size > 0).all() and (size < SAFE).all()) else None
 
     def matrix(self) -> Tensor:
         """Written out, and rounded."""
@@ -31,17 +33,19 @@ class System(NamedTuple):
 
     def positive(self) -> bool:
         """Whether the inverse is non-negative, or would be but for a last pivot of 0."""
-        if self.easy():
+        if self._easily(self.rest) is not None:
             return True
         pivots, _ = eliminated(self.rest[None], self.inner[None])
         return bool((pivots[0, :-1] > 0).all() and pivots[0, -1] >= 0)
 
     def solve(self, right: Tensor) -> Tensor:  # "k" -> "k"
         """By torch where that is as good, else by elimination."""
-        if self.easy():
-            found: Tensor = torch.linalg.solve(self.matrix(), right)
-            return found
-        return solved(*eliminated(self.rest[None], self.inner[None]), right[None, :, None])[0, :, 0]
+        found = self._easily(right)
+        return (
+            found
+            if found is not None
+            else solved(*eliminated(self.rest[None], self.inner[None]), right[None, :, None])[0, :, 0]
+        )
 
 
 def eliminated(rest: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:  # "b k", "b k k" -> "b k", "b k k"

@@ -198,15 +198,6 @@ def _components(below: Tensor, among: Tensor) -> list[Tensor]:  # "n n", "n" boo
     return found
 
 
-def corners(rules: Branch, weight: Tensor) -> tuple[Tensor, Tensor]:  # "b n" -> "b a n" twice
-    """sum over the other child of T[a, n, .] and of T[a, ., n], spans of this weight each, leaves of 1."""
-    leaf = weight.new_ones(len(weight), rules.leaf_leaf.shape[1])
-    return (
-        given_right(rules.span_span, weight) + given_right(rules.span_leaf, leaf),
-        given_left(rules.span_span, weight) + given_left(rules.leaf_span, leaf),
-    )
-
-
 def left_closure(rules: Branch, mass: Tensor, first: Tensor) -> Tensor:  # "b n", "b n p" -> "b a n"
     """How often a tree from a passes through n on its way down to the first word: (I - C)^-1, C its left corner.
 
@@ -218,7 +209,9 @@ def left_closure(rules: Branch, mass: Tensor, first: Tensor) -> Tensor:  # "b n"
     scale = torch.where(ends, mass, 1.0)
     both = ends.unsqueeze(-1) & ends.unsqueeze(-2)
     # Given that trees end: C[a, n] mass[n] / mass[a], rows and `out` sum to 1; who never ends is left by itself.
-    rest = torch.where(both, corners(rules, mass)[0] * scale.unsqueeze(-2) / scale.unsqueeze(-1), 0.0)
+    leaf = mass.new_ones(1, rules.span_leaf.shape[2])
+    corner = given_right(rules.span_span, mass) + given_right(rules.span_leaf, leaf)
+    rest = torch.where(both, corner * scale.unsqueeze(-2) / scale.unsqueeze(-1), 0.0)
     out = torch.where(ends, first.sum(-1) / scale, 1.0)
     eye = torch.eye(rest.shape[-1], dtype=rest.dtype, device=rest.device)
     found = solved(*eliminated(out, rest * (1 - eye)), eye.expand_as(rest))
