@@ -150,7 +150,7 @@ def test_the_default_table_is_of_every_family(monkeypatch: pytest.MonkeyPatch) -
     assert run("--table grammars --device cpu --json") == 0
     assert [case.published_ms for case in seen["cases"]][:2] == [102.1, 74.9]
     bench.bench(bench.published_cases(), device="cuda")
-    assert seen["precisions"] == ("tf32", "bf16")
+    assert seen["precisions"] == ("tf32", "bf16", "float32")
     bench.bench(bench.grammar_cases(), device="cuda")
     assert seen["precisions"] == ("tf32",)
 

@@ -97,7 +97,7 @@ def add_to(commands: Any) -> None:
         "--precision",
         nargs="+",
         choices=get_args(Precision),
-        help="one or more (default: float32 on a CPU; tf32 on CUDA, for the published sizes bf16, too)",
+        help="one or more (default: float32 on a CPU; tf32 on CUDA, for the published sizes all three)",
     )
     parser.add_argument("--repeats", type=int, default=15, help="times of each step (default: 15)")
     parser.add_argument("--no-reference", action="store_true", help="leave the plain code out of the times")
@@ -196,7 +196,7 @@ def _precisions(cases: Sequence[Case], device: torch.device) -> tuple[Precision,
         return ("float32",)
     # Of a grammar or of segments only the distributions would differ: their recursions are in float32 either way.
     chains = (case for case in cases if isinstance(case.config, ModelConfig))
-    return ("tf32", "bf16") if any(case.published_ms for case in chains) else ("tf32",)
+    return ("tf32", "bf16", "float32") if any(case.published_ms for case in chains) else ("tf32",)
 
 
 def _table(name: str | None, device: torch.device) -> list[Case]:
