@@ -37,4 +37,18 @@ def test_what_the_command_did_not_print_is_named(tmp_path: Path, content: str | 
     if content is not None:
         (tmp_path / "steps-million.json").write_text(content)
     with pytest.raises(DataError, match=r"steps-million\.json"):
-        steps.section(tmp_path, "million")
+        steps.body(tmp_path, "million")
+
+
+def test_an_update_is_a_sentence_of_its_own(tmp_path: Path) -> None:
+    rows = [row("tf32", 6.0, update_ms={"median": 74.4}, update_mib=19704.2), row("bf16", 4.2, update_ms=None)]
+    record = {"rows": rows, "device": "H200", "torch": "2.11", "date": "2026-11-15"}
+    (tmp_path / "steps-million.json").write_text(json.dumps(record))
+    text = steps.body(tmp_path, "million")
+    assert "of lhmm, 64 states, 8 x 32 tokens, AdamW included, without a graph: 74 ms in tf32 (19,704 MiB)." in text
+
+
+def test_an_error_that_was_not_measured_is_a_dash(tmp_path: Path) -> None:
+    record = {"rows": [row("tf32", 6.0, error=None)], "device": "H200", "torch": "2.11", "date": "2026-11-15"}
+    (tmp_path / "steps-million.json").write_text(json.dumps(record))
+    assert steps.body(tmp_path, "million").endswith("| 956 | 3,145 | - |")
