@@ -224,3 +224,25 @@ def test_on_a_gpu_the_step_is_captured(case: Case) -> None:
     assert record["peak_mib"] > 0
     assert record["reference_mib"] is None or record["reference_mib"] > 0
     assert (record["recursion_ms"] is not None) == case.trees
+
+
+def test_gradients_of_an_update_lie_in_memory_as_the_parameters_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for all parameters at once refuses others."""
+    model = CASE.build(CPU)
+    work = Step(model, CASE.draw(CPU), "float32", None)
+    found = work.run()
+    turned = [x.T.contiguous().T if x.ndim == 2 else x for x in found.parameters]
+    assert any(x.stride() != y.stride() for x, y in zip(turned, model.parameters(), strict=True))
+    monkeypatch.setattr(Step, "run", lambda _: found._replace(parameters=tuple(turned)))
+    update = Update.of(work)
+    seen: list[bool] = []
+
+    def spy() -> None:
+        for parameter, gradient in zip(model.parameters(), found.parameters, strict=True):
+            assert parameter.grad is not None
+            seen.append(parameter.grad.stride() == parameter.stride() and bool((parameter.grad == gradient).all()))
+
+    monkeypatch.setattr(update.optimizer, "step", spy)
+    update.run()
+    assert len(seen) == len(found.parameters)
+    assert all(seen)

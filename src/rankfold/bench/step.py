@@ -99,7 +99,8 @@ class Update(NamedTuple):
         """Gradients, and what the optimizer makes of them; they are gone afterwards."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter, found in zip(self.step.model.parameters(), self.step.run().parameters, strict=True):
-            parameter.grad = found
+            # As backward() would: one kernel for all parameters asks for gradients that lie in memory as they do.
+            parameter.grad = found if found.stride() == parameter.stride() else torch.empty_like(parameter).copy_(found)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
