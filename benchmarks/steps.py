@@ -16,6 +16,8 @@ from rankfold.errors import DataError
 
 HEAD = ("model", "batch x length", "{} ms", "authors / {}", "authors ms", "MiB", "authors MiB", "error {}")
 
+REPEATS = 15  # the command's own
+
 
 def write(folder: Path, pages: Iterable[str]) -> int:
     """Replace what stands between the marks of the pages; how many tables there were."""
@@ -33,6 +35,7 @@ def body(folder: Path, name: str) -> str:
         modes = list(dict.fromkeys(row["precision"] for row in record["rows"]))
         lines = [_line(case, rows, modes) for case, rows in by_case.items()]
         updates = [_update(case, rows) for case, rows in by_case.items() if any(_updated(rows))]
+        repeats = max((row["step_ms"]["repeats"] for row in record["rows"] if row["step_ms"]), default=REPEATS)
         where = f"{record['device']}, torch {record['torch']}, {record['date']}"
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
@@ -43,7 +46,8 @@ def body(folder: Path, name: str) -> str:
     head = [
         cell for column in HEAD for cell in ([column.format(mode) for mode in modes] if "{" in column else [column])
     ]
-    command = f"`rankfold bench --table {name} --json`, [as printed]({path.name}): {where}."
+    told = f" --repeats {repeats}" if repeats != REPEATS else ""
+    command = f"`rankfold bench --table {name}{told} --json`, [as printed]({path.name}): {where}."
     return "\n\n".join([command, marks.table(head, lines, left=2), *updates])
 
 
