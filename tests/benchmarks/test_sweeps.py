@@ -12,10 +12,11 @@ from rankfold.errors import DataError
 
 def record(family: str, axis: str, **curve: Any) -> dict[str, Any]:
     row = {"family": family, "num_states": 64, "rank": None if family == "hmm" else 8, "length": 32, "batch": 4}
+    rows = [row | {"precision": "tf32", "estimate_ms": ms, "step_ms": {"repeats": 5}} for ms in (1.0, 2.0)]
     base = {"code": "rankfold", "precision": "tf32", "sizes": [1024, 2048], "ms": [1.0, 3.5], "factor": 1.0}
     curves = [base | {"exponent": 1.807, "last_exponent": 1.81} | curve]
     return {
-        "rows": [row],
+        "rows": rows,
         "sweep": {"axis": axis, "curves": curves},
         "device": "H200",
         "torch": "2.11",
@@ -31,8 +32,14 @@ def test_a_line_has_the_sizes_the_times_and_the_exponents(tmp_path: Path) -> Non
     text = (tmp_path / "page.md").read_text()
     assert text.startswith("before <!-- sweeps chains -->")
     assert text.endswith("<!-- end of sweeps --> after")
-    assert "| states | hmm, length 32, batch 4, tf32 | 1,024, 2,048 | 1.00, 3.50 | 1.81 | 1.81 | 2 |" in text
-    assert "| rank | lhmm, states 64, length 32, batch 4, tf32 | 1,024, 2,048 | 1.00, 3.50 | 0.90 | 1.81 | 1 |" in text
+    hmm, lhmm = (line for line in text.splitlines() if line.startswith(("| states", "| rank")))
+    figures = "1,024, 2,048 | 1.00, 3.50"
+    assert hmm == f"| states | hmm, length 32, batch 4, tf32 | {figures} | 1.81 | 1.00 | 1.81 | 1.00 | 2 |"
+    assert lhmm == f"| rank | lhmm, states 64, length 32, batch 4, tf32 | {figures} | 0.90 | 1.00 | 1.81 | 1.00 | 1 |"
+    command = (
+        "--sweep rank --values 1024,2048 --family lhmm --states 64 --length 32 --batch 4 --no-reference --repeats 5"
+    )
+    assert f"`rankfold bench {command} --json`" in text
     assert not list(tmp_path.glob("*.png"))
 
 
