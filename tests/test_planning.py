@@ -44,7 +44,7 @@ def test_the_cheapest_comes_first(device: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(("num_states", "rank"), [(1024, 512), (16384, 128), (4096, 2048)])
+@pytest.mark.parametrize(("num_states", "rank"), [(1024, 512), (16384, 512), (4096, 2048)])
 def test_the_better_order_changes_once_with_the_batch(num_states: int, rank: int, device: str) -> None:
     """Multiplying V^T U out pays once there are tokens enough to share it."""
     orders = [rank_plans(num_states, rank, 10_000, 128, 2**k, 1, device, "float32", 1000).best.order for k in range(16)]
@@ -56,8 +56,9 @@ def test_the_better_order_changes_once_with_the_batch(num_states: int, rank: int
 def test_multiply_adds_of_both_orders() -> None:
     z, r, tokens = 100, 7, 6
     ways = {way.order: way for way in rank_plans(z, r, 11, 0, 2, 3, "cpu", "float32", 1000).ways}
-    # Forward, backward and the gradient's product of every cell of the scan; V^T U and its two gradients.
-    difference = 5 * tokens * (2 * z * r - r * r) - 3 * z * r * r
+    # Forward, backward and the gradient of every cell of the scan, of two factors also what lies between them; V^T U
+    # and its two gradients.
+    difference = tokens * (4 * 2 * z * r - 3 * r * r) - 3 * z * r * r
     assert ways["state"].multiply_adds - ways["rank"].multiply_adds == difference
 
 
@@ -231,7 +232,8 @@ def test_both_passes_share_their_readings_where_few_sequences_meet_on_a_gpu() ->
     def read(batch: int, device: str, precision: Precision) -> float:
         plan = chain_plan(4096, 512, 0, 10, 8, batch, 100, device, precision, 0).best
         scan = next(part for part in plan.parts if part.name == "scan")
-        return (scan.bytes - 8 * 4 * 100 * batch * 4096) / (100 * 4 * 2 * 4096 * 512)
+        messages = 8 * 4 * 100 * batch * 4096 if scan.kernel == "triton" else 0  # else a part of their own
+        return (scan.bytes - messages) / (100 * 4 * 2 * 4096 * 512)
 
     assert read(64, "cuda", "tf32") == 1
     assert read(65, "cuda", "tf32") == read(8, "cuda", "float32") == read(8, "cpu", "float32") == 2
@@ -248,7 +250,7 @@ def test_a_band_too_large_to_write_out_is_read_twice() -> None:
     assert small.kernel == "triton"
     assert small.bytes == 100 * 4 * 8192**2 + 8 * 4 * 800 * 8192
     assert large.kernel == "torch"
-    assert large.bytes == 2 * 100 * 4 * (2 * 8193 * 512 + 8193 * 17) + 8 * 4 * 800 * 8193
+    assert large.bytes == 2 * 100 * 4 * (2 * 8193 * 512 + 8193 * 17)
 
 
 MEASURED = """

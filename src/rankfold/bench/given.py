@@ -51,6 +51,5 @@ class GivenTables(nn.Module):
         """The plan of the softmax HMM without the parts that make its tables."""
         params = sum(x.numel() for x in self.parameters())
         plans = chain_plan(self.config.num_states, None, 0, self.num_words, 0, batch, length, device, precision, params)
-        # Tables that are given take no product to make.
-        ways = (way._replace(parts=tuple(part for part in way.parts if part.multiply_adds)) for way in plans.ways)
+        ways = (way._replace(parts=tuple(x for x in way.parts if x.name.startswith("scan"))) for way in plans.ways)
         return plans._replace(ways=tuple(ways))

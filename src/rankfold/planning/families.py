@@ -16,6 +16,10 @@ from rankfold.planning.held import num_bytes, total
 STEP = 3
 # Calls of a step beside its large ones: with graphs two microseconds each, and still a millisecond together.
 REST = {"cpu": 60, "cuda": 350}
+# A scan by torch's own calls: seconds of a product with few rows, however small; numbers moved between products, for
+# each token and state. On an H200, 2026-11-16; a CPU keeps them in its caches.
+THIN = {"cpu": 0.0, "cuda": 12e-6}
+SWEPT = {"cpu": 8, "cuda": 40}
 
 
 def chain_plan(
@@ -38,10 +42,11 @@ def chain_plan(
     if band and z * z > WRITTEN:
         readings = 2
     read = z * z if band and readings == 1 else made + z * band
+    factors = (1 if rank is None else 2) + (band > 0)
     parts = (
         made_work("transition", made, dim),
         normaliser_work("emission normaliser", z, num_words, dim, kind, precision),
-        *scan_work(read, z, batch, length, kind, precision, readings),
+        *scan_work(read, z, batch, length, kind, precision, readings, factors),
         network_work(z, dim, kind),
     )
     if rank is None:
@@ -86,8 +91,8 @@ def rank_plans(
     messages, network = num_bytes(held.MESSAGES, r), network_work(num_words, dim, kind)
     readings = held.readings(kind, precision, batch)
     work = {
-        "rank": (*made, multiplied, *scan_work(r * r, r, batch, length, kind, precision, readings), network),
-        "state": (*made, *scan_work(2 * z * r, r, batch, length, kind, precision, readings), network),
+        "rank": (*made, multiplied, *scan_work(r * r, r, batch, length, kind, precision, readings, 1), network),
+        "state": (*made, *scan_work(2 * z * r, r, batch, length, kind, precision, readings, 2), network),
     }
     fixed = {"rank": total(*tables, num_bytes(held.DENSE[kind], r * r)), "state": total(*tables)}
     token = {"rank": total(messages), "state": total(messages, num_bytes(held.THIN, z))}
@@ -163,16 +168,22 @@ def network_work(num_rows: int, dim: int, kind: str) -> Work:
 
 
 def scan_work(
-    cells: int, width: int, batch: int, length: int, kind: str, precision: Precision, readings: int
-) -> tuple[Work, Work]:
-    """Forward and backward over the positions, which read the transition; its gradient, one product over all."""
+    cells: int, width: int, batch: int, length: int, kind: str, precision: Precision, readings: int, factors: int
+) -> tuple[Work, ...]:
+    """Forward and backward over the positions, which read the transition, a product of `factors`; its gradient, a
+    product for each over all positions, where there are several also what lay between them."""
     tokens = batch * length
-    moved = readings * length * held.factor_bytes(kind, precision) * cells + 8 * FLOAT * tokens * width
+    read = readings * length * held.factor_bytes(kind, precision) * cells
+    gradient = Work(
+        "scan gradient", min(factors, 2) * tokens * cells, STEP * FLOAT * cells + 4 * FLOAT * tokens * width, 2 * STEP
+    )
+    if readings == 1:
+        return Work("scan", 2 * tokens * cells, read + 8 * FLOAT * tokens * width, 4 * length, "triton"), gradient
+    products = 2 * factors * length
     return (
-        Work("scan", 2 * tokens * cells, moved, 4 * length, "triton")
-        if readings == 1
-        else Work("scan", 2 * tokens * cells, moved, 14 * length),
-        Work("scan gradient", STEP * tokens * cells, STEP * FLOAT * cells + 4 * FLOAT * tokens * width, 2 * STEP),
+        Work("scan", 2 * tokens * cells, read, products, least=products * THIN[kind]),
+        Work("scan messages", 0, SWEPT[kind] * FLOAT * tokens * width, 14 * length - products),
+        gradient,
     )
 
 

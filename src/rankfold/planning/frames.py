@@ -67,7 +67,9 @@ def frame_plan(
         *(
             _segments(sizes, made, batch, length, kind)
             if sizes.max_duration
-            else scan_work(made, z, batch, length, kind, precision, held.readings(kind, precision, batch))
+            else scan_work(
+                made, z, batch, length, kind, precision, held.readings(kind, precision, batch), 1 if rank is None else 2
+            )
         ),
         Work("the rest", 0, 24 * FLOAT * z * sizes.dim, REST[kind]),
     )
