@@ -20,14 +20,14 @@ from typing import Any, Literal, Protocol
 import torch
 
 from rankfold.cli.evaluate_trees import evaluate_trees
-from rankfold.cli.model_of import BEST, CONFIG, say
+from rankfold.cli.model_of import CONFIG, say
 from rankfold.cli.output import to_json
 from rankfold.data.trees import Tree
 from rankfold.data.weights import write_text
 from rankfold.errors import DomainError
 from rankfold.training import loop, report
 from rankfold.training.config import Config
-from rankfold.training.run_dir import METRICS, RECIPE, read_metrics
+from rankfold.training.run_dir import BEST, METRICS, RECIPE, read_metrics
 
 ENVIRONMENT, EVALUATION = "environment.json", "evaluation.json"
 KEPT = (RECIPE, METRICS, ENVIRONMENT)

@@ -70,7 +70,7 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 < row[key]["low"] <= row[key]["median"] <= row[key]["high"]
     assert all(row[key] > 0 for key in ("ratio", "error", "floor_ms", "share", "estimate_ms", "estimate_mib"))
     assert all(set(check) == {"what", "error", "allowed", "why", "passed", "text"} for check in row["checks"])
-    assert len(row["checks"]) == 6
+    assert len(row["checks"]) == 12
 
 
 @pytest.mark.parametrize("form", ["", "--json"])
@@ -213,6 +213,16 @@ def test_mistakes_exit_2(arguments: str, words: str, capsys: pytest.CaptureFixtu
 def test_a_device_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--family hmm --device cuda") == 2
     assert "cuda" in capsys.readouterr().err.lower()
+
+
+def test_a_picture_that_cannot_be_written_loses_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").write_text("not a folder")
+    tiny = TINY.replace("--length 4", "")
+    assert run(f"--sweep length --family hmm --values 2,3 --plot {tmp_path}/file/a.png {tiny} --json") == 2
+    out, error = capsys.readouterr()
+    assert len(json.loads(out)["rows"]) == 2
+    assert f"{tmp_path}/file/a.png: the picture cannot be written" in error
 
 
 def test_no_picture_without_matplotlib_and_no_work_either(

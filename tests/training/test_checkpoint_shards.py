@@ -15,6 +15,7 @@ from torch import Tensor
 from rankfold.data.row_pieces import join_pieces, to_pieces
 from rankfold.errors import DataError, DomainError
 from rankfold.models.block_hmm import BlockCarried
+from rankfold.models.pretrained import load_model
 from rankfold.training.checkpoint import Progress, has_checkpoint, load_checkpoint, save_checkpoint
 from rankfold.training.corpus import Corpus
 from rankfold.training.loop import train
@@ -212,11 +213,36 @@ def test_a_run_in_shards_goes_on_to_the_last_bit(settings: dict[str, Any], tmp_p
     assert not stopped.finished
     assert len(files(tmp_path / "run")) > 1
     assert max(file.stat().st_size for file in files(tmp_path / "run")) <= 2 * LIMIT
+    best = files(tmp_path / "run" / "best")
+    assert len(best) > 1
+    assert max(file.stat().st_size for file in best) <= 2 * LIMIT
     resumed = train(config, data, tmp_path / "run", resume=True)
     assert (resumed.test, resumed.best_valid_perplexity) == (whole.test, whole.best_valid_perplexity)
     expect_equal(tensors_of(resumed.run), tensors_of(whole.run))
     with pytest.raises(DataError, match="already holds a run"):
         train(config, data, tmp_path / "run")
+
+
+def test_tables_of_the_best_model_are_cut_by_rows_and_come_back(tmp_path: Path) -> None:
+    data = write_corpus(tmp_path / "data")
+    whole = train(tiny(**SIZES), data, tmp_path / "whole")
+    cut = train(tiny(**SIZES, checkpoint_shard_mb=LIMIT / 1e6), data, tmp_path / "cut")
+    table = SIZES["num_states"] * SIZES["dim"] * 4
+    assert max(file.stat().st_size for file in files(cut.run / "best")) <= LIMIT < 3 * table
+    expect_equal(*(load_model(run / "best").state_dict() for run in (cut.run, whole.run)))
+
+
+def test_without_its_best_model_a_run_does_not_go_on(tmp_path: Path) -> None:
+    data = write_corpus(tmp_path / "data")
+    config = tiny(updates=8, evaluate_every=2)
+    train(config, data, tmp_path / "run", report=StopAfter(5))
+    shutil.move(tmp_path / "run" / "best", tmp_path / "elsewhere")
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    with pytest.raises(DataError, match=r"run/best: no such model.*\n  Bring that folder back, too"):
+        train(config, data, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+    shutil.move(tmp_path / "elsewhere", tmp_path / "run" / "best")
+    assert train(config, data, tmp_path / "run", resume=True).finished
 
 
 def test_moments_in_half_precision(tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ def test_what_would_fit_fits(family: str, device: str) -> None:
 
 
 def test_nothing_would_fit() -> None:
-    with pytest.raises(UnsupportedError, match="No smaller size of it fits"):
+    with pytest.raises(
+        UnsupportedError, match="What would fit: no single size of the model, made smaller, does; take less of several"
+    ):
         fit(larger(), TEXT, "cpu", 1000)
 
 

@@ -103,6 +103,8 @@ class Case(NamedTuple):
         for name in ("batch", "length", "num_words"):
             if getattr(self, name) < 1:
                 raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.num_words == 1 and not isinstance(config, FrameConfig):
+            raise DomainError("num_words is 1, but of a single word every log Z is 0 or the same.\n  Take at least 2.")
         if isinstance(config, GrammarConfig):
             if self.length < 2:
                 raise DomainError("length is 1, but a sentence of one word has no tree.\n  Take at least 2.")
@@ -169,8 +171,9 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
-def small(case: Case) -> Case:
-    """The same family and choices at a size where every check takes a moment; without dropout."""
+def small(case: Case, *, dropout: bool = False) -> Case:
+    """The same family and choices at a size where every check takes a moment; a chain of words has its dropout only
+    where asked for."""
     if isinstance(case.config, GrammarConfig):
         grammar = dataclasses.replace(
             case.config, num_nonterminals=6, num_preterminals=9, rank=5, dim=8, latent_dim=4, encoder_dim=8
@@ -185,9 +188,9 @@ def small(case: Case) -> Case:
         dim=8,
         band=3,
         num_clusters=4,
-        state_dropout=0.0,
-        logit_dropout=0.0,
     )
+    if not dropout:
+        config = dataclasses.replace(config, state_dropout=0.0, logit_dropout=0.0)
     return Case(config, batch=4, length=7, num_words=31)
 
 

@@ -13,8 +13,18 @@ import torch
 from torch import Tensor
 
 from rankfold.bench.cases import Case, small
+from rankfold.bench.dropped import dropped
 from rankfold.bench.memory import out_of_memory, release, too_large
-from rankfold.bench.step import AnyBatch, Gradients, gradients, log_z, reference_gradients
+from rankfold.bench.step import (
+    SEED,
+    AnyBatch,
+    Gradients,
+    gradients,
+    log_z,
+    reference_gradients,
+    reference_value,
+)
+from rankfold.models.config import ModelConfig
 from rankfold.numerics.precision import Precision
 
 EXACT = 1e-10  # float64 against float64: the same sums in another order
@@ -79,6 +89,30 @@ def small_checks(case: Case, precision: Precision, device: torch.device) -> list
     ]
 
 
+def dropout_checks(case: Case, precision: Precision, device: torch.device) -> list[Check]:
+    """The same of a step with dropout, against the reference that leaves out the same; none where nothing is."""
+    if not case.dropout or not isinstance(case.config, ModelConfig):
+        return []
+    tiny = small(case, dropout=True)
+    model, batch = tiny.build(device), tiny.draw(device)
+    truth_model = copy.deepcopy(model).double()
+    ours = gradients(truth_model, batch, generator=_seeded(device))
+    truth = reference_gradients(truth_model, batch, gone=dropped(truth_model, SEED, "float32"))
+    lower = gradients(model, batch, precision, _seeded(device))
+    same = reference_gradients(truth_model, batch, gone=dropped(model, SEED, precision))
+    where = "with dropout at a small size, against the reference in float64"
+    return [
+        Check(f"log Z in float64 {where}", relative(ours.log_z, truth.log_z), EXACT),
+        Check(f"gradients in float64 {where}", gradient_error(ours, truth), EXACT),
+        Check(f"log Z in {precision} {where}", relative(lower.log_z, same.log_z), SMALL[precision]),
+        Check(f"gradients in {precision} {where}", gradient_distance(lower, same), GRADIENT[precision]),
+    ]
+
+
+def _seeded(device: torch.device) -> torch.Generator:
+    return torch.Generator(device=device).manual_seed(SEED)
+
+
 def full_check(model: Any, batch: AnyBatch, precision: Precision, peak_bytes: int) -> Check:
     """log Z at the full size, without dropout, against the same code in float64; left out where that does not fit.
 
@@ -104,10 +138,37 @@ def full_check(model: Any, batch: AnyBatch, precision: Precision, peak_bytes: in
     return Check(what, max(relative(found, truth), relative(followed, truth)), FULL[precision])
 
 
-def reference_check(found: Tensor, reference: Tensor, precision: Precision) -> Check:  # "b", "b"
-    """log Z at the full size against the plain code, which shares no blocked sum with ours."""
-    what = f"log Z in {precision} at this size, against the reference"
-    return Check(what, relative(found, reference), REFERENCE[precision])
+def reference_checks(model: Any, batch: AnyBatch, precision: Precision, reference: Gradients) -> list[Check]:
+    """log Z and gradients at the full size, without dropout, against the plain code, which shares no sum with ours."""
+    found = gradients(model, batch, precision)
+    return [
+        Check(
+            f"log Z in {precision} at this size, against the reference",
+            relative(found.log_z, reference.log_z),
+            REFERENCE[precision],
+        ),
+        Check(
+            f"gradients in {precision} at this size, against the reference",
+            gradient_distance(found, reference),
+            GRADIENT[precision],
+        ),
+    ]
+
+
+def reference_dropout_check(model: Any, batch: AnyBatch, precision: Precision) -> Check:
+    """log Z of a step with dropout at the full size, against the plain code that leaves out the same."""
+    what = f"log Z with dropout in {precision} at this size, against the reference"
+    device = batch.lengths.device
+    try:
+        with torch.no_grad():
+            found = log_z(model, batch, precision, _seeded(device))
+            truth = reference_value(model, batch, precision, dropped(model, SEED, precision))
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        release(device)
+        return Check(what, None, REFERENCE[precision], "the reference does not fit into memory with its masks")
+    return Check(what, relative(found, truth), REFERENCE[precision])
 
 
 def order_check(found: Tensor, other: Tensor, orders: str, precision: Precision) -> Check:  # "b", "b"
@@ -129,8 +190,10 @@ def replay_checks(replayed: Gradients, eager: Gradients, precision: Precision) -
 
 
 def relative(found: Tensor, truth: Tensor) -> float:  # "b", "b"
-    """The largest difference of a sequence, relative to its value."""
-    return float(((found.double() - truth.double()) / truth.double()).abs().max())
+    """The largest difference of a sequence, relative to its value; below 1, where a difference of logarithms is a
+    relative one of probabilities already, as it is."""
+    truth = truth.double()
+    return float(((found.double() - truth) / torch.maximum(truth.abs(), torch.ones_like(truth))).abs().max())
 
 
 def gradient_error(found: Gradients, truth: Gradients) -> float:

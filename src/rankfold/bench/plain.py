@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
 from rankfold.bench.cases import Case
 from rankfold.bench.cost import cost
 from rankfold.bench.memory import out_of_memory, release, too_large
-from rankfold.bench.step import AnyBatch, reference_gradients
+from rankfold.bench.step import AnyBatch, Gradients, reference_gradients
 from rankfold.bench.timing import host_time, peak_mib
 from rankfold.numerics.precision import Precision
 
@@ -23,7 +21,7 @@ TOTAL = 20.0  # seconds of all repeats, beyond three
 class Plain(NamedTuple):
     """What the reference gives, and how often it is worth timing; `why` it was left out, else empty."""
 
-    log_z: Tensor | None = None  # "b"
+    found: Gradients | None = None
     repeats: int = 0
     peak_mib: float | None = None
     why: str = ""
@@ -46,16 +44,18 @@ def try_plain(
     if why:
         return Plain(why=why)
 
-    values: list[Tensor] = []
+    values: list[Gradients] = []
 
     def work() -> None:
-        values[:] = [reference_gradients(model, batch, precision).log_z]
+        values.clear()  # before the next: its peak is that of one
+        values.append(reference_gradients(model, batch, precision))
 
     try:
         first = host_time(work, device) / 1e3
         if first > LONGEST:
             return Plain(values[0], why=f"takes {first:.0f} s")
-        result = Plain(values[0], min(repeats, max(3, int(TOTAL / first))), peak_mib(work, device, held))
+        peak = peak_mib(work, device, held)
+        result = Plain(values[0], min(repeats, max(3, int(TOTAL / first))), peak)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise

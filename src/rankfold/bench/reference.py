@@ -1,7 +1,8 @@
 """The same models the plain way: every table written out, a Python loop over positions, autograd through all of it.
 
 What a step is compared with, for its result and for its time. It reads a model's parameters by their names and shares
-no line with the rooms that are measured (params, recursions, operators, kernels). Without dropout.
+no line with the rooms that are measured (params, recursions, operators, kernels). What a step with dropout leaves out
+it is told (`bench/dropped.py`).
 Read next: `bench/checks.py`.
 """
 
@@ -23,7 +24,9 @@ def reference_log_z(tensors: Tensors, config: ModelConfig, batch: Batch) -> Tens
     """The log-probability of each sequence, in the dtype of the parameters.
 
     `tensors` are those of the model by name, buffers included (a block model's clusters are one). With
-    `config.neural` false they are an HMM's own tables (`bench/given.py`).
+    `config.neural` false they are an HMM's own tables (`bench/given.py`). Of a step with dropout there are also the
+    masks of what is gone: "gone.states" "z", of a rank-space model "gone.rank" and "gone.state" "z r" and what its
+    start is multiplied by, "kept.start" "d".
     Cost: z v for the emissions, z^2 (hmm, block), 2 z r (lhmm, banded, and z^2 for the band) or r^2 for the
     transitions, all held for the backward pass with a vector a token. Source of the maths: `docs/families.md`.
     """
@@ -60,8 +63,8 @@ def _given(tensors: Tensors, config: ModelConfig) -> Tables:
 
 def _hmm(tensors: Tensors, config: ModelConfig) -> Tables:
     source, target = tensors["transition.source"], tensors["transition.target"]
-    start = torch.softmax(target @ start_vector(tensors, "transition.start"), 0)
-    transition = torch.softmax(source @ target.mT, 1)
+    start = torch.softmax(_left(tensors, target @ start_vector(tensors, "transition.start")), 0)
+    transition = torch.softmax(_left(tensors, source @ target.mT), 1)
     return start, lambda x, t: x @ transition, _emission(tensors)
 
 
@@ -82,7 +85,7 @@ def _banded(tensors: Tensors, config: ModelConfig) -> Tables:
     index = torch.arange(size, device=log_band.device)
     cell = index - index[:, None] + width // 2  # "z y": which of the k diagonals
     inside = (cell >= 0) & (cell < width)
-    log_cells = log_band.gather(1, cell.clamp(0, width - 1)).masked_fill(~inside, float("-inf"))
+    log_cells = _left(tensors, log_band.gather(1, cell.clamp(0, width - 1)).masked_fill(~inside, float("-inf")))
     log_row = torch.logsumexp(torch.cat([log_left, log_cells], 1), 1, keepdim=True)
     left, band = torch.exp(log_left - log_row), torch.exp(log_cells - log_row)
     start = right @ torch.softmax(log_start + log_total, 0)
@@ -91,9 +94,12 @@ def _banded(tensors: Tensors, config: ModelConfig) -> Tables:
 
 def _rank(tensors: Tensors, config: ModelConfig) -> Tables:
     projection = tensors["factors.projection"]  # "r d"
-    rank = torch.softmax(tensors["factors.source"] @ projection.mT, 1)  # "z r"
-    state = torch.softmax(tensors["factors.target"] @ projection.mT, 0)  # "z r"
-    hidden = network(tensors, "factors.start_mlp", tensors["factors.start"])
+    rank = torch.softmax(_left(tensors, tensors["factors.source"] @ projection.mT, "gone.rank"), 1)  # "z r"
+    state = torch.softmax(_left(tensors, tensors["factors.target"] @ projection.mT, "gone.state"), 0)  # "z r"
+    begin = tensors["factors.start"]
+    if "kept.start" in tensors:
+        begin = begin * tensors["kept.start"].to(begin.dtype)
+    hidden = network(tensors, "factors.start_mlp", begin)
     scores = linear(hidden, tensors["factors.start_out.weight"], tensors["factors.start_out.bias"])
     words = network(tensors, "factors.word_mlp", tensors["factors.word"])
     transition = state.mT @ rank  # "r r"
@@ -119,8 +125,8 @@ def _block(tensors: Tensors, config: ModelConfig, batch: Batch) -> Tensor:  # "b
     own = torch.arange(num, device=cluster.device).repeat_interleave(size)  # "z"
     logits = network(tensors, "blocks.mlp", state) @ tensors["blocks.word"].mT
     emission = torch.softmax(logits.masked_fill(own[:, None] != cluster, float("-inf")), 1)  # "z v"
-    transition = torch.softmax(source @ target.mT, 1).reshape(num, size, num, size)
-    start = torch.softmax(target @ start_vector(tensors, "blocks.start"), 0).reshape(num, size)
+    transition = torch.softmax(_left(tensors, source @ target.mT), 1).reshape(num, size, num, size)
+    start = torch.softmax(_left(tensors, target @ start_vector(tensors, "blocks.start")), 0).reshape(num, size)
     at = cluster[batch.words]  # "b t"
     words = batch.words[..., None].expand(*at.shape, size)
     obs = emission[at[..., None] * size + torch.arange(size, device=at.device), words]  # "b t k"
@@ -139,7 +145,13 @@ def _emission(tensors: Tensors) -> Tensor:  # "z v"
 def _features(tensors: Tensors, config: ModelConfig, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """The log-features of the start, of every source and of every target: "r", "z r", "z r"."""
     source, target = log_features(tensors, config.feature_map, name)
+    target = _left(tensors, target.mT).mT
     return log_phi(tensors, config.feature_map, name, start_vector(tensors, f"{name}.start")), source, target
+
+
+def _left(tensors: Tensors, logits: Tensor, which: str = "gone.states") -> Tensor:
+    """The logits of what is left: of targets along the last axis, or of single entries; the others are -inf."""
+    return logits.masked_fill(tensors[which], float("-inf")) if which in tensors else logits
 
 
 def log_features(tensors: Tensors, feature_map: str, name: str) -> tuple[Tensor, Tensor]:

@@ -10,19 +10,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankfold.bench.cases import Case
-from rankfold.bench.checks import full_check, order_check, reference_check, small_checks
+from rankfold.bench.checks import (
+    dropout_checks,
+    full_check,
+    order_check,
+    reference_checks,
+    reference_dropout_check,
+    small_checks,
+)
 from rankfold.bench.memory import out_of_memory, release, too_large
 from rankfold.bench.plain import Plain, try_plain
 from rankfold.bench.record import TIMES, new_record
-from rankfold.bench.step import AnyBatch, log_z
-from rankfold.bench.timed import SEED, CheckError, Checks, Settings, Timed, spreads
+from rankfold.bench.step import SEED, AnyBatch, Gradients, log_z
+from rankfold.bench.timed import CheckError, Checks, Settings, Timed, spreads
 from rankfold.bench.timing import Spread, held_bytes
+from rankfold.models.config import ModelConfig
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan
 
@@ -58,6 +67,7 @@ class Entry:
         }
         self.settings.say(f"{self.title}: checks")
         self.checks.add(*small_checks(self.case, self.precision, device))
+        self.checks.add(*dropout_checks(self.case, self.precision, device))
 
     def check(self) -> None:
         """The full size against float64."""
@@ -142,9 +152,9 @@ def _measure(entries: list[Entry], settings: Settings) -> None:
         settings.say(f"{case.name}, {precision}: reference")
         rate = settings.ceilings.multiply_adds_per_second[precision]
         plain = try_plain(model, case, batch, precision, rate=rate, repeats=settings.repeats, held=held)
-    if plain.log_z is not None:
-        truth = plain.log_z
-        entries = _each(entries, lambda entry: entry.checks.add(reference_check(entry.log_z, truth, precision)))
+    if plain.found is not None:
+        entries = _each(entries, partial(_hold_to, reference=plain.found))
+        plain = plain._replace(found=None)  # gradients as large as the model
     timed: dict[str, Timed] = {}
 
     def alone(entry: Entry) -> None:
@@ -163,6 +173,13 @@ def _measure(entries: list[Entry], settings: Settings) -> None:
         _fill(entry, found, plain)
     for entry in entries[1:]:
         entry.record["against"] = _against(entries[0], entry)
+
+
+def _hold_to(entry: Entry, reference: Gradients) -> None:
+    """The full size against the plain code; with its dropout, too, where it has any."""
+    entry.checks.add(*reference_checks(entry.model, entry.batch, entry.precision, reference))
+    if entry.case.dropout and isinstance(entry.case.config, ModelConfig):
+        entry.checks.add(reference_dropout_check(entry.model, entry.batch, entry.precision))
 
 
 def _same_log_z(entries: Sequence[Entry]) -> None:

@@ -5,6 +5,7 @@ Read next: `training/graphs.py`, which captures the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from rankfold.models.grammar_config import GrammarConfig
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 
 AnyBatch = Batch | FrameBatch
+SEED = 1  # of what a step drops
 
 
 class Gradients(NamedTuple):
@@ -53,16 +55,27 @@ def _potentials(model: Any, batch: AnyBatch, generator: torch.Generator | None) 
     return model.potentials(batch, generator=generator)
 
 
-def reference_gradients(model: Any, batch: AnyBatch, precision: Precision = "float32") -> Gradients:
+def reference_gradients(
+    model: Any, batch: AnyBatch, precision: Precision = "float32", gone: Mapping[str, Tensor] | None = None
+) -> Gradients:
     """A step of the plain code with the same parameters; its products are as exact as our parameters' are."""
+    value = reference_value(model, batch, precision, gone)
+    with matmul_precision(parameter_precision(precision), batch.lengths.device):
+        return Gradients(value.detach(), torch.autograd.grad(value.sum(), list(model.parameters())))
+
+
+def reference_value(
+    model: Any, batch: AnyBatch, precision: Precision = "float32", gone: Mapping[str, Tensor] | None = None
+) -> Tensor:  # "b"
+    """Its forward pass; without what is `gone` (`bench/dropped.py`)."""
     with matmul_precision(parameter_precision(precision), batch.lengths.device):
         plain: Any = reference_log_z
         if isinstance(model.config, GrammarConfig):
             plain = reference_tree_log_z
         elif isinstance(model.config, FrameConfig):
             plain = reference_frame_log_z
-        value = plain(tensors(model), model.config, batch)
-        return Gradients(value.detach(), torch.autograd.grad(value.sum(), list(model.parameters())))
+        out: Tensor = plain({**tensors(model), **(gone or {})}, model.config, batch)
+        return out
 
 
 class Step(NamedTuple):

@@ -138,7 +138,7 @@ def _remarks(rows: Sequence[dict[str, Any]]) -> list[str]:
             lines.append(_compared(row))
         if row["ratio"] is not None and row["same_step_ms"] != row["step_ms"]:
             lines.append(
-                f"{where}: the reference has no dropout and is compared with our step without it, "
+                f"{where}: the reference is timed without dropout and compared with our step without it, "
                 f"{_ms(row['same_step_ms'])} ms"
             )
     if any(not row["passed"] for row in rows):

@@ -17,12 +17,10 @@ from rankfold.bench.ceilings import Ceilings
 from rankfold.bench.checks import Check, replay_checks
 from rankfold.bench.memory import out_of_memory, release
 from rankfold.bench.plain import Plain
-from rankfold.bench.step import AnyBatch, Recursion, Step, Update, reference_gradients
+from rankfold.bench.step import SEED, AnyBatch, Recursion, Step, Update, reference_gradients
 from rankfold.bench.timing import Spread, Turn, host_time, host_times, in_turns, peak_mib, replay_time, reserved_mib
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision
-
-SEED = 1
 
 
 class Settings(NamedTuple):

@@ -126,6 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
     print(to_json(report, indent=2) if arguments.json else text(report, terminal=terminal, width=width))
+    if "plot_error" in report:
+        raise DataError(report["plot_error"])
     if not report["passed"]:
         return 1
     return 0 if any(row["step_ms"] for row in report["rows"]) else 2
@@ -168,7 +170,10 @@ def bench(
         report["sweep"] = scaling.summary(sweep, report["rows"])
         if plot is not None and report["sweep"]["curves"]:
             title = f"{cases[0].config.family}, {report['device']}"
-            report["plot"] = str(plot_scaling(sweep, report["sweep"]["curves"], plot, title=title))
+            try:
+                report["plot"] = str(plot_scaling(sweep, report["sweep"]["curves"], plot, title=title))
+            except OSError as error:  # what was measured is not lost for it
+                report["plot_error"] = f"{plot}: the picture cannot be written: {error.strerror}."
     return report
 
 

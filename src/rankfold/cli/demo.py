@@ -29,7 +29,7 @@ from rankfold.training.corpus import Corpus, read_corpus
 from rankfold.training.loop import train
 from rankfold.training.recipes import load_recipe
 from rankfold.training.report import Reporter, reporter
-from rankfold.training.run_dir import METRICS, read_metrics
+from rankfold.training.run_dir import BEST, METRICS, read_metrics
 
 NUM_STATES_SHOWN, NUM_SENTENCES = 10, 5
 EXAMPLE = "example:\n  rankfold demo --out rankfold-demo\n  rankfold demo --grammar --out rankfold-demo"
@@ -91,7 +91,7 @@ def demo(
     result: dict[str, Any] = {"finished": outcome.finished, "run": str(outcome.run)}
     if not outcome.finished or outcome.test is None:
         return result
-    model = load_model(outcome.run / "best")
+    model = load_model(outcome.run / BEST)
     usage = _usage(model, corpus)
     title = f"{config.model.num_states:,} states on {corpus.train.num_tokens:,} tokens of Python's docstrings"
     metrics = read_metrics(outcome.run / METRICS)

@@ -23,6 +23,7 @@ from rankfold.training.loop import train
 from rankfold.training.recipes import load_recipe
 from rankfold.training.report import Reporter
 from rankfold.training.result import Result
+from rankfold.training.run_dir import BEST
 
 RECIPE, NUM_SHOWN, SHOWN_WORDS = "demo-grammar", 3, (7, 12)  # trees shown, and how many words they may have
 
@@ -43,7 +44,7 @@ def demo_grammar(
         if not runs[-1].finished:
             return {"finished": False, "run": str(runs[-1].run)}
     best = min(runs, key=lambda run: run.best_valid_perplexity)
-    model = load_model(best.run / "best")
+    model = load_model(best.run / BEST)
     gold = read_trees(folder / "test.trees").trees
     found = [parsed.tree for parsed in parse(model, [tree.words for tree in gold])]
     shown = _shown(gold, found)

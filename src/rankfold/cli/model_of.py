@@ -18,10 +18,10 @@ from rankfold.models.pretrained import load_model
 from rankfold.models.sequence_model import SequenceModel
 from rankfold.training.corpus import expect_ends
 from rankfold.training.memory import GIB, available
-from rankfold.training.run_dir import RECIPE
+from rankfold.training.run_dir import BEST, RECIPE
 from rankfold.training.setup import chosen_device
 
-CONFIG, BEST = "config.json", "best"
+CONFIG = "config.json"
 NUM_SHOWN = 5  # unknown words
 
 

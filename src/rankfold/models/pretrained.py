@@ -6,6 +6,7 @@ Read next: `data/weights.py`.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from rankfold.data.clusters import Clusters
 from rankfold.data.frame_space import FILE as SPACE
 from rankfold.data.frame_space import FrameSpace
+from rankfold.data.row_pieces import join_pieces, to_pieces
 from rankfold.data.vocab import Vocabulary
 from rankfold.data.weights import load_sharded, save_sharded, write_text
 from rankfold.errors import DataError, DomainError, UnsupportedError
@@ -30,8 +32,14 @@ DTYPES = ("float32", "float64")
 CLUSTER = "blocks.members.cluster"
 
 
-def save_model(model: AnyModel | FrameModel, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
-    """Write a model into a folder, each file whole or not at all; the configuration last."""
+def save_model(
+    model: AnyModel | FrameModel, folder: str | Path, *, max_shard_bytes: int | None = None, file_bytes: int = 0
+) -> None:
+    """Write a model into a folder, each file whole or not at all; the configuration last.
+
+    `max_shard_bytes` as for others to read: no table is cut. With `file_bytes` no file of weights is larger, tables
+    are cut by rows, and an earlier model of the folder loads until all of this one is there.
+    """
     folder = Path(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     if dtype not in DTYPES:
@@ -44,7 +52,10 @@ def save_model(model: AnyModel | FrameModel, folder: str | Path, *, max_shard_by
         vocabulary.save(folder / "vocab.json")
     if isinstance(model, FrameModel) and model.space is not None:
         model.space.save(folder / SPACE)
-    save_sharded(folder, model.state_dict(), max_shard_bytes=max_shard_bytes)
+    tensors: Mapping[str, Tensor] = model.state_dict()
+    if file_bytes:
+        tensors, max_shard_bytes = to_pieces(tensors, file_bytes, {})
+    save_sharded(folder, tensors, max_shard_bytes=max_shard_bytes, superseding=bool(file_bytes))
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -74,7 +85,7 @@ def load_any(folder: str | Path, *, device: str = "cpu") -> AnyModel | FrameMode
     source = f"{folder / 'config.json'}, model"
     chosen: type[AnyConfig | FrameConfig] = choose(CONFIGS, content["model"], source=source)
     config = build(chosen, content["model"], source=source)
-    tensors, _ = load_sharded(folder)
+    tensors = join_pieces(load_sharded(folder)[0])
     if isinstance(config, FrameConfig):
         return _frames(config, content, tensors, folder).to(device)
     clusters = None

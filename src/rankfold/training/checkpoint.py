@@ -93,7 +93,7 @@ def expect_shards(model: AnyModel, config: Config) -> None:
         widest = max(config.model.num_states, config.model.rank)
         tensors |= {f"carried.{i}": torch.empty(1, widest, device="meta") for i in range(2)}
     try:
-        to_pieces(tensors, int(shard_mb * 1e6), {"state": " " * STATE})
+        to_pieces(tensors, config.train.shard_bytes, {"state": " " * STATE})
     except DomainError as error:
         raise DomainError(f"train.checkpoint_shard_mb is {shard_mb:g}, but {error}") from None
 

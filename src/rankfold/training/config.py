@@ -108,9 +108,14 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     graphs: bool = True  # on a GPU: capture the gradient of each shape of batch
     memory: float = 0.0  # GiB a run may take: batches are computed in parts that fit; 0: what the device has free
-    checkpoint_shard_mb: float = 0.0  # checkpoints in files of at most so many million bytes; 0: in one
+    checkpoint_shard_mb: float = 0.0  # checkpoints, best model: files of at most so many million bytes; 0: one each
     optimizer_state: Literal["float32", "bf16"] = "float32"  # of the optimiser's moments in a checkpoint
     tensorboard: bool = False
+
+    @property
+    def shard_bytes(self) -> int:
+        """The limit of a file of weights; 0: none."""
+        return int(self.checkpoint_shard_mb * 1e6)
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -17,6 +17,7 @@ from rankfold.errors import DataError, DomainError
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.frame_start import start_from
+from rankfold.models.pretrained import save_model
 from rankfold.numerics.precision import Precision
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config, DataConfig
@@ -83,7 +84,7 @@ class FrameTask(Task):
         return made
 
     def save(self, model: FrameModel, folder: Path) -> None:
-        model.save_pretrained(folder)
+        save_model(model, folder, file_bytes=self.config.train.shard_bytes)
 
     def load(self, folder: Path, device: str) -> FrameModel:
         return FrameModel.from_pretrained(folder, device=device)

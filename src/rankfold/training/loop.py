@@ -30,7 +30,7 @@ from rankfold.training.checkpoint import (
 from rankfold.training.config import Config
 from rankfold.training.report import Reporter, summary, tensorboard_writer
 from rankfold.training.result import Result
-from rankfold.training.run_dir import CHECKPOINT, RECIPE, RunDir, environment
+from rankfold.training.run_dir import BEST, CHECKPOINT, RECIPE, RunDir, environment
 from rankfold.training.schedule import learning_rate
 from rankfold.training.setup import chosen_device, opened, optimizer, signals, text_of
 from rankfold.training.task import Task, read_task
@@ -62,6 +62,11 @@ def train(
             raise DataError(
                 f"{data}: {task.changed} {run.path} was started with.\n"
                 "  Resume with the same --data, or start another run."
+            )
+        if loaded and math.isfinite(loaded.progress.plateau.best) and not (run.path / BEST / "config.json").is_file():
+            raise DataError(
+                f"{run.path / BEST}: no such model, but the checkpoint knows of one, which the test needs.\n"
+                "  Bring that folder back, too."
             )
         trainer = Trainer(config, task, run, report, loaded, steps)
         if not resume:  # the recipe last: a folder with one is a run
@@ -214,7 +219,7 @@ class Trainer:
         measure = self.task.measure
         best = plateau.see(measure.of(found), config.train, of_words=measure.of_words)
         if best:
-            self.task.save(self.model, self.run_dir.path / "best")
+            self.task.save(self.model, self.run_dir.path / BEST)
         self.progress.stopped = bool(config.train.patience) and plateau.since_best >= config.train.patience
         return {
             f"valid_{measure.name}": measure.of(found),
@@ -246,7 +251,7 @@ class Trainer:
             self.gradients.carried,
             self.task.fingerprint,
             average=self.average.tensors(),
-            shard_bytes=int(self.config.train.checkpoint_shard_mb * 1e6),
+            shard_bytes=self.config.train.shard_bytes,
             moments=self.config.train.optimizer_state,
         )
 
@@ -255,7 +260,7 @@ class Trainer:
         result = self._result(finished=True)
         measure = self.task.measure
         if self.task.has_test and math.isfinite(self.progress.plateau.best):
-            best = self.task.load(self.run_dir.path / "best", str(self.device))
+            best = self.task.load(self.run_dir.path / BEST, str(self.device))
             test = self.task.evaluate(best, "test", self.eval_data)  # float32, as `rankfold evaluate` does
             result = Result(**{**vars(result), "test": test})
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}

@@ -28,6 +28,7 @@ GIB = 2**30
 MARGIN, MARGIN_SHARE = GIB, 0.05
 FLOAT = 4
 LONGEST = 2**16  # words of a sentence, more than which no limit is looked for
+NOTHING = "no single size of the model, made smaller, does; take less of several, or of model.dim or the vocabulary"
 
 
 class Text(NamedTuple):
@@ -223,7 +224,7 @@ def _refusal(config: Config, text: Text, device: str, memory: int) -> str:
         f"{least.total / GIB:.3g} GiB even with {row} alone, but {own}.\n"
         f"  Parameters, gradients and optimiser {least.state / GIB:.3g} GiB; distributions made of them "
         f"{least.work / GIB:.3g} GiB; {row} {least.sentence / GIB:.3g} GiB.\n"
-        f"  {'What would fit: ' + ', or '.join(fitting) if fitting else 'No smaller size of it fits'}."
+        f"  What would fit: {', or '.join(fitting) or NOTHING}."
     )
 
 

@@ -30,7 +30,7 @@ except ImportError:  # no such locks here: runs go on without
 
 RECIPE, CHECKPOINT, METRICS = "recipe.toml", "checkpoint.safetensors", "metrics.jsonl"
 CHECKPOINT_INDEX = f"{CHECKPOINT}.index.json"  # where a checkpoint is in shards
-LOST, LOCK = "metrics.lost.jsonl", "lock"
+LOST, LOCK, BEST = "metrics.lost.jsonl", "lock", "best"
 # Disks, mostly of a network, that keep no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 

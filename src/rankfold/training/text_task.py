@@ -12,7 +12,7 @@ from rankfold.data.clusters import Clusters
 from rankfold.data.vocab import Vocabulary
 from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.grammar_config import GrammarConfig
-from rankfold.models.pretrained import load_model
+from rankfold.models.pretrained import load_model, save_model
 from rankfold.numerics.precision import Precision
 from rankfold.training.checkpoint import Loaded, Progress
 from rankfold.training.config import Config, DataConfig
@@ -74,7 +74,7 @@ class TextTask(Task):
         return Gradients(*made_of)
 
     def save(self, model: AnyModel, folder: Path) -> None:
-        model.save_pretrained(folder)
+        save_model(model, folder, file_bytes=self.config.train.shard_bytes)
 
     def load(self, folder: Path, device: str) -> AnyModel:
         return load_model(folder, device=device)

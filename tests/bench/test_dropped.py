@@ -1,0 +1,103 @@
+"""Steps with dropout against the reference that leaves out the same, at a small size and at the full one."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from rankfold.bench import checks
+from rankfold.bench.cases import Case, small
+from rankfold.bench.ceilings import Ceilings
+from rankfold.bench.checks import dropout_checks, gradient_error, reference_checks, reference_dropout_check, relative
+from rankfold.bench.dropped import dropped
+from rankfold.bench.row import measure_row
+from rankfold.bench.step import SEED, Gradients, gradients, reference_gradients
+from rankfold.bench.timed import Settings
+from rankfold.models import ModelConfig
+from rankfold.models.hmm import HMM
+
+CPU = torch.device("cpu")
+CEILINGS = Ceilings(1e10, {"float32": 1e10, "tf32": 1e10, "bf16": 1e10})
+SIZES: dict[str, Any] = {"num_states": 32, "rank": 12, "band": 2, "num_clusters": 4, "dim": 8}
+CASES = [
+    Case(ModelConfig(family=family, **SIZES, **{dropout: 0.4}), batch=3, length=6, num_words=40)
+    for family, dropout in (
+        ("hmm", "state_dropout"),
+        ("lhmm", "state_dropout"),
+        ("banded", "state_dropout"),
+        ("block", "state_dropout"),
+        ("rank", "logit_dropout"),
+    )
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.config.family)
+def test_the_reference_leaves_out_what_a_step_does(case: Case) -> None:
+    model, batch = case.build(CPU).double(), case.draw(CPU)
+    ours = gradients(model, batch, generator=torch.Generator().manual_seed(SEED))
+    gone = dropped(model, SEED, "float32")
+    plain = reference_gradients(model, batch, gone=gone)
+    assert relative(ours.log_z, plain.log_z) < 1e-12
+    assert gradient_error(ours, plain) < 1e-10
+    whole, other = reference_gradients(model, batch), dropped(model, SEED + 1, "float32")
+    assert relative(ours.log_z, whole.log_z) > 1e-6
+    assert relative(ours.log_z, reference_gradients(model, batch, gone=other).log_z) > 1e-6
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.config.family)
+def test_honest_dropout_passes(case: Case, precision: Any) -> None:
+    found = dropout_checks(case, precision, CPU)
+    assert len(found) == 4
+    assert [check.text() for check in found if not check.passed] == []
+    assert reference_dropout_check(case.build(CPU), case.draw(CPU), precision).passed
+
+
+def test_without_dropout_there_is_nothing_to_check() -> None:
+    assert dropout_checks(small(CASES[0]), "float32", CPU) == []
+
+
+def test_parts_that_drop_different_states_get_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = HMM._parts
+
+    def mixed(self: Any, generator: Any, *, masked: bool) -> Any:
+        parts = honest(self, generator, masked=masked)
+        if generator is None:
+            return parts
+        return parts._replace(emission=self.emission(torch.arange(len(parts.log_initial))))
+
+    monkeypatch.setattr(HMM, "_parts", mixed)
+    record = measure_row(CASES[1], "float32", Settings(CPU, CEILINGS, repeats=1))
+    assert record["step_ms"] is None
+    assert record["ratio"] is None
+    failed = [check["what"] for check in record["checks"] if not check["passed"]]
+    assert failed
+    assert all("with dropout at a small size" in what for what in failed)
+
+
+def test_gradients_that_are_wrong_at_the_full_size_alone_get_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = checks.gradients
+
+    def biased(model: Any, *rest: Any, **choices: Any) -> Gradients:
+        found = honest(model, *rest, **choices)
+        if model.config.num_states == small(CASES[1]).config.num_states:  # type: ignore[union-attr]
+            return found
+        return found._replace(parameters=tuple(x * 1.01 for x in found.parameters))
+
+    monkeypatch.setattr(checks, "gradients", biased)
+    record = measure_row(CASES[1], "float32", Settings(CPU, CEILINGS, repeats=1))
+    assert record["step_ms"] is None
+    assert [check["what"] for check in record["checks"] if not check["passed"]] == [
+        "gradients in float32 at this size, against the reference"
+    ]
+
+
+def test_honest_gradients_at_the_full_size_pass() -> None:
+    model, batch = CASES[2].build(CPU), CASES[2].draw(CPU)
+    found = reference_checks(model, batch, "float32", reference_gradients(model, batch))
+    assert [check.passed for check in found] == [True, True]
+
+
+def test_where_log_z_is_nearly_0_errors_are_of_probabilities() -> None:
+    assert relative(torch.tensor([1e-9]), torch.tensor([0.0])) == pytest.approx(1e-9)
+    assert relative(torch.tensor([-101.0]), torch.tensor([-100.0])) == pytest.approx(1e-2)
