@@ -38,8 +38,8 @@ def linear_logsumexp(query: Tensor, key: Tensor, bias: Tensor | None = None) -> 
     A bias of -inf takes its key out of the sum; a row without any key is -inf, and its gradients are 0.
 
     Products are in the mode that is set when it is called (autocast in bfloat16, or tf32), in the backward pass
-    too; sums are float32 at least, and so is the result under autocast. On a GPU below float32 a Triton kernel takes over, which keeps no
-    logits and whose operands are float16 with a scale, as accurate as TF32.
+    too; sums are float32 at least, and so is the result under autocast. On a GPU below float32 a Triton kernel takes
+    over, which keeps no logits and whose operands are float16 with a scale, as accurate as TF32.
     Nothing waits for the device: it may be captured in a CUDA graph.
     """
     if torch.is_autocast_enabled(query.device.type):  # layers before this one may have given half precision
