@@ -36,8 +36,10 @@ SMALL: dict[Precision, float] = {"float32": 1e-5, "tf32": 1e-3, "bf16": 1e-2}
 # The whole gradient, by its length. A single parameter's may be a small difference of large numbers, of which low
 # precision leaves little; in float64 each one is checked.
 GRADIENT: dict[Precision, float] = {"float32": 1e-3, "tf32": 2e-2, "bf16": 1e-1}
-# Two float32 codes at the full size, each with rounding errors of its own.
+# At the full size against the reference in float32. Gradients on a CPU, 2026-11-16, all families, 512 to 8,192 states:
+# 1e-6, 1.3e-2 (operands of products rounded to tf32 by hand; of a rank-space model, the others 3e-4) and 2e-3.
 REFERENCE: dict[Precision, float] = {"float32": 1e-5, "tf32": 1e-4, "bf16": 2e-3}
+REFERENCE_GRADIENT: dict[Precision, float] = {"float32": 1e-3, "tf32": 1e-1, "bf16": 2e-1}
 
 
 class Check(NamedTuple):
@@ -150,7 +152,7 @@ def reference_checks(model: Any, batch: AnyBatch, precision: Precision, referenc
         Check(
             f"gradients in {precision} at this size, against the reference",
             gradient_distance(found, reference),
-            GRADIENT[precision],
+            REFERENCE_GRADIENT[precision],
         ),
     ]
 
@@ -162,7 +164,7 @@ def reference_dropout_check(model: Any, batch: AnyBatch, precision: Precision) -
     try:
         with torch.no_grad():
             found = log_z(model, batch, precision, _seeded(device))
-            truth = reference_value(model, batch, precision, dropped(model, SEED, precision))
+            truth = reference_value(model, batch, "float32", dropped(model, SEED, precision))
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
