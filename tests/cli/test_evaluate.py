@@ -41,6 +41,14 @@ def test_the_numbers(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert as_json(capsys, "evaluate", model, "--data", data, "--split", "valid")["sentences"] == 5
 
 
+def test_what_float32_cannot_hold_is_told(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["evaluate", str(save_model(tmp_path / "tame")), "--data", str(data)]) == 0
+    assert "warning" not in capsys.readouterr().err
+    assert cli.main(["evaluate", str(save_model(tmp_path / "sharp", "hmm", spread=40.0)), "--data", str(data)]) == 0
+    error = capsys.readouterr().err
+    assert "too small for float32.\n  Load it and take model.double()." in error
+
+
 def test_in_words(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "test.txt").write_text("the yak\n\na gnu\n" + "".join(f"w{i}\n" * (9 - i) for i in range(6)))
     assert cli.main(["evaluate", str(save_model(tmp_path / "model")), "--data", str(data)]) == 0

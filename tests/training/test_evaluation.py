@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from rankfold.models.catalog import AnyModel
+from rankfold.models import ModelConfig
+from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.hmm import HMM
 from rankfold.training.config import DataConfig
 from rankfold.training.corpus import Corpus
@@ -121,6 +122,24 @@ def test_the_check_in_logarithms(family: str, corpus: Corpus) -> None:
     assert count == 7
     # The weights are float32, the sums of a step too: about 2**-24 each, and 8 of them.
     assert log_check(model.float(), corpus.valid.sentences)[0] < 1e-5
+
+
+def test_the_check_finds_probabilities_that_float32_has_no_number_for() -> None:
+    """Two states that words tell apart for sure; to change state costs 128 nats, which float32 takes for never."""
+    model = build_model(ModelConfig(family="hmm", num_states=2, dim=1, num_layers=0), 2)
+    assert isinstance(model, HMM)
+    with torch.no_grad():
+        for x, size in ((model.transition.source, 8.0), (model.transition.target, 8.0)):
+            x.copy_(torch.tensor([[size], [-size]]))
+        for parameter in model.emission.parameters():
+            parameter.copy_(torch.tensor([[14.0], [-14.0]]))
+        for parameter in model.transition.start.parameters():
+            parameter.zero_()
+    worst, _ = log_check(model, [[0, 1, 0, 1]])
+    # By hand: three changes, and half of the first state; without changes two words that their state never says.
+    truth = math.log(0.5) - 3 * 128
+    assert worst == pytest.approx(abs(-2 * 392 - truth) / 4, rel=1e-3)
+    assert log_check(model.double(), [[0, 1, 0, 1]])[0] < 1e-12
 
 
 def test_the_check_takes_a_few_sentences_and_cuts_them(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,8 @@ example:
   rankfold evaluate runs/grammar --trees gum.test.trees.txt.gz
   rankfold evaluate runs/walks --data recordings.npz"""
 
+TELLING = 1e-3  # nats a token, a thousandth of a perplexity: more is not rounding
+
 
 def add_to(commands: Any) -> None:
     """Register the command."""
@@ -156,6 +158,11 @@ def evaluate(
     say(f"evaluating {len(encoded):,} sentences, {encoded.num_tokens:,} tokens, on {model.device.type}")
     found = evaluation.evaluate(model, encoded, config, **options)
     difference, checked = evaluation.log_check(model, encoded.sentences)
+    if not difference <= TELLING:
+        say(
+            f"warning: this model's numbers are off by up to {difference:.2g} nats a token: some of its probabilities "
+            "are too small for float32.\n  Load it and take model.double()."
+        )
     result: dict[str, Any] = {
         "perplexity": found.perplexity,
         "tokens": found.tokens,
