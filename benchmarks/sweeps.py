@@ -63,7 +63,7 @@ def _lines(record: dict[str, Any]) -> Iterable[list[str]]:
     axis = record["sweep"]["axis"]
     work = WORK.get((record["rows"][0]["family"], axis), 1)
     for curve in record["sweep"]["curves"]:
-        rows = [row for row in record["rows"] if row["precision"] == curve["precision"]]
+        rows = [row for row in record["rows"] if row["precision"] == curve["precision"] and row["step_ms"]]
         expected, expected_last = _estimated(curve["sizes"], [row["estimate_ms"] for row in rows])
         yield [
             axis,

@@ -1,9 +1,11 @@
 """Steps with dropout against the reference that leaves out the same, at a small size and at the full one."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rankfold.bench import checks
 from rankfold.bench.cases import Case, small
@@ -96,6 +98,28 @@ def test_honest_gradients_at_the_full_size_pass() -> None:
     model, batch = CASES[2].build(CPU), CASES[2].draw(CPU)
     found = reference_checks(model, batch, "float32", reference_gradients(model, batch))
     assert [check.passed for check in found] == [True, True]
+
+
+class Rounded(TorchDispatchMode):
+    """Products of operands with the ten fraction bits of TF32, as a GPU takes them."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default):
+            self.seen = True
+            args = tuple(((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) for x in args)
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.config.family)
+def test_limits_leave_room_for_tf32(case: Case) -> None:
+    wide = dataclasses.replace(case.config, num_states=512, rank=64, dim=64)
+    large = case._replace(config=wide, batch=4, length=12, num_words=500)
+    model, batch = large.build(CPU), large.draw(CPU)
+    reference = reference_gradients(model, batch)
+    with Rounded() as rounded:
+        found = reference_checks(model, batch, "tf32", reference)
+    assert rounded.seen
+    assert all(check.error is not None and 0 < check.error < check.allowed / 3 for check in found), found
 
 
 def test_where_log_z_is_nearly_0_errors_are_of_probabilities() -> None:

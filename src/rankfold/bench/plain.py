@@ -21,7 +21,7 @@ TOTAL = 20.0  # seconds of all repeats, beyond three
 class Plain(NamedTuple):
     """What the reference gives, and how often it is worth timing; `why` it was left out, else empty."""
 
-    found: Gradients | None = None  # in float32, whatever it is timed in: gradients of TF32 are off by a fiftieth
+    found: Gradients | None = None  # in float32, whatever it is timed in
     repeats: int = 0
     peak_mib: float | None = None
     why: str = ""

@@ -265,8 +265,7 @@ def _what_fits(config: Config, text: Text, device: str, memory: int) -> list[str
     """Single settings with which the run would fit, sizes halved as often as it takes."""
     if isinstance(config.model, GrammarConfig):
         found = _shorter(config, text, device, memory)
-        names: tuple[str, ...] = ("num_nonterminals", "num_preterminals", "rank")
-        for name in names:
+        for name in ("num_nonterminals", "num_preterminals", "rank"):
             size = getattr(config.model, name)
             while size > 1 and not _fits(config, text, device, memory, **{name: size}):
                 size //= 2
