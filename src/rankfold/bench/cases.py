@@ -126,18 +126,18 @@ class Case(NamedTuple):
             )
         return self
 
-    def build(self, device: torch.device) -> Any:
+    def build(self, device: torch.device, seed: int = 0) -> Any:
         """The model, with fresh parameters; on the device "meta" without memory for them."""
         config, clusters = self.config, None
         if isinstance(config, FrameConfig):
             with torch.device("meta" if device.type == "meta" else "cpu"):
-                return build_frame_model(config).to(device)
+                return build_frame_model(config, seed=seed).to(device)
         if isinstance(config, ModelConfig) and config.family == "block":
             clusters = uniform_clusters(self.num_words, config.num_clusters, seed=0)
         with torch.device("meta" if device.type == "meta" else "cpu"):
             if isinstance(config, ModelConfig) and self.given:
-                return GivenTables(config.num_states, self.num_words).to(device)
-            return build_model(config, self.num_words, clusters=clusters).to(device)
+                return GivenTables(config.num_states, self.num_words, seed=seed).to(device)
+            return build_model(config, self.num_words, clusters=clusters, seed=seed).to(device)
 
     def plan(self, device: torch.device, precision: Precision) -> Plan:
         """What a step costs, in the order that is asked for, or the cheapest."""

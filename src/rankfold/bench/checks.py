@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,11 +24,11 @@ from rankfold.bench.step import (
     gradients,
     log_z,
     reference_gradients,
-    reference_value,
 )
 from rankfold.models.config import ModelConfig
 from rankfold.numerics.precision import Precision
 
+DRAWS = 5  # small models that are checked
 EXACT = 1e-10  # float64 against float64: the same sums in another order
 # log Z at the full size against float64, relative.
 FULL: dict[Precision, float] = {"float32": 1e-6, "tf32": 3e-5, "bf16": 1e-3}
@@ -36,8 +38,8 @@ SMALL: dict[Precision, float] = {"float32": 1e-5, "tf32": 1e-3, "bf16": 1e-2}
 # The whole gradient, by its length. A single parameter's may be a small difference of large numbers, of which low
 # precision leaves little; in float64 each one is checked.
 GRADIENT: dict[Precision, float] = {"float32": 1e-3, "tf32": 2e-2, "bf16": 1e-1}
-# At the full size against the reference in float32. That operands of products rounded to tf32 stay a third of these
-# limits away is held by `tests/bench/test_dropped.py`.
+# At the full size against the reference in float32. That operands of products rounded to tf32 leave errors below half
+# of these limits is held by `tests/bench/test_dropped.py`.
 REFERENCE: dict[Precision, float] = {"float32": 1e-5, "tf32": 1e-4, "bf16": 2e-3}
 REFERENCE_GRADIENT: dict[Precision, float] = {"float32": 1e-3, "tf32": 1e-1, "bf16": 2e-1}
 
@@ -68,27 +70,13 @@ def small_checks(case: Case, precision: Precision, device: torch.device) -> list
     batch = tiny.draw(device)
     lengths = torch.tensor([tiny.length, 2 if tiny.trees else 1, 3, 5][: tiny.batch], device=device)
     batch = batch._replace(lengths=lengths)
-    model = tiny.build(device)
-    truth_model = copy.deepcopy(model).double()
-    ours = gradients(truth_model, batch)
-    lower = gradients(model, batch, precision)
-    if case.has_reference:
-        truth, against = reference_gradients(truth_model, batch), "against the reference in float64"
-    else:
-        truth, against = ours, "against our code in float64"
-    where = f"at a small size, {against}"
-    exact = [
-        Check(f"log Z in float64 {where}", relative(ours.log_z, truth.log_z), EXACT),
-        Check(f"gradients in float64 {where}", gradient_error(ours, truth), EXACT),
-    ]
+    against = f"against {'the reference' if case.has_reference else 'our code'} in float64"
+    draws = [_errors(tiny.build(device, seed), batch, precision) for seed in range(DRAWS)]
+    found = over_draws(draws, precision, f"at a small size, {against}")
     if not case.has_reference:
         why = f"the reference is not written for {case.config.family}"
-        exact = [Check("log Z and gradients in float64 at a small size", None, EXACT, why)]
-    return [
-        *exact,
-        Check(f"log Z in {precision} {where}", relative(lower.log_z, truth.log_z), SMALL[precision]),
-        Check(f"gradients in {precision} {where}", gradient_distance(lower, truth), GRADIENT[precision]),
-    ]
+        found[:2] = [Check("log Z and gradients in float64 at a small size", None, EXACT, why)]
+    return found
 
 
 def dropout_checks(case: Case, precision: Precision, device: torch.device) -> list[Check]:
@@ -96,23 +84,57 @@ def dropout_checks(case: Case, precision: Precision, device: torch.device) -> li
     if not case.dropout or not isinstance(case.config, ModelConfig):
         return []
     tiny = small(case, dropout=True)
-    model, batch = tiny.build(device), tiny.draw(device)
-    truth_model = copy.deepcopy(model).double()
-    ours = gradients(truth_model, batch, generator=_seeded(device))
-    truth = reference_gradients(truth_model, batch, gone=dropped(truth_model, SEED, "float32"))
-    lower = gradients(model, batch, precision, _seeded(device))
-    same = reference_gradients(truth_model, batch, gone=dropped(model, SEED, precision))
-    where = "with dropout at a small size, against the reference in float64"
+    batch = tiny.draw(device)
+    draws = [_errors(tiny.build(device, seed), batch, precision, SEED + seed) for seed in range(DRAWS)]
+    return over_draws(draws, precision, "with dropout at a small size, against the reference in float64")
+
+
+def _errors(model: Any, batch: AnyBatch, precision: Precision, seed: int | None = None) -> tuple[float, ...]:
+    """Of log Z and of gradients, in float64 and in the precision asked for; with the dropout of a seed, or without."""
+    exact = copy.deepcopy(model).double()
+    ours = gradients(exact, batch, "float32", _seeded(batch, seed))
+    lower = gradients(model, batch, precision, _seeded(batch, seed))
+    truth = same = ours
+    if model.config.family != "cpcfg":
+        truth = same = reference_gradients(exact, batch, gone=None if seed is None else dropped(exact, seed, "float32"))
+    if seed is not None:  # which logits are left out is a matter of their precision, too
+        same = reference_gradients(exact, batch, gone=dropped(model, seed, precision))
+    return (
+        relative(ours.log_z, truth.log_z),
+        gradient_error(ours, truth),
+        relative(lower.log_z, same.log_z),
+        gradient_distance(lower, same),
+    )
+
+
+def over_draws(draws: list[tuple[float, ...]], precision: Precision, where: str) -> list[Check]:
+    """The checks of several small models: their largest errors; below float32 their middle ones.
+
+    There one ReLU whose input is rounded to the other side of 0 changes the gradient of a tiny model by more than
+    all other rounding: in few draws, where a wrong step is wrong in most.
+    """
+    exact_log_z, exact, log_z, gradient = zip(*draws, strict=True)
+    usual = _largest if precision == "float32" else _middle
     return [
-        Check(f"log Z in float64 {where}", relative(ours.log_z, truth.log_z), EXACT),
-        Check(f"gradients in float64 {where}", gradient_error(ours, truth), EXACT),
-        Check(f"log Z in {precision} {where}", relative(lower.log_z, same.log_z), SMALL[precision]),
-        Check(f"gradients in {precision} {where}", gradient_distance(lower, same), GRADIENT[precision]),
+        Check(f"log Z in float64 {where}", _largest(exact_log_z), EXACT),
+        Check(f"gradients in float64 {where}", _largest(exact), EXACT),
+        Check(f"log Z in {precision} {where}", usual(log_z), SMALL[precision]),
+        Check(f"gradients in {precision} {where}", usual(gradient), GRADIENT[precision]),
     ]
 
 
-def _seeded(device: torch.device) -> torch.Generator:
-    return torch.Generator(device=device).manual_seed(SEED)
+def _largest(errors: Sequence[float]) -> float:
+    return max(errors, key=_nan_last)
+
+
+def _middle(errors: Sequence[float]) -> float:
+    """The median; NaN where one is."""
+    return math.nan if any(map(math.isnan, errors)) else statistics.median(errors)
+
+
+def _seeded(batch: AnyBatch, seed: int | None) -> torch.Generator | None:
+    """What a step draws its dropout from, if it has any."""
+    return None if seed is None else torch.Generator(device=batch.lengths.device).manual_seed(seed)
 
 
 def full_check(model: Any, batch: AnyBatch, precision: Precision, peak_bytes: int) -> Check:
@@ -142,35 +164,31 @@ def full_check(model: Any, batch: AnyBatch, precision: Precision, peak_bytes: in
 
 def reference_checks(model: Any, batch: AnyBatch, precision: Precision, reference: Gradients) -> list[Check]:
     """log Z and gradients at the full size, without dropout, against the plain code, which shares no sum with ours."""
-    found = gradients(model, batch, precision)
-    return [
-        Check(
-            f"log Z in {precision} at this size, against the reference",
-            relative(found.log_z, reference.log_z),
-            REFERENCE[precision],
-        ),
-        Check(
-            f"gradients in {precision} at this size, against the reference",
-            gradient_distance(found, reference),
-            REFERENCE_GRADIENT[precision],
-        ),
-    ]
+    return _held(gradients(model, batch, precision), reference, precision, "")
 
 
-def reference_dropout_check(model: Any, batch: AnyBatch, precision: Precision) -> Check:
-    """log Z of a step with dropout at the full size, against the plain code that leaves out the same."""
-    what = f"log Z with dropout in {precision} at this size, against the reference"
-    device = batch.lengths.device
+def reference_dropout_checks(model: Any, batch: AnyBatch, precision: Precision) -> list[Check]:
+    """The same of a step with dropout, against the plain code that leaves out the same."""
+    found = gradients(model, batch, precision, _seeded(batch, SEED))
     try:
-        with torch.no_grad():
-            found = log_z(model, batch, precision, _seeded(device))
-            truth = reference_value(model, batch, "float32", dropped(model, SEED, precision))
+        truth = reference_gradients(model, batch, gone=dropped(model, SEED, precision))
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        release(device)
-        return Check(what, None, REFERENCE[precision], "the reference does not fit into memory with its masks")
-    return Check(what, relative(found, truth), REFERENCE[precision])
+        truth = None
+    release(batch.lengths.device)
+    if truth is None:
+        what = f"log Z and gradients with dropout in {precision} at this size"
+        return [Check(what, None, REFERENCE[precision], "the reference does not fit into memory with its masks")]
+    return _held(found, truth, precision, "with dropout ")
+
+
+def _held(found: Gradients, reference: Gradients, precision: Precision, how: str) -> list[Check]:
+    where = f"{how}in {precision} at this size, against the reference"
+    return [
+        Check(f"log Z {where}", relative(found.log_z, reference.log_z), REFERENCE[precision]),
+        Check(f"gradients {where}", gradient_distance(found, reference), REFERENCE_GRADIENT[precision]),
+    ]
 
 
 def order_check(found: Tensor, other: Tensor, orders: str, precision: Precision) -> Check:  # "b", "b"
@@ -208,7 +226,7 @@ def gradient_error(found: Gradients, truth: Gradients) -> float:
     for one, other in zip(found.parameters, truth.parameters, strict=True):
         size = max(float(other.abs().max()), 1e-2 * scale)
         errors.append(float((one.double() - other.double()).abs().max()) / size)
-    return max(errors, key=_nan_last)
+    return _largest(errors)
 
 
 def gradient_distance(found: Gradients, truth: Gradients) -> float:

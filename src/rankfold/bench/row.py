@@ -22,7 +22,7 @@ from rankfold.bench.checks import (
     full_check,
     order_check,
     reference_checks,
-    reference_dropout_check,
+    reference_dropout_checks,
     small_checks,
 )
 from rankfold.bench.memory import out_of_memory, release, too_large
@@ -179,7 +179,7 @@ def _hold_to(entry: Entry, reference: Gradients) -> None:
     """The full size against the plain code; with its dropout, too, where it has any."""
     entry.checks.add(*reference_checks(entry.model, entry.batch, entry.precision, reference))
     if entry.case.dropout and isinstance(entry.case.config, ModelConfig):
-        entry.checks.add(reference_dropout_check(entry.model, entry.batch, entry.precision))
+        entry.checks.add(*reference_dropout_checks(entry.model, entry.batch, entry.precision))
 
 
 def _same_log_z(entries: Sequence[Entry]) -> None:

@@ -58,24 +58,18 @@ def _potentials(model: Any, batch: AnyBatch, generator: torch.Generator | None) 
 def reference_gradients(
     model: Any, batch: AnyBatch, precision: Precision = "float32", gone: Mapping[str, Tensor] | None = None
 ) -> Gradients:
-    """A step of the plain code with the same parameters; its products are as exact as our parameters' are."""
-    value = reference_value(model, batch, precision, gone)
+    """A step of the plain code with the same parameters; its products are as exact as our parameters' are.
+
+    Without what is `gone` (`bench/dropped.py`).
+    """
+    plain: Any = reference_log_z
+    if isinstance(model.config, GrammarConfig):
+        plain = reference_tree_log_z
+    elif isinstance(model.config, FrameConfig):
+        plain = reference_frame_log_z
     with matmul_precision(parameter_precision(precision), batch.lengths.device):
+        value = plain({**tensors(model), **(gone or {})}, model.config, batch)
         return Gradients(value.detach(), torch.autograd.grad(value.sum(), list(model.parameters())))
-
-
-def reference_value(
-    model: Any, batch: AnyBatch, precision: Precision = "float32", gone: Mapping[str, Tensor] | None = None
-) -> Tensor:  # "b"
-    """Its forward pass; without what is `gone` (`bench/dropped.py`)."""
-    with matmul_precision(parameter_precision(precision), batch.lengths.device):
-        plain: Any = reference_log_z
-        if isinstance(model.config, GrammarConfig):
-            plain = reference_tree_log_z
-        elif isinstance(model.config, FrameConfig):
-            plain = reference_frame_log_z
-        out: Tensor = plain({**tensors(model), **(gone or {})}, model.config, batch)
-        return out
 
 
 class Step(NamedTuple):
