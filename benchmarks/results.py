@@ -2,7 +2,7 @@
 
 Every table stands between two marks of `hmm-language-models.md`; what is outside them is left alone. So it is in
 `grammars.md` and `music.md`, which `grammars.py` and `music.py` write; `steps.py` and `sweeps.py` write the tables of
-gradient steps, `ablations.py` those of single settings.
+gradient steps, `ablations.py` those of single settings, `precisions.py` those of `train.precision`.
 Read next: `runs.py`, which reads a run; `published.toml`, papers' figures.
 """
 
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import ablations, grammars, music, steps, sweeps
+from benchmarks import ablations, grammars, music, precisions, steps, sweeps
 from benchmarks.runs import Row, Run, belongs, ending, footnote, published, read_runs
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         num_music = music.write(given.folder, found)
         steps.write(given.folder, [PAGE, grammars.PAGE, music.PAGE])
         ablations.write(given.folder, [PAGE])
+        precisions.write(given.folder, [PAGE])
         sweeps.write(given.folder, [PAGE], pictures=not given.no_picture)
     except DataError as error:
         print(f"benchmarks.results: {error}", file=sys.stderr)

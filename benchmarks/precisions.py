@@ -1,0 +1,87 @@
+"""Whether training in lower precision follows training in float32: runs that differ in `train.precision` alone.
+
+The part of a page named NAME compares the run `NAME-float32` with all whose recipes say the same but for that, in the
+folder and in its `ablations-NAME`. Read next: `runs.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks import marks
+from benchmarks.runs import Run, changes, read_runs
+from rankfold.errors import DataError
+
+STRETCH = 1000  # updates over which the training perplexity is taken
+HEAD = (
+    "`train.precision`",
+    "valid",
+    "against float32",
+    f"train, every {STRETCH:,} updates: at most",
+    "single evaluations: at most",
+    "run",
+)
+
+
+def write(folder: Path, pages: Iterable[str]) -> int:
+    """Replace what stands between the marks of the pages; how many tables there were."""
+    return marks.replace(folder, pages, "precisions", body)
+
+
+def body(folder: Path, name: str) -> str:
+    """The table, float32 first."""
+    own = {run.name: run for run in read_runs(folder)}
+    base = own.get(f"{name}-float32")
+    if base is None:
+        raise DataError(f"{folder}: has no run {name}-float32, with which others could be compared.")
+    beside = folder / f"ablations-{name}"
+    links = {beside.name + "/": read_runs(beside) if beside.is_dir() else [], "": own.values()}
+    lines = [_line(run, base, where) for where, runs in links.items() for run in runs if _alike(run, base)]
+    return marks.table(HEAD, [_line(base, base, ""), *lines], left=1)
+
+
+def _alike(run: Run, base: Run) -> bool:
+    if run.recipe != base.recipe:
+        return False
+    return [setting.partition("=")[0] for setting in changes(base.config, run.config)] == ["train.precision"]
+
+
+def _line(run: Run, base: Run, where: str) -> list[str]:
+    if run.valid is None or base.valid is None:
+        raise DataError(f"{run.name}, {base.name}: both need an evaluation to be compared.")
+    link = f"[{run.name}]({where}{run.name}/metrics.jsonl)"
+    compared = (
+        ["-"] * 3
+        if run is base
+        else [
+            f"{100 * (run.valid / base.valid - 1):+.2f}%",
+            _apart(_stretches(run), _stretches(base)),
+            _apart(_evaluations(run), _evaluations(base)),
+        ]
+    )
+    return [f"`{run.config.train.precision}`", f"{run.valid:.1f}", *compared, link]
+
+
+def _evaluations(run: Run) -> dict[int, float]:
+    return {r["update"]: r["valid_perplexity"] for r in run.records if "valid_perplexity" in r}
+
+
+def _stretches(run: Run) -> dict[int, float]:
+    """The training perplexity of every whole stretch: the mean of its records' logarithms."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for record in run.records:
+        if "train_perplexity" in record:
+            found[(record["update"] - 1) // STRETCH].append(math.log(record["train_perplexity"]))
+    whole = STRETCH // run.config.train.log_every
+    return {at: math.exp(sum(logs) / whole) for at, logs in found.items() if len(logs) == whole}
+
+
+def _apart(found: dict[int, float], base: dict[int, float]) -> str:
+    """How far the two are apart at most, and of how many."""
+    both = sorted(found.keys() & base.keys())
+    if not both:
+        return "-"
+    return f"{100 * max(abs(found[at] / base[at] - 1) for at in both):.2f}% of {len(both)}"

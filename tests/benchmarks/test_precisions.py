@@ -1,0 +1,46 @@
+"""Runs that differ in their precision alone, beside the one in float32."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import precisions
+from rankfold.errors import DataError
+from tests.benchmarks.test_results import add_run
+
+RECIPE = "lhmm-4096-1024-ptb"  # logs every 200 updates
+
+
+def records(first: float, valid: float) -> list[dict[str, Any]]:
+    logged = [
+        {"update": update, "train_perplexity": first if update == 200 else 200.0, "seconds": 1.0}
+        for update in range(200, 1400, 200)
+    ]
+    return [*logged, {"update": 1200, "valid_perplexity": valid, "seconds": 2.0}]
+
+
+def test_runs_are_compared_with_float32(tmp_path: Path) -> None:
+    beside = tmp_path / f"ablations-{RECIPE}"
+    beside.mkdir()
+    add_run(tmp_path, f"{RECIPE}-float32", RECIPE, records(200.0, 150.0), sets=["train.precision=float32"])
+    add_run(tmp_path, f"{RECIPE}-bf16", RECIPE, records(210.0, 151.5), sets=["train.precision=bf16", "train.memory=9"])
+    add_run(beside, f"{RECIPE}-base", RECIPE, records(200.0, 149.7))
+    add_run(beside, f"{RECIPE}-other", RECIPE, records(1.0, 1.0), sets=["train.lr=1"])
+    add_run(tmp_path, "rankpcfg-gum-float32", "rankpcfg-gum", records(1.0, 1.0))
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- precisions {RECIPE} --><!-- end of precisions -->")
+    assert precisions.write(tmp_path, ["page.md"]) == 1
+    lines = [line for line in page.read_text().splitlines() if line.startswith("| `")][1:]
+    assert lines == [
+        f"| `float32` | 150.0 | - | - | - | [{RECIPE}-float32]({RECIPE}-float32/metrics.jsonl) |",
+        "| `tf32` | 149.7 | -0.20% | 0.00% of 1 | 0.20% of 1 "
+        f"| [{RECIPE}-base](ablations-{RECIPE}/{RECIPE}-base/metrics.jsonl) |",
+        # One of five records of the stretch is 5% apart; the sixth has no whole stretch.
+        f"| `bf16` | 151.5 | +1.00% | 0.98% of 1 | 1.00% of 1 | [{RECIPE}-bf16]({RECIPE}-bf16/metrics.jsonl) |",
+    ]
+
+
+def test_without_float32_nothing_can_be_compared(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no run lhmm-float32"):
+        precisions.body(tmp_path, "lhmm")
