@@ -20,8 +20,9 @@ HEAD = (
     "`train.precision`",
     "valid",
     "against float32",
-    f"train, every {STRETCH:,} updates: at most",
-    "single evaluations: at most",
+    f"train, by {STRETCH:,} updates",
+    "train, by record",
+    "single evaluations",
     "run",
 )
 
@@ -54,34 +55,33 @@ def _line(run: Run, base: Run, where: str) -> list[str]:
         raise DataError(f"{run.name}, {base.name}: both need an evaluation to be compared.")
     link = f"[{run.name}]({where}{run.name}/metrics.jsonl)"
     compared = (
-        ["-"] * 3
+        ["-"] * 4
         if run is base
         else [
             f"{100 * (run.valid / base.valid - 1):+.2f}%",
             _apart(_stretches(run), _stretches(base)),
-            _apart(_evaluations(run), _evaluations(base)),
+            *(_apart(_all(run, key), _all(base, key)) for key in ("train_perplexity", "valid_perplexity")),
         ]
     )
     return [f"`{run.config.train.precision}`", f"{run.valid:.1f}", *compared, link]
 
 
-def _evaluations(run: Run) -> dict[int, float]:
-    return {r["update"]: r["valid_perplexity"] for r in run.records if "valid_perplexity" in r}
+def _all(run: Run, key: str) -> dict[int, float]:
+    return {record["update"]: record[key] for record in run.records if key in record}
 
 
 def _stretches(run: Run) -> dict[int, float]:
     """The training perplexity of every whole stretch: the mean of its records' logarithms."""
     found: dict[int, list[float]] = defaultdict(list)
-    for record in run.records:
-        if "train_perplexity" in record:
-            found[(record["update"] - 1) // STRETCH].append(math.log(record["train_perplexity"]))
+    for update, perplexity in _all(run, "train_perplexity").items():
+        found[(update - 1) // STRETCH].append(math.log(perplexity))
     whole = STRETCH // run.config.train.log_every
     return {at: math.exp(sum(logs) / whole) for at, logs in found.items() if len(logs) == whole}
 
 
 def _apart(found: dict[int, float], base: dict[int, float]) -> str:
-    """How far the two are apart at most, and of how many."""
-    both = sorted(found.keys() & base.keys())
-    if not both:
+    """How far the two are apart at most, and how often by over 1%."""
+    apart = [abs(found[at] / base[at] - 1) for at in sorted(found.keys() & base.keys())]
+    if not apart:
         return "-"
-    return f"{100 * max(abs(found[at] / base[at] - 1) for at in both):.2f}% of {len(both)}"
+    return f"at most {100 * max(apart):.2f}%, {sum(x > 0.01 for x in apart)} of {len(apart)} over 1%"

@@ -26,6 +26,7 @@ from rankfold.bench.step import SEED, Gradients, gradients, reference_gradients
 from rankfold.bench.timed import Settings
 from rankfold.models import ModelConfig
 from rankfold.models.hmm import HMM
+from rankfold.params import rank_factors
 
 CPU = torch.device("cpu")
 CEILINGS = Ceilings(1e10, {"float32": 1e10, "tf32": 1e10, "bf16": 1e10})
@@ -61,9 +62,9 @@ def test_honest_dropout_passes(case: Case, precision: Any) -> None:
     found = dropout_checks(case, precision, CPU)
     assert len(found) == 4
     assert [check.text() for check in found if not check.passed] == []
-    found = reference_dropout_checks(case.build(CPU), case.draw(CPU), precision)
+    found = reference_dropout_checks(case.build(CPU), case.draw(CPU), precision, case.dropout)
     assert [check.text() for check in found if not check.passed] == []
-    assert len(found) == 2
+    assert len(found) == 4
 
 
 def test_without_dropout_there_is_nothing_to_check() -> None:
@@ -95,7 +96,7 @@ def test_gradients_that_are_wrong_at_the_full_size_alone_get_no_time(monkeypatch
         found = honest(model, *rest, **choices)
         if model.config.num_states == small(CASES[1]).config.num_states:  # type: ignore[union-attr]
             return found
-        return found._replace(parameters=tuple(x * 1.01 for x in found.parameters))
+        return found._replace(parameters=tuple(x * 1.005 for x in found.parameters))
 
     monkeypatch.setattr(checks, "gradients", biased)
     record = measure_row(CASES[1], "float32", Settings(CPU, CEILINGS, repeats=1))
@@ -114,7 +115,7 @@ def test_gradients_with_dropout_that_are_wrong_at_the_full_size_alone_get_no_tim
         found = honest(model, batch, precision, generator)
         if generator is None or model.config.num_states == small(CASES[3]).config.num_states:  # type: ignore[union-attr]
             return found
-        return found._replace(parameters=tuple(x * 1.01 for x in found.parameters))
+        return found._replace(parameters=tuple(x * 1.005 for x in found.parameters))
 
     monkeypatch.setattr(checks, "gradients", biased)
     record = measure_row(CASES[3], "float32", Settings(CPU, CEILINGS, repeats=1))
@@ -127,7 +128,52 @@ def test_gradients_with_dropout_that_are_wrong_at_the_full_size_alone_get_no_tim
 def test_honest_gradients_at_the_full_size_pass() -> None:
     model, batch = CASES[2].build(CPU), CASES[2].draw(CPU)
     found = reference_checks(model, batch, "float32", reference_gradients(model, batch))
-    assert [check.passed for check in found] == [True, True]
+    assert [check.passed for check in found] == [True, True, True]
+
+
+@pytest.mark.parametrize("family", ["hmm", "lhmm", "banded"])
+def test_a_transition_without_gradient_at_the_full_size_alone_gets_no_time(
+    family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = checks.gradients
+    config = ModelConfig(family=family, num_states=256, rank=32, dim=64)
+
+    def forgetful(model: Any, *rest: Any, **choices: Any) -> Gradients:
+        found = honest(model, *rest, **choices)
+        if model.config.num_states != 256:
+            return found
+        names = [name for name, _ in model.named_parameters()]
+        kept = (0 * x if "transition" in n else x for n, x in zip(names, found.parameters, strict=True))
+        return found._replace(parameters=tuple(kept))
+
+    monkeypatch.setattr(checks, "gradients", forgetful)
+    record = measure_row(Case(config, num_words=2000), "bf16", Settings(CPU, CEILINGS, repeats=1))
+    failed = [check["what"] for check in record["checks"] if not check["passed"]]
+    assert failed[-1] == "the worst parameter's gradient in bf16 at this size, against the reference"
+
+
+def test_a_step_that_drops_nothing_gets_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = rank_factors.linear_softmax
+    monkeypatch.setattr(rank_factors, "linear_softmax", lambda *given, **_: honest(*given[:2]))
+    config = ModelConfig(family="rank", num_states=128, rank=32, dim=16, logit_dropout=0.4)
+    record = measure_row(Case(config, num_words=200), "float32", Settings(CPU, CEILINGS, repeats=1))
+    assert record["step_ms"] is None
+    failed = [check for check in record["checks"] if not check["passed"]]
+    assert [check["what"] for check in failed] == ["share left out by dropout"]
+    assert failed[0]["error"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.config.family)
+def test_sequences_of_one_word_are_measured(case: Case) -> None:
+    record = measure_row(case._replace(length=1), "float32", Settings(CPU, CEILINGS, repeats=1))
+    assert record["passed"] is True
+    assert record["step_ms"] is not None
+
+
+def test_what_is_not_checked_for_want_of_the_reference_is_said() -> None:
+    record = measure_row(CASES[1], "float32", Settings(CPU, CEILINGS, repeats=1, reference=False))
+    left_out = [check["text"] for check in record["checks"] if check["error"] is None]
+    assert left_out == ["log Z and gradients at this size, against the reference: left out, it was not asked for"]
 
 
 PRODUCTS = {f"aten::{name}" for name in ("mm", "bmm", "addmm", "baddbmm", "_addmm_activation")}

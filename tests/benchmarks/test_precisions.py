@@ -24,7 +24,7 @@ def test_runs_are_compared_with_float32(tmp_path: Path) -> None:
     beside = tmp_path / f"ablations-{RECIPE}"
     beside.mkdir()
     add_run(tmp_path, f"{RECIPE}-float32", RECIPE, records(200.0, 150.0), sets=["train.precision=float32"])
-    add_run(tmp_path, f"{RECIPE}-bf16", RECIPE, records(210.0, 151.5), sets=["train.precision=bf16", "train.memory=9"])
+    add_run(tmp_path, f"{RECIPE}-bf16", RECIPE, records(210.0, 153.0), sets=["train.precision=bf16", "train.memory=9"])
     add_run(beside, f"{RECIPE}-base", RECIPE, records(200.0, 149.7))
     add_run(beside, f"{RECIPE}-other", RECIPE, records(1.0, 1.0), sets=["train.lr=1"])
     add_run(tmp_path, "rankpcfg-gum-float32", "rankpcfg-gum", records(1.0, 1.0))
@@ -33,11 +33,13 @@ def test_runs_are_compared_with_float32(tmp_path: Path) -> None:
     assert precisions.write(tmp_path, ["page.md"]) == 1
     lines = [line for line in page.read_text().splitlines() if line.startswith("| `")][1:]
     assert lines == [
-        f"| `float32` | 150.0 | - | - | - | [{RECIPE}-float32]({RECIPE}-float32/metrics.jsonl) |",
-        "| `tf32` | 149.7 | -0.20% | 0.00% of 1 | 0.20% of 1 "
+        f"| `float32` | 150.0 | - | - | - | - | [{RECIPE}-float32]({RECIPE}-float32/metrics.jsonl) |",
+        "| `tf32` | 149.7 | -0.20% | at most 0.00%, 0 of 1 over 1% | at most 0.00%, 0 of 6 over 1% "
+        "| at most 0.20%, 0 of 1 over 1% "
         f"| [{RECIPE}-base](ablations-{RECIPE}/{RECIPE}-base/metrics.jsonl) |",
         # One of five records of the stretch is 5% apart; the sixth has no whole stretch.
-        f"| `bf16` | 151.5 | +1.00% | 0.98% of 1 | 1.00% of 1 | [{RECIPE}-bf16]({RECIPE}-bf16/metrics.jsonl) |",
+        "| `bf16` | 153.0 | +2.00% | at most 0.98%, 0 of 1 over 1% | at most 5.00%, 1 of 6 over 1% "
+        f"| at most 2.00%, 1 of 1 over 1% | [{RECIPE}-bf16]({RECIPE}-bf16/metrics.jsonl) |",
     ]
 
 

@@ -70,7 +70,7 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 < row[key]["low"] <= row[key]["median"] <= row[key]["high"]
     assert all(row[key] > 0 for key in ("ratio", "error", "floor_ms", "share", "estimate_ms", "estimate_mib"))
     assert all(set(check) == {"what", "error", "allowed", "why", "passed", "text"} for check in row["checks"])
-    assert len(row["checks"]) == 12
+    assert len(row["checks"]) == 16
 
 
 @pytest.mark.parametrize("form", ["", "--json"])

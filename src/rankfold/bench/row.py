@@ -24,6 +24,7 @@ from rankfold.bench.checks import (
     reference_checks,
     reference_dropout_checks,
     small_checks,
+    without_reference,
 )
 from rankfold.bench.memory import out_of_memory, release, too_large
 from rankfold.bench.plain import Plain, try_plain
@@ -147,7 +148,7 @@ def _measure(entries: list[Entry], settings: Settings) -> None:
     _same_log_z(entries)
     if not entries:
         return
-    plain = Plain(why="not asked for")
+    plain = Plain(why="was not asked for")
     if settings.reference:
         settings.say(f"{case.name}, {precision}: reference")
         rate = settings.ceilings.multiply_adds_per_second[precision]
@@ -155,6 +156,9 @@ def _measure(entries: list[Entry], settings: Settings) -> None:
     if plain.found is not None:
         entries = _each(entries, partial(_hold_to, reference=plain.found))
         plain = plain._replace(found=None)  # gradients as large as the model
+    else:
+        for entry in entries:
+            entry.checks.add(without_reference(precision, plain.why))
     timed: dict[str, Timed] = {}
 
     def alone(entry: Entry) -> None:
@@ -179,7 +183,7 @@ def _hold_to(entry: Entry, reference: Gradients) -> None:
     """The full size against the plain code; with its dropout, too, where it has any."""
     entry.checks.add(*reference_checks(entry.model, entry.batch, entry.precision, reference))
     if entry.case.dropout and isinstance(entry.case.config, ModelConfig):
-        entry.checks.add(*reference_dropout_checks(entry.model, entry.batch, entry.precision))
+        entry.checks.add(*reference_dropout_checks(entry.model, entry.batch, entry.precision, entry.case.dropout))
 
 
 def _same_log_z(entries: Sequence[Entry]) -> None:

@@ -5,7 +5,7 @@ Read next: `training/graphs.py`, which captures the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,7 +45,12 @@ def gradients(
     """A step of our code."""
     with matmul_precision(parameter_precision(precision), batch.lengths.device):
         value = model.log_z(_potentials(model, batch, generator), precision=precision)
-        return Gradients(value.detach(), torch.autograd.grad(value.sum(), list(model.parameters())))
+        return Gradients(value.detach(), _gradients(value, list(model.parameters())))
+
+
+def _gradients(value: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """0 where the value does not depend on an input: a sequence of one word has no transition."""
+    return torch.autograd.grad(value.sum(), inputs, allow_unused=True, materialize_grads=True)
 
 
 def _potentials(model: Any, batch: AnyBatch, generator: torch.Generator | None) -> Any:
@@ -69,7 +74,7 @@ def reference_gradients(
         plain = reference_frame_log_z
     with matmul_precision(parameter_precision(precision), batch.lengths.device):
         value = plain({**tensors(model), **(gone or {})}, model.config, batch)
-        return Gradients(value.detach(), torch.autograd.grad(value.sum(), list(model.parameters())))
+        return Gradients(value.detach(), _gradients(value, list(model.parameters())))
 
 
 class Step(NamedTuple):
@@ -140,4 +145,4 @@ class Recursion(NamedTuple):
         """log Z and its gradients in the potentials."""
         with matmul_precision(parameter_precision(self.precision), self.inputs[0].device):
             value = self.model.log_z(self.potentials, precision=self.precision)
-            return Gradients(value.detach(), torch.autograd.grad(value.sum(), self.inputs))
+            return Gradients(value.detach(), _gradients(value, self.inputs))

@@ -132,8 +132,8 @@ def _remarks(rows: Sequence[dict[str, Any]]) -> list[str]:
         lines += [f"{where}: {check['text']}" for check in row["checks"] if check["error"] is None]
         if row["note"]:
             lines.append(f"{where}: not run, {row['note']}")
-        elif row["reference_note"] and row["reference_note"] != "not asked for":
-            lines.append(f"{where}: the reference is left out, it {row['reference_note']}")
+        elif row["reference_note"] and all(check["error"] is not None for check in row["checks"]):
+            lines.append(f"{where}: the reference is left out of the times, it {row['reference_note']}")
         if row["against"]:
             lines.append(_compared(row))
         if row["ratio"] is not None and row["same_step_ms"] != row["step_ms"]:
@@ -141,6 +141,7 @@ def _remarks(rows: Sequence[dict[str, Any]]) -> list[str]:
                 f"{where}: the reference is timed without dropout and compared with our step without it, "
                 f"{_ms(row['same_step_ms'])} ms"
             )
+    lines = list(dict.fromkeys(lines))  # of a sweep once
     if any(not row["passed"] for row in rows):
         lines.append("No time is reported for a result that is wrong.")
     return lines

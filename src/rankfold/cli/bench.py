@@ -100,7 +100,11 @@ def add_to(commands: Any) -> None:
         help="one or more (default: float32 on a CPU; tf32 on CUDA, for the published sizes all three)",
     )
     parser.add_argument("--repeats", type=int, default=15, help="times of each step (default: 15)")
-    parser.add_argument("--no-reference", action="store_true", help="leave the plain code out of the times")
+    parser.add_argument(
+        "--no-reference",
+        action="store_true",
+        help="leave the plain code out of the times, and of what is checked at the full size",
+    )
     add_options(parser)
     parser.set_defaults(run=run)
 
