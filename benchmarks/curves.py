@@ -1,16 +1,20 @@
-"""The picture of results: validation perplexity against minutes of training, one line a run.
+"""The picture of results: validation perplexity of Penn Treebank against minutes of training, one line a run.
 
 Read next: `runs.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.runs import Run
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CORPUS = "ptb"
 # Colours that stay apart for colour-blind readers (Okabe and Ito), then the same with dashes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 DASHES = ("-", "--", ":", "-.")
@@ -18,23 +22,34 @@ CEILING = 2.0  # of the best perplexity of all: what lies above, the start of ev
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
-    """Write the picture; runs without an evaluation are left out."""
+    """Write the picture, if there is anything to draw."""
+    found = figure(runs)
+    if found is not None:
+        found.savefig(path, dpi=100)
+
+
+def figure(runs: Sequence[Run]) -> Figure | None:
+    """The curves of Penn Treebank's runs, names beside the axes; None if none is evaluated yet.
+
+    Perplexities of two texts do not compare: other texts' runs are left out.
+    """
+    drawn = [run for run in runs if run.corpus == CORPUS and run.curve]
+    if not drawn:
+        return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    drawn = [run for run in runs if run.curve]
+    made = Figure(figsize=(11, 5), layout="constrained")
+    FigureCanvasAgg(made)
+    axes = made.subplots()
     for i, run in enumerate(drawn):
         colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
         label = run.name if run.finished else f"{run.name} (unfinished)"
         axes.plot(*zip(*run.curve, strict=True), color=colour, linestyle=dash, linewidth=1.4, label=label)
-    best = min((run.valid for run in drawn if run.valid is not None), default=math.nan)
-    if math.isfinite(best):
-        axes.set_ylim(best / 1.05, CEILING * best)
-        axes.legend(frameon=False, fontsize=7, ncols=1 + len(drawn) // 16, loc="upper right")
-    axes.set(xlabel="minutes of training, evaluations included", ylabel="validation perplexity")
+    best = min(value for run in drawn for _, value in run.curve)
+    axes.set_ylim(best / 1.05, CEILING * best)
+    made.legend(frameon=False, fontsize=8, handlelength=3, loc="outside right upper")
+    axes.set(xlabel="minutes of training, evaluations included", ylabel="validation perplexity, Penn Treebank")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    figure.savefig(path, dpi=100)
+    return made

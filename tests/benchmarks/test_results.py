@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import results, runs
+from benchmarks import curves, results, runs
 from rankfold.errors import DataError
 from rankfold.settings import to_toml
 from rankfold.training.recipes import load_recipe, recipe_names
@@ -74,6 +74,28 @@ def test_a_finished_run(folder: Path) -> None:
     assert "`rankfold train --recipe lhmm-4096-1024-ptb --data ptb --out run`" in page
     assert (folder / results.PICTURE).read_bytes().startswith(b"\x89PNG")
     assert (folder / results.PICTURE).stat().st_size < 100_000
+
+
+def test_the_picture_is_of_one_text_with_names_beside_it(folder: Path) -> None:
+    for name, recipe in (("lhmm-4096-1024-wt2", "lhmm-4096-1024-wt2"), ("mine", "small-lhmm")):
+        add_run(folder, name, recipe, FINISHED)
+    assert results.main([str(folder)]) == 0
+    assert not (folder / results.PICTURE).exists()
+    names = [f"lhmm-4096-1024-ptb-{seed}" for seed in range(10, 26)]
+    for name in names:
+        add_run(folder, name, "lhmm-4096-1024-ptb", FINISHED if name == names[0] else FINISHED[:3])
+    add_run(folder, "hmm-4096-ptb", "hmm-4096-ptb", FINISHED[1:2])  # not evaluated yet
+    assert results.main([str(folder)]) == 0
+    assert (folder / results.PICTURE).exists()
+    figure = curves.figure(runs.read_runs(folder))
+    assert figure is not None
+    figure.draw_without_rendering()
+    (axes,), (legend,) = figure.axes, figure.legends
+    shown = [names[0], *(f"{name} (unfinished)" for name in names[1:])]
+    assert [line.get_label() for line in axes.lines] == [text.get_text() for text in legend.get_texts()] == shown
+    box, whole = legend.get_window_extent(), figure.bbox
+    assert axes.get_window_extent().x1 <= box.x0 < box.x1 <= whole.x1
+    assert whole.y0 <= box.y0 < box.y1 <= whole.y1
 
 
 def test_what_is_outside_the_marks_stays(folder: Path) -> None:

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rankfold import cli
 from rankfold.cli import explain
+from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
 from rankfold.models import ModelConfig, build_model
+from rankfold.models.base import WordModel
 from rankfold.models.config import Family
 from rankfold.models.pretrained import load_model
+from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from tests.cli.test_language_models import FAMILIES, as_json, said, save_model, write_recipe
 
 
@@ -37,6 +41,34 @@ def test_the_plan_that_is_asked_for_is_the_chosen_one(tmp_path: Path, capsys: py
     for plan in ("rank", "state"):
         found = as_json(capsys, "explain", recipe, "--set", f"model.plan={plan}")
         assert [way["order"] for way in found["plans"] if way["chosen"]] == [plan]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "batch", "length"),
+    [
+        ("rank-16384-4096-ptb", 16, 32),
+        ("rank-4096-4096-ptb", 1, 64),
+        ("rank-8192-4096-ptb", 32, 32),
+        ("rank-16384-2048-ptb", 16, 32),
+        ("rankpcfg-900-1800-ptb", 8, 8),
+        ("rankpcfg-4500-9000-ptb", 16, 40),
+        ("tnpcfg-250-500-ptb", 4, 40),
+    ],
+)
+def test_the_starred_order_is_the_one_the_model_takes(
+    recipe: str, batch: int, length: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step in bf16 makes its potentials in TF32: there the first, others too, would choose differently in bf16."""
+    model, arguments = explain.find_model(recipe), ("explain", recipe, "--batch", batch, "--length", length)
+    assert isinstance(model, WordModel)
+    modes: tuple[Precision, ...] = ("float32", "tf32", "bf16")
+    for precision in modes:
+        asked = (*arguments, "--device", "cuda", "--precision", precision)
+        with FakeTensorMode(), matmul_precision(parameter_precision(precision), torch.device("cuda")):  # needs no GPU
+            words = torch.zeros(batch, length, dtype=torch.int64, device="cuda")
+            own = model.cheapest("auto", Batch(words, torch.full((batch,), length, device="cuda")))
+        assert [way["order"] for way in as_json(capsys, *asked)["plans"] if way["chosen"]] == [own]
+        assert f"\n* {own} " in said(capsys, *asked)
 
 
 def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,12 +191,28 @@ def test_a_text_that_breaks_a_rule(
     assert "train.txt" in error
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_a_refused_run_leaves_nothing(
+    before: bool, recipe: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "first"
+    if before:
+        run.mkdir(parents=True)
+    sets = ["--set", "train.memory=1e-6"]
+    assert cli.main(["train", "--recipe", str(recipe), "--data", str(data), "--out", str(run), *sets]) == 2
+    assert "cannot be trained" in capsys.readouterr().err
+    assert run.exists() == before
+    assert not before or os.listdir(run) == []
+    assert (tmp_path / "runs").exists() == before
+
+
 def test_a_folder_that_is_taken(recipe: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     arguments = ["train", "--recipe", str(recipe), "--data", str(data), "--out", str(run)]
     with RunDir.create(run):
         assert cli.main(arguments) == 2
     assert f"in use by pid {os.getpid()}" in capsys.readouterr().err
+    run.mkdir()
     (run / "recipe.toml").write_text("kept")
     assert cli.main(arguments) == 2
     assert "go on with --resume, or give another --out" in capsys.readouterr().err

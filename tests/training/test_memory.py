@@ -12,11 +12,13 @@ import pytest
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import build_model
+from rankfold.models.grammar_config import GrammarConfig
 from rankfold.training import memory, setup
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
 from rankfold.training.loop import train
 from rankfold.training.memory import GIB, Room, Text, available, fit, need, sized
+from rankfold.training.recipes import load_recipe
 from rankfold.training.setup import fitted
 from tests.training.runs import DROPOUT, FAMILIES, corpus_of, replaced, tiny, write_corpus
 
@@ -141,6 +143,18 @@ def test_what_a_recipe_allows() -> None:
     assert available("cpu", 2.5) == available("cuda", 2.5) == int(2.5 * GIB)
     found = available("cpu")
     assert found is None or 0 < found < 2**50
+
+
+@pytest.mark.parametrize(("rows", "length"), [(2, 16), (8, 8), (4, 24), (16, 40)])
+def test_a_grammar_is_planned_in_the_order_it_takes(rows: int, length: int) -> None:
+    """In bf16 that of TF32, which makes the potentials; at all but the last size bf16 alone would take another."""
+    sets = ["train.precision=bf16", "train.graphs=false", f"data.tokens={rows * length}"]
+    config = load_recipe("rankpcfg-900-1800-ptb", sets)
+    assert isinstance(config.model, GrammarConfig)
+    found = memory._tree_plans(config, config.model, Text(10_000, length, length), "cuda")
+    model = sized(config.model, 10_000)
+    taken = [model.plan(num, length, "cuda", "tf32").best.order for num in (rows, 1)]
+    assert [plan.order for plan in found] == taken
 
 
 def test_a_container_has_less_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,53 @@ def test_a_new_run_makes_its_folder(tmp_path: Path) -> None:
     with RunDir.create(tmp_path / "a" / "b") as run:
         assert run.path == tmp_path / "a" / "b"
         assert os.listdir(run.path) == ["lock"]
+        run.append({"step": 1})
+    (run.path / "metrics.jsonl").unlink()
     (run.path / "lock").write_text("pid 123456789 on a host with a long name, which left this when it ended\n")
     with RunDir.create(run.path):  # it holds no run yet
         assert (run.path / "lock").read_text() == f"pid {os.getpid()} on {platform.node()}\n"
+
+
+def test_a_run_that_never_began_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    RunDir.create(tmp_path / "own" / "a" / "b").close()
+    assert os.listdir(tmp_path / "own") == []
+    RunDir.create(tmp_path / "own").close()  # the folder was there before
+    assert os.listdir(tmp_path) == ["own"]
+    assert os.listdir(tmp_path / "own") == []
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "metrics.jsonl", "recipe.toml"])
+def test_what_is_beside_the_lock_stays(tmp_path: Path, name: str) -> None:
+    with RunDir.create(tmp_path / "run") as run:
+        (run.path / name).touch()
+    assert set(os.listdir(run.path)) == {"lock", name}
+
+
+def test_a_lock_of_another_stays(tmp_path: Path) -> None:
+    first = RunDir.create(tmp_path / "run")
+    (first.path / "lock").unlink()  # by hand, so that another got in
+    with RunDir.create(first.path) as second:
+        first.close()
+        assert os.listdir(second.path) == ["lock"]
+    assert os.listdir(tmp_path / "run") == []
+
+
+def test_a_lock_that_is_removed_while_another_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second has opened the file that the first then removes, folder and all: a lock on it would be nobody's."""
+    first, flock = RunDir.create(tmp_path / "run"), run_dir.fcntl.flock
+
+    def late(*arguments: int) -> None:
+        monkeypatch.undo()
+        first.close()
+        flock(*arguments)
+
+    monkeypatch.setattr(run_dir.fcntl, "flock", late)
+    with RunDir.create(tmp_path / "run") as second:
+        assert os.listdir(second.path) == ["lock"]
+        with pytest.raises(DataError, match="in use by"):
+            RunDir.create(second.path)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["recipe.toml", "checkpoint.safetensors", "metrics.jsonl"])
@@ -120,6 +164,7 @@ def test_without_locks_runs_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(run_dir.fcntl, "flock", flock)
     with RunDir.create(tmp_path) as first, RunDir.create(tmp_path) as second:
         assert first.path == second.path
+    assert os.listdir(tmp_path) == ["lock"]  # it may be another's
 
 
 def test_metrics_come_back(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel, build_frame_model
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
-from rankfold.models.grammar_config import FACTORED, GrammarConfig
+from rankfold.models.grammar_config import GrammarConfig
 from rankfold.models.pretrained import load_any
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan, rates_of
@@ -140,10 +140,10 @@ def explain(
         raise DomainError(f"--batch is {batch} and --length {length}, but both must be at least 1.")
     precision = precision or (config.train.precision if config else "float32")
     plans = model.plan(batch, length, device, precision)
-    asked, words = "auto", 0
+    order, words = "auto", 0
     if not isinstance(model, FrameModel):
-        asked, words = model.config.plan if model.config.family in ("rank", *FACTORED) else "auto", model.num_words
-    chosen = plans.chosen(asked).order
+        order, words = model.order(model.config.plan, batch, length, device, precision), model.num_words
+    chosen = plans.chosen(order).order
     memory = available(device, config.train.memory if config else 0.0)
     captured = config is None or graphs_serve(config, device)
     plans = plans.at(rates_of(device, precision, captured=captured))

@@ -76,14 +76,21 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         """What a gradient step costs, in operations and bytes, for each order of summing out; the cheapest first."""
 
-    def cheapest(self, plan: PlanName, batch: Batch) -> PlanName:
-        """The order of summing out that was asked for; "auto": the cheapest for a batch of this shape."""
+    def order(self, plan: PlanName, batch: int, length: int, device: str, precision: Precision) -> PlanName:
+        """The order of summing out that was asked for; "auto": the cheapest for a batch of this shape.
+
+        In bf16 it is TF32's: the order is chosen where potentials are made, and they are never made in bfloat16.
+        """
         if plan != "auto":
             return plan
+        best = self.plan(batch, length, device, "tf32" if precision == "bf16" else precision).best
+        return "rank" if best.order == "rank" else "state"
+
+    def cheapest(self, plan: PlanName, batch: Batch) -> PlanName:
+        """The `order` of a batch, in the precision that is set."""
         num, length = batch.words.shape
         precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
-        best = self.plan(num, length, batch.words.device.type, precision).best
-        return "rank" if best.order == "rank" else "state"
+        return self.order(plan, num, length, batch.words.device.type, precision)
 
     def log_likelihood(
         self, batch: Batch, *, parts: Parts | None = None, generator: torch.Generator | None = None

@@ -188,9 +188,9 @@ def _plans(config: Config, text: Text, device: str) -> tuple[Plan, Plan]:
 def _tree_plans(config: Config, model: GrammarConfig, text: Text, device: str) -> tuple[Plan, Plan]:
     """The plans of the longest sentences, in as many rows as a batch has: those of which a token takes most."""
     largest, longest, held_out = _sizes(config, text)
-    grammar = sized(model, text.num_words)
+    grammar, precision = sized(model, text.num_words), config.train.precision
     ways = [
-        grammar.plan(rows, length, device, config.train.precision).chosen(model.plan)
+        grammar.plan(rows, length, device, precision).chosen(grammar.order(model.plan, rows, length, device, precision))
         for rows, length in ((max(1, largest // longest), longest), (1, held_out))
     ]
     return ways[0], ways[1]

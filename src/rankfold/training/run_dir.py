@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -41,8 +41,8 @@ class RunDir:
     Processes forked from this one hold the lock, too, until they end.
     """
 
-    def __init__(self, path: Path, lock: int) -> None:
-        self.path = path
+    def __init__(self, path: Path, lock: int, made: Sequence[Path] = ()) -> None:
+        self.path, self._made = path, made  # the folders made for it, the innermost first
         self._lock: int | None = lock
         self._metrics: int | None = None
 
@@ -52,12 +52,18 @@ class RunDir:
         path = Path(path)
         _expect_free(path)
         try:
+            made = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
             raise DataError(f"{path}: is a file, but a folder for the run was expected: give another --out.") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be made: {error.strerror}.\n  Give another --out.") from None
-        run = cls(path, _lock(path))
+        try:
+            run = cls(path, _lock(path), made)
+        except DataError:
+            if path.is_dir():
+                raise
+            return cls.create(path)  # a run that never began had made the folder, and removed it since
         try:
             _expect_free(path)  # again: another process may have had the lock a moment ago
         except DataError:
@@ -137,11 +143,15 @@ class RunDir:
         return whole.count(b"\n")
 
     def close(self) -> None:
-        """Let another process have the folder. A second call does nothing."""
+        """Let another process have the folder; one in which no run began is as before. A second call does nothing."""
+        unused = self._lock is not None and _removed(self.path, self._lock)
         for descriptor in (self._metrics, self._lock):
             if descriptor is not None:
                 os.close(descriptor)
         self._metrics = self._lock = None
+        with contextlib.suppress(OSError):  # another may be in them by now: folders that are not empty stay
+            for folder in self._made if unused else ():
+                folder.rmdir()
 
     def __enter__(self) -> RunDir:
         return self
@@ -225,6 +235,16 @@ def _expect_free(path: Path) -> None:
         raise DataError(f"{path}: already holds a run ({', '.join(held)}): go on with --resume, or give another --out.")
 
 
+def _removed(folder: Path, descriptor: int) -> bool:
+    """Whether there was nothing in the folder but the lock, which is gone then; only where it is surely ours."""
+    with contextlib.suppress(OSError):
+        if fcntl is not None and os.listdir(folder) == [LOCK] and _is_at(folder / LOCK, descriptor):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held already: fails where there are no locks
+            (folder / LOCK).unlink()
+            return True
+    return False
+
+
 def _lock(folder: Path) -> int:
     """A descriptor that holds the folder's lock for as long as it is open."""
     try:
@@ -234,6 +254,9 @@ def _lock(folder: Path) -> int:
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_at(folder / LOCK, descriptor):  # who held it has removed it: others would lock another file
+                os.close(descriptor)
+                return _lock(folder)
         os.ftruncate(descriptor, 0)
         _write(descriptor, f"pid {os.getpid()} on {platform.node()}\n".encode())
     except BlockingIOError:
@@ -245,6 +268,14 @@ def _lock(folder: Path) -> int:
             os.close(descriptor)
             raise DataError(f"{folder}: cannot be locked: {error.strerror}.\n  Give another folder.") from None
     return descriptor
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is the one that has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _write(descriptor: int, content: bytes) -> None:
