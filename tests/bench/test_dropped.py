@@ -89,31 +89,13 @@ def test_parts_that_drop_different_states_get_no_time(monkeypatch: pytest.Monkey
     assert all("with dropout at a small size" in what for what in failed)
 
 
-def test_gradients_that_are_wrong_at_the_full_size_alone_get_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = checks.gradients
-
-    def biased(model: Any, *rest: Any, **choices: Any) -> Gradients:
-        found = honest(model, *rest, **choices)
-        if model.config.num_states == small(CASES[1]).config.num_states:  # type: ignore[union-attr]
-            return found
-        return found._replace(parameters=tuple(x * 1.005 for x in found.parameters))
-
-    monkeypatch.setattr(checks, "gradients", biased)
-    record = measure_row(CASES[1], "float32", Settings(CPU, CEILINGS, repeats=1))
-    assert record["step_ms"] is None
-    assert [check["what"] for check in record["checks"] if not check["passed"]] == [
-        "gradients in float32 at this size, against the reference"
-    ]
-
-
-def test_gradients_with_dropout_that_are_wrong_at_the_full_size_alone_get_no_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    honest = checks.gradients
+@pytest.mark.parametrize("how", ["", "with dropout "])
+def test_gradients_that_are_wrong_at_the_full_size_alone_get_no_time(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, tiny = checks.gradients, small(CASES[3]).config.num_states  # type: ignore[union-attr]
 
     def biased(model: Any, batch: Any, precision: Any = "float32", generator: Any = None) -> Gradients:
         found = honest(model, batch, precision, generator)
-        if generator is None or model.config.num_states == small(CASES[3]).config.num_states:  # type: ignore[union-attr]
+        if model.config.num_states == tiny or bool(how) != (generator is not None):
             return found
         return found._replace(parameters=tuple(x * 1.005 for x in found.parameters))
 
@@ -121,7 +103,7 @@ def test_gradients_with_dropout_that_are_wrong_at_the_full_size_alone_get_no_tim
     record = measure_row(CASES[3], "float32", Settings(CPU, CEILINGS, repeats=1))
     assert record["step_ms"] is None
     assert [check["what"] for check in record["checks"] if not check["passed"]] == [
-        "gradients with dropout in float32 at this size, against the reference"
+        f"gradients {how}in float32 at this size, against the reference"
     ]
 
 
