@@ -29,11 +29,11 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 
 def figure(runs: Sequence[Run]) -> Figure | None:
-    """The curves of Penn Treebank's runs, names beside the axes; None if none is evaluated yet.
+    """The curves of Penn Treebank's runs on a GPU, names beside the axes; None if none is evaluated yet.
 
-    Perplexities of two texts do not compare: other texts' runs are left out.
+    Perplexities of two texts do not compare, nor do a CPU's minutes: other runs are left out.
     """
-    drawn = [run for run in runs if run.corpus == CORPUS and run.curve]
+    drawn = [run for run in runs if run.corpus == CORPUS and run.gpu and run.curve]
     if not drawn:
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -49,7 +49,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     best = min(value for run in drawn for _, value in run.curve)
     axes.set_ylim(best / 1.05, CEILING * best)
     made.legend(frameon=False, fontsize=8, handlelength=3, loc="outside right upper")
-    axes.set(xlabel="minutes of training, evaluations included", ylabel="validation perplexity, Penn Treebank")
+    axes.set(xlabel="minutes of training on a GPU, evaluations included", ylabel="validation perplexity, Penn Treebank")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     return made

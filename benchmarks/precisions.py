@@ -1,7 +1,8 @@
 """Whether training in lower precision follows training in float32: runs that differ in `train.precision` alone.
 
 The part of a page named NAME compares the run `NAME-float32` with all whose recipes say the same but for that, in the
-folder and in its `ablations-NAME`. Read next: `runs.py`.
+folder and in its `ablations-NAME`; the same recipe once more shows how far apart rounding alone takes two runs.
+Read next: `runs.py`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def body(folder: Path, name: str) -> str:
 
 
 def _alike(run: Run, base: Run) -> bool:
-    if run.recipe != base.recipe:
+    if run is base or run.recipe != base.recipe:
         return False
-    return [setting.partition("=")[0] for setting in changes(base.config, run.config)] == ["train.precision"]
+    return {setting.partition("=")[0] for setting in changes(base.config, run.config)} <= {"train.precision"}
 
 
 def _line(run: Run, base: Run, where: str) -> list[str]:
@@ -63,7 +64,9 @@ def _line(run: Run, base: Run, where: str) -> list[str]:
             *(_apart(_all(run, key), _all(base, key)) for key in ("train_perplexity", "valid_perplexity")),
         ]
     )
-    return [f"`{run.config.train.precision}`", f"{run.valid:.1f}", *compared, link]
+    again = run is not base and run.config.train.precision == base.config.train.precision
+    name = f"`{run.config.train.precision}`{', again' if again else ''}"
+    return [name, f"{run.valid:.1f}", *compared, link]
 
 
 def _all(run: Run, key: str) -> dict[int, float]:

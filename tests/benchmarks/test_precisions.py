@@ -28,6 +28,7 @@ def test_runs_are_compared_with_float32(tmp_path: Path) -> None:
     add_run(beside, f"{RECIPE}-base", RECIPE, records(200.0, 149.7))
     add_run(beside, f"{RECIPE}-other", RECIPE, records(1.0, 1.0), sets=["train.lr=1"])
     add_run(tmp_path, "rankpcfg-gum-float32", "rankpcfg-gum", records(1.0, 1.0))
+    add_run(tmp_path, f"{RECIPE}-once-more", RECIPE, records(200.0, 150.0), sets=["train.precision=float32"])
     page = tmp_path / "page.md"
     page.write_text(f"<!-- precisions {RECIPE} --><!-- end of precisions -->")
     assert precisions.write(tmp_path, ["page.md"]) == 1
@@ -40,6 +41,8 @@ def test_runs_are_compared_with_float32(tmp_path: Path) -> None:
         # One of five records of the stretch is 5% apart; the sixth has no whole stretch.
         "| `bf16` | 153.0 | +2.00% | at most 0.98%, 0 of 1 over 1% | at most 5.00%, 1 of 6 over 1% "
         f"| at most 2.00%, 1 of 1 over 1% | [{RECIPE}-bf16]({RECIPE}-bf16/metrics.jsonl) |",
+        "| `float32`, again | 150.0 | +0.00% | at most 0.00%, 0 of 1 over 1% | at most 0.00%, 0 of 6 over 1% "
+        f"| at most 0.00%, 0 of 1 over 1% | [{RECIPE}-once-more]({RECIPE}-once-more/metrics.jsonl) |",
     ]
 
 

@@ -79,6 +79,7 @@ def test_a_finished_run(folder: Path) -> None:
 def test_the_picture_is_of_one_text_with_names_beside_it(folder: Path) -> None:
     for name, recipe in (("lhmm-4096-1024-wt2", "lhmm-4096-1024-wt2"), ("mine", "small-lhmm")):
         add_run(folder, name, recipe, FINISHED)
+    add_run(folder, "small-lhmm-ptb", "small-lhmm", FINISHED, gpu=None)
     assert results.main([str(folder)]) == 0
     assert not (folder / results.PICTURE).exists()
     names = [f"lhmm-4096-1024-ptb-{seed}" for seed in range(10, 26)]
