@@ -174,7 +174,7 @@ class Rounded(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.config.family)
-def test_limits_leave_room_for_tf32(case: Case) -> None:
+def test_limits_leave_room_for_tf32_and_bf16(case: Case) -> None:
     wide = dataclasses.replace(case.config, num_states=512, rank=64, dim=64)
     large = case._replace(config=wide, batch=4, length=12, num_words=500)
     model, batch = large.build(CPU), large.draw(CPU)
@@ -182,6 +182,8 @@ def test_limits_leave_room_for_tf32(case: Case) -> None:
     with Rounded() as rounded:
         found = reference_checks(model, batch, "tf32", reference)
     assert rounded.seen
+    found += reference_checks(model, batch, "bf16", reference)
+    assert len(found) == 6
     assert all(check.error is not None and 0 < check.error < check.allowed / 2 for check in found), found
 
 

@@ -45,7 +45,9 @@ REFERENCE_GRADIENT: dict[Precision, float] = {"float32": 1e-3, "tf32": 1e-1, "bf
 # The same of each parameter by itself: most of a gradient's length is that of the emissions. A network of one input,
 # as that of the first state, has few ReLUs, and one that rounds to the other side of 0 is a good part of its gradient.
 PARAMETER: dict[Precision, float] = {"float32": 1e-2, "tf32": 5e-1, "bf16": 5e-1}
-LEAST = 1e-4  # of the whole gradient's length: what is shorter is measured against this share of it
+# What is shorter than this share of the whole gradient is measured against it: low-rank factors whose rows begin nearly
+# alike have gradients that are small differences, of which the messages of bf16 leave little.
+LEAST: dict[Precision, float] = {"float32": 1e-4, "tf32": 1e-4, "bf16": 1e-3}
 
 
 class Check(NamedTuple):
@@ -207,7 +209,11 @@ def _held(found: Gradients, reference: Gradients, precision: Precision, how: str
     return [
         Check(f"log Z {where}", relative(found.log_z, reference.log_z), REFERENCE[precision]),
         Check(f"gradients {where}", gradient_distance(found, reference), REFERENCE_GRADIENT[precision]),
-        Check(f"the worst parameter's gradient {where}", parameter_distance(found, reference), PARAMETER[precision]),
+        Check(
+            f"the worst parameter's gradient {where}",
+            parameter_distance(found, reference, LEAST[precision]),
+            PARAMETER[precision],
+        ),
     ]
 
 
@@ -255,11 +261,11 @@ def gradient_distance(found: Gradients, truth: Gradients) -> float:
     return math.hypot(*apart) / math.hypot(*lengths)
 
 
-def parameter_distance(found: Gradients, truth: Gradients) -> float:
-    """The same of each parameter by itself: the largest."""
+def parameter_distance(found: Gradients, truth: Gradients, least: float) -> float:
+    """The same of each parameter by itself: the largest; what is shorter than `least` of all is measured by that."""
     apart, lengths = _lengths(found, truth)
-    least = LEAST * math.hypot(*lengths)
-    return _largest([one / max(length, least) for one, length in zip(apart, lengths, strict=True)])
+    shortest = least * math.hypot(*lengths)
+    return _largest([one / max(length, shortest) for one, length in zip(apart, lengths, strict=True)])
 
 
 def _lengths(found: Gradients, truth: Gradients) -> tuple[list[float], list[float]]:
