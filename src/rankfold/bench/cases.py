@@ -147,10 +147,10 @@ class Case(NamedTuple):
 
     def settled(self, device: torch.device, precision: Precision) -> Case:
         """The same with the order fixed, so that the order checked and priced is the one run."""
-        if not self.ordered:
+        if isinstance(self.config, FrameConfig) or not self.ordered:
             return self
-        order: Any = self.plan(device, "tf32" if precision == "bf16" else precision).order  # as the model itself asks
-        return self.in_order(order)
+        model = self.build(torch.device("meta"))
+        return self.in_order(model.order(self.config.plan, self.batch, self.length, device.type, precision))
 
     def in_order(self, plan: PlanName) -> Case:
         """The same model, other variables summed out first."""
