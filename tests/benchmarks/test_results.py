@@ -82,10 +82,11 @@ def test_the_picture_is_of_one_text_with_names_beside_it(folder: Path) -> None:
     add_run(folder, "small-lhmm-ptb", "small-lhmm", FINISHED, gpu=None)
     assert results.main([str(folder)]) == 0
     assert not (folder / results.PICTURE).exists()
-    names = [f"lhmm-4096-1024-ptb-{seed}" for seed in range(10, 26)]
+    names = [name for name in recipe_names() if name.startswith("lhmm") and "-ptb" in name][:16]
     for name in names:
-        add_run(folder, name, "lhmm-4096-1024-ptb", FINISHED if name == names[0] else FINISHED[:3])
+        add_run(folder, name, name, FINISHED if name == names[0] else FINISHED[:3])
     add_run(folder, "hmm-4096-ptb", "hmm-4096-ptb", FINISHED[1:2])  # not evaluated yet
+    add_run(folder, f"{names[0]}-seed2", names[0], FINISHED, sets=["train.seed=2"])
     assert results.main([str(folder)]) == 0
     assert (folder / results.PICTURE).exists()
     figure = curves.figure(runs.read_runs(folder))
