@@ -66,6 +66,32 @@ def test_honest_grammars_pass(family: GrammarFamily, precision: Any) -> None:
     assert len(left_out) == (family == "cpcfg")
 
 
+@pytest.mark.parametrize("family", ["hmm", "lhmm", "banded", "rank", "block"])
+def test_no_parameter_goes_without_its_gradient(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small a share of the whole it is, and in low precision alone."""
+    honest, case = checks.gradients, Case(ModelConfig(family=family))
+    for lost, _ in checks.small(case).build(CPU).named_parameters():
+
+        def forgetful(model: Any, batch: Any, precision: Any, *rest: Any, lost: str = lost) -> Gradients:
+            found = honest(model, batch, precision, *rest)
+            names = [name for name, _ in model.named_parameters()]
+            kept = (x * (name != lost or precision != "bf16") for name, x in zip(names, found.parameters, strict=True))
+            return found._replace(parameters=tuple(kept))
+
+        monkeypatch.setattr(checks, "gradients", forgetful)
+        failed = [check.what for check in small_checks(case, "bf16", CPU) if not check.passed]
+        assert failed, lost
+        assert failed[-1].startswith("the worst parameter's gradient in bf16 at a small size"), lost
+
+
+def test_a_gradient_of_nothing_is_right_if_it_is_found_to_be_nothing() -> None:
+    whole = of([0], [3.0, 4.0], [0.0])
+    assert checks.parameter_distance(whole, whole) == 0
+    assert checks.parameter_distance(of([0], [3.0, 4.0], [1e-9]), whole) == math.inf
+    assert checks.parameter_distance(of([0], [3.0, 4.0], [1e-9]), whole, least=1e-4) == pytest.approx(2e-6)
+    assert math.isnan(checks.parameter_distance(of([0], [3.0, 4.0], [math.nan]), whole))
+
+
 def test_a_wrong_gradient_alone_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = checks.gradients
 
@@ -75,8 +101,8 @@ def test_a_wrong_gradient_alone_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(checks, "gradients", biased)
     failed = [check.what for check in small_checks(LHMM, "float32", CPU) if not check.passed]
-    assert len(failed) == 2
-    assert all("gradients" in what for what in failed)
+    assert failed
+    assert all("gradient" in what for what in failed)
 
 
 def test_the_full_size_is_compared_with_float64(monkeypatch: pytest.MonkeyPatch) -> None:

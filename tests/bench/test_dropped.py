@@ -60,7 +60,7 @@ def test_the_reference_leaves_out_what_a_step_does(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.config.family)
 def test_honest_dropout_passes(case: Case, precision: Any) -> None:
     found = dropout_checks(case, precision, CPU)
-    assert len(found) == 4
+    assert len(found) == 5
     assert [check.text() for check in found if not check.passed] == []
     found = reference_dropout_checks(case.build(CPU), case.draw(CPU), precision, case.dropout)
     assert [check.text() for check in found if not check.passed] == []
@@ -193,13 +193,14 @@ def test_small_limits_leave_room_for_tf32(case: Case) -> None:
         found = [*small_checks(case, "tf32", CPU), *dropout_checks(case, "tf32", CPU)]
     assert rounded.seen
     low = [check for check in found if "tf32" in check.what]
-    assert len(low) == 4
+    assert len(low) == 6
     assert all(check.error is not None and 1e-5 < check.error < check.allowed / 1.5 for check in low), low
     assert all(check.passed for check in found)
 
 
 def test_one_relu_that_rounds_to_the_other_side_is_no_failure_and_a_wrong_step_is() -> None:
-    right, flipped, nothing = (0.0, 0.0, 1e-4, 2e-3), (0.0, 0.0, 1e-4, 0.2), (0.0, 0.0, math.nan, math.nan)
+    right, flipped = (0.0, 0.0, 1e-4, 2e-3, 0.1), (0.0, 0.0, 1e-4, 0.2, 0.9)
+    nothing, missing = (0.0, 0.0, math.nan, math.nan, math.nan), (0.0, 0.0, 1e-4, 2e-3, 1.0)
 
     def passed(precision: Any, *draws: tuple[float, ...]) -> bool:
         return all(check.passed for check in over_draws(list(draws), precision, "here"))
@@ -207,8 +208,11 @@ def test_one_relu_that_rounds_to_the_other_side_is_no_failure_and_a_wrong_step_i
     assert passed("tf32", right, right, flipped, flipped, right)
     assert not passed("tf32", right, right, flipped, flipped, flipped)
     assert not passed("tf32", right, right, right, right, nothing)
-    assert not passed("float32", *[(0.0, 0.0, 0.0, 0.0)] * 4, (0.0, 0.0, 0.0, 0.01))
-    assert not passed("tf32", right, right, right, right, (1e-9, 0.0, 0.0, 0.0))
+    assert not passed("tf32", right, missing, missing, missing, right)
+    exact = (0.0, 0.0, 0.0, 0.0, 0.0)
+    assert passed("float32", *[exact] * 4, (0.0, 0.0, 0.0, 0.0, 0.1))
+    assert not passed("float32", *[exact] * 4, (0.0, 0.0, 0.0, 0.01, 0.0))
+    assert not passed("tf32", right, right, right, right, (1e-9, 0.0, 0.0, 0.0, 0.0))
 
 
 def test_where_log_z_is_nearly_0_errors_are_of_probabilities() -> None:

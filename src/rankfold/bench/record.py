@@ -64,6 +64,7 @@ def new_record(case: Case, precision: Precision, plans: Sequence[str]) -> dict[s
         "order_error": None,
         "captured": False,
         **dict.fromkeys(TIMES),
+        "held_mib": None,
         "note": "",
         "reference_note": "",
         "estimate_ms": None,

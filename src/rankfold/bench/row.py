@@ -165,7 +165,7 @@ def _measure(entries: list[Entry], settings: Settings) -> None:
         settings.say(f"{entry.title}: times")
         generator = torch.Generator(device=device).manual_seed(SEED)
         way = timed[entry.plan.order] = Timed(entry.case, entry.model, batch, precision, generator)
-        entry.record |= {**way.alone(settings, held), "captured": device.type == "cuda"}
+        entry.record |= {**way.alone(settings, held), "held_mib": held / 2**20, "captured": device.type == "cuda"}
 
     # Peaks of all before the graphs of any, which hold memory.
     entries = _each(entries, alone)
