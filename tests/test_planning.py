@@ -1,19 +1,11 @@
 """Plans of a gradient step: what they say of one another, not what a machine does."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from rankfold import UnsupportedError
 from rankfold.models import ModelConfig, build_model
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan, Plans, Rates, Work, block_plan, chain_plan, rank_plans, rates_of
-from rankfold.training.memory import sized
 
 devices = pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
 precisions = pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
@@ -155,26 +147,6 @@ def test_parameters_are_held_with_their_gradients() -> None:
     assert model.plan().best.fixed_bytes > 2 * 4 * model.num_parameters
 
 
-@pytest.mark.parametrize(
-    ("config", "batch", "mebibytes"),
-    [
-        ({"family": "lhmm", "num_states": 16384, "rank": 2048}, 8, 970),
-        ({"family": "lhmm", "num_states": 16384, "rank": 4096}, 8, 1604),
-        ({"family": "rank", "num_states": 16384, "rank": 4096}, 8, 1779),
-        ({"family": "rank", "num_states": 32768, "rank": 4096}, 8, 3363),
-        ({"family": "hmm", "num_states": 16384}, 8, 2645),
-        ({"family": "banded", "num_states": 4096, "rank": 512, "band": 256}, 8, 364),
-        ({"family": "block", "num_states": 32768, "num_clusters": 128, "state_dropout": 0.5}, 16, 568),
-    ],
-    ids=str,
-)
-def test_bytes_of_one_gpu(config: dict[str, Any], batch: int, mebibytes: int) -> None:
-    """Peaks of one H200 (2026-11-15), tf32, dim 256, 10,001 words, 32 positions: an estimate is within a fifth."""
-    model = sized(ModelConfig(dim=256, **config), 10_001)
-    for way in model.plan(batch, 32, "cuda", "tf32").ways:
-        assert way.peak_bytes / 2**20 == pytest.approx(mebibytes, rel=0.2, abs=0)
-
-
 def test_launches_of_a_graph_are_cheaper() -> None:
     captured, eager = (rates_of("cuda", "tf32", captured=x) for x in (True, False))
     assert captured.launch < eager.launch
@@ -210,8 +182,8 @@ def test_an_evaluation_holds_less_than_a_step() -> None:
 
 def test_the_normaliser_of_a_gpu_writes_no_table() -> None:
     """float32 is torch's, whose products are exact: there the table is held."""
-    exact, fused = (chain_plan(16384, 64, 0, 10_000, 64, 1, 1, "cuda", p, 0).best for p in ("float32", "tf32"))
-    assert exact.fixed_bytes - fused.fixed_bytes == 4 * 16384 * 10_000
+    exact, fused = (chain_plan(16384, 1024, 0, 10_000, 64, 1, 1, "cuda", p, 0).best for p in ("float32", "tf32"))
+    assert exact.fixed_bytes - fused.fixed_bytes == 4 * 16384 * 10_000 - 2 * (16384 + 10_000) * 64
     assert [{part.name: part.kernel for part in way.parts}["emission normaliser"] for way in (exact, fused)] == [
         "torch",
         "triton",
@@ -251,55 +223,3 @@ def test_a_band_too_large_to_write_out_is_read_twice() -> None:
     assert small.bytes == 100 * 4 * 8192**2 + 8 * 4 * 800 * 8192
     assert large.kernel == "torch"
     assert large.bytes == 2 * 100 * 4 * (2 * 8193 * 512 + 8193 * 17)
-
-
-MEASURED = """
-import gc, json, re, sys, torch
-from pathlib import Path
-from rankfold.data.batch import Batch
-from rankfold.models import ModelConfig, build_model
-from rankfold.data.clusters import uniform_clusters
-
-def held(key):
-    return int(re.search(key + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
-
-def step(config, batch, length):
-    gc.collect()
-    before = held("VmRSS")
-    clusters = uniform_clusters(1000, config.num_clusters, seed=0) if config.family == "block" else None
-    model = build_model(config, 1000, clusters=clusters)
-    words = torch.zeros(batch, length, dtype=torch.int64)
-    for _ in range(2):
-        gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")
-        model.log_likelihood(Batch(words, torch.full((batch,), length))).sum().neg().backward()
-    return held("VmHWM") - before, model.plan(batch, length).chosen(config.plan).peak_bytes
-
-step(ModelConfig(num_states=64, rank=8, dim=8), 2, 3)
-print(json.dumps(step(ModelConfig(**json.loads(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3]))))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux")
-@pytest.mark.parametrize(
-    ("config", "batch", "length"),
-    [
-        ({"family": "lhmm", "num_states": 4096, "rank": 1024, "dim": 64}, 8, 32),
-        ({"family": "lhmm", "num_states": 4096, "rank": 64, "dim": 64}, 64, 32),
-        ({"family": "hmm", "num_states": 4096, "dim": 64}, 8, 32),
-        ({"family": "banded", "num_states": 4096, "rank": 256, "dim": 64, "band": 128}, 8, 32),
-        ({"family": "rank", "num_states": 4096, "rank": 1024, "dim": 64, "plan": "state"}, 8, 32),
-        ({"family": "rank", "num_states": 4096, "rank": 1024, "dim": 64, "plan": "rank"}, 64, 32),
-        ({"family": "block", "num_states": 8192, "num_clusters": 64, "dim": 64}, 16, 32),
-        ({"family": "hmm", "num_states": 4096, "neural": False}, 8, 32),
-    ],
-    ids=str,
-)
-def test_bytes_of_this_machine(config: dict[str, Any], batch: int, length: int) -> None:
-    """The peak of a process, above what it held before it had a model. Every table has pages of its own."""
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    command = [sys.executable, "-c", MEASURED, json.dumps(config), str(batch), str(length)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found, planned = json.loads(done.stdout)
-    assert planned == pytest.approx(found, rel=0.25, abs=0)

@@ -13,7 +13,10 @@ from rankfold.bench.published import frame_cases, grammar_cases, million_cases
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TABLES = {"million": million_cases, "grammars": grammar_cases, "frames": frame_cases}
 SECONDS = {"million": 1.6, "grammars": 2.0, "frames": 2.2}  # factors within which an estimate is
-BYTES = {"million": 2.0, "grammars": 1.9, "frames": 3.0}
+# Shares of the peak: a run that starts because its plan fits must not end for want of memory, so an estimate is never
+# far below. Far above, a run is cut into smaller parts than it needs.
+LEAST_BYTES = 0.97
+BYTES = {"million": 1.3, "grammars": 1.9, "frames": 3.0}
 
 
 def rows(table: str) -> list[tuple[Case, dict[str, Any]]]:
@@ -31,4 +34,4 @@ def test_estimates_are_near_what_was_measured(table: str) -> None:
         plan = case.plan(torch.device("cuda"), row["precision"])
         times, held = 1e3 * plan.seconds / row["step_ms"]["median"], plan.peak_bytes / 2**20 / row["peak_mib"]
         assert 1 / SECONDS[table] < times < SECONDS[table], (row["name"], row["precision"], times)
-        assert 0.7 < held < BYTES[table], (row["name"], row["precision"], held)
+        assert LEAST_BYTES < held < BYTES[table], (row["name"], row["precision"], held)

@@ -40,7 +40,7 @@ def case_of(family: Any, choices: dict[str, Any]) -> Case:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_reference_is_the_model(family: str, choices: dict[str, Any]) -> None:
     found = small_checks(case_of(family, choices), "float32", CPU)
-    assert len(found) == 4
+    assert len(found) == 5
     assert all(check.error is not None and check.passed for check in found), [check.text() for check in found]
 
 

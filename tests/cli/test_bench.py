@@ -59,8 +59,8 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
         *("name", "family", "given_tables", "num_states", "rank", "band", "num_clusters", "dim", "state_dropout"),
         *("num_nonterminals", "num_preterminals", "plans", "order_error"),
         *("observations", "num_features", "max_duration", "self_transitions"),
-        *("logit_dropout", "num_words", "batch", "length", "precision", "order", "error", "captured", "note"),
-        *("reference_note", "estimate_ms", "estimate_mib", "published_ms", "published_mib", "checks", "passed"),
+        *("logit_dropout", "num_words", "batch", "length", "precision", "order", "error", "captured", "held_mib"),
+        *("note", "reference_note", "estimate_ms", "estimate_mib", "published_ms", "published_mib", "checks", "passed"),
         *TIMES,
     }
     sizes = {"family": "block", "num_states": 12, "num_clusters": 3, "rank": None, "num_words": 20, "batch": 2}
@@ -70,7 +70,7 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 < row[key]["low"] <= row[key]["median"] <= row[key]["high"]
     assert all(row[key] > 0 for key in ("ratio", "error", "floor_ms", "share", "estimate_ms", "estimate_mib"))
     assert all(set(check) == {"what", "error", "allowed", "why", "passed", "text"} for check in row["checks"])
-    assert len(row["checks"]) == 16
+    assert len(row["checks"]) == 18
 
 
 @pytest.mark.parametrize("form", ["", "--json"])

@@ -63,7 +63,7 @@ def test_plans_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert state["against"]["recursion_ratio"] == pytest.approx(
         state["recursion_ms"]["median"] / rank["recursion_ms"]["median"]
     )
-    assert len(state["checks"]) == len(rank["checks"]) + 1 == 7
+    assert len(state["checks"]) == len(rank["checks"]) + 1 == 8
 
 
 def test_no_speed_for_a_grammar_that_is_wrong(

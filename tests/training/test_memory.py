@@ -157,15 +157,10 @@ def test_a_grammar_is_planned_in_the_order_it_takes(rows: int, length: int) -> N
     assert [plan.order for plan in found] == taken
 
 
-def test_a_container_has_less_than_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in (("max", "5000\n"), ("current", "3000\n"), ("stat", "anon 10\ninactive_file 400\n")):
-        (tmp_path / f"memory.{name}").write_text(text)
-    assert memory._container(tmp_path) == 5000 - 3000 + 400
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory._container(tmp_path) is None
-    assert memory._container(tmp_path / "nothing") is None
-    monkeypatch.setattr(memory, "_container", lambda: 2400)
+def test_a_cpu_has_what_its_machine_and_container_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2400)
     assert available("cpu") == 2400
+    assert available("cpu", 1.0) == GIB
 
 
 def test_a_run_that_does_not_fit_leaves_the_folder_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

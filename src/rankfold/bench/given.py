@@ -48,8 +48,15 @@ class GivenTables(nn.Module):
         return chain.log_z(potentials, precision=precision)
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
-        """The plan of the softmax HMM without the parts that make its tables."""
+        """The plan of the softmax HMM without the parts that make its tables, and without what these hold."""
         params = sum(x.numel() for x in self.parameters())
         plans = chain_plan(self.config.num_states, None, 0, self.num_words, 0, batch, length, device, precision, params)
-        ways = (way._replace(parts=tuple(x for x in way.parts if x.name.startswith("scan"))) for way in plans.ways)
+        ways = (
+            way._replace(
+                parts=tuple(x for x in way.parts if x.name.startswith("scan")),
+                fixed_bytes=way.fixed_bytes - way.work_bytes,
+                eval_fixed_bytes=0,
+            )
+            for way in plans.ways
+        )
         return plans._replace(ways=tuple(ways))

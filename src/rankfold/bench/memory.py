@@ -1,4 +1,4 @@
-"""Whether a step fits: what a device has free, and what its errors say. Read next: `bench/row.py`."""
+"""Whether a step fits, what an error says of memory, and what this process has. Read next: `bench/row.py`."""
 
 from __future__ import annotations
 
@@ -9,25 +9,9 @@ from pathlib import Path
 
 import torch
 
-_GROUP = Path("/sys/fs/cgroup")
+from rankfold.planning.machine import available_bytes
+
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # Linux
-
-
-def available_bytes() -> int | None:
-    """The bytes this machine has free; None where it does not say."""
-    found = []
-    table = Path("/proc/meminfo")
-    if table.is_file():
-        found += [int(line.split()[1]) * 1024 for line in table.read_text().splitlines() if "MemAvailable" in line]
-    limit, used = _number(_GROUP / "memory.max"), _number(_GROUP / "memory.current")
-    if limit is not None and used is not None:  # a container may have less than its machine
-        found.append(max(0, limit - used))
-    return min(found, default=None)
-
-
-def _number(path: Path) -> int | None:
-    text = path.read_text().strip() if path.is_file() else ""
-    return int(text) if text.isdigit() else None
 
 
 def too_large(num_bytes: float, device: torch.device) -> str:

@@ -49,16 +49,14 @@ def chain_plan(
         *scan_work(read, z, batch, length, kind, precision, readings, factors),
         network_work(z, dim, kind),
     )
-    if rank is None:
-        tables = num_bytes((held.DENSE if dim else held.FREE_DENSE)[kind], z * z)
+    if rank is not None and band:
+        peaks = (*held.BANDED, held.WRITTEN_BAND) if readings == 1 else held.BANDED
+        tables = held.peak_bytes(peaks, (z * rank, z * band, z * z))
     else:
-        own = held.BANDED_LOW_RANK if band else held.LOW_RANK if dim else held.FREE_LOW_RANK
-        tables = num_bytes(own[kind], z * rank)
+        tables = transition_bytes(z, rank, dim, kind)
     fixed = total(
-        tables,
-        num_bytes(held.BAND[kind], z * band),
         num_bytes(held.CHAIN_NETWORK[kind], z * dim),
-        _emission(z, num_words, dim, kind, precision),
+        with_emission(tables, z, num_words, dim, kind, precision),
     )
     token = total(num_bytes(held.BANDED_MESSAGES if band else held.MESSAGES, z))
     return Plans((_plan("state", parts, fixed, token, batch * length, rates, params),))
@@ -83,18 +81,20 @@ def rank_plans(
         normaliser_work("emission normaliser", r, num_words, dim, kind, precision),
     )
     multiplied = Work("V^T U", STEP * z * r * r, STEP * FLOAT * (2 * z * r + r * r), STEP)
-    tables = (
-        num_bytes(held.RANK[kind], z * r),
-        num_bytes(held.RANK_NETWORK[kind], num_words * dim),
-        _emission(r, num_words, dim, kind, precision),
-    )
+    network_bytes = num_bytes(held.RANK_NETWORK[kind], num_words * dim)
     messages, network = num_bytes(held.MESSAGES, r), network_work(num_words, dim, kind)
     readings = held.readings(kind, precision, batch)
     work = {
         "rank": (*made, multiplied, *scan_work(r * r, r, batch, length, kind, precision, readings, 1), network),
         "state": (*made, *scan_work(2 * z * r, r, batch, length, kind, precision, readings, 2), network),
     }
-    fixed = {"rank": total(*tables, num_bytes(held.DENSE[kind], r * r)), "state": total(*tables)}
+    fixed = {
+        order: total(
+            network_bytes,
+            with_emission(held.peak_bytes(held.RANK, (z * r, square)), r, num_words, dim, kind, precision),
+        )
+        for order, square in (("rank", r * r), ("state", 0))
+    }
     token = {"rank": total(messages), "state": total(messages, num_bytes(held.THIN, z))}
     return sorted_plans(
         _plan(order, work[order], fixed[order], token[order], batch * length, rates, params)
@@ -125,12 +125,13 @@ def block_plan(
         else Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, 8 * length),
         network_work(z, dim, kind),
     )
+    made = held.peak_bytes([(held.BLOCK_EMISSION, held.BLOCK_NETWORK[kind])], (c * largest_cluster * k, z * dim))
     fixed = total(
-        num_bytes(held.BLOCK_EMISSION, c * largest_cluster * k),
-        num_bytes(held.BLOCK_NETWORK[kind], z * dim),
-        held.normaliser(z, z, kind, precision) if dim else num_bytes(held.FREE_BLOCKS, z * z),
+        held.with_normaliser(made, 0.0, z, z, dim, kind, precision)
+        if dim
+        else held.summed(made, num_bytes(held.FREE_BLOCKS, z * z))
     )
-    token = total(held.pair_bytes(k, dim))
+    token = total(held.peak_bytes(held.PAIRS, (k * k, k * dim)))
     rates = rates_of(device, "tf32" if precision == "bf16" else precision)  # blocks have no products in bfloat16
     return Plans((_plan("state", parts, fixed, token, tokens, rates, params),))
 
@@ -187,10 +188,18 @@ def scan_work(
     )
 
 
-def _emission(num_rows: int, num_words: int, dim: int, kind: str, precision: Precision) -> held.Held:
-    """What the distributions of words hold: a table of free logits, or a normaliser's."""
-    return (
-        held.normaliser(num_rows, num_words, kind, precision)
-        if dim
-        else num_bytes(held.FREE_EMISSION, num_rows * num_words)
-    )
+def transition_bytes(num_states: int, rank: int | None, dim: int, kind: str) -> held.Held:
+    """What a transition holds, dense or of a rank: softmaxes of inner products, or free tables with `dim` 0."""
+    cells = num_states * (num_states if rank is None else rank)
+    if dim:
+        return held.softmax_bytes(held.DENSE if rank is None else held.LOW_RANK, cells, kind)
+    return num_bytes(held.FREE_DENSE if rank is None else held.FREE_LOW_RANK, cells)
+
+
+def with_emission(
+    tables: held.Held, num_rows: int, num_words: int, dim: int, kind: str, precision: Precision
+) -> held.Held:
+    """What a transition and the distributions of words hold: a table of free logits, or a normaliser's."""
+    if dim:
+        return held.with_normaliser(tables, tables.evaluation, num_rows, num_words, dim, kind, precision)
+    return held.summed(tables, num_bytes(held.FREE_EMISSION, num_rows * num_words))

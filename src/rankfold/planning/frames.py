@@ -12,7 +12,7 @@ from rankfold.numerics.precision import Precision
 from rankfold.operators.without_diagonal import block_size
 from rankfold.planning import held
 from rankfold.planning.cost import FLOAT, Plan, Plans, Work, device_kind, rates_of
-from rankfold.planning.families import REST, STEP, made_work, scan_work
+from rankfold.planning.families import REST, STEP, made_work, scan_work, transition_bytes
 from rankfold.planning.held import Held, num_bytes, total
 
 # Multiply-adds a CPU does in the time of an exponential: 2 ns, 2026-11-15. On a GPU exponentials hide behind memory.
@@ -73,11 +73,8 @@ def frame_plan(
         ),
         Work("the rest", 0, 24 * FLOAT * z * sizes.dim, REST[kind]),
     )
-    free = held.FREE_DENSE if rank is None else held.FREE_LOW_RANK
-    neural = held.DENSE if rank is None else held.LOW_RANK
-    tables = num_bytes((neural if sizes.dim else free)[kind], made if rank is None else z * rank)
     fixed = total(
-        tables,
+        transition_bytes(z, rank, sizes.dim, kind),
         num_bytes(held.CHAIN_NETWORK[kind], z * sizes.dim),
         num_bytes(Held(6, 3), wide * columns * z),
         num_bytes(Held(8, 4), sizes.max_duration * z),

@@ -1,18 +1,25 @@
 """How many tables are alive at the peak of a gradient step, and of an evaluation: the constants behind the bytes.
 
-A table is one number for each of its cells, 4 bytes. cpu: slopes of a process's peak in the sizes, every table in
-pages of its own, torch 2.13, 2026-11-15. cuda: fitted to the peaks of one H200, 8 x 32 tokens, dim 256, 2026-11-15.
-Read next: `planning/families.py`, which multiplies them by the sizes.
+A table is one number for each of its cells, 4 bytes. Tables were counted in lists of a step's allocations as a GPU has
+them, Triton kernels left out (2026-11-16): their peaks are one H200's within 1 MiB, but for an embedding's gradient,
+for which CUDA takes more. Constants by kind, and those of a token, are slopes of a CPU process's peak in the sizes, and
+fits to that GPU's peaks (2026-11-15). Read next: `planning/families.py`, which multiplies them by the sizes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rankfold.kernels.linear_logsumexp.torch import BLOCK, KEPT
 from rankfold.kernels.two_way import FEW
 from rankfold.numerics.precision import Precision
 from rankfold.planning.cost import FLOAT
+
+HALF = 2  # bytes
+# Entries of a piece of a softmax's gradient (`linear_softmax`), and of a block of a normaliser's (`linear_logsumexp`):
+# as their Triton files say, which cannot be read where Triton is not installed.
+PIECE, SHARES = 2**25, 2**25
 
 
 class Held(NamedTuple):
@@ -22,14 +29,18 @@ class Held(NamedTuple):
     evaluation: float  # without gradients
 
 
-# By the two or one factors of the transition: "z r" of both together count once.
-LOW_RANK = {"cpu": Held(5, 2), "cuda": Held(5, 2)}
-FREE_LOW_RANK = {"cpu": Held(7, 3), "cuda": Held(7, 3)}
-BANDED_LOW_RANK = {"cpu": Held(8, 4), "cuda": Held(8, 4)}
-BAND = {"cpu": Held(21, 17), "cuda": Held(21, 17)}  # "z k": dense blocks along the diagonal, and int64 columns
-DENSE = {"cpu": Held(3, 1), "cuda": Held(2.25, 1)}  # "z y", and "r r" of V^T U
-FREE_DENSE = {"cpu": Held(5, 4), "cuda": Held(5, 4)}  # the logarithms, too
-RANK = {"cpu": Held(6, 2), "cuda": Held(5, 2)}  # "z r" of a rank-space model
+# By the two or one factors of the transition, "z r" or "z y": of each the table and its gradient; `softmax_bytes` adds
+# that of the logits.
+LOW_RANK, DENSE = Held(4, 2), Held(2, 1)
+FREE_LOW_RANK, FREE_DENSE = Held(7, 3), Held(5, 4)  # the logarithms, too
+# "z r", "z k" and "z y" of a band beside a low rank, with its int64 columns: peaks where rows are normalised, and where
+# the band is laid out as dense blocks along the diagonal. Where a GPU writes the sum of both out, that is another: the
+# low rank, an empty matrix, and that with the band in it.
+BANDED = (Held(8, 4), Held(11, 6), Held(0, 0)), (Held(6, 2), Held(15, 11), Held(0, 0))
+WRITTEN_BAND = Held(3, 0), Held(10, 0), Held(3, 0)
+# "z r" and "r r" of a rank-space model. The start takes U, too: its gradient of U, that of V^T U and their sum are
+# there at once, beside the gradient of V, both tables and V^T U. Before, V^T U is added up of two parts.
+RANK = (Held(6, 2), Held(1, 1)), (Held(4, 2), Held(3, 3))
 FREE_EMISSION = Held(4, 1)  # "z v" of free logits
 CHAIN_NETWORK = {"cpu": Held(11, 3), "cuda": Held(6, 3)}  # "z d"
 RANK_NETWORK = {"cpu": Held(9, 3), "cuda": Held(9, 3)}  # "v d"
@@ -41,8 +52,8 @@ FREE_BLOCKS = Held(3, 2)  # "z y" of free logits
 MESSAGES = Held(7, 3)  # "z": observations, emissions, filtered, posteriors, both sides of the transition's gradient
 BANDED_MESSAGES = Held(9, 3)
 THIN = Held(2, 0)  # "z" of a rank-space model whose ranks are the chain
-# Of "k k", the transition between two words, and of "k d", the embeddings of its two sides. The larger of two peaks:
-# posteriors of all transitions at once, then the gradients of both sides.
+# Of "k k", the transition between two words, and of "k d", the embeddings of its two sides. Two peaks: posteriors of
+# all transitions at once, then the gradients of both sides.
 PAIRS = (Held(3, 2), Held(2, 2)), (Held(1, 0), Held(4, 0))
 
 
@@ -51,24 +62,55 @@ def num_bytes(held: Held, cells: int) -> Held:
     return Held(held.step * FLOAT * cells, held.evaluation * FLOAT * cells)
 
 
-def pair_bytes(num_states: int, dim: int) -> Held:
-    """The bytes of a transition between the `num_states` states of two words."""
-    peaks = [total(num_bytes(a, num_states**2), num_bytes(b, num_states * dim)) for a, b in PAIRS]
-    return Held(*(max(peak) for peak in zip(*peaks, strict=True)))
+def summed(*parts: Held) -> Held:
+    """All parts at once."""
+    return Held(*map(sum, zip(*parts, strict=True)))
+
+
+def peak_bytes(peaks: Iterable[Sequence[Held]], cells: Sequence[int]) -> Held:
+    """The bytes of the largest of several peaks: each has so many tables of every size in `cells`."""
+    each = [summed(*map(num_bytes, peak, cells)) for peak in peaks]
+    return Held(*map(max, zip(*each, strict=True)))
+
+
+def softmax_bytes(tables: Held, cells: int, kind: str) -> Held:
+    """The bytes of tables that are made as softmaxes, and of the gradient of one table's logits: on a GPU that is made
+    in pieces, of which there are two while one takes the other's place."""
+    logits = cells if kind == "cpu" else min(cells, 2 * PIECE)
+    return Held(FLOAT * (tables.step * cells + logits), FLOAT * tables.evaluation * cells)
 
 
 def total(*parts: Held) -> tuple[int, int]:
     """The bytes of all parts together, in a step and in an evaluation."""
-    return int(sum(part.step for part in parts)), int(sum(part.evaluation for part in parts))
+    step, evaluation = summed(*parts)
+    return int(step), int(evaluation)
 
 
-def normaliser(num_rows: int, num_columns: int, kind: str, precision: Precision) -> Held:
-    """A log-sum-exp of inner products: one block of its table, or all of it while it is small; fused, none."""
+def normaliser(num_rows: int, num_columns: int, dim: int, kind: str, precision: Precision) -> Held:
+    """What a log-sum-exp of inner products keeps: one block of its table, or all of it while it is small; fused, its
+    operands in half precision."""
     if is_fused(kind, precision):
-        return Held(0, 0)
-    kept = is_kept(num_rows, num_columns, kind, precision)
-    size = FLOAT * min(num_rows * num_columns, KEPT[kind] if kept else BLOCK[kind])
+        size = HALF * (num_rows + num_columns) * dim
+    else:
+        kept = is_kept(num_rows, num_columns, kind, precision)
+        size = FLOAT * min(num_rows * num_columns, KEPT[kind] if kept else BLOCK[kind])
     return Held(size, size)
+
+
+def with_normaliser(
+    before: Held, left: float, num_rows: int, num_columns: int, dim: int, kind: str, precision: Precision
+) -> Held:
+    """The bytes of a normaliser and of what has its gradient made `before`, of which so many bytes are `left` then.
+
+    The normaliser's own gradient needs that of rows and of columns, and two tables of rows on the way. Fused, it needs
+    a block of the softmax in float16, its operands once more in half precision, and the columns' gradient twice.
+    """
+    kept = normaliser(num_rows, num_columns, dim, kind, precision)
+    made = FLOAT * (3 * num_rows + num_columns) * dim
+    if is_fused(kind, precision):
+        operands = (HALF + FLOAT) * num_rows + (HALF + 2 * FLOAT) * num_columns
+        made = HALF * min(num_rows * num_columns, SHARES) + operands * dim
+    return Held(max(before.step, left + made) + kept.step, before.evaluation + kept.evaluation)
 
 
 def is_fused(kind: str, precision: Precision) -> bool:

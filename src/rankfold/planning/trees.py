@@ -13,10 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rankfold.numerics.precision import Precision
-from rankfold.planning import held
 from rankfold.planning.cost import FLOAT, Plan, Plans, Work, device_kind, rates_of, sorted_plans
-from rankfold.planning.families import STEP, made_work, network_work, normaliser_work
-from rankfold.planning.held import Held, num_bytes, total
+from rankfold.planning.families import STEP, made_work, network_work, normaliser_work, with_emission
+from rankfold.planning.held import Held, num_bytes, summed, total
 
 # Torch calls of one width of the chart, forward and backward together.
 WIDTH_CALLS = 120
@@ -68,8 +67,8 @@ def pair_way(num_spans: int, num_leaves: int, ranks: Sequence[int | None], *, ow
     thick_cells = sum(count * n for count, rank in zip(pairs, ranks, strict=True) if rank is None)
     thin_cells = sum(count * rank for count, rank in zip(pairs, ranks, strict=True) if rank is not None)
     kind = OF_SENTENCES if own_rules else BESIDE_LOW_RANK if thin else SOFTMAX
-    rules = _sum(num_bytes(kind, thick_cells), num_bytes(LOW_RANK_PAIRS, thin_cells))
-    a_token = _sum(num_bytes(PAIRS, n * n), num_bytes(LEAVES, p))
+    rules = summed(num_bytes(kind, thick_cells), num_bytes(LOW_RANK_PAIRS, thin_cells))
+    a_token = summed(num_bytes(PAIRS, n * n), num_bytes(LEAVES, p))
     # Words beside words are spans of two words, as many as there are words; their rules are in no other span.
     return Way(
         "state",
@@ -92,7 +91,7 @@ def factored_ways(num_spans: int, num_leaves: int, rank: int, *, shallow: bool =
     rules = num_bytes(FACTORED, tables)
     networks = SHALLOW_NETWORKS if shallow else NETWORKS
     state = Way("state", r, 3 * n * r, r, 2 * p * r, tables, rules, chart, leaves, networks=networks)
-    squares = _sum(rules, num_bytes(SQUARES, 2 * r * r))
+    squares = summed(rules, num_bytes(SQUARES, 2 * r * r))
     return [state, state._replace(order="rank", a_span=2 * r * r, rules=squares, once=2 * n * r * r)]
 
 
@@ -129,11 +128,10 @@ def _plan(sizes: Sizes, way: Way, batch: int, length: int, device: str, precisio
         ),
         Work("splits", STEP * splits * way.a_split, 2 * STEP * FLOAT * splits * way.child, 0),
     )
-    words = held.normaliser(times * leaves, sizes.num_words, kind, precision)
+    rules = Held(0, 0) if way.own_rules else way.rules
     fixed = total(
-        Held(0, 0) if way.own_rules else way.rules,
         num_bytes(way.networks, (times * leaves if way.networks is WORD_NETWORK else symbols) * dim),
-        words if dim else num_bytes(held.FREE_EMISSION, leaves * sizes.num_words),
+        with_emission(rules, times * leaves, sizes.num_words, dim, kind, precision),
     )
     own = (x / length if way.own_rules else 0.0 for x in way.rules)
     token = total(*([way.a_row] * (length + 1)), way.a_token, Held(*own))
@@ -149,7 +147,3 @@ def _plan(sizes: Sizes, way: Way, batch: int, length: int, device: str, precisio
         fixed[1],
         token[1],
     )
-
-
-def _sum(*parts: Held) -> Held:
-    return Held(*map(sum, zip(*parts, strict=True)))

@@ -7,8 +7,6 @@ Read next: `planning/cost.py` for the bytes, `training/gradients.py`, which cuts
 from __future__ import annotations
 
 import dataclasses
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -20,6 +18,7 @@ from rankfold.models.config import ModelConfig
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 from rankfold.planning import Plan
+from rankfold.planning.machine import available_bytes
 from rankfold.training.config import Config
 from rankfold.training.shapes import TREE_WIDTH, padded_width
 
@@ -72,31 +71,7 @@ def available(device: str, asked: float = 0.0) -> int | None:
         free, total = torch.cuda.mem_get_info(device)
         own = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(max(0, free + own - max(MARGIN, MARGIN_SHARE * total)))
-    found = [x for x in (_machine(), _container()) if x is not None]
-    return min(found) if found else None
-
-
-def _machine() -> int | None:
-    """What the machine could give without swapping."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What a container may still take, which may be less than its machine has."""
-    try:
-        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return max(0, int(limit) - int(used) + int(stat.get("inactive_file", 0)))
-    except (OSError, ValueError):  # no such folder, or the limit is "max"
-        return None
+    return available_bytes()
 
 
 def sized(config: AnyConfig, num_words: int, clusters: Clusters | None = None) -> AnyModel:

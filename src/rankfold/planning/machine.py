@@ -1,0 +1,45 @@
+"""What there is of a machine's memory, for plans to be held against.
+
+Read next: `training/memory.py`, which cuts updates accordingly; `bench/memory.py`, which leaves out what does not fit.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Linux.
+TABLE, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+def available_bytes(table: Path = TABLE, group: Path = GROUP) -> int | None:
+    """The bytes a process may still take: what its machine has, or its container where that is less; None where nobody
+    says."""
+    return min((x for x in (_machine(table), _container(group)) if x is not None), default=None)
+
+
+def _machine(table: Path) -> int | None:
+    """What the machine could give without swapping; all that it has where it does not say."""
+    try:
+        lines = table.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _container(group: Path) -> int | None:
+    """What a container may still take: files that were read and not used since count as its own, but go when asked."""
+    try:
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no such folder, or the limit is "max"
+        return None
+    try:
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        idle = int(stat.get("inactive_file", 0))
+    except (OSError, ValueError):
+        idle = 0
+    return max(0, limit - used + idle)
