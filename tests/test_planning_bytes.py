@@ -1,10 +1,5 @@
 """The bytes that plans of chains count, against peaks that were measured, and table by table."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +8,7 @@ from rankfold.models import ModelConfig
 from rankfold.numerics.precision import Precision
 from rankfold.planning import chain_plan, held, rank_plans
 from rankfold.training.memory import sized
+from tests.peaks import measured_and_planned, needs_linux
 
 
 @pytest.mark.parametrize(
@@ -120,35 +116,8 @@ def test_the_gradient_of_a_normaliser_counts_where_the_transition_is_small() -> 
     assert fixed(8) == kept + 4 * 2 * z * 8 + 2 * 2**25 + (6 * z + 10 * v) * d
 
 
-MEASURED = """
-import gc, json, re, sys, torch
-from pathlib import Path
-from rankfold.data.batch import Batch
-from rankfold.models import ModelConfig, build_model
-from rankfold.data.clusters import uniform_clusters
-
-def held(key):
-    return int(re.search(key + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
-
-def step(config, batch, length):
-    gc.collect()
-    before = held("VmRSS")
-    clusters = uniform_clusters(1000, config.num_clusters, seed=0) if config.family == "block" else None
-    model = build_model(config, 1000, clusters=clusters)
-    words = torch.zeros(batch, length, dtype=torch.int64)
-    for _ in range(2):
-        gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")
-        model.log_likelihood(Batch(words, torch.full((batch,), length))).sum().neg().backward()
-    return held("VmHWM") - before, model.plan(batch, length).chosen(config.plan).peak_bytes
-
-step(ModelConfig(num_states=64, rank=8, dim=8), 2, 3)
-print(json.dumps(step(ModelConfig(**json.loads(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3]))))
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux")
+@needs_linux
 @pytest.mark.parametrize(
     ("config", "batch", "length"),
     [
@@ -164,9 +133,5 @@ print(json.dumps(step(ModelConfig(**json.loads(sys.argv[1])), int(sys.argv[2]), 
     ids=str,
 )
 def test_bytes_of_this_machine(config: dict[str, Any], batch: int, length: int) -> None:
-    """The peak of a process, above what it held before it had a model. Every table has pages of its own."""
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    command = [sys.executable, "-c", MEASURED, json.dumps(config), str(batch), str(length)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found, planned = json.loads(done.stdout)
+    found, planned = measured_and_planned(config, batch, length)
     assert planned == pytest.approx(found, rel=0.25, abs=0)

@@ -1,10 +1,5 @@
 """Plans of grammars: what they say of one another, and the bytes of this machine."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +8,7 @@ from rankfold.models import GrammarConfig
 from rankfold.models.grammar_config import KINDS
 from rankfold.models.grammar_plans import grammar_plans
 from rankfold.planning import Plan, Plans
+from tests.peaks import measured_and_planned, needs_linux
 
 FAMILIES: list[dict[str, Any]] = [
     {"family": "npcfg"},
@@ -107,33 +103,8 @@ def test_rules_of_each_sentence_are_held_for_each_sentence() -> None:
     assert rules(more) - rules(one) > 4 * 5 * table
 
 
-MEASURED = """
-import gc, json, re, sys, torch
-from pathlib import Path
-from rankfold.data.batch import Batch
-from rankfold.models import GrammarConfig, build_model
-
-def held(key):
-    return int(re.search(key + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
-
-def step(config, batch, length):
-    gc.collect()
-    before = held("VmRSS")
-    model = build_model(config, 1000)
-    words = torch.zeros(batch, length, dtype=torch.int64)
-    for _ in range(2):
-        gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")
-        model.log_likelihood(Batch(words, torch.full((batch,), length))).sum().neg().backward()
-    return held("VmHWM") - before, model.plan(batch, length).chosen(config.plan).peak_bytes
-
-step(GrammarConfig(family="npcfg", num_nonterminals=4, dim=8), 2, 3)
-print(json.dumps(step(GrammarConfig(**json.loads(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3]))))
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux")
+@needs_linux
 @pytest.mark.parametrize(
     ("config", "batch", "length"),
     [
@@ -151,9 +122,5 @@ print(json.dumps(step(GrammarConfig(**json.loads(sys.argv[1])), int(sys.argv[2])
     ids=lambda x: x["family"] if isinstance(x, dict) else str(x),
 )
 def test_bytes_of_this_machine(config: dict[str, Any], batch: int, length: int) -> None:
-    """The peak of a process, above what it held before it had a model. Every table has pages of its own."""
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    command = [sys.executable, "-c", MEASURED, json.dumps(config), str(batch), str(length)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found, planned = json.loads(done.stdout)
+    found, planned = measured_and_planned(config, batch, length)
     assert planned == pytest.approx(found, rel=0.35, abs=0)
