@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -24,7 +24,8 @@ from rankfold.bench.dropped import dropped
 from rankfold.bench.row import measure_row
 from rankfold.bench.step import SEED, Gradients, gradients, reference_gradients
 from rankfold.bench.timed import Settings
-from rankfold.models import ModelConfig
+from rankfold.models import GrammarConfig, ModelConfig
+from rankfold.models.grammar_config import GrammarFamily
 from rankfold.models.hmm import HMM
 from rankfold.params import rank_factors
 
@@ -41,6 +42,7 @@ CASES = [
         ("rank", "logit_dropout"),
     )
 ]
+GRAMMARS = [Case(GrammarConfig(family=family)) for family in get_args(GrammarFamily)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.config.family)
@@ -187,13 +189,13 @@ def test_limits_leave_room_for_tf32_and_bf16(case: Case) -> None:
     assert all(check.error is not None and 0 < check.error < check.allowed / 2 for check in found), found
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.config.family)
+@pytest.mark.parametrize("case", [*CASES, *GRAMMARS], ids=lambda case: case.config.family)
 def test_small_limits_leave_room_for_tf32(case: Case) -> None:
     with Rounded() as rounded:
         found = [*small_checks(case, "tf32", CPU), *dropout_checks(case, "tf32", CPU)]
     assert rounded.seen
     low = [check for check in found if "tf32" in check.what]
-    assert len(low) == 6
+    assert len(low) == 3 * (2 - case.trees)
     assert all(check.error is not None and 1e-5 < check.error < check.allowed / 1.5 for check in low), low
     assert all(check.passed for check in found)
 

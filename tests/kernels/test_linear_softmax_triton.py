@@ -1,5 +1,7 @@
 """The two passes over a table of distributions against float64: whole rows and long ones, dropout, rounding."""
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
@@ -111,8 +113,25 @@ def test_rounded_numbers_have_ten_fraction_bits(rows: str) -> None:
     assert (table < exact).any()
 
 
+def test_one_piece_of_the_gradient_is_there_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest, made = kernel._logit_gradient, []
+
+    def watched(*given: object) -> Tensor:
+        assert all(piece() is None for piece in made)
+        found = honest(*given)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(kernel, "_logit_gradient", watched)
+    monkeypatch.setattr(kernel, "PIECE_OF_LOGITS", 4 * 34)  # two rows
+    query, key = drawn(5, 3), drawn(17, 3, seed=1)
+    table = torch.softmax(query @ key.T, 1)
+    kernel.gradients(query, key, table, drawn(5, 17, seed=3), drawn(5, seed=4), [], (True, True, False), "tf32")
+    assert len(made) == 3
+
+
 @pytest.mark.parametrize("num_mixtures", [0, 1, 2])
-@pytest.mark.parametrize("piece", [2**25, 34, 1])  # rows at a time: all, two, one
+@pytest.mark.parametrize("piece", [2**26, 4 * 34, 1])  # rows at a time: all, two, one
 def test_gradients(rows: str, num_mixtures: int, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "PIECE_OF_LOGITS", piece)
     m, n, d = 5, 17, 3

@@ -21,6 +21,19 @@ def model_of(case: Case) -> RankHMM:
     return model
 
 
+def test_the_first_rank_has_no_gradient_of_its_own_in_the_table() -> None:
+    """Which would be as large as the table: it goes along with the table's own pass."""
+    model = build_model(ModelConfig(family="rank", num_states=7, rank=5, dim=3), 11)
+    assert isinstance(model, RankHMM)
+    factors = model.factors(0.0, None)
+    assert torch.autograd.grad(factors.first.sum(), factors.rank, allow_unused=True, retain_graph=True) == (None,)
+    weight = torch.arange(5.0)
+    (found,) = torch.autograd.grad(factors.first @ weight, model.factors.source)  # and is not lost
+    plain = model.factors(0.0, None)
+    (expected,) = torch.autograd.grad((plain.log_start.exp() @ plain.rank) @ weight, model.factors.source)
+    torch.testing.assert_close(found, expected)
+
+
 @every_case
 @dropout_or_not
 @pytest.mark.parametrize("plan", ["state", "rank", "auto"])
@@ -37,6 +50,7 @@ def test_states_are_summed_out(case: Case, dropout: bool, plan: str) -> None:
     potentials = model.potentials(batch, parts=parts, plan=plan)
     expected = torch.tensor([oracle.probability(*written, row) for row in rows], dtype=torch.float64)
     torch.testing.assert_close(model.log_z(potentials).exp().detach(), expected, **EXACT)
+    torch.testing.assert_close(factors.first, factors.log_start.exp() @ factors.rank, **EXACT)
     query = model.query(potentials)
     assert query.of == "ranks"
     assert query.num_values == case.config.rank

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from rankfold.operators import Banded, Dense, LowRank, Operator, RowScaled, Sum
@@ -23,6 +24,29 @@ def test_literal(generator: torch.Generator) -> None:
     assert op.push(torch.tensor([1.0, 1.0])).tolist() == [12.0, 38.0]
     assert op.pull(torch.tensor([1.0, 1.0])).tolist() == [7.0, 43.0]
     assert op.log_factors == (False, False, False)
+
+
+@pytest.mark.parametrize("names", ["low band", "band low", "low low", "dense low band low", "dense band"])
+def test_written_out(names: str, generator: torch.Generator) -> None:
+    def some(*shape: int) -> torch.Tensor:
+        return torch.rand(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    made = {
+        "low": lambda: LowRank(some(5, 2), some(5, 2)),
+        "band": lambda: Banded(some(5, 3), -1),
+        "dense": lambda: Dense(some(5, 5)),
+    }
+    op = Sum([made[name]() for name in names.split()])
+    before = [x.clone() for x in op.factors()]
+    assert op.is_written
+    (found,) = op.maps()
+    expected = torch.stack([term.to_dense() for term in op.terms]).sum(0)
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-15)
+    weight = torch.rand(5, 5, generator=generator, dtype=torch.float64)
+    slopes = torch.autograd.grad(found, op.factors(), weight, retain_graph=True)
+    for one, other in zip(slopes, torch.autograd.grad(expected, op.factors(), weight), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-15)
+    assert all(torch.equal(x, y) for x, y in zip(op.factors(), before, strict=True))
 
 
 def test_one_term_and_sums_of_sums(generator: torch.Generator) -> None:

@@ -62,8 +62,7 @@ class RankHMM(ChainModel[RankParts]):
 
     def parts(self, generator: torch.Generator | None = None) -> RankParts:
         factors = self.factors(self.config.logit_dropout, generator)
-        log_initial = log_weights(torch.exp(factors.log_start) @ factors.rank)
-        return RankParts(log_initial, factors, [])
+        return RankParts(log_weights(factors.first), factors, [])
 
     def potentials(
         self,

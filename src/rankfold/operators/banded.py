@@ -167,7 +167,7 @@ class Banded:
         # Cells outside the matrix go to a last column that is cut off.
         column = torch.where((column >= 0) & (column < size), column, size)
         out = band.new_full((len(index), size + 1), empty)
-        return out.scatter(1, column, band[index])[:, :size]
+        return out.scatter_(1, column, band[index])[:, :size]
 
 
 def _expect_inside(weight: Tensor, offset: int) -> None:

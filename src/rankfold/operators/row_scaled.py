@@ -70,10 +70,10 @@ class RowScaled(ByRows):
 
     @property
     def is_written(self) -> bool:
-        return isinstance(self.operator, Composed) and self.operator.is_written and len(self.operator.maps()) == 1
+        return isinstance(self.operator, Composed) and self.operator.is_written and len(self.operator.rounded()) == 1
 
     def maps(self) -> tuple[Tensor, ...]:
-        """The matrix `push` multiplies by, where the operator is one."""
+        """The matrix `push` multiplies by, where the operator is one (has one copy: to count maps would make them)."""
         assert isinstance(self.operator, Composed)
         (weight,) = self.operator.maps()
         return (weight * self._scale.linear[:, None],)

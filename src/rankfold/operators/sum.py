@@ -5,6 +5,7 @@ Read next: `recursions/chain.py`, which needs nothing more than this protocol.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Self
 
@@ -16,6 +17,7 @@ from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.precision import products_in
 from rankfold.numerics.rounded import Rounded
 from rankfold.operators.by_rows import ByRows
+from rankfold.operators.low_rank import LowRank
 from rankfold.operators.protocol import Inner, KnowsGradients, Operator, expect_operator
 
 WRITTEN = 2**26  # entries of a matrix that a GPU reads in less than 100 microseconds
@@ -84,9 +86,17 @@ class Sum(ByRows):
         return self.shape[0] * self.shape[1] <= WRITTEN and all(share is None for share in self._shares)
 
     def maps(self) -> tuple[Tensor, ...]:
-        """The sum written out: where it is small, one product a step takes less time than the terms' calls."""
+        """The sum written out: where it is small, one product a step takes less time than the terms' calls.
+
+        Low-rank terms are multiplied onto the others' sum, never written by themselves.
+        """
         with products_in("float32", self.factors()[0].device):
-            return (self._total([term.to_dense() for term in self.terms]),)
+            others = [term.to_dense() for term in self.terms if not isinstance(term, LowRank)]
+            total = functools.reduce(torch.add, others) if others else self.factors()[0].new_zeros(())
+            for term in self.terms:
+                if isinstance(term, LowRank):
+                    total = torch.addmm(total, *term.maps())
+        return (total,)
 
     def rounded(self) -> tuple[Rounded | None, ...]:
         return (None,)

@@ -20,6 +20,7 @@ class Factors(NamedTuple):
     """z_1 ~ start;  r_t ~ rank(. | z_t);  w_t ~ emission(. | r_t);  z_t+1 ~ state(. | r_t)."""
 
     log_start: Tensor  # "z"
+    first: Tensor  # "r"     p(r_1), the start's mixture of the rows of U
     rank: Tensor  # "z r"    p(r | z), rows sum to 1: the paper's U
     state: Tensor  # "z r"   p(z' | r), columns sum to 1: the paper's V
     emission: Emission  # words given ranks: the paper's W
@@ -53,8 +54,10 @@ class RankFactors(nn.Module):
         rank = linear_softmax(self.source, self.projection, dropout=dropout, generator=generator)
         # Ranks in front: sums over states then run along memory.
         state = linear_softmax(self.projection, self.target, dropout=dropout, generator=generator)
+        log_start = torch.log_softmax(self.start_out(start), 0)
         return Factors(
-            torch.log_softmax(self.start_out(start), 0),
+            log_start,
+            rank.mix(torch.exp(log_start)),
             rank.share,
             state.share.mT,
             emission,
@@ -72,9 +75,12 @@ class FreeRankFactors(nn.Module):
         self.log_word = xavier(rank, num_words, generator=generator)
 
     def forward(self, dropout: float, generator: torch.Generator | None) -> Factors:
+        log_start = torch.log_softmax(self.log_start, 0)
+        rank = torch.softmax(drop_logits(self.log_rank, dropout, 1, generator=generator), 1)
         return Factors(
-            torch.log_softmax(self.log_start, 0),
-            torch.softmax(drop_logits(self.log_rank, dropout, 1, generator=generator), 1),
+            log_start,
+            torch.exp(log_start) @ rank,
+            rank,
             torch.softmax(drop_logits(self.log_state, dropout, 0, generator=generator), 0),
             TableEmission(torch.log_softmax(self.log_word, 1)),
         )

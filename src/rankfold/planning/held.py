@@ -17,8 +17,9 @@ from rankfold.numerics.precision import Precision
 from rankfold.planning.cost import FLOAT
 
 HALF = 2  # bytes
-# Entries of a piece of a softmax's gradient (`linear_softmax`), and of a block of a normaliser's (`linear_logsumexp`):
-# as their Triton files say, which cannot be read where Triton is not installed.
+# Entries of a piece of a softmax's gradient (`linear_softmax`), and of a block of a normaliser's (`linear_logsumexp`).
+# Their Triton files, which cannot be read where Triton is not installed, say the latter, and pieces of half the size by
+# now. That, and what `RANK` and `WRITTEN_BAND` say beside, is what the H200's peaks were: more than there is today.
 PIECE, SHARES = 2**25, 2**25
 
 

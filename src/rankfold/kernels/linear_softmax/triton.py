@@ -18,7 +18,7 @@ from rankfold.numerics.precision import Products
 
 WHOLE = 2**15  # entries of a row that 512 threads hold in registers, 64 each
 PIECE = 2**13  # entries of a piece of a longer row
-PIECE_OF_LOGITS = 2**25  # entries of the gradient of the logits that are there at a time: 128 MiB, or half of that
+PIECE_OF_LOGITS = 2**26  # bytes of the gradient of the logits that are there at a time
 
 
 @triton.jit
@@ -215,7 +215,7 @@ def gradients(
     grad = grad.contiguous()
     found: list[Tensor] = []
     both: Tensor | None = None
-    height = max(1, PIECE_OF_LOGITS // table.shape[1])
+    height = max(1, PIECE_OF_LOGITS // (kind.itemsize * table.shape[1]))
     for start in range(0, len(table), height):
         rows = slice(start, start + height)
         part = [(weights[rows], own) for weights, own in mixtures]
@@ -225,6 +225,7 @@ def gradients(
         if wanted[1] or wanted[2]:
             more = _product(logits.T, columns[rows])
             both = more if both is None else both.add_(more)
+        del logits  # before the next piece is made
     grad_key = both[:, :dim] if wanted[1] else None
     grad_query = (found[0] if len(found) == 1 else torch.cat(found)) if wanted[0] else None
     return grad_query, grad_key, both[:, dim] if wanted[2] else None
