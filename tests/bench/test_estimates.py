@@ -16,7 +16,7 @@ SECONDS = {"million": 1.6, "grammars": 2.0, "frames": 2.2}  # factors within whi
 # Shares of the peak: a run that starts because its plan fits must not end for want of memory, so an estimate is never
 # far below. Far above, a run is cut into smaller parts than it needs.
 LEAST_BYTES = 0.97
-BYTES = {"million": 1.3, "grammars": 1.9, "frames": 3.0}
+BYTES = {"million": 1.2, "grammars": 1.9, "frames": 3.0}
 
 
 def rows(table: str) -> list[tuple[Case, dict[str, Any]]]:

@@ -113,7 +113,10 @@ def test_rounded_numbers_have_ten_fraction_bits(rows: str) -> None:
     assert (table < exact).any()
 
 
-def test_one_piece_of_the_gradient_is_there_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("height", "pieces"), [(5, 3), (16, 8), (17, 6), (40, 8)])  # of two rows, or eight at most
+def test_one_piece_of_the_gradient_is_there_at_a_time(
+    height: int, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest, made = kernel._logit_gradient, []
 
     def watched(*given: object) -> Tensor:
@@ -124,10 +127,10 @@ def test_one_piece_of_the_gradient_is_there_at_a_time(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(kernel, "_logit_gradient", watched)
     monkeypatch.setattr(kernel, "PIECE_OF_LOGITS", 4 * 34)  # two rows
-    query, key = drawn(5, 3), drawn(17, 3, seed=1)
-    table = torch.softmax(query @ key.T, 1)
-    kernel.gradients(query, key, table, drawn(5, 17, seed=3), drawn(5, seed=4), [], (True, True, False), "tf32")
-    assert len(made) == 3
+    query, key = drawn(height, 3), drawn(17, 3, seed=1)
+    table, grad = torch.softmax(query @ key.T, 1), drawn(height, 17, seed=3)
+    kernel.gradients(query, key, table, grad, drawn(height, seed=4), [], (True, True, False), "tf32")
+    assert len(made) == pieces
 
 
 @pytest.mark.parametrize("num_mixtures", [0, 1, 2])

@@ -91,7 +91,7 @@ def rank_plans(
     fixed = {
         order: total(
             network_bytes,
-            with_emission(held.peak_bytes(held.RANK, (z * r, square)), r, num_words, dim, kind, precision),
+            with_emission(rank_bytes(z, r, square, dim, kind, precision), r, num_words, dim, kind, precision),
         )
         for order, square in (("rank", r * r), ("state", 0))
     }
@@ -194,6 +194,17 @@ def transition_bytes(num_states: int, rank: int | None, dim: int, kind: str) -> 
     if dim:
         return held.softmax_bytes(held.DENSE if rank is None else held.LOW_RANK, cells, kind)
     return num_bytes(held.FREE_DENSE if rank is None else held.FREE_LOW_RANK, cells)
+
+
+def rank_bytes(num_states: int, rank: int, square: int, dim: int, kind: str, precision: Precision) -> held.Held:
+    """What a rank-space transition holds: its factors, and V^T U of so many cells, none where that is not made."""
+    cells = num_states * rank
+    factors = held.softmax_bytes(held.RANK[kind], cells, kind) if dim else num_bytes(held.FREE_RANK, cells)
+    beside = held.summed(factors, num_bytes(held.SQUARE, square))
+    if not square:
+        return beside
+    made = held.MULTIPLIED_HALF if held.factor_bytes(kind, precision) == held.HALF else held.MULTIPLIED
+    return held.larger(beside, held.peak_bytes([made], (cells, square)))
 
 
 def with_emission(

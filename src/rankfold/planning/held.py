@@ -17,10 +17,10 @@ from rankfold.numerics.precision import Precision
 from rankfold.planning.cost import FLOAT
 
 HALF = 2  # bytes
-# Entries of a piece of a softmax's gradient (`linear_softmax`), and of a block of a normaliser's (`linear_logsumexp`).
-# Their Triton files, which cannot be read where Triton is not installed, say the latter, and pieces of half the size by
-# now. That, and what `RANK` and `WRITTEN_BAND` say beside, is what the H200's peaks were: more than there is today.
-PIECE, SHARES = 2**25, 2**25
+# Bytes of a piece of a softmax's gradient (`linear_softmax`), of which large tables have so many instead, and entries of
+# a block of a normaliser's (`linear_logsumexp`): as in their Triton files, which cannot be read where Triton is not
+# installed.
+PIECE, MOST_PIECES, SHARES = 2**26, 8, 2**25
 
 
 class Held(NamedTuple):
@@ -36,12 +36,13 @@ LOW_RANK, DENSE = Held(4, 2), Held(2, 1)
 FREE_LOW_RANK, FREE_DENSE = Held(7, 3), Held(5, 4)  # the logarithms, too
 # "z r", "z k" and "z y" of a band beside a low rank, with its int64 columns: peaks where rows are normalised, and where
 # the band is laid out as dense blocks along the diagonal. Where a GPU writes the sum of both out, that is another: the
-# low rank, an empty matrix, and that with the band in it.
+# matrix with the band in it, and that with the low rank added.
 BANDED = (Held(8, 4), Held(11, 6), Held(0, 0)), (Held(6, 2), Held(15, 11), Held(0, 0))
-WRITTEN_BAND = Held(3, 0), Held(10, 0), Held(3, 0)
-# "z r" and "r r" of a rank-space model. The start takes U, too: its gradient of U, that of V^T U and their sum are
-# there at once, beside the gradient of V, both tables and V^T U. Before, V^T U is added up of two parts.
-RANK = (Held(6, 2), Held(1, 1)), (Held(4, 2), Held(3, 3))
+WRITTEN_BAND = Held(3, 0), Held(5, 0), Held(2, 0)
+# "z r" and "r r" of a rank-space model: the factors and V^T U. Then both where V^T U is made, which is added up of two
+# parts, and where its gradient is: in bf16 with rounded copies of the factors, of both or of one.
+RANK, FREE_RANK, SQUARE = {"cpu": Held(5, 2), "cuda": LOW_RANK}, Held(5, 3), Held(1, 1)
+MULTIPLIED, MULTIPLIED_HALF = (Held(4, 2), Held(3, 3)), (Held(4.5, 3), Held(3, 3))
 FREE_EMISSION = Held(4, 1)  # "z v" of free logits
 CHAIN_NETWORK = {"cpu": Held(11, 3), "cuda": Held(6, 3)}  # "z d"
 RANK_NETWORK = {"cpu": Held(9, 3), "cuda": Held(9, 3)}  # "v d"
@@ -68,17 +69,22 @@ def summed(*parts: Held) -> Held:
     return Held(*map(sum, zip(*parts, strict=True)))
 
 
+def larger(*parts: Held) -> Held:
+    """Whichever part is the largest."""
+    return Held(*map(max, zip(*parts, strict=True)))
+
+
 def peak_bytes(peaks: Iterable[Sequence[Held]], cells: Sequence[int]) -> Held:
     """The bytes of the largest of several peaks: each has so many tables of every size in `cells`."""
-    each = [summed(*map(num_bytes, peak, cells)) for peak in peaks]
-    return Held(*map(max, zip(*each, strict=True)))
+    return larger(*(summed(*map(num_bytes, peak, cells)) for peak in peaks))
 
 
 def softmax_bytes(tables: Held, cells: int, kind: str) -> Held:
     """The bytes of tables that are made as softmaxes, and of the gradient of one table's logits: on a GPU that is made
-    in pieces, of which there are two while one takes the other's place."""
-    logits = cells if kind == "cpu" else min(cells, 2 * PIECE)
-    return Held(FLOAT * (tables.step * cells + logits), FLOAT * tables.evaluation * cells)
+    in pieces, one at a time."""
+    whole = FLOAT * cells
+    logits = whole if kind == "cpu" else min(whole, max(PIECE, whole / MOST_PIECES))
+    return summed(num_bytes(tables, cells), Held(logits, 0))
 
 
 def total(*parts: Held) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from rankfold.numerics.precision import Products
 
 WHOLE = 2**15  # entries of a row that 512 threads hold in registers, 64 each
 PIECE = 2**13  # entries of a piece of a longer row
-PIECE_OF_LOGITS = 2**26  # bytes of the gradient of the logits that are there at a time, or an eighth of them
+PIECE_OF_LOGITS, MOST_PIECES = 2**26, 8  # bytes of the gradient of the logits at a time; large tables have larger ones
 
 
 @triton.jit
@@ -215,7 +215,7 @@ def gradients(
     grad = grad.contiguous()
     found: list[Tensor] = []
     both: Tensor | None = None
-    height = max(1, PIECE_OF_LOGITS // (kind.itemsize * table.shape[1]), len(table) // 8)
+    height = max(1, PIECE_OF_LOGITS // (kind.itemsize * table.shape[1]), triton.cdiv(len(table), MOST_PIECES))
     for start in range(0, len(table), height):
         rows = slice(start, start + height)
         part = [(weights[rows], own) for weights, own in mixtures]
