@@ -17,9 +17,8 @@ from rankfold.numerics.precision import Precision
 from rankfold.planning.cost import FLOAT
 
 HALF = 2  # bytes
-# Bytes of a piece of a softmax's gradient (`linear_softmax`), of which large tables have so many instead, and entries of
-# a block of a normaliser's (`linear_logsumexp`): as in their Triton files, which cannot be read where Triton is not
-# installed.
+# Bytes of a piece of a softmax's gradient (`linear_softmax`), and the most pieces of a large one; entries of a block of
+# a normaliser's (`linear_logsumexp`): as in their Triton files, which cannot be read where Triton is not installed.
 PIECE, MOST_PIECES, SHARES = 2**26, 8, 2**25
 
 
