@@ -31,8 +31,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 def figure(runs: Sequence[Run]) -> Figure | None:
     """The curves of Penn Treebank's runs on a GPU, names beside the axes; None if none is evaluated yet.
 
-    Perplexities of two texts do not compare, nor do a CPU's minutes: other runs are left out, and so are those of
-    other settings than a recipe's, for which the tables are.
+    Perplexities of two texts do not compare, nor do a CPU's minutes: other runs are left out, and so are those
+    that are not called as a recipe is, for which the tables are.
     """
     drawn = [run for run in runs if run.corpus == CORPUS and run.name == run.recipe and run.gpu and run.curve]
     if not drawn:

@@ -79,7 +79,9 @@ def _update(case: tuple[str, int, int], rows: dict[str, Any]) -> str:
         for row in _updated(rows)
     ]
     of = f"{case[0]}, {case[1]} x {case[2]} tokens"
-    return f"A whole update of {of}, AdamW included, without a graph: {', '.join(parts)}."
+    return (
+        f"A whole update of {of}, AdamW included, without a graph: {', '.join(parts)}; memory reserved, workspaces too."
+    )
 
 
 def _ratio(times: float) -> str:

@@ -63,7 +63,7 @@ def test_pieces_are_as_large_as_the_kernels_say() -> None:
     from rankfold.kernels.linear_logsumexp import triton as logsumexp
     from rankfold.kernels.linear_softmax import triton as softmax
 
-    assert (softmax.PIECE_OF_LOGITS, softmax.MOST_PIECES) == (held.PIECE, held.MOST_PIECES)
+    assert (softmax.PIECE_OF_LOGITS, softmax.MOST_PIECES) == (held.PIECE_OF_LOGITS, held.MOST_PIECES)
     assert logsumexp.BLOCK == held.SHARES
 
 

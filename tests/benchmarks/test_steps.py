@@ -46,7 +46,7 @@ def test_an_update_is_a_sentence_of_its_own(tmp_path: Path) -> None:
     record = {"rows": rows, "device": "H200", "torch": "2.11", "date": "2026-11-15"}
     (tmp_path / "steps-million.json").write_text(json.dumps(record))
     text = steps.body(tmp_path, "million")
-    assert "of lhmm, 64 states, 8 x 32 tokens, AdamW included, without a graph: 74 ms in tf32 (19,704 MiB)." in text
+    assert "of lhmm, 64 states, 8 x 32 tokens, AdamW included, without a graph: 74 ms in tf32 (19,704 MiB);" in text
 
 
 def test_repeats_that_are_not_the_usual_ones_are_in_the_command(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rankfold.planning.cost import FLOAT
 HALF = 2  # bytes
 # Bytes of a piece of a softmax's gradient (`linear_softmax`), and the most pieces of a large one; entries of a block of
 # a normaliser's (`linear_logsumexp`): as in their Triton files, which cannot be read where Triton is not installed.
-PIECE, MOST_PIECES, SHARES = 2**26, 8, 2**25
+PIECE_OF_LOGITS, MOST_PIECES, SHARES = 2**26, 8, 2**25
 
 
 class Held(NamedTuple):
@@ -38,8 +38,9 @@ FREE_LOW_RANK, FREE_DENSE = Held(7, 3), Held(5, 4)  # the logarithms, too
 # matrix with the band in it, and that with the low rank added.
 BANDED = (Held(8, 4), Held(11, 6), Held(0, 0)), (Held(6, 2), Held(15, 11), Held(0, 0))
 WRITTEN_BAND = Held(3, 0), Held(5, 0), Held(2, 0)
-# "z r" and "r r" of a rank-space model: the factors and V^T U. Then both where V^T U is made, which is added up of two
-# parts, and where its gradient is: in bf16 with rounded copies of the factors, of both or of one.
+# "z r" and "r r" of a rank-space model: the factors, whose gradient a CPU copies to add the start's, and V^T U. Then
+# both where V^T U is made, of two parts where its sums are long, and where its gradient is: in bf16 with rounded copies
+# of the factors, of both or of one.
 RANK, FREE_RANK, SQUARE = {"cpu": Held(5, 2), "cuda": LOW_RANK}, Held(5, 3), Held(1, 1)
 MULTIPLIED, MULTIPLIED_HALF = (Held(4, 2), Held(3, 3)), (Held(4.5, 3), Held(3, 3))
 FREE_EMISSION = Held(4, 1)  # "z v" of free logits
@@ -82,7 +83,7 @@ def softmax_bytes(tables: Held, cells: int, kind: str) -> Held:
     """The bytes of tables that are made as softmaxes, and of the gradient of one table's logits: on a GPU that is made
     in pieces, one at a time."""
     whole = FLOAT * cells
-    logits = whole if kind == "cpu" else min(whole, max(PIECE, whole / MOST_PIECES))
+    logits = whole if kind == "cpu" else min(whole, max(PIECE_OF_LOGITS, whole / MOST_PIECES))
     return summed(num_bytes(tables, cells), Held(logits, 0))
 
 

@@ -50,9 +50,10 @@ def linear_softmax(
         log_total[m] = log sum_n exp(query[m] . key[n] + bias[n])
 
     With a generator, single entries leave the softmax with probability `dropout`; a row that would lose all of them is
-    left whole. Cost: m n d, twice that for the gradients. Memory: the table, and in the backward pass its gradient
-    twice; never the logits. Products in the mode that is set when it is called; on a GPU in "tf32" or "mixed" the table
-    itself is rounded to the ten fraction bits of TF32, to nearest. Twice differentiable.
+    left whole. Cost: m n d, twice that for the gradients. Memory: the table, and in the backward pass its gradient and
+    that of the logits, on a GPU in pieces; never the logits. Products in the mode that is set when it is called; on a
+    GPU in "tf32" or "mixed" the table itself is rounded to the ten fraction bits of TF32, to nearest. Twice
+    differentiable.
     """
     if generator is None:
         dropout = 0.0

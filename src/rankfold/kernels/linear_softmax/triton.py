@@ -18,7 +18,8 @@ from rankfold.numerics.precision import Products
 
 WHOLE = 2**15  # entries of a row that 512 threads hold in registers, 64 each
 PIECE = 2**13  # entries of a piece of a longer row
-PIECE_OF_LOGITS, MOST_PIECES = 2**26, 8  # bytes of the gradient of the logits at a time; large tables have larger ones
+PIECE_OF_LOGITS = 2**26  # bytes of the gradient of the logits that are there at a time
+MOST_PIECES = 8  # of a large table, whose pieces are larger instead
 
 
 @triton.jit
