@@ -153,9 +153,9 @@ def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_tensorboard")
-def test_without_tensorboard(tmp_path: Path) -> None:
+def test_without_tensorboard() -> None:
     with pytest.raises(UnsupportedError, match=r"TensorBoard is not installed(.|\n)*train.tensorboard=false"):
-        tensorboard_writer(tmp_path, 0)
+        tensorboard_writer()
 
 
 @pytest.mark.usefixtures("no_tensorboard")
@@ -195,6 +195,13 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[Writer]:
     module.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     return Writer.made
+
+
+def test_a_refused_run_opens_no_writer(data: Path, tmp_path: Path, writers: list[Writer]) -> None:
+    with pytest.raises(UnsupportedError, match="cannot be trained"):
+        train(tiny(tensorboard=True, memory=1e-6), data, tmp_path / "run")
+    assert writers == []
+    assert not (tmp_path / "run").exists()
 
 
 def test_tensorboard_has_the_numbers_of_the_metrics(data: Path, tmp_path: Path, writers: list[Writer]) -> None:

@@ -89,7 +89,7 @@ class Trainer:
         self.config, self.task, self.run_dir, self.report = config, task, run, report
         self.device = chosen_device(config.train.device)
         self.progress = loaded.progress if loaded else Progress()
-        self.writer = tensorboard_writer(run.path, self.progress.update) if config.train.tensorboard else None
+        opens = tensorboard_writer() if config.train.tensorboard else None  # found missing before any work
         task.prepare(loaded)
         task.expect_batches()  # too few tokens are found out before any work
         room = task.room(self.device, self.progress, report.say)
@@ -109,6 +109,7 @@ class Trainer:
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
             report.say(f"{moved} lines of metrics after the last checkpoint moved to metrics.lost.jsonl")
+        self.writer = opens(run.path, self.progress.update) if opens else None
         self.interrupted = False
 
     def run(self) -> Result:

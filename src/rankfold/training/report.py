@@ -6,6 +6,7 @@ Everything goes to standard error. rich is used where it is installed. Read next
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,8 @@ def summary(record: dict[str, Any]) -> str:
     return "  ".join(shown)
 
 
-def tensorboard_writer(folder: Path, start: int) -> Any:
-    """A TensorBoard writer for the run; raises, before any work, where TensorBoard is not installed."""
+def tensorboard_writer() -> Callable[[Path, int], Any]:
+    """What opens a TensorBoard writer in a run's folder, after so many updates; raises where it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -114,4 +115,4 @@ def tensorboard_writer(folder: Path, start: int) -> Any:
             "train.tensorboard is true, but TensorBoard is not installed.\n"
             "  pip install tensorboard, or set train.tensorboard=false: metrics.jsonl has the same numbers."
         ) from None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
+    return lambda folder, start: SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
