@@ -1,11 +1,15 @@
 """The rate of every update, against the definitions written out in plain Python."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rankfold.training.config import TrainConfig
-from rankfold.training.schedule import Plateau, learning_rate
+from rankfold.training.loop import train
+from rankfold.training.schedule import Plateau, learning_rate, unreached
+from tests.training.runs import StopAfter, tiny, write_corpus
 
 
 def restated(update: int, name: str, lr: float, min_lr: float, warmup: int, updates: int) -> float:
@@ -58,6 +62,22 @@ def test_runs_of_one_update_and_ramps_beyond_the_run(name: str) -> None:
     assert learning_rate(0, one, Plateau()) == 0.1
     ramp = TrainConfig(updates=3, lr=0.1, warmup=9, schedule=name)  # type: ignore[arg-type]
     assert [learning_rate(i, ramp, Plateau()) for i in range(3)] == pytest.approx([0.01, 0.02, 0.03], rel=1e-14, abs=0)
+
+
+@pytest.mark.parametrize(("warmup", "optimizer", "told"), [(9, "adamw", 0), (10, "adamw", 1), (10, "em", 0)])
+def test_a_rise_beyond_the_run_is_told(warmup: int, optimizer: Any, told: int) -> None:
+    config = TrainConfig(updates=10, lr=0.1, warmup=warmup, schedule="constant", optimizer=optimizer)
+    lines = unreached(config)
+    assert len(lines) == told
+    assert (learning_rate(9, config, Plateau()) < 0.1) == (warmup == 10)
+    assert all("train.warmup=1 would" in line for line in lines)
+
+
+def test_the_log_of_a_run_tells_it(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "data")
+    said = StopAfter(99)
+    train(tiny(warmup=500), tmp_path / "data", tmp_path / "run", report=said)
+    assert any("rises for 500 updates, more than the run has" in line for line in said.said)
 
 
 def seen(perplexities: list[float], config: TrainConfig) -> tuple[list[bool], list[float], Plateau]:

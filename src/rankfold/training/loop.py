@@ -31,7 +31,7 @@ from rankfold.training.config import Config
 from rankfold.training.report import Reporter, summary, tensorboard_writer
 from rankfold.training.result import Result
 from rankfold.training.run_dir import BEST, CHECKPOINT, RECIPE, RunDir, environment
-from rankfold.training.schedule import learning_rate
+from rankfold.training.schedule import learning_rate, unreached
 from rankfold.training.setup import chosen_device, opened, optimizer, signals, text_of
 from rankfold.training.task import Task, read_task
 
@@ -124,7 +124,7 @@ class Trainer:
                 "checkpoints keep the optimiser's moments in bf16: a run resumed from one is close to an uninterrupted "
                 "one, not equal to it"
             )
-        for line in self.task.warnings():
+        for line in (*unreached(config), *self.task.warnings()):
             self.report.say(line)
         if progress.finished:
             self.report.say("the run was finished already")

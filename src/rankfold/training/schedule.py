@@ -49,3 +49,13 @@ def learning_rate(update: int, config: TrainConfig, plateau: Plateau) -> float:
     share = min(1.0, max(0, update - config.warmup) / max(1, config.updates - config.warmup))
     left = 1.0 - share if config.schedule == "linear" else (1.0 + math.cos(math.pi * share)) / 2
     return warm * (config.min_lr + (config.lr - config.min_lr) * left)
+
+
+def unreached(config: TrainConfig) -> list[str]:
+    """What to tell of a run too short for its rise, as one whose updates were cut; no line if it is not."""
+    if config.optimizer == "em" or config.warmup < config.updates:
+        return []
+    return [
+        f"the rate rises for {config.warmup:,} updates, more than the run has: it ends below train.lr={config.lr:g}, "
+        f"which train.warmup={config.updates // 10} would let it reach"
+    ]
