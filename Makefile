@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILES := pyproject.toml constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint hunt bench clean
 
 demo: $(VENV)/.plots
 	$(BIN)/rankfold demo
@@ -20,6 +20,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Random problems and damaged files, with a new seed each time: docs/reliability.md.
+SECONDS ?= 600
+hunt: $(VENV)/.dev
+	PYTHONPATH=. $(BIN)/python -m tests.hunt --seconds $(SECONDS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
