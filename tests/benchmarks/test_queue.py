@@ -1,0 +1,109 @@
+"""The queue of runs: its order, a deadline that cuts runs off, going on, and the archive of small files."""
+
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks import induce, queue
+from rankfold.cli import build_parser
+from rankfold.training.recipes import load_recipe
+
+QUEUE = """
+[settings]
+small = ["train.updates=7"]
+[[runs]]
+name = "small-lhmm-long"
+group = "small"
+data = "texts/toy"
+minutes = 0
+[[runs]]
+name = "demo-grammar"
+data = "texts/toy"
+gold = "texts/toy"
+seed = 3
+minutes = 0
+[[runs]]
+name = "small-rank-never"
+data = "texts/toy"
+minutes = 1000
+"""
+# In place of training: the short run ends by itself, the long one when it is told to; both add to what is there.
+RUN = """
+import json, pathlib, signal, sys
+folder, ends = pathlib.Path(sys.argv[1]), sys.argv[2] == "True"
+folder.mkdir(exist_ok=True)
+(folder / "recipe.toml").touch()
+(folder / "environment.json").write_text(json.dumps({"argv": [str(folder)]}))
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+metrics = (folder / "metrics.jsonl").open("a")
+print(json.dumps({"update": 1, "seconds": 1.0, "valid_perplexity": 2.5}), file=metrics, flush=True)
+if ends:
+    print(json.dumps({"update": 1, "seconds": 1.0, "end": True}), file=metrics)
+    (folder / "evaluation.json").write_text("{}")
+while not (ends or stop):
+    signal.pause()
+"""
+
+
+def test_runs_end_are_cut_off_and_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(entry: queue.Entry, data: Path, work: Path, device: str) -> list[str]:
+        return [sys.executable, "-c", RUN, str(work / entry.folder), str(bool(entry.gold))]
+
+    monkeypatch.setattr(queue, "GRACE", 1)
+    monkeypatch.setattr(queue.Entry, "command", command)
+    path, work, archive = tmp_path / "queue.toml", tmp_path / "work", tmp_path / "small.tar.gz"
+    path.write_text(QUEUE)
+    given = ["--queue", str(path), "--data", str(tmp_path), "--work", str(work), "--pack", str(archive)]
+    given += ["--results", str(tmp_path / "none"), "--parallel", "2", "--minutes", str(4 / 60)]
+    assert queue.main(given) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "cut off" in lines["small-lhmm-long"]
+    assert "valid 2.5" in lines["small-lhmm-long"]
+    assert "done" in lines["demo-grammar-s3"]
+    assert "to do" in lines["small-rank-never"]
+    with tarfile.open(archive) as packed:
+        names = set(packed.getnames())
+        environment = packed.extractfile("small-lhmm-long/environment.json")
+        assert environment is not None
+        assert json.load(environment)["argv"][-3:] == ["toy", "--out", "run"]
+    small = {f"small-lhmm-long/{name}" for name in ("recipe.toml", "metrics.jsonl", "environment.json")}
+    assert names >= {*small, "demo-grammar-s3/evaluation.json"}
+    assert queue.main(given) == 0
+    assert len((work / "small-lhmm-long" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len((work / "demo-grammar-s3" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_commands_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "queue.toml"
+    path.write_text(QUEUE)
+    words, grammar, _ = (entry.command(tmp_path, tmp_path, "cpu") for entry in queue.read_queue(path))
+    read = build_parser().parse_args(words[3:])
+    assert (read.recipe, read.settings) == ("small-lhmm", ["train.updates=7", "train.device=cpu"])
+    judged = induce._parser().parse_args(grammar[3:])
+    assert (judged.recipe, judged.seeds, len(judged.trees)) == ("demo-grammar", [3], 3)
+    (tmp_path / "small-lhmm-long").mkdir()
+    (tmp_path / "small-lhmm-long" / "recipe.toml").touch()
+    assert "--resume" in queue.read_queue(path)[0].command(tmp_path, tmp_path, "cpu")
+
+
+def test_entries_of_the_shipped_queue_are_runs_of_shipped_recipes() -> None:
+    entries = queue.read_queue()
+    assert len({entry.folder for entry in entries}) == len(entries)
+    for entry in entries:
+        load_recipe(entry.recipe, entry.settings)
+
+
+def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "queue.toml"
+    path.write_text('[settings]\n[[runs]]\nname = "nothing"\ndata = "x"\nminutes = 1\ngroup = "none"\n')
+    assert queue.main(["--queue", str(path)]) == 2
+    assert "group 'none'" in capsys.readouterr().err
+    path.write_text('[settings]\n[[runs]]\nname = "nothing"\ndata = "x"\nminutes = 0\n')
+    assert queue.main(["--queue", str(path), "--data", str(tmp_path), "--work", str(tmp_path / "work")]) == 2
+    assert "nothing begins with the name of no shipped recipe" in capsys.readouterr().err
