@@ -6,6 +6,9 @@ Read next: `numerics/scaled.py`.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
@@ -24,6 +27,16 @@ class UnsupportedError(ValueError):
 
 class DataError(ValueError):
     """A file that breaks a rule; the text names file, line and token."""
+
+
+def expect_absent(path: str | Path, what: str = "") -> None:
+    """Raise if there is a file, a folder or a link of this name already: nobody's file is written over.
+
+    `what`: what it would have to be to be replaced, for the error.
+    """
+    if os.path.lexists(path):
+        said = f" and is not {what}" if what else ""
+        raise DataError(f"{path} exists{said}; it is left as it is.\n  Choose another name, or move it away.")
 
 
 def expect(x: Tensor, axes: str, *, name: str, hint: str = "", **sizes: int) -> None:

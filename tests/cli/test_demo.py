@@ -14,6 +14,7 @@ from rankfold.analysis.bracketing import evaluate_brackets
 from rankfold.analysis.branching import right_branching
 from rankfold.cli import demo, demo_grammar, main
 from rankfold.data.brackets import parse_tree, read_trees
+from rankfold.data.docstrings import write_corpus
 from rankfold.data.toy_grammar import write_toy_corpus
 from rankfold.training.recipes import load_recipe
 
@@ -84,6 +85,18 @@ def test_a_second_demo_leaves_the_first_alone(tmp_path: Path) -> None:
     assert [Path(x["run"]).name for x in (first, second)] == ["run-1", "run-2"]
     assert first["perplexity"] == second["perplexity"]
     assert first["samples"] == second["samples"]
+
+
+def test_the_demo_writes_over_no_text_of_the_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "write_corpus", write_corpus)
+    for folder, options in (("corpus", []), ("toy-corpus", ["--grammar"])):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.txt").write_text("my only copy\n")
+        assert main(["demo", "--out", str(tmp_path), *options]) == 2
+        assert "train.txt exists" in capsys.readouterr().err
+        assert [path.read_text() for path in (tmp_path / folder).iterdir()] == ["my only copy\n"]
 
 
 def test_families_without_words_of_their_own_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,6 +160,10 @@ def test_samples_can_be_trained_on(run: Path, tmp_path: Path, capsys: Captured) 
     assert main([str(x) for x in (*sample, "--out", tmp_path / "drawn.npz")]) == 0
     text, err = capsys.readouterr()
     assert "as the model sees them" not in err  # one scale, nothing smoothed: it is undone
+    before = (tmp_path / "drawn.npz").read_bytes()
+    assert main([str(x) for x in (*sample, "--seed", 2, "--out", tmp_path / "drawn.npz")]) == 2
+    assert "drawn.npz exists; it is left as it is" in capsys.readouterr().err
+    assert (tmp_path / "drawn.npz").read_bytes() == before
     frames = read_frames(tmp_path / "drawn.npz")
     assert frames.lengths == [40] * 3
     assert frames.labels is not None

@@ -115,11 +115,28 @@ def test_corpus_is_written_once(tmp_path: Path) -> None:
     )
     for path in paths.values():
         os.utime(path, (1, 1))
-    paths["test"].write_text("something else\n")
-    write_corpus(tmp_path / "out" / "corpus", source=source)
-    assert [path.stat().st_mtime == 1 for path in paths.values()] == [True, True, False]
-    assert "something" not in paths["test"].read_text()
+    write_corpus(tmp_path / "out" / "corpus", source=source)  # safe to repeat
+    assert [path.stat().st_mtime for path in paths.values()] == [1, 1, 1]
     assert len(list((tmp_path / "out" / "corpus").iterdir())) == 3
+
+
+@pytest.mark.parametrize("name", ["train.txt", "valid.txt", "test.txt"])
+def test_a_text_of_the_user_is_never_written_over(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f():\n    'This is the same.'\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text("my only copy\n")
+    with pytest.raises(DataError, match=rf"{name} exists.*left as it is.*\n.*another folder"):
+        write_corpus(tmp_path / "mine", source=tmp_path)
+    assert {path.name: path.read_text() for path in (tmp_path / "mine").iterdir()} == {name: "my only copy\n"}
+
+
+def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f():\n    'This is the same.'\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "train.txt").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=r"train\.txt exists"):
+        write_corpus(tmp_path / "out", source=tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_the_standard_library_reads_like_english(library: DocstringText) -> None:

@@ -172,3 +172,12 @@ def test_the_toy_corpus_tests_on_new_sentences(tmp_path: Path) -> None:
     test = read_source(tmp_path / "test.trees").sentences
     assert (len(train), len(valid), len(test)) == (200, 20, 20)
     assert not {*map(tuple, test)} & {*map(tuple, train + valid)}
+    write_toy_corpus(tmp_path, num=200, num_held_out=20)  # safe to repeat
+
+
+@pytest.mark.parametrize("name", ["train.txt", "valid.txt", "test.trees"])
+def test_the_toy_corpus_writes_over_nothing(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("my only copy\n")
+    with pytest.raises(DataError, match=f"{name} exists"):
+        write_toy_corpus(str(tmp_path), num=20, num_held_out=5)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "my only copy\n"}

@@ -123,8 +123,11 @@ def test_files(tmp_path: Path) -> None:
         assert read(tmp_path / name).hrg == g.hrg
     assert not read(tmp_path / "g.fgg").factors
     torch.testing.assert_close(read(tmp_path / "g.json").tensor("rule"), g.tensor("rule"), rtol=0, atol=0)
-    write(g, tmp_path / "g.fgg", weights=True)
-    torch.testing.assert_close(read(tmp_path / "g.fgg").tensor("rule"), g.tensor("rule"), rtol=0, atol=0)
+    with pytest.raises(DataError, match=r"g\.fgg exists; it is left as it is"):
+        write(g, tmp_path / "g.fgg", weights=True)
+    assert not read(tmp_path / "g.fgg").factors
+    write(g, tmp_path / "weights.fgg", weights=True)
+    torch.testing.assert_close(read(tmp_path / "weights.fgg").tensor("rule"), g.tensor("rule"), rtol=0, atol=0)
 
 
 def test_errors_of_files_name_the_file(tmp_path: Path) -> None:

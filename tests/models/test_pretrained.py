@@ -72,6 +72,17 @@ def test_saved_over_an_earlier_one(name: str, tmp_path: Path) -> None:
     expect_same(model, type(model).from_pretrained(tmp_path))
 
 
+MINE = {"config.json": "{}", "vocab.json": '{"format": "mine"}', "frames.json": "[]", "model.safetensors": "mine"}
+
+
+@pytest.mark.parametrize("name", [*MINE, "model.safetensors.index.json"])
+def test_a_file_of_somebody_else_is_not_written_over(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(MINE.get(name, "mine"))
+    with pytest.raises(DataError, match=name):
+        BY_NAME["hmm-free-1"].plain().save_pretrained(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: MINE.get(name, "mine")}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_tables_with_zeros(dtype: torch.dtype, tmp_path: Path) -> None:
     start, transition = torch.tensor([1.0, 0.0], dtype=dtype), torch.tensor([[0.0, 1.0], [0.5, 0.5]], dtype=dtype)

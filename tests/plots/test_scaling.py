@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from rankfold.data.brackets import parse_tree
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.plots.scaling import plot_scaling
+from rankfold.plots.tree_svg import save_tree
 from tests.plots.test_learning import figures
 
 __all__ = ["figures"]
@@ -56,3 +58,21 @@ def test_orders_have_colours_of_their_own_and_the_reference_is_dashed(tmp_path: 
     assert [line.get_linestyle() for line in lines] == ["-", "-", "--"]
     assert lines[0].get_color() != lines[1].get_color()
     assert lines[2].get_color() == lines[0].get_color()
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.svg", "a.pdf"])
+def test_pictures_replace_nobodys_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x89PNG mine, not of rankfold")
+    with pytest.raises(DataError, match=f"{name} exists and is not a picture"):
+        plot_scaling("states", CURVES, tmp_path / name)
+    with pytest.raises(DataError, match=f"{name} exists and is not a picture"):
+        save_tree(parse_tree("(S (A a) (B b))"), tmp_path / name)
+    assert (tmp_path / name).read_bytes() == b"\x89PNG mine, not of rankfold"
+
+
+def test_pictures_of_ours_are_drawn_anew(tmp_path: Path) -> None:
+    plot_scaling("states", CURVES, tmp_path / "a.png")
+    plot_scaling("states", CURVES[:1], tmp_path / "a.png", title="another")
+    for tree in ("(S (A a) (B b))", "(S (A a) (B c))"):
+        save_tree(parse_tree(tree), tmp_path / "a.svg")
+    assert ">c<" in (tmp_path / "a.svg").read_text()

@@ -294,3 +294,17 @@ def test_the_environment_is_plain() -> None:
     assert found.keys() >= {"python", "torch", "numpy", "rankfold", "platform", "cpu_count", "torch_threads", "argv"}
     assert found["date"].endswith("+00:00")
     assert found["rankfold"][0].isdigit()
+
+
+@pytest.mark.parametrize("name", ["data.json", "environment.json", "vocab.json", "frames.json", "best", "lock"])
+def test_files_of_somebody_else_are_not_written_over(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(DataError, match=f"holds no run, but {name}"):
+        RunDir.create(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+
+
+def test_a_run_that_was_killed_as_it_began_may_begin_again(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("pid 1 on a host\n")
+    (tmp_path / "data.json").write_text("{}")
+    RunDir.create(tmp_path).close()

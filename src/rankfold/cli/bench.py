@@ -26,7 +26,7 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.config import Family, ModelConfig, PlanName
 from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
 from rankfold.numerics.precision import Precision
-from rankfold.plots.posterior import require_matplotlib
+from rankfold.plots.posterior import expect_picture, require_matplotlib
 from rankfold.plots.scaling import plot_scaling
 
 EXAMPLE = """\
@@ -189,6 +189,7 @@ def _expect_picture(path: Path) -> None:
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in kinds:
         raise UnsupportedError(f"--plot is {path}, but matplotlib draws no such kind.\n  Take .png, .svg or .pdf.")
+    expect_picture(path)
 
 
 def _expect_orders(cases: Sequence[Case]) -> None:

@@ -21,11 +21,12 @@ from rankfold.decoding.posterior import state_posterior
 from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import DomainError
 from rankfold.operators import Dense, LowRank, Operator
-from rankfold.plots.posterior import plot_posterior, require_matplotlib
+from rankfold.plots.posterior import expect_picture, plot_posterior, require_matplotlib
 from rankfold.recursions.chain import log_z
 from rankfold.recursions.potentials import ChainPotentials
 
 NUM_WORDS, NUM_SEQUENCES, NUM_POSITIONS = 1000, 8, 64
+PICTURE = "posterior.png"
 Kind = Literal["dense", "low_rank"]
 EXAMPLE = "example:\n  rankfold compare --states 1024 --rank 64 --out comparison"
 
@@ -70,6 +71,7 @@ def compare(
     if not 0 <= seed < 2**63:
         raise DomainError(f"seed is {seed}, but must be at least 0 and below 2**63.")
     out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is found out before the work
+    expect_picture(out / PICTURE)
     kinds: tuple[Kind, Kind] = ("dense", "low_rank")
     values: dict[str, torch.Tensor] = {}
     seconds: dict[str, float] = {}
@@ -126,7 +128,7 @@ def draw_posterior(num_states: int, rank: int, seed: int, out: Path) -> Path:
     return plot_posterior(
         state_posterior(first)[0],
         viterbi(first).path[0],
-        out / "posterior.png",
+        out / PICTURE,
         truth=truth,
         title=f"Where a hidden Markov model of {num_states:,} states thinks it is",
     )

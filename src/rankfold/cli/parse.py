@@ -19,6 +19,7 @@ from rankfold.data.text import escaped, expect_no_brackets, holds_trees
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
+from rankfold.plots.posterior import expect_picture
 from rankfold.plots.tree_svg import save_tree
 from rankfold.plots.trees import tree_text
 
@@ -89,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{where}, line {number}: word {words.index(EOS) + 1} is {EOS}, which no sentence of a grammar has.\n"
                 "  Remove it: a line is a sentence."
             )
+    if arguments.draw:
+        expect_picture(arguments.draw)  # before the work
     expect_room(model, list(map(len, lines)), f"{where}, line", outside=True)
     at = _drawn(lines, arguments.line, where) if arguments.draw else 0
     tell_unknown(Counter(word for words in lines for word in words if not vocabulary.knows(word)), vocabulary)

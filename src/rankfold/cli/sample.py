@@ -16,7 +16,7 @@ from rankfold.analysis.drawing import draw_sentences
 from rankfold.cli.frames_of import is_frames
 from rankfold.cli.model_of import add_model, expect_sequences, known_ids, load, say
 from rankfold.cli.output import to_json
-from rankfold.cli.sample_frames import plain, recordings_text, sample_recordings, save_recordings
+from rankfold.cli.sample_frames import expect_npz, plain, recordings_text, sample_recordings, save_recordings
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel
@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_frames(arguments: argparse.Namespace) -> int:
     if arguments.prefix or arguments.trees:
         raise UnsupportedError("--prefix and --trees are for models of words, but this is one of frames.")
+    if arguments.out is not None:
+        expect_npz(arguments.out)  # before the work
     drawn = sample_recordings(
         arguments.folder, arguments.num, length=arguments.max_length, seed=arguments.seed, device=arguments.device
     )

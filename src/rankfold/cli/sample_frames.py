@@ -13,7 +13,7 @@ import torch
 
 from rankfold.analysis.segmentation import segments_of
 from rankfold.cli.frames_of import load_frames_model
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, expect_absent
 
 
 def sample_recordings(
@@ -34,10 +34,16 @@ def sample_recordings(
     }
 
 
-def save_recordings(drawn: dict[str, Any], path: Path) -> Path:
-    """Write them as a .npz that `rankfold train` and `segment` read, states for labels."""
+def expect_npz(path: Path) -> None:
+    """Raise unless recordings can be written there: as a .npz, where nothing is yet."""
     if path.suffix != ".npz":
         raise DataError(f"--out is {path}, but recordings are written as .npz.")
+    expect_absent(path)
+
+
+def save_recordings(drawn: dict[str, Any], path: Path) -> Path:
+    """Write them as a .npz that `rankfold train` and `segment` read, states for labels; no file is written over."""
+    expect_npz(path)
     rows = drawn["recordings"]
     features = [x["features"] if x["features"].ndim == 2 else x["features"][:, None] for x in rows]
     np.savez(

@@ -16,6 +16,7 @@ from rankfold.cli.frames_of import Asked, ask, each, impossible
 from rankfold.cli.model_of import add_model, say
 from rankfold.cli.output import to_json
 from rankfold.errors import DataError, DomainError
+from rankfold.plots.posterior import expect_picture
 
 Kind = Literal["strips", "posterior", "durations", "roll"]
 COLUMNS = ("recording", "start", "end", "state", "label", "posterior", "frames")
@@ -76,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the segments, and save the picture."""
     if arguments.csv and arguments.json:
         raise DataError("--csv and --json: one of them.")
+    if arguments.plot is not None:
+        expect_picture(arguments.plot)  # before the work
     asked = ask(
         arguments.folder, arguments.data, split=arguments.split, missing=arguments.missing, device=arguments.device
     )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankfold.data.weights import write_text
+from rankfold.data.text import write_new
 from rankfold.errors import DataError, DomainError
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__", "turtledemo"}
@@ -94,16 +94,16 @@ def split(sentences: Iterable[Sequence[str]], *, valid: float = 0.05, test: floa
 
 
 def write_corpus(folder: str | Path, *, source: str | Path | None = None) -> dict[str, Path]:
-    """Write `train.txt`, `valid.txt` and `test.txt`, one sentence a line; files that hold the same stay untouched."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
-    for name, sentences in split(docstring_sentences(source)).items():
-        path = paths[name] = folder / f"{name}.txt"
-        content = "".join(" ".join(sentence) + "\n" for sentence in sentences)
-        if not path.exists() or path.read_bytes() != content.encode():
-            write_text(path, content)
-    return paths
+    """Write `train.txt`, `valid.txt` and `test.txt`, one sentence a line; files that hold the same stay untouched.
+
+    A file of that name that holds anything else is never written over: `DataError`, and nothing is written.
+    """
+    texts = {
+        Path(folder) / f"{name}.txt": "".join(" ".join(sentence) + "\n" for sentence in sentences)
+        for name, sentences in split(docstring_sentences(source)).items()
+    }
+    write_new(texts)
+    return {path.stem: path for path in texts}
 
 
 def _files(root: Path) -> Iterator[Path]:

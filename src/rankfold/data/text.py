@@ -7,14 +7,16 @@ Read next: `data/vocab.py`, which turns words into ids.
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from rankfold.data.vocab import EOS
+from rankfold.data.weights import write_text
 from rankfold.errors import DataError
 
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -64,6 +66,22 @@ def read_sentences(path: str | Path, *, max_line_bytes: int = 1_000_000, bracket
         what = f"{num_empty_lines} lines, all of them empty" if num_empty_lines else "empty"
         raise DataError(f"{path}: the file is {what}; at least one sentence was expected, one a line.")
     return Sentences(sentences, num_empty_lines, path)
+
+
+def write_new(texts: Mapping[Path, str]) -> None:
+    """Write each text into its file, unless that holds it already; `DataError`, before any is written, where one of the
+    files holds anything else.
+    """
+    there = {path for path in texts if os.path.lexists(path)}
+    for path in there:
+        if not path.is_file() or path.read_bytes() != texts[path].encode():
+            raise DataError(
+                f"{path} exists and holds something else than the text to be written; it is left as it is.\n"
+                "  Choose another folder, or move it away."
+            )
+    for path in texts.keys() - there:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, texts[path])
 
 
 def expect_no_brackets(tokens: Sequence[str], where: str, *, remedy: str = "Write -LRB- and -RRB-") -> None:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
+from rankfold.data.text import write_new
 from rankfold.data.trees import Tree
-from rankfold.data.weights import write_text
 from rankfold.errors import DomainError
 
 # One line a symbol: choices apart by |, each of symbols and its weight. Symbols without a line of their own are tags.
@@ -84,16 +84,19 @@ def draw_trees(num: int, *, seed: int, max_words: int = 14) -> list[Tree]:
     return trees
 
 
-def write_toy_corpus(folder: Path, *, num: int = 4000, num_held_out: int = 300, seed: int = 1) -> None:
-    """`train.txt` and `valid.txt`, sentences alone, and `test.trees`, sentences not among them with their trees."""
+def write_toy_corpus(folder: str | Path, *, num: int = 4000, num_held_out: int = 300, seed: int = 1) -> None:
+    """`train.txt` and `valid.txt`, sentences alone, and `test.trees`, sentences not among them with their trees.
+
+    Files that hold the same stay untouched; where one holds anything else, `DataError`, and nothing is written.
+    """
     drawn = draw_trees(num + num_held_out, seed=seed)
     seen = {tuple(tree.words) for tree in drawn}
     fresh = [tree for tree in draw_trees(4 * num_held_out, seed=seed + 1) if tuple(tree.words) not in seen]
     test = list({tuple(tree.words): tree for tree in fresh}.values())[:num_held_out]
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, trees in (("train", drawn[:num]), ("valid", drawn[num:])):
-        write_text(folder / f"{name}.txt", "".join(" ".join(tree.words) + "\n" for tree in trees))
-    write_text(folder / "test.trees", "".join(f"{tree}\n" for tree in test))
+    texts = {"test.trees": "".join(f"{tree}\n" for tree in test)}
+    for name, trees in (("train.txt", drawn[:num]), ("valid.txt", drawn[num:])):
+        texts[name] = "".join(" ".join(tree.words) + "\n" for tree in trees)
+    write_new({Path(folder) / name: text for name, text in texts.items()})
 
 
 def _draw(symbol: str, rules: dict[str, list[Choice]], generator: torch.Generator, room: list[int]) -> Tree | None:

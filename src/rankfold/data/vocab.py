@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from rankfold.data.spelling import Spelling
 from rankfold.data.weights import write_text
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, expect_absent
 
 UNK, EOS = "<unk>", "<eos>"
 FORMAT, VERSION = "rankfold-vocabulary", 1
@@ -165,7 +165,8 @@ class Vocabulary:
         return {"lower": self.spelling.lower, "numbers": self.spelling.numbers}
 
     def save(self, path: str | Path) -> None:
-        """Write `vocab.json`, whole or not at all."""
+        """Write `vocab.json`, whole or not at all; another vocabulary is replaced, any other file refused."""
+        expect_format(path, FORMAT)
         content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "words": self.words, "counts": self.counts}
         content |= {} if self.ends else {"ends": False}
         content |= {"spelling": self._rules()} if self.spelling else {}
@@ -198,6 +199,16 @@ class Vocabulary:
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self):,} words, sha256 {self.fingerprint()[:12]})"
+
+
+def expect_format(path: str | Path, format: str) -> None:
+    """Raise unless there is no such file, or one of ours that says it is of this format: JSON with that `format`."""
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.get("format") != format:
+        expect_absent(path, f'JSON with "format": "{format}"')
 
 
 def _check(tokens: Sequence[str], where: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from rankfold.errors import DataError, UnsupportedError
+from rankfold.errors import DataError, UnsupportedError, expect_absent
 from rankfold.fgg.elaborate import automatic_name, elaborate
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Domain, Label, Node, Rule
@@ -47,8 +47,10 @@ def read(path: str | Path, *, prune: bool = False) -> Grammar:
 def write(grammar: Grammar, path: str | Path, *, weights: bool | None = None) -> None:
     """Write a grammar to a file: JSON if its name ends in .json, else text.
 
-    `weights`: whether tensors are written; by default into JSON, not into text.
+    `weights`: whether tensors are written; by default into JSON, not into text. A file that is there already is never
+    written over: `DataError`.
     """
+    expect_absent(path)
     if Path(path).suffix == ".json":
         content = standard_json.dumps(to_json(grammar, weights=weights is not False), indent=1) + "\n"
     else:

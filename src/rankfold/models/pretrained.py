@@ -17,9 +17,10 @@ from rankfold.data.clusters import Clusters
 from rankfold.data.frame_space import FILE as SPACE
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.row_pieces import join_pieces, to_pieces
-from rankfold.data.vocab import Vocabulary
-from rankfold.data.weights import load_sharded, save_sharded, write_text
-from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.data.vocab import FORMAT as VOCABULARY
+from rankfold.data.vocab import Vocabulary, expect_format
+from rankfold.data.weights import CHECKSUM, load_sharded, save_sharded, write_text
+from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
 from rankfold.models.catalog import AnyModel, build_frame_model, build_model
 from rankfold.models.config import ModelConfig
 from rankfold.models.frame_config import FrameConfig
@@ -65,6 +66,22 @@ def save_model(
         "vocabulary": None if vocabulary is None else vocabulary.fingerprint(),
     }
     write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
+
+
+def expect_model_folder(folder: Path) -> None:
+    """Raise unless a model may be saved there: every file it would replace is one of a model that we saved."""
+    expect_format(folder / "config.json", FORMAT)
+    expect_format(folder / "vocab.json", VOCABULARY)
+    if (folder / SPACE).exists():
+        FrameSpace.load(folder / SPACE)  # raises on anything else
+    for name in ("model.safetensors", "model.safetensors.index.json"):
+        try:
+            with (folder / name).open("rb") as stream:
+                ours = CHECKSUM.encode() in stream.read(2**16)
+        except OSError:
+            ours = False
+        if not ours:
+            expect_absent(folder / name, "of a model that save_pretrained wrote")
 
 
 def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:

@@ -30,9 +30,12 @@ class SavedModel(nn.Module):
     def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
         """Write config.json, model.safetensors (in shards of at most `max_shard_bytes`) and, if known, what the inputs
         mean: vocab.json of words, frames.json of frames.
-        """
-        from rankfold.models.pretrained import save_model  # it knows how to build every family, so it imports us
 
+        A model that is there is replaced; where one of the files is not of a model of ours, `DataError`.
+        """
+        from rankfold.models.pretrained import expect_model_folder, save_model  # they import us
+
+        expect_model_folder(Path(folder))
         save_model(cast(Any, self), folder, max_shard_bytes=max_shard_bytes)
 
     @classmethod

@@ -14,7 +14,7 @@ import torch
 
 from rankfold.analysis.usage import UsageSummary, state_usage
 from rankfold.errors import DataError
-from rankfold.plots.posterior import require_matplotlib
+from rankfold.plots.posterior import require_matplotlib, save_figure
 
 # Blue, vermilion and green of Okabe and Ito, which colour-blind readers tell apart; grey for what is compared with.
 TRAIN, VALID, STATES, BASELINE = "#0072B2", "#D55E00", "#009E73", "0.35"
@@ -58,10 +58,7 @@ def plot_learning(
         axes.set_axisbelow(True)
     if title:
         figure.suptitle(title, fontsize=11)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    return path
+    return save_figure(figure, path)
 
 
 def _curve(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:

@@ -6,11 +6,14 @@ Read next: `decoding/posterior.py`, which computes what is shown.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rankfold.errors import UnsupportedError
+from rankfold.errors import UnsupportedError, expect_absent
+
+PNG_MARK, SVG_MARK = b"Software\0rankfold", '<svg data-drawn-by="rankfold"'  # how pictures say who drew them
 
 
 def require_matplotlib() -> None:
@@ -19,6 +22,26 @@ def require_matplotlib() -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise UnsupportedError("a picture needs matplotlib.\n  Install it: pip install matplotlib.") from error
+
+
+def expect_picture(path: str | Path) -> None:
+    """Raise unless a picture may be saved there: nothing is there, or a PNG or SVG that rankfold drew."""
+    try:
+        with Path(path).open("rb") as stream:
+            head = stream.read(512)
+    except OSError:
+        head = b""
+    if not ((head.startswith(b"\x89PNG") and PNG_MARK in head) or head.startswith(SVG_MARK.encode())):
+        expect_absent(path, "a picture (.png, or the .svg of a tree) that rankfold drew")
+
+
+def save_figure(figure: Any, path: str | Path) -> Path:
+    """Save a figure of matplotlib; its folders are made. A picture of ours is replaced, any other file refused."""
+    path = Path(path)
+    expect_picture(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130, metadata={"Software": "rankfold"} if path.suffix.lower() == ".png" else None)
+    return path
 
 
 def plot_posterior(
@@ -70,6 +93,4 @@ def plot_posterior(
     axes.set_title(f"{title}\nthese states hold {share:.1%} of the posterior", fontsize=11)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False, fontsize=9)
     figure.colorbar(image, ax=axes, label="p(state | sequence)", pad=0.01)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=130)
-    return file
+    return save_figure(figure, file)

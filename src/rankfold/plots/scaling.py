@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.errors import DataError
-from rankfold.plots.posterior import require_matplotlib
+from rankfold.plots.posterior import require_matplotlib, save_figure
 
 # Those of Okabe and Ito, one for each precision and order; the reference of each precision is dashed.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -57,10 +57,7 @@ def plot_scaling(axis: str, curves: Sequence[Mapping[str, Any]], path: str | Pat
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=9)
     if title:
         axes.set_title(title, fontsize=11)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    return path
+    return save_figure(figure, path)
 
 
 def _draw(axes: Any, curve: Mapping[str, Any], colour: str) -> None:

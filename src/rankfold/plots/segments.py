@@ -15,7 +15,7 @@ from rankfold.analysis.segmentation import segments_of
 from rankfold.data.frames import UNKNOWN
 from rankfold.data.music import NUM_KEYS, key_name
 from rankfold.errors import DataError, DomainError
-from rankfold.plots.posterior import require_matplotlib
+from rankfold.plots.posterior import require_matplotlib, save_figure
 
 # Those of Okabe and Ito, which colour-blind readers tell apart; then paler and darker ones.
 _FIRST = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -261,7 +261,4 @@ def _legend(
 def _saved(figure: Any, axes: Any, title: str, path: str | Path) -> Path:
     if title.strip():
         axes.set_title(title.strip(), fontsize=11)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    return path
+    return save_figure(figure, path)

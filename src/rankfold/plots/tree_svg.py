@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from rankfold.data.trees import Tree
+from rankfold.plots.posterior import SVG_MARK, expect_picture
 from rankfold.plots.trees import lacking_brackets
 
 SIZE = 14  # of the letters, in pixels
@@ -38,9 +39,13 @@ class _Node:
 
 
 def save_tree(tree: Tree, file: str | Path, *, predicted: Tree | None = None, title: str = "") -> Path:
-    """Write the picture of a tree, as `tree_svg` gives it, into a file; its folders are made. Returns the path."""
+    """Write the picture of a tree, as `tree_svg` gives it, into a file; its folders are made. Returns the path.
+
+    A picture of ours is replaced, any other file refused.
+    """
     text = tree_svg(tree, predicted=predicted, title=title)
     file = Path(file)
+    expect_picture(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file
@@ -75,7 +80,7 @@ def _frame(width: float, height: float, title: str, words: str, *, marked: bool)
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
     font = f'font-family="Helvetica, Arial, sans-serif" font-size="{SIZE}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font} role="img">',
+        f'{SVG_MARK} xmlns="http://www.w3.org/2000/svg" {size} {font} role="img">',
         f"<title>{_safe(title or words)}</title>",
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>',
     ]

@@ -31,6 +31,7 @@ except ImportError:  # no such locks here: runs go on without
 RECIPE, CHECKPOINT, METRICS = "recipe.toml", "checkpoint.safetensors", "metrics.jsonl"
 CHECKPOINT_INDEX = f"{CHECKPOINT}.index.json"  # where a checkpoint is in shards
 LOST, LOCK, BEST = "metrics.lost.jsonl", "lock", "best"
+OTHERS = ("data.json", "environment.json", "vocab.json", "frames.json", LOST, BEST, "tensorboard")  # a run's, too
 # Disks, mostly of a network, that keep no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -51,6 +52,7 @@ class RunDir:
         """The folder of a new run, made if need be; `DataError` if there is a run in it, or it cannot be written."""
         path = Path(path)
         _expect_free(path)
+        _expect_no_others(path)
         try:
             made = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
@@ -233,6 +235,15 @@ def _expect_free(path: Path) -> None:
     held = [name for name in (RECIPE, CHECKPOINT, CHECKPOINT_INDEX, METRICS) if os.path.lexists(path / name)]
     if held:
         raise DataError(f"{path}: already holds a run ({', '.join(held)}): go on with --resume, or give another --out.")
+
+
+def _expect_no_others(path: Path) -> None:
+    """Raise on files of somebody else that a run would write over; a run that was killed as it began left its lock."""
+    lock = path / LOCK
+    locked = lock.is_file() and lock.read_bytes()[:4] in (b"", b"pid ")
+    held = [name for name in OTHERS if os.path.lexists(path / name)] + [LOCK] * lock.is_file()
+    if held and not locked:
+        raise DataError(f"{path}: holds no run, but {', '.join(held)}, left as they are.\n  Give another --out.")
 
 
 def _removed(folder: Path, descriptor: int) -> bool:
