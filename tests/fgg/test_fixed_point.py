@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.fgg import Grammar, automaton_query, best, conjoin, count, parse, string_query, sum_product
+from rankfold.fgg import Grammar, automaton_query, best, conjoin, count, library, parse, string_query, sum_product
 from tests.fgg.plain import HMM, PCFG, example
 
 BRANCHING = parse("S() -> Y()\nY() -> p() Y() Y() | q()")
@@ -115,3 +116,94 @@ def test_a_cycle_that_a_query_leaves_is_not_told_to_ask_one() -> None:
         with pytest.raises(error, match=r"X\[0,1\] needs X\[0,1\](.|\n)*remove rules that come back") as caught:
             ask(asked)
         assert "query first" not in str(caught.value)
+
+
+def many_states(num_states: int, *, emit: float = 0.5, seed: int = 0, dtype: torch.dtype = torch.float64) -> Grammar:
+    """An HMM that stops anywhere, of random rows that sum to one; each word has this weight, summed over words."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.rand(num_states, num_states, generator=generator, dtype=torch.float64)
+    factors = {
+        "initial": torch.full((num_states,), 1 / num_states, dtype=torch.float64),
+        "emit": torch.full((num_states, 5), emit / 5, dtype=torch.float64),
+        "next": rows / rows.sum(1, keepdim=True),
+    }
+    return library("hmm", Z=num_states, V=5).with_factors({name: x.to(dtype) for name, x in factors.items()})
+
+
+def exact_sum(g: Grammar) -> float:
+    """sum_z initial(z) X(z) where X = e + diag(e) next X, by elimination in rational numbers."""
+    initial, emit, rows = (g.tensor(name).double().tolist() for name in ("initial", "emit", "next"))
+    e = [sum(map(Fraction, row)) for row in emit]
+    num = len(initial)
+    system = [[(i == j) - e[i] * Fraction(rows[i][j]) for j in range(num)] + [e[i]] for i in range(num)]
+    for k in range(num):
+        for i in range(num):
+            if i != k:
+                ratio = system[i][k] / system[k][k]
+                system[i] = [x - ratio * y for x, y in zip(system[i], system[k], strict=True)]
+    return float(sum(Fraction(initial[i]) * system[i][num] / system[i][i] for i in range(num)))
+
+
+@pytest.mark.parametrize(("num_states", "seed"), [(64, 0), (64, 2), (100, 0), (100, 2), (100, 5), (300, 0)])
+def test_finite_sums_of_many_states(num_states: int, seed: int) -> None:
+    assert abs(sum_product(many_states(num_states, seed=seed)).item()) < 1e-13
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("emit", "rel"), [(0.5, 1e-14), (0.999, 1e-11), (0.999999, 1e-8)])
+def test_close_to_the_border(dtype: torch.dtype, emit: float, rel: float) -> None:
+    """Rounding grows by 1 / (1 - the spectral radius)."""
+    g = many_states(6, emit=emit, dtype=dtype, seed=3)
+    assert sum_product(g, "real").item() == pytest.approx(exact_sum(g), rel=rel)
+
+
+def test_gradients_of_many_states_close_to_the_border() -> None:
+    """Of weights that all rows share, Z = c / (1 - c): its derivative by each emission weight is known."""
+    g = many_states(64, emit=0.9999)
+    emit = g.tensor("emit").clone().requires_grad_()
+    (found,) = torch.autograd.grad(sum_product(g.with_factors({"emit": emit}), "real"), emit)
+    assert float(found.sum() / 5) == pytest.approx(1 / (1 - 0.9999) ** 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("emit", [1.0, 1.000001, 1.5])
+def test_many_states_that_grow_are_an_error(emit: float) -> None:
+    with pytest.raises(DomainError, match=r"infinite"):
+        sum_product(many_states(64, emit=emit))
+
+
+@pytest.mark.parametrize(("log_p", "log_q"), [(460.0, -462.0), (-460.0, 458.0), (-650.0, -650.0), (-300.0, 298.0)])
+def test_sums_beyond_the_range_of_float64(log_p: float, log_q: float) -> None:
+    """y = p y^2 + q: log y = log q + log 2 - log(1 + sqrt(1 - 4 p q)), whatever y^2 is."""
+    p = torch.tensor(log_p, dtype=torch.float64).exp()
+    truth = log_q + math.log(2 / (1 + math.sqrt(1 - 4 * math.exp(log_p + log_q))))
+    assert sum_product(branching(p, math.exp(log_q))).item() == pytest.approx(truth, rel=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [3, 40, 150])
+def test_a_long_sentence_with_steps_that_read_no_word(dtype: torch.dtype, length: int) -> None:
+    """Nothing underflows, however small the weight of a sentence: down to 1e-750, with (I - n)^-1 between words."""
+    i, n, e, t = [0.3, 0.7], [[0.1, 0.2], [0.0, 0.3]], [1e-5, 2e-5], [[0.5, 0.25], [0.125, 0.5]]
+    i, e = (torch.tensor(x, dtype=dtype).double().tolist() for x in (i, e))
+    n = torch.tensor(n, dtype=dtype).double().tolist()
+    text = "domain Z = 2; observed V = 1; S() -> i(z) X(z: Z); X(z: Z) -> n(z, y: Z) X(y) | e(z, w: V) Next(z)"
+    g = parse(text + " | e(z, w); Next(z: Z) -> t(z, y: Z) X(y)")
+    tables = {"i": i, "n": n, "e": [[x] for x in e], "t": t}
+    weights = {name: torch.tensor(x, dtype=dtype).requires_grad_() for name, x in tables.items()}
+    found = sum_product(conjoin(g.with_factors(weights), string_query([0] * length)))
+
+    def closed(x: list[float]) -> list[float]:  # the solution of y = x + n y, n upper triangular
+        last = x[1] / (1 - n[1][1])
+        return [(x[0] + n[0][1] * last) / (1 - n[0][0]), last]
+
+    y, log_scale = closed(e), 0.0
+    for _ in range(length - 1):
+        y = closed([e[k] * sum(t[k][j] * y[j] for j in range(2)) for k in range(2)])
+        log_scale += math.log(max(y))
+        y = [x / max(y) for x in y]
+    assert found.item() == pytest.approx(math.log(i[0] * y[0] + i[1] * y[1]) + log_scale, rel=1e-13)
+    gradients = torch.autograd.grad(found, [weights["e"], weights["n"]])
+    assert float((gradients[0] * weights["e"].detach()).sum()) == pytest.approx(
+        length, rel=1e-5 if dtype == torch.float32 else 1e-12
+    )
+    assert float(gradients[1][1, 0]) > 0  # a weight of exactly 0 has its gradient

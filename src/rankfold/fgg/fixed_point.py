@@ -1,14 +1,16 @@
 """Sums of recursive grammars, of infinitely many derivations: the least solution of psi = F(psi), by Newton's method.
 
-Nonterminals that need each other are solved together, what they need before them. From 0 Newton's iterates rise to the
-least solution wherever there is one; where the sum is infinite they cannot, and that is raised. Read next:
-`fgg/fragments.py`.
+Nonterminals that need each other are solved together, what they need before them, in logarithms: any range. From below
+Newton's iterates rise to the least solution wherever there is one; where the sum is infinite they cannot, and that is
+raised. At the solution one more use of every rule, in linear space where that loses nothing, gives the last digits and
+the gradients. Read next: `fgg/fragments.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,119 +21,270 @@ from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Rule
 from rankfold.fgg.schedule import productive_rules
-from rankfold.fgg.semirings import REAL, SUPPORT, Arithmetic
+from rankfold.fgg.semirings import LOGS, REAL, Arithmetic
 
 STEPS = 200  # at a double root, the worst case, each step still halves the distance: 53 reach float64's last digit
+NOTHING = float("-inf")
 
 Values = dict[str, Tensor]
 
 
-def fixed_point(g: Grammar, weights: Mapping[str, Tensor]) -> Tensor:  # "b"   float64
-    """The sum over all derivations of a grammar that may be recursive, for each sentence; `weights`: its factors.
+def fixed_point(g: Grammar, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:  # "b" twice   float64
+    """The sum over all derivations of a grammar that may be recursive, for each sentence, and the log of its scale.
 
-    Differentiable once (by the implicit function). Raises `DomainError` where the sum is infinite. Cost: for each set
-    of nonterminals that need each other, n numbers in all, a few steps of n contractions and n^3. Source: Etessami,
-    Yannakakis 2009; Esparza, Kiefer, Luttenberger 2010; Chiang and Riley 2020, section 5.
+    Differentiable once (by the implicit function). Raises `DomainError` where the sum is infinite, or so close to it
+    that rounding decides. Cost: for each set of nonterminals that need each other, n numbers in all, a few steps of n
+    contractions and n^3. Source: Etessami, Yannakakis 2009; Esparza, Kiefer, Luttenberger 2010; Chiang and Riley 2020,
+    section 5.
     """
     wide = {label: x.double() for label, x in weights.items()}
-    return torch.stack([_sentence(g, wide, sentence) for sentence in range(g.batch or 1)])
+    values, scales = zip(*(_sentence(g, wide, sentence) for sentence in range(g.batch or 1)), strict=True)
+    return torch.stack(values), torch.stack(scales)
 
 
-def _sentence(g: Grammar, weights: Mapping[str, Tensor], sentence: int) -> Tensor:
+def _sentence(g: Grammar, weights: Mapping[str, Tensor], sentence: int) -> tuple[Tensor, Tensor]:
     rules = productive_rules(g.hrg)
-    psi: Values = {}
-    for names in components(g.hrg, rules):
-        own = {name: rules[name] for name in names}
-        if len(names) == 1 and not any(
-            e.label == names[0] for rule in own[names[0]] for e in g.hrg.nonterminal_edges(rule)
-        ):
-            psi |= _apply(g, own, weights, psi, sentence, REAL)
-        else:
-            psi |= _solve(g, own, weights, psi, sentence)
-    return psi[g.start]
-
-
-def _apply(
-    g: Grammar,
-    rules: Mapping[str, tuple[Rule, ...]],
-    weights: Mapping[str, Tensor],
-    psi: Mapping[str, Tensor],
-    sentence: int,
-    arithmetic: Arithmetic,
-) -> Values:
-    """One use of every rule (equations 3 and 4)."""
-    found: Values = {}
-    like = next(iter(weights.values()))
-    for name, own in rules.items():
-        total = like.new_zeros([g.size(domain) for domain in g.label(name).type])
-        for rule in own:
-            values = observed_values(g, rule, sentence)
-            total = arithmetic.add(
-                total, rule_sum(g, rule, rule.right.externals, values, weights, psi, sentence, arithmetic)
-            )
-        found[name] = total
-    return found
-
-
-def _solve(
-    g: Grammar, rules: Mapping[str, tuple[Rule, ...]], weights: Mapping[str, Tensor], below: Values, sentence: int
-) -> Values:
-    """The least solution for nonterminals that need each other, given those below."""
-    like = next(iter(weights.values()))
-    shapes = {name: [g.size(domain) for domain in g.label(name).type] for name in rules}
-
-    def unpacked(x: Tensor) -> Values:
-        parts = torch.split_with_sizes(x, [math.prod(shape) for shape in shapes.values()])
-        return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-
-    def packed(values: Values) -> Tensor:
-        return torch.cat([values[name].reshape(-1) for name in shapes])
-
-    def step(x: Tensor, tensors: Mapping[str, Tensor] = weights, lower: Values = below) -> Tensor:
-        return packed(_apply(g, rules, tensors, {**lower, **unpacked(x)}, sentence, REAL))
-
+    systems = [_System(g, {name: rules[name] for name in names}, sentence) for names in components(g.hrg, rules)]
+    scaled = Scaled.of(weights)
+    log_psi: Values = {}
     with torch.no_grad():
-        fixed = {label: x.detach() for label, x in weights.items()}
-        under = {name: x.detach() for name, x in below.items()}
-        ones = {label: SUPPORT.lift(x) for label, x in fixed.items()}
-        lower = {name: SUPPORT.lift(x) for name, x in under.items()}
-        has = like.new_zeros(sum(math.prod(shape) for shape in shapes.values()))
-        while True:  # entries that are 0 for ever have no part in the system: there it may be singular
-            new = packed(_apply(g, rules, ones, {**lower, **unpacked(has)}, sentence, SUPPORT))
-            if bool((new == has).all()):
+        logs = {label: LOGS.lift(x) for label, x in weights.items()}
+        fixed = scaled.detached()
+        for system in systems:
+            below = system.needed(log_psi)
+            log_psi |= system.solved(logs, fixed, below) if system.is_recursive else system.used(logs, below, LOGS)
+    scale = _scale(log_psi[g.start])
+    psi: Values = {}
+    for system in systems:
+        refined = system.refined(scaled, system.needed(psi), system.needed(log_psi))
+        if refined is None:
+            break
+        psi |= refined
+    else:
+        return psi[g.start], scale
+    logs = {label: LOGS.lift(x) for label, x in weights.items()}
+    whole: Values = {}
+    for system in systems:
+        whole |= system.refined_logs(logs, system.needed(whole), log_psi)
+    return torch.exp(whole[g.start] - scale), scale
+
+
+def _scale(logs: Tensor) -> Tensor:  # ""
+    """The largest of the logarithms; 0 where there is no weight."""
+    top = logs.amax()
+    return torch.where(top > NOTHING, top, 0.0)
+
+
+@dataclass
+class Scaled:
+    """Factors divided by their largest entries, the logarithms of those, and whether no entry lost digits by it."""
+
+    weights: Values
+    scales: Values
+    is_sound: bool
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor]) -> Scaled:
+        """These factors, scaled."""
+        scales = {label: _scale(LOGS.lift(x.detach())) for label, x in weights.items()}
+        tops = {label: x.detach().amax() for label, x in weights.items()}
+        found = {label: x / torch.where(tops[label] > 0, tops[label], 1.0) for label, x in weights.items()}
+        tiny = torch.finfo(torch.float64).tiny
+        return cls(found, scales, not any(bool(((found[k] < tiny) & (x > 0)).any()) for k, x in weights.items()))
+
+    def detached(self) -> Scaled:
+        """The same without gradients."""
+        return Scaled({label: x.detach() for label, x in self.weights.items()}, self.scales, self.is_sound)
+
+
+@dataclass
+class _System:
+    """Nonterminals that need each other and their rules, for one sentence."""
+
+    g: Grammar
+    rules: Mapping[str, tuple[Rule, ...]]
+    sentence: int
+
+    def __post_init__(self) -> None:
+        self.shapes = {name: [self.g.size(domain) for domain in self.g.label(name).type] for name in self.rules}
+        self.labels = {edge.label for own in self.rules.values() for rule in own for edge in rule.right.edges}
+        self.is_recursive = not self.labels.isdisjoint(self.rules)
+        self.terms = max((self._terms(rule, len(own)) for own in self.rules.values() for rule in own), default=1.0)
+
+    def _terms(self, rule: Rule, rules: int) -> float:
+        """No fewer than the products in one number."""
+        sizes = [self.g.size(node.domain) for node in rule.right.nodes if node.observed is None]
+        return float(math.prod(sizes)) * rules * (1 + len(rule.right.edges)) ** 2
+
+    def needed(self, psi: Values) -> Values:
+        """Of these nonterminals those that the rules name."""
+        return {name: psi[name] for name in (self.labels | self.rules.keys()) if name in psi}
+
+    def packed(self, values: Mapping[str, Tensor]) -> Tensor:  # "n"
+        return torch.cat([values[name].reshape(-1) for name in self.shapes])
+
+    def unpacked(self, x: Tensor) -> Values:
+        parts = torch.split_with_sizes(x, [math.prod(shape) for shape in self.shapes.values()])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def used(
+        self,
+        weights: Mapping[str, Tensor],
+        psi: Mapping[str, Tensor],
+        arithmetic: Arithmetic,
+        factors: Mapping[str, Tensor] | None = None,
+    ) -> Values:
+        """One use of every rule (equations 3 and 4); `factors`: by rule, what it is multiplied by."""
+        found: Values = {}
+        like = next(iter(weights.values()))
+        for name, own in self.rules.items():
+            total = arithmetic.zero(like, tuple(self.shapes[name]))
+            for rule in own:
+                values = observed_values(self.g, rule, self.sentence)
+                x = rule_sum(self.g, rule, rule.right.externals, values, weights, psi, self.sentence, arithmetic)
+                total = arithmetic.add(total, x if factors is None else x * factors[rule.name])
+            found[name] = total
+        return found
+
+    def left_over(self, scaled: Scaled, log_psi: Mapping[str, Tensor]) -> Values | None:
+        """By rule the scale of what it multiplies over that of its left side; None where linear space may lose digits.
+
+        All that is multiplied is at most 1 in size, so what underflow takes of an entry is below the number of its
+        products times the smallest number, times the scale that is left over.
+        """
+        info = torch.finfo(torch.float64)
+        scales = scaled.scales | {name: _scale(x) for name, x in log_psi.items()}
+        found: Values = {}
+        for name, own in self.rules.items():
+            own_scale = scales[name]
+            finite = log_psi[name][log_psi[name] > NOTHING]
+            low = (finite.amin() - own_scale).exp() if finite.numel() else own_scale.new_ones(())
+            for rule in own:
+                factor = torch.exp(sum((scales[edge.label] for edge in rule.right.edges), -own_scale))
+                if not bool(low >= self.terms * info.tiny / info.eps * torch.clamp(factor, min=1.0)):
+                    return None
+                found[rule.name] = factor
+        return found if scaled.is_sound else None
+
+    def solved(self, logs: Mapping[str, Tensor], scaled: Scaled, below: Values) -> Values:
+        """The logarithms of the least solution, given those below."""
+        like = next(iter(logs.values()))
+        here = like.new_full((sum(math.prod(shape) for shape in self.shapes.values()),), NOTHING)
+        while True:  # from nothing, until all that ever has weight has some
+            new = self.packed(self.used(logs, below | self.unpacked(here), LOGS))
+            if bool(((new > NOTHING) == (here > NOTHING)).all()):
                 break
-            has = new
-        kept = has.nonzero()[:, 0]
-        names = ", ".join(list(rules)[:4])
-        solution, jacobian = _newton(lambda x: step(x, fixed, under), like.new_zeros(len(has)).detach(), kept, names)
-    once = step(solution)
-    if not once.requires_grad:
-        return unpacked(solution)
-    # At the solution F(psi) - psi is 0; its derivative by the factors, through the system, is that of the solution.
-    residual = (once - solution).index_select(0, kept)
-    change = torch.linalg.solve(torch.eye(len(kept), dtype=like.dtype, device=like.device) - jacobian, residual)
-    return unpacked(solution.index_add(0, kept, change))
+            here = new
+        kept = (here > NOTHING).nonzero()[:, 0]
+        if not len(kept):
+            return self.unpacked(here)
+        one, eye = (x.to(like.device, like.dtype) for x in (torch.ones(len(kept)), torch.eye(len(kept))))
+        eps = torch.finfo(like.dtype).eps
+        held: tuple[Tensor, float, float] | None = None  # logarithms, their residual, the error that rounding leaves
+        for _ in range(STEPS):
+            ratios, rounding = self._ratios(logs, scaled, below, here, kept)
+            residual = ratios(one) - 1
+            size = float(residual.abs().max())
+            both, info = torch.linalg.solve_ex(eye - _jacobian(ratios, one), torch.stack((residual, one), 1))
+            change, error = both.unbind(1)
+            # Below the least solution this is an M-matrix: its inverse has no negative entry. The other way round, one
+            # positive vector that it maps to a positive one proves it.
+            rises = int(info) == 0 and bool(torch.isfinite(both).all()) and bool((error > 0).all())
+            is_done = size <= eps * (self.terms + rounding) and held is not None
+            if is_done and held is not None and (not rises or size >= held[1] / 2):
+                if held[2] < 1:
+                    return self.unpacked(held[0])
+                break
+            if not rises or bool((change <= -1).any()):
+                break
+            held = here, size, float(error.max()) * eps * (math.sqrt(self.terms) + rounding)
+            here = here.index_add(0, kept, torch.log1p(change))
+        raise infinite(", ".join(list(self.rules)[:4]))
+
+    def _ratios(
+        self, logs: Mapping[str, Tensor], scaled: Scaled, below: Values, here: Tensor, kept: Tensor
+    ) -> tuple[Callable[[Tensor], Tensor], float]:
+        """The ratios of F(psi) to psi where psi is multiplied by an argument; their rounding beside that of sums."""
+        log_psi = below | self.unpacked(here)
+        edges = [[edge.label for edge in rule.right.edges] for own in self.rules.values() for rule in own]
+        logs_read = [
+            {**logs, **log_psi}[label] for label in {label for own in edges for label in own} | self.rules.keys()
+        ]
+        widths = [float(x[x > NOTHING].abs().max()) for x in logs_read if bool((x > NOTHING).any())]
+        rounding = max(map(len, edges)) * max(1.0, *widths)  # logarithms are rounded as the largest of them is
+        factors = self.left_over(scaled, log_psi)
+        if factors is not None:
+            psi = {name: torch.exp(x - _scale(x)) for name, x in log_psi.items()}
+            now = self.packed(psi)
+            left = now.index_select(0, kept)
+
+            def in_linear_space(grown: Tensor) -> Tensor:
+                more = self.unpacked(now.index_copy(0, kept, left * grown))
+                return self.packed(self.used(scaled.weights, psi | more, REAL, factors)).index_select(0, kept) / left
+
+            return in_linear_space, rounding
+
+        def in_logarithms(grown: Tensor) -> Tensor:
+            more = self.unpacked(here.index_add(0, kept, torch.log(grown)))
+            return torch.exp((self.packed(self.used(logs, below | more, LOGS)) - here).index_select(0, kept))
+
+        return in_logarithms, rounding
+
+    def refined(self, scaled: Scaled, below: Values, log_psi: Values) -> Values | None:
+        """The solution by one more step, each nonterminal divided by its scale; None where that may lose digits.
+
+        At the solution F(psi) - psi is 0, and the derivative of that by the factors, through the system, is the
+        derivative of the solution.
+        """
+        factors = self.left_over(scaled, log_psi)
+        if factors is None:
+            return None
+
+        def step(x: Tensor, weights: Mapping[str, Tensor], below: Values) -> Tensor:
+            return self.packed(self.used(weights, {**below, **self.unpacked(x)}, REAL, factors))
+
+        here = self.packed({name: torch.exp(log_psi[name] - _scale(log_psi[name])) for name in self.rules})
+        once = step(here, scaled.weights, below)
+        if not bool(torch.isfinite(once).all()):
+            return None
+        if not self.is_recursive:
+            return self.unpacked(once)
+        fixed, under = ({name: x.detach() for name, x in own.items()} for own in (scaled.weights, below))
+        jacobian = _jacobian(lambda x: step(x, fixed, under), here)
+        system = torch.eye(len(here), dtype=here.dtype, device=here.device) - jacobian
+        has = self.packed(log_psi) > NOTHING
+        kept, none = has.nonzero()[:, 0], (~has).nonzero()[:, 0]
+        # Entries without weight have a gradient, too, unless they come back to themselves with weight 1 or more.
+        if len(none) and once.requires_grad:
+            block = system.index_select(0, none).index_select(1, none)
+            reach, info = torch.linalg.solve_ex(block, torch.ones_like(here[none]))
+            if int(info) == 0 and bool(torch.isfinite(reach).all()) and bool((reach > 0).all()):
+                kept = torch.arange(len(here), device=here.device)
+        return self.unpacked(_corrected(here, once, system, kept))
+
+    def refined_logs(self, logs: Mapping[str, Tensor], below: Values, log_psi: Values) -> Values:
+        """The same in logarithms."""
+        if not self.is_recursive:
+            return self.used(logs, below, LOGS)
+
+        def step(x: Tensor, logs: Mapping[str, Tensor] = logs, below: Values = below) -> Tensor:
+            return self.packed(self.used(logs, {**below, **self.unpacked(x)}, LOGS))
+
+        here = self.packed(log_psi)
+        fixed, under = ({name: x.detach() for name, x in own.items()} for own in (logs, below))
+        system = torch.eye(len(here), dtype=here.dtype, device=here.device) - _jacobian(
+            lambda x: step(x, fixed, under), here
+        )
+        return self.unpacked(_corrected(here, step(here), system, (here > NOTHING).nonzero()[:, 0]))
 
 
-def _newton(step: Callable[[Tensor], Tensor], x: Tensor, kept: Tensor, names: str) -> tuple[Tensor, Tensor]:
-    """The least solution of x = step(x) and the derivative of step there, among the entries that are kept."""
-    eye = torch.eye(len(kept), dtype=x.dtype, device=x.device)
-    eps = torch.finfo(x.dtype).eps
-    for _ in range(STEPS):
-        jacobian = _jacobian(step, x).index_select(0, kept).index_select(1, kept)
-        residual = (step(x) - x).index_select(0, kept)
-        here = x.index_select(0, kept)
-        if bool((residual.abs() <= 4 * eps * here).all()) and bool((here > 0).all()):
-            return x, jacobian
-        change, info = torch.linalg.solve_ex(eye - jacobian, residual)
-        # Below the least solution I - J is an M-matrix: its inverse has no negative entry, so no iterate ever falls.
-        finite = bool(torch.isfinite(change).all()) and int(info) == 0
-        if not finite or bool((change < -64 * eps * (here + change.abs().amax())).any()):
-            raise infinite(names)
-        if bool((change.abs() <= 2 * eps * here).all()):
-            return x, jacobian
-        x = x.index_add(0, kept, torch.maximum(change, torch.zeros_like(change)))
-    raise infinite(names)
+def _corrected(here: Tensor, once: Tensor, system: Tensor, kept: Tensor) -> Tensor:  # "n"
+    """The solution that Newton's next step gives, among the entries that are kept."""
+    if not len(kept):
+        return here
+    residual = once.index_select(0, kept) - here.index_select(0, kept)
+    change = torch.linalg.solve(system.index_select(0, kept).index_select(1, kept), residual)
+    return here.index_add(0, kept, change)
 
 
 def _jacobian(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:  # "n" -> "n n"
@@ -144,7 +297,8 @@ def _jacobian(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:  # "n" -> 
 def infinite(names: str) -> DomainError:
     """The error of a sum without bound."""
     return DomainError(
-        f"The sum is infinite: the weights of derivations of {names} grow faster than they fall.\n"
+        f"The sum is infinite, or too close to it to tell: the weights of derivations of {names} grow as fast as they "
+        "fall.\n"
         "  Lower the weights of rules that come back to them (probabilities of alternatives sum to at most 1), or "
         "conjoin with a query of bounded length."
     )

@@ -59,8 +59,8 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
         g = recompose(g, "the maximum")
         return _shaped(g, solve_plain(g, MAX).start()[0])
     if is_recursive(g.hrg):
-        z = fixed_point(g, tensors_of(g, labels_in_use(g.hrg)))
-        return _shaped(g, z if semiring == "real" else log_weights(z))
+        value, scale = fixed_point(g, tensors_of(g, labels_in_use(g.hrg)))
+        return _shaped(g, value * torch.exp(scale) if semiring == "real" else log_weights(value) + scale)
     if semiring == "real":
         return _shaped(g, solve_plain(g, REAL).start()[0])
     return _shaped(g, log_z_of(solve(g)))
