@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.hunt.kind import Kind
+from tests.hunt.reader_models import Settings
 
-ALL: tuple[type[Kind], ...] = ()
+ALL: tuple[type[Kind], ...] = (Settings,)
 
 
 def kinds(device: str = "cpu") -> list[Kind]:
