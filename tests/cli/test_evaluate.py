@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -158,6 +161,33 @@ def test_tags_that_do_not_fit(
     assert words in captured.err
     assert "tags.txt" in captured.err
     assert captured.out == ""
+
+
+def test_text_by_its_place_and_from_a_pipe(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, text = save_model(tmp_path / "model"), data / "test.txt"
+    expected = as_json(capsys, "evaluate", model, "--data", text)
+    assert as_json(capsys, "evaluate", model, text) == expected
+    assert as_json(capsys, "evaluate", model, data) == expected
+    spaced = text.read_bytes().replace(b"\n", b"\n\n")
+    for words in (["-"], []):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(spaced)))
+        found = as_json(capsys, "evaluate", model, *words)
+        assert found == expected | {"empty_lines": spaced.count(b"\n") // 2}
+
+
+def test_tags_whose_empty_lines_are_those_of_the_text(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_model(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("the cat\n\na dog\n")
+    for tags, status in (("D N\n\nD N\n", 0), ("D N\nD N\n\n", 2)):
+        (tmp_path / "tags.txt").write_text(tags)
+        assert cli.main(["evaluate", str(model), str(tmp_path / "text.txt"), "--tags", str(tmp_path / "tags.txt")]) == (
+            status
+        )
+    assert "not in the same places" in capsys.readouterr().err
 
 
 def test_a_split_that_is_not_there(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,7 +163,7 @@ def test_parse_as_json(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captu
     assert parse_tree(first["tree"]).words == first["words"]
     assert first["spans"][0] == [0, 3, "X"]
     assert 1.0 <= first["score"] <= 2.0  # brackets to be expected, of two; the whole sentence is certain
-    assert second == {"line": 2, "words": [], "tree": None}
+    assert second == {"line": 2, "words": [], "tree": None, "spans": [], "possible": None, "score": None}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_parse_as_json(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captu
         ("a cat\n", ["--line", "1"], "there is no --draw"),
         ("a cat\n", ["--draw", "x.svg", "--line", "2"], "--line is 2, but standard input has lines 1 to 1"),
         ("a cat\n\n", ["--draw", "x.svg", "--line", "2"], "that line is empty"),
-        ("\n", ["--draw", "x.svg"], "every line is empty"),
+        ("\n", ["--draw", "x.svg"], "standard input: 1 lines, all of them empty"),
         ("", [], "standard input: empty"),
         ("\ufeffa cat\n", [], "standard input, line 1: starts with a byte order mark"),
         ("", ["gold.trees"], "rankfold evaluate"),
@@ -273,7 +273,7 @@ def test_a_replacement_that_is_none(run: Path, pair: str, capsys: Captured) -> N
     assert "WORD=OTHER was expected" in capsys.readouterr().err
 
 
-def test_the_perplexity_of_a_text(run: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_the_perplexity_of_a_text(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     (tmp_path / "text.txt").write_text("the dog slept\ngo\na cat saw the dog\n")
     assert main(["evaluate", str(run), "--data", str(tmp_path / "text.txt"), "--json"]) == 0
     out, err = capsys.readouterr()
@@ -281,8 +281,9 @@ def test_the_perplexity_of_a_text(run: Path, tmp_path: Path, capsys: Captured) -
     assert (found["tokens"], found["sentences"], found["left_out"]) == (10, 2, 1)
     assert "left out: 1 sentences of one word" in err
     assert found["largest_log_difference"] < 1e-5
-    assert main(["evaluate", str(run)]) == 2
-    assert "--data FILE, a text, or --trees" in capsys.readouterr().err
+    given(monkeypatch, "the dog slept\n\ngo\na cat saw the dog\n")
+    assert main(["evaluate", str(run), "-", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {**found, "empty_lines": 1}
 
 
 def test_scores_and_single_words(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

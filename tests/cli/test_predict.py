@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rankfold import cli
 from rankfold.models.config import Family
-from tests.cli.test_language_models import FAMILIES, as_json, said, save_model
+from tests.cli.test_language_models import FAMILIES, as_json, as_lines, said, save_model
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -46,3 +49,14 @@ def test_mistakes_exit_2(arguments: list[str], words: str, tmp_path: Path, capsy
     captured = capsys.readouterr()
     assert words in captured.err
     assert captured.out == ""
+
+
+def test_beginnings_from_a_pipe_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, lines = save_model(tmp_path / "model"), ["the cat", "", "a"]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    alone = [as_json(capsys, "predict", model, "--prefix", line, "--top", "3") for line in lines]
+    assert as_lines(capsys, "predict", model, "--data", tmp_path / "text.txt", "--top", "3") == alone
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"the cat\n\na\n")))
+    assert as_lines(capsys, "predict", model, "-", "--top", "3") == alone

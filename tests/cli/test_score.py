@@ -89,13 +89,13 @@ def test_unknown_words_are_counted_and_told(tmp_path: Path, capsys: pytest.Captu
     ("content", "words"),
     [
         (b"", "standard input: empty"),
-        (b"the cat\n \nthe\n", "standard input, line 2: empty"),
-        (b"the\n\xff\n", "standard input, line 2: byte 1 is 0xff: not UTF-8"),
-        (b"the\n\x00\n", "standard input, line 2: holds NUL"),
+        (b"\n \n", "standard input: 2 lines, all of them empty"),
+        (b"the\n\xff\n", "standard input, line 2: byte 1 is 0xff"),
+        (b"the\n\x00\n", "standard input, line 2: byte 1 is NUL"),
         (b"a" * 1_000_001, "standard input, line 1: more than 1,000,000 bytes long"),
-        (b"the cat\nthe <eos>\n", "sentence 2: token 2 is <eos>"),
+        (b"the cat\nthe <eos>\n", "standard input, line 2: token 2 is <eos>"),
     ],
-    ids=["empty", "empty-line", "latin-1", "binary", "1-MB-line", "eos"],
+    ids=["empty", "empty-lines", "latin-1", "binary", "1-MB-line", "eos"],
 )
 def test_a_pipe_that_breaks_a_rule(
     content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -108,11 +108,30 @@ def test_a_pipe_that_breaks_a_rule(
 
 
 @pytest.mark.parametrize("extra", [[], ["--no-eos"]])
-def test_no_line_of_a_file_is_dropped(extra: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("the cat\n\nthe\n")
-    assert cli.main(["score", str(save_model(tmp_path / "model")), "--data", str(text), *extra]) == 2
-    assert f"{text}, line 2: empty" in capsys.readouterr().err
+def test_empty_lines_keep_their_place(
+    extra: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, content = save_model(tmp_path / "model"), b"the cat\n\nthe\n  \n"
+    (tmp_path / "text.txt").write_bytes(content)
+    monkeypatch.setattr(sys, "stdin", Piped(content))
+    assert cli.main(["score", str(model), "-", *extra]) == 0
+    out, err = capsys.readouterr()
+    assert "standard input: 2 empty lines stay empty" in err
+    assert [line.partition("\t")[2] for line in out.split("\n")] == ["the cat", "", "the", "", ""]
+    found = as_lines(capsys, "score", model, tmp_path / "text.txt", *extra)
+    assert [(x["line"], x["log_prob"] is None, x["tokens"] == 0) for x in found] == [
+        ("the cat", False, False),
+        ("", True, True),
+        ("the", False, False),
+        ("  ", True, True),
+    ]
+    assert found == as_lines(capsys, "score", model, "--data", tmp_path / "text.txt", *extra)
+
+
+@pytest.mark.parametrize("command", ["score", "tag", "evaluate"])
+def test_a_text_given_twice(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, str(save_model(tmp_path / "model")), "a.txt", "--data", "b.txt"]) == 2
+    assert "the text is given twice: as a.txt and as --data b.txt" in capsys.readouterr().err
 
 
 def test_damaged_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,9 +69,16 @@ def test_words_and_states_from_a_pipe(
     assert "counted as <unk>: 1, of them yak (1)" in captured.err
 
 
-def test_an_empty_line(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_lines_keep_their_place(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = save_model(tmp_path / "model")
-    said(capsys, "tag", model, "--data", text)
-    text.write_text("the\n\n")
-    assert cli.main(["tag", str(model), "--data", str(text)]) == 2
-    assert f"{text}, line 2: empty" in capsys.readouterr().err
+    text.write_text("\nthe\n\na cat\n")
+    found = as_lines(capsys, "tag", model, text)
+    assert [entry["words"] for entry in found] == [[], ["the"], [], ["a", "cat"]]
+    assert [len(entry["states"]) for entry in found] == [0, 1, 0, 2]
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text.read_bytes())))
+    assert cli.main(["tag", str(model), "-"]) == 0
+    out, err = capsys.readouterr()
+    assert [len(line.split()) for line in out.split("\n")] == [0, 1, 0, 2, 0]
+    assert "standard input: 2 empty lines stay empty" in err

@@ -207,3 +207,13 @@ def test_unknown_words_are_told(tmp_path: Path) -> None:
     assert len(read_corpus(tmp_path, DataConfig(min_count=2)).warnings()) == 1  # there is <unk> in training
     (tmp_path / "valid.txt").write_text("a b\n")
     assert read_corpus(tmp_path, DataConfig()).warnings() == []
+
+
+def test_empty_lines_of_a_text_are_counted(tmp_path: Path) -> None:
+    write_corpus(tmp_path)
+    path = tmp_path / "train.txt"
+    path.write_text("\n" + path.read_text() + "\n\n")
+    found = read_corpus(tmp_path, DataConfig())
+    assert found.summary()["train"]["left_out"] == {"empty_lines": 3}
+    assert "train: left out 3 empty lines" in found.warnings()
+    assert "left_out" not in found.summary()["valid"]

@@ -14,12 +14,12 @@ from rankfold.analysis.tags import tag_scores
 from rankfold.cli.evaluate_frames import evaluate_recordings, frames_text
 from rankfold.cli.evaluate_trees import evaluate_trees, trees_text
 from rankfold.cli.frames_of import is_frames
-from rankfold.cli.model_of import add_model, load, recipe_path, say, tell_unknown
+from rankfold.cli.model_of import add_model, add_text, load, recipe_path, say, tell_unknown, text_path
 from rankfold.cli.output import to_json
 from rankfold.cli.segment import add_missing
 from rankfold.cli.tag import Method, add_method, tag
 from rankfold.data.sources import read_source
-from rankfold.data.text import Sentences, begins_names, find_split, read_sentences
+from rankfold.data.text import STDIN, Sentences, begins_names, find_split, holds_trees, read_sentences
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import PlanName
@@ -31,11 +31,11 @@ from rankfold.training.config import Config, DataConfig
 Protocol = Literal["sentences", "streams"]
 EXAMPLE = """\
 example:
-  rankfold evaluate runs/small --data ptb
-  rankfold evaluate runs/small --data ptb --split valid --json
-  rankfold evaluate runs/small --data words.txt --tags tags.txt
+  rankfold evaluate runs/small ptb
+  rankfold evaluate runs/small ptb --split valid --json
+  rankfold evaluate runs/small words.txt --tags tags.txt
   rankfold evaluate runs/grammar --trees gum.test.trees.txt.gz
-  rankfold evaluate runs/walks --data recordings.npz"""
+  rankfold evaluate runs/walks recordings.npz"""
 
 TELLING = 1e-3  # nats a token, a thousandth of a perplexity: more is not rounding
 
@@ -44,7 +44,7 @@ def add_to(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "evaluate",
-        usage="rankfold evaluate RUN [--data FILE] [--trees FILE ...] [option ...]",  # --trees takes what follows it
+        usage="rankfold evaluate RUN [FILE] [--trees FILE ...] [option ...]",  # --trees takes what follows it
         help="the perplexity of a text, and how well states predict tags",
         description=(
             "Print the perplexity of a text. Tokens are its words and one <eos> a sentence; words the model does not "
@@ -56,9 +56,9 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model(parser)
-    parser.add_argument("--data", type=Path, metavar="FILE", help="a text file, or a folder of splits")
+    add_text(parser, "a text file, or a folder of splits; of models of frames recordings")
     parser.add_argument(
-        "--trees", type=Path, nargs="+", metavar="FILE", help="gold trees for a grammar; with --data, of these words"
+        "--trees", type=Path, nargs="+", metavar="TREES", help="gold trees for a grammar; with FILE, of these words"
     )
     parser.add_argument(
         "--replace",
@@ -89,23 +89,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the evaluation."""
     if is_frames(arguments.folder):
         return _run_frames(arguments)
+    given = arguments.file is not None or arguments.data is not None
+    data = text_path(arguments) if given or not arguments.trees else None
     if arguments.trees:
         found = evaluate_trees(
             arguments.folder,
             arguments.trees,
             split=arguments.split,
-            text=arguments.data,
+            text=(STDIN if data is None else data) if given else None,
             replaced=pairs(arguments.replace),
             decode=arguments.decode,
             device=arguments.device,
         )
         print(to_json(found, indent=2) if arguments.json else trees_text(found))
         return 0
-    if arguments.data is None:
-        raise DataError("evaluate needs --data FILE, a text, or --trees FILE, gold trees for a grammar.")
     result = evaluate(
         arguments.folder,
-        arguments.data,
+        data,
         split=arguments.split,
         plan=arguments.plan,
         protocol=arguments.protocol,
@@ -120,18 +120,19 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_frames(arguments: argparse.Namespace) -> int:
     given = {"--trees": arguments.trees, "--tags": arguments.tags, "--protocol": arguments.protocol}
     strange = [name for name, value in given.items() if value]
-    if strange or arguments.data is None:
-        what = f"{strange[0]} is for models of words" if strange else "evaluate needs --data, a file or folder"
+    data = text_path(arguments)
+    if strange or data is None:
+        what = f"{strange[0]} is for models of words" if strange else "evaluate needs FILE, a file or folder"
         raise DataError(f"{what}: this model is of frames, and is evaluated on recordings.")
     split, missing, device = arguments.split, arguments.missing, arguments.device
-    found = evaluate_recordings(arguments.folder, arguments.data, split=split, missing=missing, device=device)
+    found = evaluate_recordings(arguments.folder, data, split=split, missing=missing, device=device)
     print(to_json(found, indent=2) if arguments.json else frames_text(found))
     return 0
 
 
 def evaluate(
     path: Path,
-    data: Path,
+    data: Path | None,
     *,
     split: str = "test",
     plan: PlanName = "auto",
@@ -140,14 +141,14 @@ def evaluate(
     method: Method = "posterior",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """The evaluation as plain data; unknown words and empty lines are told on standard error."""
+    """The evaluation as plain data, `data` None of standard input; unknown words and empty lines are told."""
     model, vocabulary = load(path, device)
     options = _options(model, plan)
     config = _batching(path, protocol)
     trees = isinstance(model.config, GrammarConfig)
-    text, left_out = _text_of(
-        model, find_split(data, split, trees=trees) if data.is_dir() or begins_names(data) else data
-    )
+    if data is not None and (data.is_dir() or begins_names(data)):
+        data = find_split(data, split, trees=trees)
+    text, left_out = _text_of(model, data)
     gold = None if tags is None else _aligned(read_sentences(tags), text)
     encoded = vocabulary.encode_all(text)
     if text.num_empty_lines:
@@ -168,6 +169,7 @@ def evaluate(
         "tokens": found.tokens,
         "log_likelihood": found.log_likelihood,
         "sentences": found.sentences,
+        **({"empty_lines": text.num_empty_lines} if text.num_empty_lines else {}),
         "unknown_words": encoded.num_unknown,
         "unknown_rate": encoded.num_unknown / text.num_words,
         "denominator": evaluation.denominator(model),
@@ -191,15 +193,18 @@ def pairs(replaced: list[str]) -> dict[str, str]:
     return pairs
 
 
-def _text_of(model: AnyModel, path: Path) -> tuple[Sentences, int]:
+def _text_of(model: AnyModel, path: Path | None) -> tuple[Sentences, int]:
     """The sentences of a text, and how many of one word were left out because the model, a grammar, has none."""
     if not isinstance(model.config, GrammarConfig):
         return read_sentences(path), 0
-    source = read_source(path)
-    kept = source.sentences if model.config.single_words else source.longer_than_one().sentences
+    if path is None or not holds_trees(path):
+        text = read_sentences(path, brackets=False)
+    else:
+        text = Sentences(read_source(path).sentences, 0, path)
+    kept = [words for words in text if len(words) > 1 or model.config.single_words]
     if not kept:
-        raise DataError(f"{path}: every sentence is of one word, which this grammar does not generate.")
-    return Sentences(kept, source.left_out.get("empty_lines", 0), path), len(source) - len(kept)
+        raise DataError(f"{text.path}: every sentence is of one word, which this grammar does not generate.")
+    return dataclasses.replace(text, sentences=kept), len(text) - len(kept)
 
 
 def _options(model: AnyModel, plan: PlanName) -> dict[str, Any]:
@@ -224,12 +229,11 @@ def _batching(path: Path, protocol: Protocol | None) -> DataConfig:
 
 def _aligned(gold: Sentences, text: Sentences) -> list[list[str]]:
     """The tags, one for each word."""
-    for file in (gold, text):
-        if file.num_empty_lines:
-            raise DataError(
-                f"{file.path}: {file.num_empty_lines:,} empty lines: words and tags may have lost their pairing.\n"
-                "  Remove them from both files."
-            )
+    if gold.empty_lines != text.empty_lines:
+        raise DataError(
+            f"{gold.path} has {gold.num_empty_lines:,} empty lines and {text.path} {text.num_empty_lines:,}, but not "
+            "in the same places: words and tags may have lost their pairing.\n  Remove them from both files."
+        )
     if len(gold) != len(text):
         raise DataError(f"{gold.path} has {len(gold):,} lines, but {text.path} {len(text):,}: one for each sentence.")
     for number, (tags, words) in enumerate(zip(gold, text, strict=True), 1):
@@ -253,6 +257,7 @@ def _text(result: dict[str, Any]) -> str:
         f"perplexity       {result['perplexity']:.3f}"
         + (" (a bound: the perplexity is lower)" if result.get("bound") else ""),
         f"tokens           {result['tokens']:,} ({result['denominator']}), {result['sentences']:,} sentences",
+        *([f"empty lines      {result['empty_lines']:,}, no sentences"] if "empty_lines" in result else []),
         f"log-likelihood   {result['log_likelihood']:.4f} nats",
         f"protocol         {result['protocol']}",
         f"unknown words    {result['unknown_words']:,} ({100 * result['unknown_rate']:.2f} % of words)",

@@ -19,7 +19,7 @@ from rankfold.cli.model_of import expect_room, load, recipe_path, say, tell_unkn
 from rankfold.cli.parse import parse_lines
 from rankfold.data.brackets import expect_words, read_trees
 from rankfold.data.sources import counted, prepared_trees
-from rankfold.data.text import find_split, read_sentences
+from rankfold.data.text import STDIN, find_split, read_sentences
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
@@ -62,7 +62,7 @@ def evaluate_trees(
     config = _data(path)
     gold, places, left_out = read_gold(trees, split, config)
     if text is not None:
-        given = read_sentences(text)
+        given = read_sentences(None if text is STDIN else text)
         if given.num_empty_lines:
             say(f"{text}: {given.num_empty_lines:,} empty lines, which are no sentences")
         try:

@@ -66,6 +66,8 @@ def load_frames_model(path: Path, device: str = "auto") -> tuple[FrameModel, Fra
 
 def ask(path: Path, data: Path, *, split: str | None = None, missing: Missing = "error", device: str = "auto") -> Asked:
     """The model, and the recordings of a file or folder: those of `split`, or all where there are no splits."""
+    if str(data) == "-":
+        raise DataError("recordings are read from a file or a folder, not from standard input: give its name.")
     model, space = load_frames_model(path, device)
     found = read_splits(data, missing=missing)
     if split is not None and list(found) == ["train"] and split != "train":

@@ -31,6 +31,30 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
 
 
+def add_text(parser: argparse.ArgumentParser, what: str = "one sentence a line") -> None:
+    """The argument FILE, which --data names, too."""
+    parser.add_argument("file", nargs="?", metavar="FILE", help=f"{what}; - or nothing: standard input")
+    parser.add_argument("--data", metavar="FILE", help="the same as FILE")
+
+
+def text_path(arguments: argparse.Namespace) -> Path | None:
+    """The FILE a command is told of; None for standard input."""
+    if arguments.file is not None and arguments.data is not None:
+        raise DataError(f"the text is given twice: as {arguments.file} and as --data {arguments.data}.")
+    given = arguments.data if arguments.file is None else arguments.file
+    if given not in (None, "-"):
+        return Path(given)
+    if sys.stdin.buffer.isatty():
+        say("reading standard input, one sentence a line")
+    return None
+
+
+def tell_empty(where: str | Path, num: int) -> None:
+    """Say on standard error how many lines have no words: they keep their place."""
+    if num:
+        say(f"{where}: {num:,} empty {'line stays' if num == 1 else 'lines stay'} empty")
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """--device and --json."""
     parser.add_argument(

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.analysis.parsing import Decode, Parsed, expect_grammar, parse
-from rankfold.cli.model_of import add_model, expect_room, load, say, tell_unknown
+from rankfold.cli.model_of import add_model, add_text, expect_room, load, say, tell_empty, tell_unknown, text_path
 from rankfold.cli.output import to_json
-from rankfold.cli.score import read_lines
-from rankfold.data.text import escaped, expect_no_brackets, holds_trees
+from rankfold.data.text import STDIN, escaped, expect_no_brackets, holds_trees, read_lines
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
@@ -46,9 +45,7 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model(parser)
-    parser.add_argument(
-        "file", nargs="?", default="-", metavar="FILE", help="one sentence a line; - or nothing: standard input"
-    )
+    add_text(parser)
     parser.add_argument("--labels", action="store_true", help="the grammar's symbols, NT-k and T-k, instead of X and T")
     parser.add_argument(
         "--decode",
@@ -73,14 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(f"--draw is {arguments.draw}, but pictures are SVG: a name in .svg was expected.")
     model, vocabulary = load(arguments.folder, arguments.device)
     expect_grammar(model)
-    path = None if arguments.file == "-" else Path(arguments.file)
+    path = text_path(arguments)
     if path is not None and holds_trees(path):
         raise DataError(
             f"{path} is a file of trees by its name, but sentences are parsed, one a line.\n"
             f"  To compare the grammar's trees with these: rankfold evaluate {arguments.folder} --trees {path}"
         )
-    lines = [line.split() for line in read_lines(path, empty_allowed=True)]
-    where = "standard input" if path is None else str(path)
+    lines = [line.split() for line in read_lines(path, ends=True)]
+    where = str(STDIN if path is None else path)
     if arguments.escape:
         lines = [[escaped(word) for word in words] for words in lines]
     for number, words in enumerate(lines, 1):
@@ -129,9 +126,7 @@ def parse_lines(
 
     trees = iter(parse(model, sentences, decode=decode, labels=labels, progress=progress))
     found = [next(trees) if words else None for words in lines]
-    empty = len(lines) - len(sentences)
-    if empty:
-        say(f"{where}: {empty:,} empty {'line stays' if empty == 1 else 'lines stay'} empty")
+    tell_empty(where, len(lines) - len(sentences))
     cannot = [number for number, parsed in enumerate(found, 1) if parsed is not None and not parsed.possible]
     impossible = [number for number in cannot if len(lines[number - 1]) > 1]
     if len(cannot) > len(impossible):
@@ -147,10 +142,7 @@ def parse_lines(
 def _drawn(lines: Sequence[Sequence[str]], asked: int | None, where: str) -> int:
     """The index of the line to draw."""
     if asked is None:
-        at = next((i for i, words in enumerate(lines) if words), None)
-        if at is None:
-            raise DataError(f"{where}: every line is empty, so there is no tree to draw.")
-        return at
+        return next(i for i, words in enumerate(lines) if words)
     if not 1 <= asked <= len(lines):
         raise DataError(f"--line is {asked}, but {where} has lines 1 to {len(lines)}.")
     if not lines[asked - 1]:
@@ -160,7 +152,7 @@ def _drawn(lines: Sequence[Sequence[str]], asked: int | None, where: str) -> int
 
 def _record(number: int, words: Sequence[str], parsed: Parsed | None) -> dict[str, Any]:
     if parsed is None:
-        return {"line": number, "words": [], "tree": None}
+        return {"line": number, "words": [], "tree": None, "spans": [], "possible": None, "score": None}
     spans = [[span.start, span.end, span.label] for span in parsed.tree.spans()]
     return {
         "line": number,

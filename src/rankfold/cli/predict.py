@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from rankfold.cli.model_of import add_model, expect_room, expect_sequences, known_ids, load
 from rankfold.cli.output import to_json
+from rankfold.data.text import read_lines
 from rankfold.data.vocab import EOS, Vocabulary
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel
@@ -40,7 +42,13 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model(parser)
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="the beginning of a sentence, right after RUN")
+    parser.add_argument(
+        "text",
+        nargs="*",
+        metavar="TEXT",
+        help="the beginning of a sentence, right after RUN; - reads beginnings from standard input, one a line",
+    )
+    parser.add_argument("--data", metavar="FILE", help="beginnings of sentences, one a line; - is standard input")
     parser.add_argument("--prefix", default="", metavar="TEXT", help="the same, wherever it stands (default: nothing)")
     parser.add_argument("--top", type=int, default=10, help="how many words (default: 10)")
     parser.set_defaults(run=run)
@@ -49,16 +57,34 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the table."""
     model, vocabulary = load(arguments.folder, arguments.device)
-    if arguments.text and arguments.prefix:
-        raise DomainError("the beginning of the sentence is given twice: as TEXT and as --prefix.")
+    if sum(map(bool, (arguments.text, arguments.prefix, arguments.data))) > 1:
+        raise DomainError("the beginning of the sentence is given twice: TEXT, --prefix or --data, one of them.")
+    if arguments.text == ["-"] or arguments.data is not None:
+        file = None if arguments.data in (None, "-") else Path(arguments.data)
+        return _run_lines(model, vocabulary, read_lines(file, ends=True), arguments)
     prefix = " ".join(arguments.text or [arguments.prefix]).split()
     found = predict(model, vocabulary, prefix, top=arguments.top)
     if arguments.json:
         print(to_json({"prefix": prefix, "next": found}, indent=2))
     else:
-        width = max(len(entry["word"]) for entry in found)
-        print("\n".join(f"{entry['word']:<{width}}  {entry['probability']:.6f}" for entry in found))
+        print(_table(found))
     return 0
+
+
+def _run_lines(model: AnyModel, vocabulary: Vocabulary, lines: list[str], arguments: argparse.Namespace) -> int:
+    """A table for each line, in their order; after an empty line come the first words of sentences."""
+    for line in lines:
+        found = predict(model, vocabulary, line.split(), top=arguments.top)
+        if arguments.json:
+            print(to_json({"prefix": line.split(), "next": found}))
+        else:
+            print(f"{line}\n{_table(found)}\n")
+    return 0
+
+
+def _table(found: list[dict[str, Any]]) -> str:
+    width = max(len(entry["word"]) for entry in found)
+    return "\n".join(f"{entry['word']:<{width}}  {entry['probability']:.6f}" for entry in found)
 
 
 def predict(

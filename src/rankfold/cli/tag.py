@@ -8,23 +8,22 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from rankfold.cli.model_of import add_model, expect_sequences, load, say, tell_unknown
+from rankfold.cli.model_of import add_model, add_text, expect_sequences, load, say, tell_empty, tell_unknown, text_path
 from rankfold.cli.output import to_json
-from rankfold.cli.score import read_lines
 from rankfold.data.batch import length_batches
+from rankfold.data.text import STDIN, read_lines
 from rankfold.models.catalog import AnyModel
 
 Method = Literal["posterior", "viterbi"]
 NUM_TOKENS = 1024  # of a batch: each holds a posterior of all states
 EXAMPLE = """\
 example:
-  rankfold tag runs/small --data sentences.txt
-  rankfold tag runs/small --data sentences.txt --method viterbi --json"""
+  rankfold tag runs/small sentences.txt
+  rankfold tag runs/small sentences.txt --method viterbi --json"""
 
 
 def add_to(commands: Any) -> None:
@@ -33,13 +32,14 @@ def add_to(commands: Any) -> None:
         "tag",
         help="the hidden state of every word",
         description=(
-            "Print every sentence as word/STATE. A rank-space model has summed its states out: its tags are ranks."
+            "Print every sentence as word/STATE; an empty line stays empty. A rank-space "
+            "model has summed its states out: its tags are ranks."
         ),
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model(parser)
-    parser.add_argument("--data", type=Path, metavar="FILE", help="one sentence a line (default: standard input)")
+    add_text(parser)
     add_method(parser)
     parser.set_defaults(run=run)
 
@@ -57,16 +57,21 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print one line for each sentence."""
     model, vocabulary = load(arguments.folder, arguments.device)
-    sentences = [line.split() for line in read_lines(arguments.data)]
+    path = text_path(arguments)
+    every = [line.split() for line in read_lines(path)]
+    sentences = [words for words in every if words]
+    tell_empty(STDIN if path is None else path, len(every) - len(sentences))
     encoded = vocabulary.encode_all(sentences)
     tell_unknown(Counter(encoded.unknown), vocabulary)
-    states, of = tag(model, encoded.sentences, arguments.method)
+    found, of = tag(model, encoded.sentences, arguments.method)
     say(f"the tags are {of}")
-    for words, path in zip(sentences, states, strict=True):
+    tagged = iter(found)
+    for words in every:
+        states = next(tagged) if words else []
         if arguments.json:
-            print(to_json({"words": words, "states": path, "of": of}))
+            print(to_json({"words": words, "states": states, "of": of}))
         else:
-            print(" ".join(f"{word}/{state}" for word, state in zip(words, path, strict=True)))
+            print(" ".join(f"{word}/{state}" for word, state in zip(words, states, strict=True)))
     return 0
 
 

@@ -47,12 +47,17 @@ class Source:
 def read_source(path: Path, *, word_tags: Literal["all", "penn"] = "all", brackets: bool = False) -> Source:
     """The sentences of a file of text, or of trees by its name (`.trees`, `.trees.txt`, `.mrg`, plain or .gz)."""
     if not holds_trees(path):
-        text = read_sentences(path, brackets=brackets)
-        return Source(text.sentences, {"empty_lines": text.num_empty_lines} if text.num_empty_lines else {})
+        return read_text(path, brackets=brackets)
     clean = prepared_trees(read_trees(path).trees, word_tags=word_tags)
     if not clean.trees:
         raise DataError(f"{path}: no tree has a word left.\n  data.word_tags is {word_tags!r}: are its tags others?")
     return Source([tree.words for tree in clean.trees], counted(clean))
+
+
+def read_text(path: Path | None, *, brackets: bool = True) -> Source:
+    """The sentences of a text; empty lines are none, and counted."""
+    text = read_sentences(path, brackets=brackets)
+    return Source(text.sentences, {"empty_lines": text.num_empty_lines} if text.num_empty_lines else {})
 
 
 def prepared_trees(trees: list[Tree], *, word_tags: Literal["all", "penn"] = "all") -> CleanTrees:

@@ -6,9 +6,11 @@ Read next: `data/vocab.py`, which turns words into ids.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from rankfold.data.weights import write_text
 from rankfold.errors import DataError
 
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
+STDIN = Path("standard input")
 BOM = b"\xef\xbb\xbf"
 
 
@@ -30,6 +33,7 @@ class Sentences:
     sentences: list[list[str]]
     num_empty_lines: int
     path: Path
+    empty_lines: tuple[int, ...] = ()  # their numbers, from 1
 
     @property
     def num_words(self) -> int:
@@ -43,29 +47,50 @@ class Sentences:
         return len(self.sentences)
 
 
-def read_sentences(path: str | Path, *, max_line_bytes: int = 1_000_000, brackets: bool = True) -> Sentences:
+def read_sentences(path: str | Path | None, *, max_line_bytes: int = 1_000_000, brackets: bool = True) -> Sentences:
     """The sentences of a file, each line split as `str.split` does; a name that ends in .gz is read as gzip.
+    None is standard input.
 
     Lines without words are skipped and counted. A longer line than `max_line_bytes` is refused: it is nearly always
     a file without line ends, and one sentence of that length would take all memory later. With `brackets` false,
     words with ( or ) in them are refused, which no tree could be written with.
     """
-    path = Path(path)
-    _check_file(path)
-    sentences, num_empty_lines = [], 0
-    with open_bytes(path, gzipped=path.suffix == ".gz") as stream:
-        for number, line in enumerate(_lines(stream, path, max_line_bytes), 1):
-            tokens = _tokens(line, f"{path}, line {number}", first=number == 1)
-            if not brackets:
-                expect_no_brackets(tokens, f"{path}, line {number}")
-            if tokens:
-                sentences.append(tokens)
-            else:
-                num_empty_lines += 1
-    if not sentences:
-        what = f"{num_empty_lines} lines, all of them empty" if num_empty_lines else "empty"
-        raise DataError(f"{path}: the file is {what}; at least one sentence was expected, one a line.")
-    return Sentences(sentences, num_empty_lines, path)
+    path = STDIN if path is None else Path(path)
+    lines = read_lines(None if path is STDIN else path, max_line_bytes=max_line_bytes)
+    sentences, empty = [], []
+    for number, line in enumerate(lines, 1):
+        tokens = line.split()
+        if not brackets:
+            expect_no_brackets(tokens, f"{path}, line {number}")
+        if tokens:
+            sentences.append(tokens)
+        else:
+            empty.append(number)
+    return Sentences(sentences, len(empty), path, tuple(empty))
+
+
+def read_lines(path: Path | None, *, ends: bool = False, max_line_bytes: int = 1_000_000) -> list[str]:
+    """The lines of a file, or (None) of standard input, in their order, empty ones too, without their line ends.
+
+    At least one has a word. With `ends`, `<eos>` is a word like others.
+    """
+    where = STDIN if path is None else path
+    if path is not None:
+        _check_file(path)
+    with (
+        contextlib.nullcontext(sys.stdin.buffer)
+        if path is None
+        else open_bytes(path, gzipped=path.suffix == ".gz") as stream
+    ):
+        lines = [
+            _text(line, f"{where}, line {number}", first=number == 1, ends=ends)
+            for number, line in enumerate(_lines(stream, where, max_line_bytes), 1)
+        ]
+    if not any(map(str.split, lines)):
+        said = "" if path is None else "the file is "
+        what = said + (f"{len(lines)} lines, all of them empty" if lines else "empty")
+        raise DataError(f"{where}: {what}; at least one sentence was expected, one a line.")
+    return lines
 
 
 def write_new(texts: Mapping[Path, str]) -> None:
@@ -200,6 +225,8 @@ def _lines(stream: BinaryIO, path: Path, max_line_bytes: int) -> Iterator[bytes]
     try:
         while line := stream.readline(max_line_bytes + 1):
             number += 1
+            if path is STDIN and len(line.rstrip(b"\r\n")) > max_line_bytes:  # it may never end
+                raise DataError(f"{path}, line {number}: more than {max_line_bytes:,} bytes long: one sentence a line.")
             if len(line.rstrip(b"\r\n")) > max_line_bytes:
                 length = len(line)
                 while not line.endswith(b"\n") and (line := stream.readline(max_line_bytes + 1)):
@@ -216,8 +243,8 @@ def _lines(stream: BinaryIO, path: Path, max_line_bytes: int) -> Iterator[bytes]
         ) from None
 
 
-def _tokens(line: bytes, where: str, *, first: bool) -> list[str]:
-    """The words of a line, after every rule that bytes or words can break."""
+def _text(line: bytes, where: str, *, first: bool, ends: bool) -> str:
+    """The text of a line, after every rule that bytes or words can break."""
     if first and line.startswith(b"\x1f\x8b"):
         raise DataError(f"{where}: gzip data in a file whose name does not end in .gz.\n  Rename it to *.gz.")
     if first:
@@ -233,16 +260,16 @@ def _tokens(line: bytes, where: str, *, first: bool) -> list[str]:
             "  Convert the file: tr '\\r' '\\n'."
         )
     try:
-        tokens = line.decode("utf-8").split()
+        text = line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         token = (line[: error.start].split(b" ")[-1] + line[error.start :].split(b" ")[0]).rstrip(b"\r\n")
         raise DataError(
             f"{where}: byte {error.start + 1} is 0x{line[error.start]:02x}, in the token {token[:40]!r}: not UTF-8.\n"
             "  Convert the file, e.g. iconv -f latin1 -t utf-8."
         ) from None
-    if EOS in tokens:
+    if EOS in text and EOS in text.split() and not ends:
         raise DataError(
-            f"{where}: token {tokens.index(EOS) + 1} is {EOS}, which marks the end of a sentence.\n"
+            f"{where}: token {text.split().index(EOS) + 1} is {EOS}, which marks the end of a sentence.\n"
             f"  {EOS} is added to each sentence later: remove it from the text, one sentence a line."
         )
-    return tokens
+    return text

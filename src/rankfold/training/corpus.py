@@ -23,9 +23,9 @@ from rankfold.data.batch import (
 )
 from rankfold.data.brown import brown
 from rankfold.data.clusters import Clusters, read_clusters, uniform_clusters
-from rankfold.data.sources import Source, read_source
+from rankfold.data.sources import Source, read_source, read_text
 from rankfold.data.spelling import Spelling
-from rankfold.data.text import find_split, has_split, read_sentences
+from rankfold.data.text import find_split, has_split
 from rankfold.data.vocab import Encoded, Vocabulary
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
@@ -174,7 +174,7 @@ def _expect_some(sources: Mapping[str, Source], paths: Mapping[str, Path]) -> No
 
 def _source(path: Path, config: DataConfig, grammar: GrammarConfig | None) -> Source:
     if grammar is None:
-        return Source(read_sentences(path).sentences)
+        return read_text(path)
     source = read_source(path, word_tags=config.word_tags)
     return source if grammar.single_words else source.longer_than_one()
 
