@@ -24,13 +24,18 @@ from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
 
 
 class Tables(NamedTuple):
-    """All distributions of a model of frames, in linear space."""
+    """All distributions of a model of frames, in linear space and float64."""
 
     initial: Tensor  # "z"
     moves: Moves
     observed: Observed
     durations: Durations | None = None
     censored: bool = False  # whether the end may cut the last segment
+
+    def fit(self, dtype: torch.dtype) -> bool:
+        """Whether moves keep their digits in a narrower dtype: below its smallest number they would become 0."""
+        tiny = torch.finfo(dtype).tiny
+        return dtype == torch.float64 or not any(bool(((x > 0) & (x < tiny)).any()) for x in self.moves.tables)
 
 
 class Counts(NamedTuple):
@@ -71,13 +76,15 @@ Potentials = ChainPotentials | SemiMarkovPotentials
 
 def potentials(group: Group, tables: Tables, family: Family) -> Potentials:
     """The weights of all paths or segmentations of a group; labels are -inf for every other state."""
-    log_obs = family.log_obs(group.data, tables.observed)
+    dtype = group.dtype if tables.fit(group.dtype) else torch.float64
+    log_obs = family.log_obs(group.data, tables.observed).to(dtype)
     if group.labels is not None:
         log_obs = log_obs.masked_fill(ruled_out(group.labels, log_obs.shape[-1]), float("-inf"))
-    first, operator, by_sequence = tables.initial.log(), tables.moves.operator(), log_obs.transpose(0, 1)
+    first, operator = tables.initial.log().to(dtype), tables.moves.to(dtype).operator()
+    by_sequence = log_obs.transpose(0, 1)
     if tables.durations is None:
         return ChainPotentials(first, operator, by_sequence, lengths=group.lengths)
-    log_duration = tables.durations.log_table()
+    log_duration = tables.durations.log_table().to(dtype)
     return SemiMarkovPotentials(
         first, operator, log_duration, by_sequence, lengths=group.lengths, censored=tables.censored
     )
@@ -124,9 +131,11 @@ def _of_group(group: Group, tables: Tables, family: Family) -> Counts:
         initial, durations, states, _, *grads = solution.gradients(one, of_transition=True)
     expect_possible(log_z, group, tables.durations)
     factors = p.transition.factors()
-    by_factor = tuple(factor * grad for factor, grad in zip(factors, grads, strict=True))
+    by_factor = tuple((factor * grad).double() for factor, grad in zip(factors, grads, strict=True))
     observed = family.count(group.data.flatten(0, 1), states.transpose(0, 1).flatten(0, 1))
-    return Counts(initial.sum(0), tables.moves.counts(by_factor), observed, durations, float(log_z.sum()))
+    durations = None if durations is None else durations.double()
+    first = initial.double().sum(0)
+    return Counts(first, tables.moves.counts(by_factor), observed, durations, float(log_z.sum()))
 
 
 def expect_possible(log_z: Tensor, group: Group, durations: Durations | None) -> None:

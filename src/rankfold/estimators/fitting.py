@@ -18,8 +18,8 @@ from rankfold.estimators.em import Priors, em, log_prior, maximised
 from rankfold.estimators.expectation import Counts, Tables, expected
 from rankfold.estimators.given import with_given
 from rankfold.estimators.inputs import Given, given_features, given_symbols, known_symbols, symbol_ids
-from rankfold.estimators.observations import Bernoulli, Categorical, Family, Gaussian
-from rankfold.estimators.packed import pack
+from rankfold.estimators.observations import Bernoulli, Categorical, CollapseError, Family, Gaussian
+from rankfold.estimators.packed import Group, pack
 from rankfold.estimators.sgd import descend
 from rankfold.estimators.start import Shape, drawn
 from rankfold.estimators.wanted import checked_forbidden, expect_parameters
@@ -60,36 +60,54 @@ class Fit(NamedTuple):
         return Priors(self.params["smoothing"], self.shape.forbidden)
 
     def run(self, algorithm: str) -> Outcome:
-        """The best of `n_init` starts, each followed to its end."""
+        """The best of `n_init` starts, each followed to its end; one that collapses is passed over, unless all do."""
         if algorithm not in ("em", "sgd"):
             raise UnsupportedError(f'algorithm is {algorithm!r}, but must be "em" or "sgd".')
-        outcomes = [self._once(algorithm) for _ in range(self.params["n_init"])]
+        outcomes, collapsed = [], []
+        for _ in range(self.params["n_init"]):
+            try:
+                outcomes.append(self._once(algorithm))
+            except CollapseError as error:
+                collapsed.append(error)
+        if not outcomes:
+            raise collapsed[-1]
         return max(outcomes, key=lambda outcome: outcome.history[-1])
 
     def _once(self, algorithm: str) -> Outcome:
         p, tables = self.params, self._started()
-        categorical = self.symbols is not None
         if algorithm == "sgd":
             found = descend(
-                model_of(tables, categorical=categorical), self.sequences, self.labels, self.rng,
+                self._model(tables), self.sequences, self.labels, self.rng,
                 learning_rate=p["learning_rate"], batch_size=p["batch_size"], num_passes=p["max_iter"], tol=p["tol"],
             )  # fmt: skip
             return Outcome(*found)
-        groups = pack([self.family.prepare(x) for x in self.sequences], self.labels, self.shape.num_states)
+        groups = self._groups()
         fitted = em(groups, tables, self.family, self.priors, num_steps=p["max_iter"], tol=p["tol"])
-        return Outcome(model_of(fitted.tables, categorical=categorical), fitted.history, fitted.converged)
+        return Outcome(self._model(fitted.tables), fitted.history, fitted.converged)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.params["dtype"])
+        return found
+
+    def _model(self, tables: Tables) -> FrameModel:
+        return model_of(tables, categorical=self.symbols is not None, dtype=self.dtype)
+
+    def _groups(self) -> list[Group]:
+        prepared = [self.family.prepare(x) for x in self.sequences]
+        return pack(prepared, self.labels, self.shape.num_states, self.dtype)
 
     def _started(self) -> Tables:
         given = self.params["start"] or {}
         # Means that will be replaced need not be looked for.
         spread_out = self.params["init"] == "kmeans" and not {"mean", "probability"} & set(given)
         tables = drawn(self.shape, self.family, self.sequences, self.labels, self.rng, spread_out=spread_out)
-        return with_given(tables, given)
+        return with_given(tables, given, self.family, self.shape.forbidden)
 
     def advance(self, running: Running | None) -> tuple[FrameModel, Running, float]:
         """One step of online EM: these sequences' counts, mixed into the running ones; and their value before it."""
         tables = self._started() if running is None else running.tables
-        groups = pack([self.family.prepare(x) for x in self.sequences], self.labels, self.shape.num_states)
+        groups = self._groups()
         counts = expected(groups, tables, self.family)
         value = counts.log_likelihood + log_prior(tables, self.family, self.priors)
         num = sum(map(len, self.sequences))
@@ -100,8 +118,7 @@ class Fit(NamedTuple):
             share = calls**-0.6
             counts = running.counts.scaled(1 - share).plus(counts.scaled(share))
         tables = maximised(counts.scaled(frames), tables, self.family, self.priors)
-        model = model_of(tables, categorical=self.symbols is not None)
-        return model, Running(calls, tables, counts, frames), value
+        return self._model(tables), Running(calls, tables, counts, frames), value
 
 
 def prepared(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool = False) -> Fit:
@@ -142,7 +159,7 @@ def _features(params: Mapping[str, Any], sequences: list[Tensor], like: Any) -> 
     if like is not None:
         kept: Family = like._family
         return kept
-    frames = torch.cat(sequences)
+    frames = torch.cat(sequences).double()
     here = ~frames.isnan()
     if int(here.all(1).sum()) == 1 == int(here.any(1).sum()):
         raise DataError(

@@ -25,6 +25,10 @@ class Moves(NamedTuple):
     def low_rank(self) -> bool:
         return len(self.tables) == 2
 
+    def to(self, dtype: torch.dtype) -> Moves:
+        """The same tables in another dtype."""
+        return self._replace(tables=tuple(x.to(dtype) for x in self.tables))
+
     def operator(self) -> Operator:
         """The transition; O(z r) to make for a low-rank one."""
         if not self.low_rank:

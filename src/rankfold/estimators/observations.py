@@ -1,7 +1,8 @@
 """What frames weigh in each state, and what maximises their expected log-weight: three exponential families.
 
 Frames are prepared once, to the statistics "n s" of their family; then the log-weights of all states are one product
-with their parameters, and the expected statistics one product with the posteriors. Read next: `em.py`.
+with their parameters, and the expected statistics one product with the posteriors. All in float64, whatever the model
+is: squares cancel, and 1 - p has no digits to spare. Read next: `em.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
+
+
+class CollapseError(DomainError):
+    """A start from which no maximum is reached; others may reach one."""
 
 
 class Observed(NamedTuple):
@@ -42,6 +47,9 @@ class Family(Protocol):
     def log_prior(self, at: Observed) -> float:
         """The log-density of the prior, up to a constant; 0 without one."""
 
+    def size(self, at: Observed) -> float:
+        """How large the terms are that a frame's log-weight is the sum of, where they may cancel; else 0."""
+
 
 @dataclass(frozen=True)
 class Gaussian:
@@ -60,7 +68,7 @@ class Gaussian:
 
     def prepare(self, frames: Tensor) -> Tensor:
         here = ~frames.isnan()
-        x = torch.where(here, frames - self.shift, 0.0)
+        x = torch.where(here, frames.double() - self.shift, 0.0)
         return torch.cat([x * x, x, here.to(x.dtype)], 1)
 
     def log_obs(self, data: Tensor, at: Observed) -> Tensor:
@@ -71,7 +79,7 @@ class Gaussian:
         return data @ torch.cat([-precision / 2, mean * precision, -level / 2], 1).mT
 
     def count(self, data: Tensor, posterior: Tensor) -> Tensor:
-        return posterior.mT @ data
+        return posterior.double().mT @ data
 
     def maximise(self, counts: Tensor, at: Observed) -> Observed:
         assert at.mean is not None
@@ -94,7 +102,7 @@ class Gaussian:
         if bool(collapsed.any()):
             *state, feature = collapsed.nonzero()[0].tolist()
             whose = f"state {state[0]}" if state else "all states"
-            raise DomainError(
+            raise CollapseError(
                 f"the variance of feature {feature} in {whose} went to 0: the likelihood has no maximum.\n"
                 "  Give variances a floor (min_variance above 0), a prior (variance_prior above 0), or fewer states."
             )
@@ -108,6 +116,11 @@ class Gaussian:
         variance = at.variance.expand_as(at.mean)
         return float(-self.prior_frames / 2 * (variance.log() + self.spread / variance).sum())
 
+    def size(self, at: Observed) -> float:
+        assert at.mean is not None
+        assert at.variance is not None
+        return float((((at.mean - self.shift).square() + self.spread) / at.variance).sum(1).amax())
+
 
 @dataclass(frozen=True)
 class Bernoulli:
@@ -119,7 +132,7 @@ class Bernoulli:
     smoothing: float = 0.0
 
     def prepare(self, frames: Tensor) -> Tensor:
-        both = torch.cat([frames, 1 - frames], 1)
+        both = torch.cat([frames, 1 - frames], 1).double()
         return both.masked_fill_(both.isnan(), 0.0)
 
     def log_obs(self, data: Tensor, at: Observed) -> Tensor:
@@ -132,7 +145,7 @@ class Bernoulli:
         return found.masked_fill(data @ never.to(data.dtype).mT > 0, float("-inf"))
 
     def count(self, data: Tensor, posterior: Tensor) -> Tensor:
-        return posterior.mT @ data
+        return posterior.double().mT @ data
 
     def maximise(self, counts: Tensor, at: Observed) -> Observed:
         assert at.probability is not None
@@ -147,6 +160,9 @@ class Bernoulli:
             return 0.0
         assert at.probability is not None
         return float(self.smoothing * (at.probability.log() + torch.log1p(-at.probability)).sum())
+
+    def size(self, at: Observed) -> float:
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -168,8 +184,8 @@ class Categorical:
 
     def count(self, data: Tensor, posterior: Tensor) -> Tensor:
         # A missing symbol has a row of its own, which nobody reads.
-        rows = posterior.new_zeros(self.num_symbols + 1, posterior.shape[1])
-        return rows.index_add_(0, torch.where(data < 0, self.num_symbols, data), posterior)[:-1].mT
+        rows = posterior.new_zeros(self.num_symbols + 1, posterior.shape[1], dtype=torch.float64)
+        return rows.index_add_(0, torch.where(data < 0, self.num_symbols, data), posterior.double())[:-1].mT
 
     def maximise(self, counts: Tensor, at: Observed) -> Observed:
         assert at.probability is not None
@@ -180,6 +196,9 @@ class Categorical:
             return 0.0
         assert at.probability is not None
         return float(self.smoothing * at.probability.log().sum())
+
+    def size(self, at: Observed) -> float:
+        return 0.0
 
 
 def shares(counts: Tensor, otherwise: Tensor, axis: int = 1) -> Tensor:

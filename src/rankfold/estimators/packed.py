@@ -25,6 +25,7 @@ class Group(NamedTuple):
     lengths: Tensor  # "b"
     data: Tensor  # "t b s"   what the observations are prepared to; means nothing beyond a length
     labels: Tensor | None  # "t b"   -1: not known
+    dtype: torch.dtype = torch.float64  # what the recursion runs in; the tables are float64
 
 
 def grouped(lengths: Sequence[int], num_states: int, most: int = MOST) -> list[list[int]]:
@@ -43,14 +44,18 @@ def grouped(lengths: Sequence[int], num_states: int, most: int = MOST) -> list[l
 
 
 def pack(
-    data: Sequence[Tensor], labels: Sequence[Tensor] | None, num_states: int, most: int = MOST
+    data: Sequence[Tensor],
+    labels: Sequence[Tensor] | None,
+    num_states: int,
+    dtype: torch.dtype = torch.float64,
+    most: int = MOST,
 ) -> list[Group]:  # "t s" or "t" each
     """The groups of prepared sequences."""
     found = []
     for index in grouped([len(x) for x in data], num_states, most):
         padded = pad_sequence([data[i] for i in index])
         lengths = torch.tensor([len(data[i]) for i in index], device=padded.device)
-        found.append(Group(index, lengths, padded, _labels(index, labels)))
+        found.append(Group(index, lengths, padded, _labels(index, labels), dtype))
     return found
 
 

@@ -42,6 +42,7 @@ def drawn(
 ) -> Tables:
     """The tables EM begins with. `spread_out`: means by k-means; else frames drawn at random."""
     frames = torch.cat(list(sequences))
+    frames = frames.double() if frames.is_floating_point() else frames
     known = torch.full((len(frames),), -1, device=frames.device) if labels is None else torch.cat(list(labels))
     if isinstance(family, Categorical):
         observed, guess = _symbols(family, shape.num_states, frames, known, rng)

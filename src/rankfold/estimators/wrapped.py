@@ -17,7 +17,7 @@ from rankfold.params.observations.bernoulli import Bernoulli
 from rankfold.params.observations.gaussian import Gaussian
 
 
-def model_of(tables: Tables, *, categorical: bool) -> FrameModel:
+def model_of(tables: Tables, *, categorical: bool, dtype: torch.dtype = torch.float64) -> FrameModel:
     """The model with these distributions."""
     moves, observed, durations = tables.moves, tables.observed, tables.durations
     given: dict[str, torch.Tensor | int | None] = {"mean": observed.mean, "variance": observed.variance}
@@ -33,9 +33,10 @@ def model_of(tables: Tables, *, categorical: bool) -> FrameModel:
             given["log_shape"] = durations.log_shape
             given["log_odds"] = durations.log_rate - torch.log(-torch.expm1(durations.log_rate))
     transition = moves.tables[0] if not moves.low_rank else (moves.tables[0], moves.tables[1])
-    return FrameModel.from_tables(
+    made = FrameModel.from_tables(
         tables.initial.log(), transition, self_transitions=moves.diagonal, censored=tables.censored, **given
     )
+    return made.to(dtype)
 
 
 @torch.no_grad()
