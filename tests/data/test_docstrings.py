@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -154,3 +155,15 @@ def test_reading_twice_gives_the_same_and_takes_seconds(library: DocstringText) 
     start = time.process_time()
     assert read_docstrings() == library
     assert time.process_time() - start < 20  # 3 s on two busy cores of 2026
+
+
+def test_what_is_no_python_is_passed_over_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("'It returns the sum of the numbers.'\nx = '\\d' is 1\n")
+    (tmp_path / "b.py").write_text("-" * 200_000 + "1")
+    (tmp_path / "c.py").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "d.py")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = read_docstrings(tmp_path)
+    assert len(found.sentences) == 1
+    assert [path.name for path in found.skipped] == ["b.py", "c.py", "d.py"]

@@ -130,7 +130,7 @@ def _array(rng: Random, x: Any) -> Any:
     kind = rng.randrange(9)
     with np.errstate(all="ignore"):
         if kind == 0:
-            names = ("f2", "f4", "f8", ">f4", "i1", "u8", "?", "c8", "U4", "S4", "O", "M8[s]", "longdouble")
+            names = ("f2", "f4", "f8", ">f4", "i1", "u8", "?", "c8", "U4", "S4", "O", "M8[s]")
             return x.astype(rng.choice(names) if x.dtype.kind in "fiub" else "O")
         if kind == 1:
             return rng.choice((x[None], x.ravel(), x[:0], x[..., :0], x[:1], x[:-1], np.array(3.0), x.T))

@@ -12,6 +12,7 @@ import inspect
 import os
 import re
 import sysconfig
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +72,8 @@ def read_docstrings(folder: str | Path | None = None) -> DocstringText:
     found: dict[tuple[str, ...], None] = {}  # keeps the order, drops what is there already
     skipped = []
     for path in paths:
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError, RecursionError):
+        tree = _parsed(path)
+        if tree is None:
             skipped.append(path)
             continue
         for docstring in _docstrings(tree):
@@ -110,6 +110,18 @@ def _files(root: Path) -> Iterator[Path]:
     for folder, inner, names in os.walk(root):
         inner[:] = [name for name in inner if name not in LEFT_OUT]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
+def _parsed(path: Path) -> ast.AST | None:
+    """The syntax tree of a file; None for what is no file, a pipe among others, or no Python."""
+    if not path.is_file():
+        return None
+    try:
+        with warnings.catch_warnings():  # of odd strings and the like in code that is not run
+            warnings.simplefilter("ignore")
+            return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: nested too deep
+        return None
 
 
 def _docstrings(tree: ast.AST) -> Iterator[str]:
