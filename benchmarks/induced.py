@@ -23,8 +23,8 @@ from rankfold.cli.evaluate_trees import evaluate_trees
 from rankfold.cli.model_of import CONFIG, say
 from rankfold.cli.output import to_json
 from rankfold.data.trees import Tree
-from rankfold.data.weights import write_text
 from rankfold.errors import DomainError
+from rankfold.files import write_text
 from rankfold.training import loop, report
 from rankfold.training.config import Config
 from rankfold.training.run_dir import BEST, METRICS, RECIPE, read_metrics

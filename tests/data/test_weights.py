@@ -21,9 +21,9 @@ from rankfold.data.weights import (
     load_tensors,
     save_sharded,
     save_tensors,
-    write_text,
 )
 from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.files import write_text
 
 META = {"step": "3", "name": "\u00e4"}
 
@@ -140,7 +140,7 @@ def test_every_other_length_is_seen(tmp_path: Path) -> None:
 def test_what_is_not_ours_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none: no such file"):
         load_tensors(tmp_path / "none")
-    with pytest.raises(DataError, match="Is a directory"):
+    with pytest.raises(DataError, match="is a folder"):
         load_tensors(tmp_path)
     (tmp_path / "empty").touch()
     with pytest.raises(DataError, match="empty: the file is empty"):
@@ -183,7 +183,8 @@ def test_a_full_disk_leaves_the_earlier_file(
     path.write_bytes(b"old")
     with monkeypatch.context() as patch:
         if broken == "write":
-            path.with_name("w.part").symlink_to("/dev/full")  # takes nothing, as a disk without room
+            stream = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115  (takes nothing, as a full disk)
+            patch.setattr(os, "fdopen", lambda *_: stream)
         else:
             patch.setattr(os, broken, full)
         with pytest.raises(OSError, match="earlier file of that name is untouched") as caught:
@@ -193,6 +194,19 @@ def test_a_full_disk_leaves_the_earlier_file(
     assert str(path) in str(caught.value)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["w"]
+
+
+@pytest.mark.parametrize("save", SAVES, ids=["tensors", "text"])
+def test_links_are_not_written_through(tmp_path: Path, save: Callable[[Path], object]) -> None:
+    """Neither by the name of the file, nor by that of what is written before it."""
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    for name in ("w", "w.part"):
+        (tmp_path / name).symlink_to(mine)
+    save(tmp_path / "w")
+    assert mine.read_text() == "precious"
+    assert not (tmp_path / "w").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["mine", "w"]
 
 
 def test_a_folder_that_is_missing_or_not_ours(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tests.training.runs import (
 )
 from tests.training.test_checkpoint import PROGRESS, contents, no_file_above, trained
 
+HEADS = ("checkpoint.safetensors", "checkpoint-before.safetensors")
 LIMIT = 20_000  # bytes; the tiny models, with moments and headers, have more
 SIZES: dict[str, Any] = {"num_states": 64, "rank": 32, "dim": 32}
 
@@ -111,15 +112,16 @@ def change(model: torch.nn.Module) -> None:
             x += 1
 
 
-@pytest.mark.parametrize("moves", range(12))
+@pytest.mark.parametrize("moves", range(14))
+@pytest.mark.parametrize("limit", [0, 2 * LIMIT], ids=["whole", "shards"])
 def test_a_kill_in_between_keeps_one_whole_checkpoint(
-    moves: int, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moves: int, limit: int, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After every number of files moved into place or removed: the earlier one, or the new one, never a mixture."""
     model, steps_of, carried = trained(tiny(**SIZES), corpus)
     path = tmp_path / "checkpoint.safetensors"
-    for update in (1, 2):  # twice: the second has replaced another
-        save_checkpoint(path, model, steps_of, Progress(update), carried, "", shard_bytes=2 * LIMIT)
+    for update in (0, 1, 2):  # the last has replaced others
+        save_checkpoint(path, model, steps_of, Progress(update), carried, "", shard_bytes=limit)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     change(model)
     done = 0
@@ -139,21 +141,23 @@ def test_a_kill_in_between_keeps_one_whole_checkpoint(
         patch.setattr(os, "replace", limited(os.replace))
         patch.setattr(Path, "unlink", limited(Path.unlink))
         try:
-            save_checkpoint(path, model, steps_of, Progress(3), carried, "", shard_bytes=2 * LIMIT)
+            save_checkpoint(path, model, steps_of, Progress(3), carried, "", shard_bytes=limit)
         except KeyboardInterrupt:
             killed = True
     loaded = load_checkpoint(path)
     assert loaded.progress.update in ((2, 3) if killed else (3,))
     expect_equal(loaded.of("model"), before if loaded.progress.update == 2 else dict(model.state_dict()))
-    if moves < 4:
+    if moves < (4 if limit else 1):
         assert loaded.progress.update == 2
-    save_checkpoint(path, model, steps_of, Progress(4), carried, "", shard_bytes=2 * LIMIT)
+    save_checkpoint(path, model, steps_of, Progress(4), carried, "", shard_bytes=limit)
     assert load_checkpoint(path).progress.update == 4
     left = {item.name for item in tmp_path.iterdir()}
-    text = (tmp_path / "checkpoint.safetensors.index.json").read_text()
-    assert left == {name for name in left if name in text} | {
-        "checkpoint.safetensors.index.json"
-    }  # nothing is left over
+    heads = {item.name for item in tmp_path.glob("*.json")} or left
+    assert heads == ({f"{x}.index.json" for x in HEADS} if limit else set(HEADS))
+    named = "".join((tmp_path / head).read_text() for head in heads) if limit else ""
+    assert all(name in named for name in left - heads)  # nothing is left over
+    (tmp_path / min(left - heads, default=HEADS[0])).unlink()
+    assert load_checkpoint(path).progress.update in (2, 3, 4)
 
 
 def test_a_full_disk_keeps_the_earlier_checkpoint(corpus: Corpus, tmp_path: Path) -> None:
@@ -172,7 +176,14 @@ def test_one_file_after_many_and_many_after_one(corpus: Corpus, tmp_path: Path) 
     for update, limit in enumerate((2 * LIMIT, 10**9, 2 * LIMIT, 10**9), 1):
         save_checkpoint(path, model, steps_of, Progress(update), None, "", shard_bytes=limit)
         assert load_checkpoint(path).progress.update == update
-        assert len(files(tmp_path)) == 1 if limit > LIMIT * 2 else len(files(tmp_path)) > 1
+        assert path.exists() == (limit > LIMIT * 2)
+        for file in (path, path.with_name(f"{path.name}.index.json")):  # the one before, of the other kind
+            if update > 1 and file.exists():
+                content = file.read_bytes()
+                file.write_bytes(b"")
+                assert load_checkpoint(path).progress.update == update - 1
+                file.write_bytes(content)
+    assert len(files(tmp_path)) < 20  # and no shards of the first
 
 
 def test_a_bad_shard_is_named(corpus: Corpus, tmp_path: Path) -> None:
@@ -280,4 +291,4 @@ def test_a_run_in_one_file_is_as_it_was(tmp_path: Path) -> None:
     data = write_corpus(tmp_path / "data")
     first, second = (train(tiny(updates=3), data, tmp_path / name) for name in "ab")
     expect_same_end(first, second)
-    assert [file.name for file in files(first.run)] == ["checkpoint.safetensors"]
+    assert {file.name for file in files(first.run)} == set(HEADS)

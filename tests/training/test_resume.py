@@ -1,5 +1,6 @@
 """A run that was stopped, in whichever way, ends as if it had not been, to the last bit."""
 
+import io
 import json
 import os
 import platform
@@ -8,19 +9,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankfold.data import weights
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError
 from rankfold.settings import to_toml
 from rankfold.training.checkpoint import load_checkpoint
 from rankfold.training.config import Config
 from rankfold.training.loop import train
-from rankfold.training.report import Reporter
+from rankfold.training.report import Lines, Reporter
 from rankfold.training.result import Result
 from rankfold.training.run_dir import RunDir, read_metrics
 from tests.training.runs import (
@@ -368,7 +369,8 @@ def test_a_deleted_checkpoint_starts_again(data: Path, tmp_path: Path) -> None:
     config = tiny(family="block", **DROPOUT)
     plain = train(config, data, run)
     shutil.copytree(run, tmp_path / "copy")
-    (run / "checkpoint.safetensors").unlink()
+    for name in ("checkpoint", "checkpoint-before"):
+        (run / f"{name}.safetensors").unlink()
     again = train(config, data, run, resume=True)
     expect_same_end(again, Result(**{**vars(plain), "run": tmp_path / "copy"}))
     assert (run / "metrics.lost.jsonl").read_bytes() == (tmp_path / "copy" / "metrics.jsonl").read_bytes()
@@ -415,8 +417,102 @@ def test_a_full_disk_ends_the_run_and_keeps_its_checkpoint(
         fsync(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(weights.os, "fsync", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match=r"checkpoint.safetensors could not be written: No space left"):
             train(tiny(), data, run)
     assert checkpointed(run) == 5
     expect_same_end(train(tiny(), data, run, resume=True), train(tiny(), data, tmp_path / "plain"))
+
+
+def flipped(place: float) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        content = bytearray(file.read_bytes())
+        content[int(place * (len(content) - 1))] ^= 16
+        file.write_bytes(content)
+
+    return damage
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+DAMAGES = [*map(flipped, (0, 0.01, 0.3, 0.7, 1)), cut, Path.unlink, lambda file: file.write_bytes(b"")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before(
+    damage: Callable[[Path], None], data: Path, tmp_path: Path
+) -> None:
+    config, run = tiny(**DROPOUT), tmp_path / "run"
+    plain = train(config, data, tmp_path / "plain")
+    train(config, data, run, report=StopAfter(9))  # with a checkpoint after update 5
+    damage(run / "checkpoint.safetensors")
+    before = (run / "checkpoint.safetensors").read_bytes() if (run / "checkpoint.safetensors").exists() else None
+    report = StopAfter(8)
+    train(config, data, run, resume=True, report=report)
+    told = next(line for line in report.said if "goes on from the checkpoint before it" in line)
+    assert f"{run / 'checkpoint.safetensors'}: " in told
+    assert "after update 5" in told
+    assert told in (run / "log.txt").read_text()
+    if before is not None:  # kept, and not as the one before
+        assert (run / "checkpoint.safetensors.bad").read_bytes() == before
+    damage(run / "checkpoint.safetensors")  # again: the one before is still the good one
+    expect_same_end(train(config, data, run, resume=True), plain)
+
+
+@pytest.mark.parametrize("which", ["index", "first", "last"])
+@pytest.mark.parametrize("damage", [flipped(0.5), cut, Path.unlink])
+def test_damaged_shards_are_replaced_by_the_ones_before(
+    which: str, damage: Callable[[Path], None], data: Path, tmp_path: Path
+) -> None:
+    config, run = tiny(checkpoint_shard_mb=0.02, num_states=64, dim=32, **DROPOUT), tmp_path / "run"
+    plain = train(config, data, tmp_path / "plain")
+    train(config, data, run, report=StopAfter(9))
+    for stop in (7, 8, 99):
+        index = run / "checkpoint.safetensors.index.json"
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        damage(index if which == "index" else run / names[0 if which == "first" else -1])
+        report = StopAfter(stop)
+        again = train(config, data, run, resume=True, report=report)
+        assert any("goes on from the checkpoint before it, after update 5" in line for line in report.said)
+    assert (again.test, metrics(again.run)) == (plain.test, metrics(plain.run))
+    ends = [load_checkpoint(result.run / "checkpoint.safetensors").tensors for result in (again, plain)]
+    expect_equal(*ends)
+
+
+def test_two_damaged_checkpoints_are_refused(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(tiny(), data, run, report=StopAfter(9))
+    for name in ("checkpoint", "checkpoint-before"):
+        cut(run / f"{name}.safetensors")
+    before = contents(run)
+    with pytest.raises(DataError, match=r"checkpoint.safetensors: cut(.|\n)*checkpoint-before.safetensors: cut"):
+        train(tiny(), data, run, resume=True)
+    assert contents(run) == before
+
+
+def test_a_closed_terminal_is_a_request_to_stop(data: Path, tmp_path: Path) -> None:
+    stop = StopAfter(4, number=signal.SIGHUP)
+    train(tiny(), data, tmp_path / "run", report=stop)
+    assert stop.said[-1] == "interrupted after update 4; --resume goes on from there"
+    expect_same_end(train(tiny(), data, tmp_path / "run", resume=True), train(tiny(), data, tmp_path / "plain"))
+
+
+def test_what_outlives_its_terminal(data: Path, tmp_path: Path) -> None:
+    """As nohup starts it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert train(tiny(), data, tmp_path / "run", report=StopAfter(4, number=signal.SIGHUP)).finished
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_is_gone_ends_no_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", Gone())
+        assert train(tiny(), data, tmp_path / "run", report=Lines()).finished

@@ -284,7 +284,7 @@ def test_bad_lines_are_named(tmp_path: Path, content: bytes, words: str) -> None
 
 
 def test_missing_metrics_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"m.jsonl: cannot be read: No such file"):
+    with pytest.raises(DataError, match=r"m.jsonl: no such file"):
         read_metrics(tmp_path / "m.jsonl")
 
 
@@ -308,3 +308,17 @@ def test_a_run_that_was_killed_as_it_began_may_begin_again(tmp_path: Path) -> No
     (tmp_path / "lock").write_text("pid 1 on a host\n")
     (tmp_path / "data.json").write_text("{}")
     RunDir.create(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["lock", "metrics.jsonl", "metrics.lost.jsonl", "log.txt"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_links_are_not_written_through(name: str, resume: bool, tmp_path: Path) -> None:
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    mine.write_text("precious\n")
+    run.mkdir()
+    (run / name).symlink_to(mine)
+    if resume:
+        (run / "recipe.toml").write_text("")
+    with pytest.raises(DataError, match=rf"{name}: is a link"):
+        (RunDir.open if resume else RunDir.create)(run)
+    assert mine.read_text() == "precious\n"

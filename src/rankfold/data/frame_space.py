@@ -16,8 +16,8 @@ import numpy as np
 from rankfold.data.frame_scale import Scale
 from rankfold.data.frame_scale import standardise as statistics
 from rankfold.data.frames import Features, Frames, constant_features
-from rankfold.data.weights import write_text
 from rankfold.errors import DataError, DomainError
+from rankfold.files import write_text
 
 FILE = "frames.json"
 Standardise = Literal["train", "recording", "none"]

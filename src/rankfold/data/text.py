@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from rankfold.data.vocab import EOS
-from rankfold.data.weights import write_text
 from rankfold.errors import DataError
+from rankfold.files import write_text
 
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 STDIN = Path("standard input")

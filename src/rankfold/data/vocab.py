@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rankfold.data.spelling import Spelling
-from rankfold.data.weights import write_text
 from rankfold.errors import DataError, DomainError, expect_absent
+from rankfold.files import write_text
 
 UNK, EOS = "<unk>", "<eos>"
 FORMAT, VERSION = "rankfold-vocabulary", 1

@@ -7,11 +7,9 @@ the one it replaces and takes its name at the end. Read next: `training/run_dir.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.files import expect_file, read_bytes, replace_file, sync_folder
 
 CHECKSUM = "rankfold.sha256"
 # What safetensors 0.5 and later read; complex numbers came with a later release.
@@ -35,15 +34,23 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+LETTERS = "abcde"  # of shards that must not have the names of earlier ones
 REMEDY = "Copy it again from where it was saved, or take an earlier one."
 
 
-def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+def save_tensors(
+    path: str | Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    before_moving: Callable[[], None] | None = None,
+) -> None:
     """Write one safetensors file, whole or not at all; an `OSError` says that an earlier file is untouched.
 
     Tensors may be on any device, strided, or share memory; each is written in full. Equal content is equal bytes.
+    `before_moving` is called when the disk holds all of it, before it takes its name.
     """
-    _save(Path(path), tensors, metadata or {})
+    _save(Path(path), tensors, metadata or {}, before_moving)
 
 
 def load_tensors(path: str | Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -63,31 +70,35 @@ def save_sharded(
     max_shard_bytes: int | None = None,
     metadata: Mapping[str, str] | None = None,
     superseding: bool = False,
+    beside: Sequence[str] = (),
+    before_moving: Callable[[], None] | None = None,
 ) -> list[Path]:
     """The files written: `model.safetensors`, or above the limit shards and their index as Hugging Face lays them out.
 
     No tensor is divided: one above the limit has a shard of its own. Until the last file is in place, `load_sharded`
     gives the earlier weights, or refuses where shards of both have the same names; it never mixes them.
     With `superseding` no names are the same, so that the earlier weights load until the new index is in place; then
-    their shards are removed.
+    their shards are removed, but for those that the indices named in `beside` hold. `before_moving` is called when
+    everything is on disk, before the file that loads takes its name.
     """
     folder = Path(folder)
     shards = _divide(tensors, max_shard_bytes)
     folder.mkdir(parents=True, exist_ok=True)
     whole, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
     if len(shards) == 1:
-        save_tensors(whole, tensors, metadata)
+        save_tensors(whole, tensors, metadata, before_moving=before_moving)
         _retire(index)  # where there is an index, it is what loads
-        _sweep(folder, stem, [])
+        _sweep(folder, stem, _named(folder, beside))
         return [whole]
-    letter = f"-{_other_letter(index, stem)}" if superseding else ""
+    letter = f"-{_free_letter(folder, stem, [index.name, *beside])}" if superseding else ""
     names = [f"{stem}{letter}-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     digests = [_save(folder / name, shard, metadata or {}) for name, shard in zip(names, shards, strict=True)]
     total = {"total_size": sum(map(_num_bytes, tensors.values())), CHECKSUM: _joint(digests)}
     weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
-    write_text(index, json.dumps({"metadata": total, "weight_map": weight_map}, indent=2) + "\n")
+    content = json.dumps({"metadata": total, "weight_map": weight_map}, indent=2) + "\n"
+    replace_file(index, [content.encode()], before_moving)
     _retire(whole)  # other readers prefer it to the index
-    _sweep(folder, stem, names)
+    _sweep(folder, stem, _named(folder, beside).union(names))
     return [*(folder / name for name in names), index]
 
 
@@ -114,12 +125,12 @@ def load_sharded(
     return {name: tensors[name] for name in weight_map}, metadata
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a text file in UTF-8, whole or not at all; an `OSError` says that an earlier file is untouched."""
-    _replace(Path(path), [text.encode()])
-
-
-def _save(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+def _save(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    before_moving: Callable[[], None] | None = None,
+) -> str:
     """Write one file and return its checksum.
 
     Our own writer: that of safetensors orders metadata at random, and hides the cause of a failure in a text.
@@ -138,20 +149,14 @@ def _save(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
         header[name] = {"dtype": DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, end]}
     head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    _replace(path, [len(head).to_bytes(8, "little"), head, *map(_bytes, ordered.values())])
+    replace_file(path, [len(head).to_bytes(8, "little"), head, *map(_bytes, ordered.values())], before_moving)
     return digest
 
 
 def _load(path: Path, device: str | torch.device) -> tuple[dict[str, Tensor], dict[str, str], str]:
     """Tensors, metadata and checksum of one file."""
-    try:
-        with path.open("rb") as stream:
-            empty = not stream.read(1)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; a .safetensors file was expected.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}. A .safetensors file was expected.") from None
-    if empty:
+    expect_file(path, "a .safetensors file")
+    if not path.stat().st_size:
         raise DataError(f"{path}: the file is empty: writing or copying it was interrupted.\n  {REMEDY}")
     try:
         with safe_open(path, framework="pt") as stream:
@@ -171,58 +176,31 @@ def _load(path: Path, device: str | torch.device) -> tuple[dict[str, Tensor], di
     return {name: x.to(device, copy=True) for name, x in tensors.items()}, metadata, checksum
 
 
-def _replace(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file beside its place, and move it there once the disk holds all of it."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as stream:
-            for piece in pieces:
-                stream.write(piece)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(part, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        text = f"{path} could not be written: {error.strerror}. An earlier file of that name is untouched"
-        raise OSError(error.errno, text) from error
-    _sync_folder(path)
-
-
-def _sync_folder(path: Path) -> None:
-    """Have the disk hold the new name of a file, too, where the system can."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks sync no folders
-            text = f"{path} is written, but its folder could not be synced: {error.strerror}"
-            raise OSError(error.errno, text) from error
-    finally:
-        os.close(descriptor)
-
-
 def _retire(path: Path) -> None:
     """Remove the file that would be loaded in place of the new ones."""
     if path.exists():
         path.unlink()
-        _sync_folder(path)
+        sync_folder(path)
 
 
-def _other_letter(index: Path, stem: str) -> str:
-    """The one of two letters that the shards of the earlier weights have not; an index nobody can read has none."""
-    try:
-        used = set(_read_index(index)[0].values())
-    except (DataError, OSError):
-        return "a"
-    return "b" if any(name.startswith(f"{stem}-a-") for name in used) else "a"
+def _named(folder: Path, indices: Sequence[str]) -> set[str]:
+    """The shards that any of these indices names; an index that is not there, or that nobody can read, names none."""
+    names: set[str] = set()
+    for index in indices:
+        with contextlib.suppress(DataError):
+            names.update(_read_index(folder / index)[0].values())
+    return names
 
 
-def _sweep(folder: Path, stem: str, names: list[str]) -> None:
+def _free_letter(folder: Path, stem: str, indices: Sequence[str]) -> str:
+    """A letter that no shard of these indices has; of four indices at most, none is the letter of a fifth."""
+    named = _named(folder, indices)
+    return next(letter for letter in LETTERS if not any(name.startswith(f"{stem}-{letter}-") for name in named))
+
+
+def _sweep(folder: Path, stem: str, names: set[str]) -> None:
     """Remove shards with a letter that no index names any more: of earlier weights, or of a saving that was killed."""
-    for path in folder.glob(f"{stem}-[ab]-?????-of-?????.safetensors*"):
+    for path in folder.glob(f"{stem}-[{LETTERS}]-?????-of-?????.safetensors*"):
         if path.name not in names:
             path.unlink()
 
@@ -246,15 +224,21 @@ def _divide(tensors: Mapping[str, Tensor], limit: int | None) -> list[dict[str, 
 
 def _read_index(path: Path) -> tuple[dict[str, str], Any]:
     """The shard of each tensor, and the checksum over all shards."""
+    text = read_bytes(path, "an index of shards")
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(text)
         weight_map, checksum = content["weight_map"], content["metadata"].get(CHECKSUM)
-        plain = all(isinstance(name, str) and Path(name).name == name for name in weight_map.values())
+        plain = isinstance(weight_map, dict) and all(map(_is_plain, weight_map.values()))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         plain = False
     if not plain:
         raise DataError(f'{path}: not an index of shards: "metadata" and "weight_map" were expected.\n  {REMEDY}')
     return weight_map, checksum
+
+
+def _is_plain(name: Any) -> bool:
+    """Whether it is the name of a file, in no other folder."""
+    return isinstance(name, str) and name.endswith(".safetensors") and Path(name).name == name
 
 
 def _expect_text(texts: Mapping[str, Any]) -> None:

@@ -19,8 +19,9 @@ from rankfold.data.frame_space import FrameSpace
 from rankfold.data.row_pieces import join_pieces, to_pieces
 from rankfold.data.vocab import FORMAT as VOCABULARY
 from rankfold.data.vocab import Vocabulary, expect_format
-from rankfold.data.weights import CHECKSUM, load_sharded, save_sharded, write_text
+from rankfold.data.weights import CHECKSUM, load_sharded, save_sharded
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
+from rankfold.files import write_text
 from rankfold.models.catalog import AnyModel, build_frame_model, build_model
 from rankfold.models.config import ModelConfig
 from rankfold.models.frame_config import FrameConfig

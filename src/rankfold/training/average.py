@@ -56,7 +56,8 @@ class Average:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `tensors` gave; `DataError` for another model's, or for a run without an average."""
         expected = self.tensors()
-        if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in expected.items()}:
+        given, own = ({name: (x.shape, x.dtype) for name, x in part.items()} for part in (tensors, expected))
+        if given != own:
             raise DataError(
                 "the checkpoint's average is not one of this model's parameters.\n"
                 "  train.average must be what the run was started with."

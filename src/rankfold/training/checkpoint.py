@@ -1,5 +1,6 @@
 """Everything a run needs to go on as if it had never stopped, in one file, or several, replaced as a whole.
 
+The one before it is kept, and is what a run goes on from where the newest is damaged or gone.
 Random numbers need no state: those of an update are drawn from a generator made of (seed, update).
 Read next: `data/weights.py`.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +29,7 @@ from rankfold.training.config import Config
 from rankfold.training.schedule import Plateau
 
 FORMAT = "rankfold-checkpoint-1"
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of each parameter, beside the number of its steps
 STATE = 1024  # more bytes than the text of a progress takes
 
 
@@ -59,7 +63,7 @@ def save_checkpoint(
     shard_bytes: int = 0,
     moments: Literal["float32", "bf16"] = "float32",
 ) -> None:
-    """Write all of it; the earlier checkpoint stays until the new one is complete.
+    """Write all of it; the earlier checkpoint stays, as the one before, and what was before that goes at the end.
 
     With `shard_bytes`, in files of at most so many bytes and an index beside them. With moments="bf16" the
     optimiser's averages lose all but 8 bits: half the bytes of them, and a run that goes on is no longer the same.
@@ -73,10 +77,20 @@ def save_checkpoint(
     content = {"format": FORMAT, "corpus": corpus, "progress": asdict(progress)}
     metadata = {"state": json.dumps(content)}
     if not shard_bytes:
-        save_tensors(path, tensors, metadata)
+        save_tensors(path, tensors, metadata, before_moving=lambda: _step_back(path))
+        _index(path).unlink(missing_ok=True)
         return
     pieces, limit = to_pieces(tensors, shard_bytes, metadata)
-    save_sharded(path.parent, pieces, stem=_stem(path), max_shard_bytes=limit, metadata=metadata, superseding=True)
+    save_sharded(
+        path.parent,
+        pieces,
+        stem=_stem(path),
+        max_shard_bytes=limit,
+        metadata=metadata,
+        superseding=True,
+        beside=[_index(_before(path)).name, _bad(_index(path)).name],
+        before_moving=lambda: _step_back(path),
+    )
 
 
 def expect_shards(model: AnyModel, config: Config) -> None:
@@ -87,7 +101,7 @@ def expect_shards(model: AnyModel, config: Config) -> None:
     parts = ("model", "average") if config.train.average else ("model",)
     tensors = {f"{part}.{name}": x for part in parts for name, x in model.state_dict().items()}
     for i, x in enumerate(model.parameters()):
-        tensors |= {f"optimizer.{i}.{name}": x.detach() for name in ("exp_avg", "exp_avg_sq")}
+        tensors |= {f"optimizer.{i}.{name}": x.detach() for name in MOMENTS}
         tensors[f"optimizer.{i}.step"] = torch.empty((), device="meta")
     if config.data.batching == "streams" and isinstance(config.model, ModelConfig):
         widest = max(config.model.num_states, config.model.rank)
@@ -99,8 +113,8 @@ def expect_shards(model: AnyModel, config: Config) -> None:
 
 
 def has_checkpoint(path: Path) -> bool:
-    """Whether there is one, in one file or in shards."""
-    return path.exists() or _index(path).exists()
+    """Whether there is one, in one file or in shards, or one before it."""
+    return any(file.exists() for own in (path, _before(path)) for file in (own, _index(own)))
 
 
 @dataclass
@@ -111,6 +125,7 @@ class Loaded:
     tensors: dict[str, Tensor]
     progress: Progress
     corpus: str
+    damage: str = ""  # why the newest was not taken, where this is the one before it
 
     def of(self, prefix: str) -> dict[str, Tensor]:
         """The tensors of one part, under their own names."""
@@ -118,26 +133,61 @@ class Loaded:
         return {name.removeprefix(start): x for name, x in self.tensors.items() if name.startswith(start)}
 
     def fill(self, model: AnyModel, optimizer: torch.optim.Optimizer) -> None:
-        """Put the state back."""
-        own = self.of("model")
-        try:
-            model.load_state_dict(own)
-        except RuntimeError as error:
-            raise DataError(f"{self.path}: not a checkpoint of this recipe's model: {error}") from None
-        content = optimizer.state_dict()
-        for name, x in self.of("optimizer").items():
+        """Put the state back; `DataError` for that of another model, before anything is changed."""
+        own, held = self.of("model"), self.of("optimizer")
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, x in held.items():
             index, _, key = name.partition(".")
-            content["state"].setdefault(int(index), {})[key] = x
+            states.setdefault(int(index) if index.isdecimal() else -1, {})[key] = x
+        parameters = dict(enumerate(model.parameters()))
+        expected = {i: {**dict.fromkeys(MOMENTS, x.shape), "step": torch.Size()} for i, x in parameters.items()}
+        found = {i: {key: x.shape for key, x in state.items() if x.is_floating_point()} for i, state in states.items()}
+        of_model = {name: (x.shape, x.dtype) for name, x in model.state_dict().items()}
+        wrong = {name: (x.shape, x.dtype) for name, x in own.items()}.items() ^ of_model.items()
+        if wrong or not found.items() <= expected.items():
+            what = sorted(name for name, _ in wrong)[0] if wrong else "the optimiser's state"
+            raise DataError(f"{self.path}: not a checkpoint of this recipe's model: {what} is not what it has.")
+        model.load_state_dict(own)
+        content = optimizer.state_dict()
+        content["state"] = states
         optimizer.load_state_dict(content)
 
     def carried(self, kind: Any, device: torch.device) -> Any:
         """The state of a stream: a tensor, or the tuple `kind` of tensors; None if there was none."""
         leaves = [x.to(device) for _, x in sorted(self.of("carried").items())]
+        types = [x.dtype for x in leaves]
+        if types and types not in ([torch.float32], [torch.float64], [torch.int64, torch.float32]):
+            raise DataError(f"{self.path}: what streams carry is {types}, which no model does.")
         return None if not leaves else leaves[0] if len(leaves) == 1 else kind(*leaves)
 
 
 def load_checkpoint(path: Path) -> Loaded:
-    """Read a checkpoint; `DataError` for one that is missing, cut short or of another kind."""
+    """Read a checkpoint, or where it is missing or damaged the one before it; `DataError` where there is none good."""
+    try:
+        return _load(path)
+    except DataError as error:
+        damage, before = str(error), _before(path)
+        if not (before.exists() or _index(before).exists()):
+            raise
+    try:
+        loaded = _load(before)
+    except DataError as error:
+        raise DataError(f"{damage}\n  Nor is the one before it good: {error}") from None
+    loaded.damage = damage
+    return loaded
+
+
+def put_aside(path: Path) -> list[Path]:
+    """Where the damaged newest checkpoint is kept: it must not become the one before. One is kept, the last."""
+    kept = []
+    for file in (path, _index(path)):
+        if file.exists():
+            os.replace(file, _bad(file))
+            kept.append(_bad(file))
+    return kept
+
+
+def _load(path: Path) -> Loaded:
     if _index(path).exists():
         pieces, metadata = load_sharded(path.parent, _stem(path))
         tensors = join_pieces(pieces)
@@ -147,14 +197,27 @@ def load_checkpoint(path: Path) -> Loaded:
         content = json.loads(metadata["state"])
         if content["format"] != FORMAT:
             raise DataError(f"{path}: the format {content['format']!r}, but this release reads {FORMAT!r}.")
-        fields = dict(content["progress"])
-        progress = Progress(**{**fields, "plateau": Plateau(**fields["plateau"])})
-        corpus = str(content["corpus"])
-    except (KeyError, TypeError, ValueError) as error:
+        progress, corpus = _progress(content["progress"]), content["corpus"]
+        if not isinstance(corpus, str):
+            raise ValueError("the corpus is no string")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: not a checkpoint of a training run ({error!r}).") from None
     return Loaded(path, tensors, progress, corpus)
+
+
+def _progress(content: Any) -> Progress:
+    """What a checkpoint says of its run; `TypeError` or `ValueError` for what no run writes."""
+    progress = Progress(**{**content, "plateau": Plateau(**content["plateau"])})
+    for record in (progress, progress.plateau):
+        for name, default in vars(type(record)()).items():
+            value, kind = getattr(record, name), type(default)
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise TypeError(f"{name} is {value!r:.40}, not a {kind.__name__}")
+            if (kind is int and not 0 <= value < 2**63) or (kind is float and math.isnan(value)):
+                raise ValueError(f"{name} is {value!r:.40}")
+    return progress
 
 
 def update_seed(seed: int, update: int, part: int = 0) -> int:
@@ -163,8 +226,29 @@ def update_seed(seed: int, update: int, part: int = 0) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
+def _step_back(path: Path) -> None:
+    """Make the newest checkpoint the one before; whenever this is interrupted, one of the two is there."""
+    before, index = _before(path), _index(path)
+    if index.exists():  # it is what loads
+        path.unlink(missing_ok=True)
+        before.unlink(missing_ok=True)
+        os.replace(index, _index(before))
+    elif path.exists():
+        _index(before).unlink(missing_ok=True)
+        os.replace(path, before)
+
+
 def _index(path: Path) -> Path:
     return path.with_name(f"{_stem(path)}.safetensors.index.json")
+
+
+def _before(path: Path) -> Path:
+    stem = _stem(path)
+    return path.with_name(f"{stem}-before{path.name.removeprefix(stem)}")
+
+
+def _bad(path: Path) -> Path:
+    return path.with_name(path.name + ".bad")
 
 
 def _stem(path: Path) -> str:

@@ -5,6 +5,7 @@ Read next: `models/base.py` for the likelihood, `training/checkpoint.py` for res
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.data.weights import write_text
 from rankfold.errors import DataError, DomainError
+from rankfold.files import write_text
 from rankfold.models.block_hmm import BlockCarried
 from rankfold.settings import to_toml
 from rankfold.training.average import Average
@@ -25,6 +26,7 @@ from rankfold.training.checkpoint import (
     expect_shards,
     has_checkpoint,
     load_checkpoint,
+    put_aside,
     save_checkpoint,
 )
 from rankfold.training.config import Config
@@ -69,6 +71,12 @@ def train(
                 "  Bring that folder back, too."
             )
         trainer = Trainer(config, task, run, report, loaded, steps)
+        if loaded and loaded.damage:
+            kept = ", ".join(file.name for file in put_aside(checkpoint))
+            told = f"{loaded.damage}\n  The run goes on from the checkpoint before it, after update "
+            told += f"{loaded.progress.update:,}" + (f"; the damaged one is kept as {kept}" if kept else "")
+            report.say(told)
+            run.note(told)
         if not resume:  # the recipe last: a folder with one is a run
             task.keep(run.path)
             for name, content in (("environment", environment()), ("data", task.summary())):
@@ -290,5 +298,6 @@ class Trainer:
         if self.interrupted:
             return True
         self.interrupted = True
-        os.write(2, b"finishing this update; once more to stop at once\n")  # print may be interrupted in another print
+        with contextlib.suppress(OSError):  # a terminal that was closed
+            os.write(2, b"finishing this update; once more to stop at once\n")  # print may be interrupted in another
         return False

@@ -5,6 +5,7 @@ Everything goes to standard error. rich is used where it is installed. Read next
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,8 @@ class Lines(Reporter):
         self.total = total
 
     def say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a closed terminal ends no run
+            print(line, file=sys.stderr, flush=True)
 
     def update(self, done: int, record: dict[str, Any]) -> None:
         if record:
@@ -64,7 +66,8 @@ class Bar(Lines):
 
     def say(self, line: str) -> None:
         if hasattr(self, "progress"):
-            self.progress.console.print(line, highlight=False, markup=False)
+            with contextlib.suppress(OSError):
+                self.progress.console.print(line, highlight=False, markup=False)
         else:
             super().say(line)
 
@@ -73,11 +76,13 @@ class Bar(Lines):
             self.say(f"update {done:,}/{self.total:,}  {summary(record)}")
         trained = any(name in record for name in ("train_perplexity", "train_nats"))
         description = summary(record) if trained else None
-        self.progress.update(self.task, completed=done, description=description)
+        with contextlib.suppress(OSError):
+            self.progress.update(self.task, completed=done, description=description)
 
     def close(self) -> None:
         if hasattr(self, "progress"):
-            self.progress.stop()
+            with contextlib.suppress(OSError):
+                self.progress.stop()
             del self.progress
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from rankfold.errors import DataError, DomainError
+from rankfold.files import expect_file, open_own
 from rankfold.version import __version__
 
 try:
@@ -29,9 +30,10 @@ except ImportError:  # no such locks here: runs go on without
     fcntl = None  # type: ignore[assignment]
 
 RECIPE, CHECKPOINT, METRICS = "recipe.toml", "checkpoint.safetensors", "metrics.jsonl"
-CHECKPOINT_INDEX = f"{CHECKPOINT}.index.json"  # where a checkpoint is in shards
-LOST, LOCK, BEST = "metrics.lost.jsonl", "lock", "best"
-OTHERS = ("data.json", "environment.json", "vocab.json", "frames.json", LOST, BEST, "tensorboard")  # a run's, too
+# Where a checkpoint is in shards, and the one before it.
+CHECKPOINTS = tuple(f"checkpoint{x}.safetensors{y}" for x in ("", "-before") for y in ("", ".index.json"))
+LOST, LOCK, BEST, LOG = "metrics.lost.jsonl", "lock", "best", "log.txt"
+OTHERS = ("data.json", "environment.json", "vocab.json", "frames.json", LOST, LOG, BEST, "tensorboard")  # a run's, too
 # Disks, mostly of a network, that keep no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -83,6 +85,7 @@ class RunDir:
             raise DataError(
                 f"{path}: holds no {RECIPE}, so there is no run to go on with.\n  Start one without --resume."
             )
+        _expect_no_links(path)
         return cls(path, _lock(path))
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -138,11 +141,18 @@ class RunDir:
             return 0
         whole = lost if lost.endswith(b"\n") else lost + b"\n"
         try:
-            self._keep(whole)
+            self._keep(LOST, whole)
             os.truncate(path, size)
         except OSError as error:
             raise _failed(path, error) from error
         return whole.count(b"\n")
+
+    def note(self, text: str) -> None:
+        """Add to the log what went wrong, with the date; nothing else is in it, and most runs have none."""
+        try:
+            self._keep(LOG, f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n".encode())
+        except OSError as error:
+            raise _failed(self.path / LOG, error) from error
 
     def close(self) -> None:
         """Let another process have the folder; one in which no run began is as before. A second call does nothing."""
@@ -173,15 +183,15 @@ class RunDir:
         if _is_torn(path):
             raise DataError(f"{path}: the last line is torn: a run that goes on calls cut_metrics first.")
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            return open_own(path, os.O_WRONLY | os.O_APPEND)
         except OSError as error:
             raise _failed(path, error) from error
 
-    def _keep(self, lines: bytes) -> None:
-        """Add lines to the lost ones; on disk before this returns, since the caller removes them elsewhere."""
-        path = self.path / LOST
+    def _keep(self, name: str, lines: bytes) -> None:
+        """Add lines to a file; on disk before this returns, since the caller may remove them elsewhere."""
+        path = self.path / name
+        descriptor = open_own(path, os.O_RDWR | os.O_APPEND)
         start = b"\n" if _is_torn(path) else b""  # keeping them was interrupted before
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             _write(descriptor, start + lines)
             os.fsync(descriptor)
@@ -192,6 +202,7 @@ class RunDir:
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The records of a metrics file, in order; `DataError` with the line for one that is torn or no JSON object."""
     path = Path(path)
+    expect_file(path, f"the {METRICS} of a run")
     try:
         with path.open("rb") as stream:
             lines = list(stream)
@@ -232,7 +243,8 @@ def environment() -> dict[str, Any]:
 
 
 def _expect_free(path: Path) -> None:
-    held = [name for name in (RECIPE, CHECKPOINT, CHECKPOINT_INDEX, METRICS) if os.path.lexists(path / name)]
+    _expect_no_links(path)
+    held = [name for name in (RECIPE, *CHECKPOINTS, METRICS) if os.path.lexists(path / name)]
     if held:
         raise DataError(f"{path}: already holds a run ({', '.join(held)}): go on with --resume, or give another --out.")
 
@@ -244,6 +256,13 @@ def _expect_no_others(path: Path) -> None:
     held = [name for name in OTHERS if os.path.lexists(path / name)] + [LOCK] * lock.is_file()
     if held and not locked:
         raise DataError(f"{path}: holds no run, but {', '.join(held)}, left as they are.\n  Give another --out.")
+
+
+def _expect_no_links(path: Path) -> None:
+    """Raise on a link in place of a file that is added to or emptied: that would happen to another file."""
+    for name in (LOCK, METRICS, LOST, LOG):
+        if (path / name).is_symlink():
+            raise DataError(f"{path / name}: is a link, but a run writes into files of its own folder: move it away.")
 
 
 def _removed(folder: Path, descriptor: int) -> bool:
@@ -259,7 +278,7 @@ def _removed(folder: Path, descriptor: int) -> bool:
 def _lock(folder: Path) -> int:
     """A descriptor that holds the folder's lock for as long as it is open."""
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = open_own(folder / LOCK, os.O_RDWR)
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror}.\n  Give another folder.") from None
     try:

@@ -118,7 +118,10 @@ def optimizer(model: AnyModel, config: TrainConfig) -> torch.optim.Optimizer:
 
 @contextmanager
 def signals(stop: Callable[[], bool]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM call `stop`, which says whether to stop at once; only in the main thread."""
+    """Ctrl-C, SIGTERM and a closed terminal call `stop`, which says whether to stop at once; only in the main thread.
+
+    What was started to outlive its terminal (nohup) does.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -127,7 +130,11 @@ def signals(stop: Callable[[], bool]) -> Iterator[None]:
         if stop():
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    hang_up = getattr(signal, "SIGHUP", None)  # not on every system
+    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
+        numbers.append(hang_up)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:

@@ -1,0 +1,114 @@
+"""Files at the door: only regular ones are read; what is written is whole or not there at all, and never behind a link.
+
+Read next: `data/weights.py`, which writes the large ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rankfold.errors import DataError
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # not on every system
+
+
+def expect_file(path: str | Path, what: str = "a file") -> None:
+    """Raise unless a path is a regular file, before it is opened: a pipe or a device may be waited for without end."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; {what} was expected.") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise DataError(f"{path}: cannot be read: {_reason(error)}. {what.capitalize()} was expected.") from None
+    if not stat.S_ISREG(mode):
+        kind = KINDS.get(stat.S_IFMT(mode), "no file")
+        raise DataError(
+            f"{path}: is {kind}, but {what} was expected.\n  Only regular files are read: write it to one first."
+        )
+
+
+def read_bytes(path: str | Path, what: str = "a file") -> bytes:
+    """All of a regular file; `DataError` if it is none, or cannot be read."""
+    expect_file(path, what)
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {_reason(error)}. {what.capitalize()} was expected.") from None
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file in UTF-8, whole or not at all; an `OSError` says that an earlier file is untouched."""
+    replace_file(Path(path), [text.encode()])
+
+
+def replace_file(
+    path: Path, pieces: Iterable[bytes | memoryview], before_moving: Callable[[], None] | None = None
+) -> None:
+    """Write a file beside its place, and move it there once the disk holds all of it.
+
+    `before_moving` is called in between: to put the earlier file elsewhere.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        with os.fdopen(open_new(part), "wb") as stream:
+            for piece in pieces:
+                stream.write(piece)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if before_moving is not None:
+            before_moving()
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        text = f"{path} could not be written: {error.strerror}. An earlier file of that name is untouched"
+        raise OSError(error.errno, text) from error
+    sync_folder(path)
+
+
+def open_new(path: Path) -> int:
+    """A descriptor of a new, empty file; what had its name, the rest of an earlier try or a link, is removed."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW, 0o666)
+
+
+def open_own(path: Path, flags: int) -> int:
+    """A descriptor of a regular file, made if need be; an `OSError` for a link or anything else of that name."""
+    # Without O_NONBLOCK a pipe would be waited for.
+    descriptor = os.open(path, flags | os.O_CREAT | NO_FOLLOW | getattr(os, "O_NONBLOCK", 0), 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "Not a regular file")
+    return descriptor
+
+
+def sync_folder(path: Path) -> None:
+    """Have the disk hold the new name of a file, too, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks sync no folders
+            text = f"{path} is written, but its folder could not be synced: {error.strerror}"
+            raise OSError(error.errno, text) from error
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return str(getattr(error, "strerror", None) or error)
