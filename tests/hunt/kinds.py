@@ -1,15 +1,25 @@
-"""The list of kinds. A kind that cannot run here (no CUDA, no file system) leaves itself out."""
+"""The list of kinds. A new kind adds its class to `ALL`."""
 
 from __future__ import annotations
 
+from tests.hunt.blocks import Blocks
+from tests.hunt.chains import Chains
 from tests.hunt.kind import Kind
 from tests.hunt.reader_models import Settings
+from tests.hunt.segments import Segments
+from tests.hunt.trees import Trees
 
-ALL: tuple[type[Kind], ...] = (Settings,)
+ALL: tuple[type[Kind], ...] = (
+    Chains,
+    Segments,
+    Trees,
+    Blocks,
+    Settings,
+)
 
 
 def kinds(device: str = "cpu") -> list[Kind]:
-    """Every kind that runs on the device."""
+    """Every kind, on the device."""
     return [kind(device) for kind in ALL]
 
 

@@ -25,7 +25,7 @@ from tests.hunt.kind import Case, Deviation, Kind
 from tests.hunt.kinds import kinds
 
 REGRESSIONS = Path(__file__).parent / "regressions"
-SHRINK_SECONDS = 20.0
+SHRINK_SECONDS = 10.0
 SHOWN = 3  # deviations of the same sort that are shrunk and kept; the others are counted
 
 
