@@ -123,7 +123,7 @@ def best(t: Tables, a: Array) -> Array:
 
 
 def weight(t: Tables, a: Array, states: Array, begins: Array) -> Array:
-    """The log-weight of a segmentation given by frames; a segment carried in takes its best age, as `total` sums them."""
+    """The log-weight of a segmentation given by frames; a segment that was carried in takes its best age."""
     starts = np.nonzero(begins)[0].tolist()
     frames = t.frames
     out = t.first.dtype.type(0.0)

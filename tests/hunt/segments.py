@@ -17,6 +17,14 @@ from tests.hunt.kind import Case, Deviation, Kind
 
 RENEW = 8  # frames for which log-weights of open segments are added up in the dtype of the potentials
 TABLES = ("log_initial", "log_duration", "log_obs", "log_final")
+PLAIN = {
+    "log_final": None,
+    "lengths": None,
+    "censored": False,
+    "arithmetic": "scaled",
+    "stretch": None,
+    "border": 0,
+}
 
 
 class Segments(Kind):
@@ -180,7 +188,11 @@ class Oracle:
         # Logarithms of open segments are sums of up to RENEW frames in the dtype: each addition rounds all of it.
         drift = min(steps, RENEW) * magnitude(obs) + 2 * once + matrices.apart(case["transition"], dtype)
         self.rounded = rounding(dtype, steps, terms + longest, 0.0, self.size) + 3 * steps * drift * EPS[dtype]
-        self.of_logs = steps * EPS[dtype] * (4 + linear) + 16 * steps * EPS["float64"] * (1 + self.size)
+        # The weights of durations of at least d are summed in the dtype.
+        tails = magnitude(duration) * case["censored"]
+        self.of_logs = (
+            steps * EPS[dtype] * (4 + linear) + 2 * EPS[dtype] * tails + 16 * steps * EPS["float64"] * (1 + self.size)
+        )
 
     def padded(self, name: str) -> Array:  # "b t z"
         """A table by frames, 0 beyond the lengths."""
