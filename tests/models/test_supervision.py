@@ -93,6 +93,9 @@ def test_orders(choices: dict[str, Any], orders: list[list[int]]) -> None:
     for i in range(2):
         keeps = [w for path, w in case.enumerated(i).items() if passes(case, path) == orders[i]]
         assert found[i].item() == pytest.approx(chain.log_sum_exp(keeps), rel=1e-11)
+    if isinstance(p, semi_markov.SemiMarkovPotentials):  # an order ends in its last place, however it is cut
+        for stretch in (1, 2, 3):
+            torch.testing.assert_close(semi_markov.log_z(p, stretch=stretch), found, rtol=1e-11, atol=0.0)
 
 
 def test_orders_of_equal_neighbours() -> None:

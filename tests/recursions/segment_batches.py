@@ -30,7 +30,7 @@ def batch(
     transition: Operator | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> SemiMarkovPotentials:
-    """A ragged batch. With `zeros`: no self-transitions, impossible frames, states, starts and durations."""
+    """A ragged batch. With `zeros`: no self-transitions, impossible frames, states, starts, ends and durations."""
     g = seeded(seed)
     num = len(lengths)
     weight = torch.rand(z, z, generator=g, dtype=torch.float64) + 0.05
@@ -43,6 +43,8 @@ def batch(
         log_obs[torch.rand(log_obs.shape, generator=g) < 0.1] = -INF
         log_duration[torch.rand(log_duration.shape, generator=g) < 0.25] = -INF
         log_initial[int(torch.randint(z, (), generator=g))] = -INF if z > 1 else 0.0
+        if log_final is not None:
+            log_final[torch.rand(log_final.shape, generator=g) < 0.4] = -INF
     op = Dense(weight.to(dtype)) if transition is None else transition
     return SemiMarkovPotentials(
         log_initial.to(dtype),

@@ -26,7 +26,7 @@ class Uses(NamedTuple):
 
     states: Tensor  # "t b z"            of the state of a frame
     starts: Tensor  # "t b z"            of a segment that begins at a frame
-    ends: Tensor  # "t b z"              of a segment that ends at a frame
+    ends: Tensor  # "t b z"              of a segment that ends at a frame; not of the last one
     durations: Tensor  # "d b z"         how often each duration is used, in expectation
     cuts: Tensor | None  # "d b z"       the last segment by what was seen of it, where the end may cut it
     carried: Tensor | None  # "d b z"    the segment that was carried in, by its age
@@ -84,8 +84,6 @@ def backward(c: Segments, run: Run, *, log: bool) -> Uses:
     here_scale = frames.log_scale + after_scale - log_z + (0.0 if log else frames.top)
     inside = c.inside().mT
     ends = torch.exp(here + log_after + here_scale.to(here.dtype).unsqueeze(-1))
-    if c.cut:  # what the end cuts does not end there
-        ends = torch.where((inside & ~_last(inside)).unsqueeze(-1), ends, 0.0)
     uses = Uses(
         back(tally.states[:num_frames]),
         back(tally.starts[:num_frames]),
@@ -145,10 +143,6 @@ class _Tally:
         return x[index, torch.arange(len(lengths), device=lengths.device)]
 
 
-def _last(inside: Tensor) -> Tensor:  # "t b" -> "t b"
-    return inside & ~torch.cat([inside[1:], torch.zeros_like(inside[:1])])
-
-
 def _small(c: Segments, back: Sweep) -> Tensor:  # "u b z"
     """Which futures after a segment's end are too small for all their digits."""
     one = torch.ones_like(c.log_final[:1])
@@ -160,7 +154,7 @@ def _small(c: Segments, back: Sweep) -> Tensor:  # "u b z"
 
 
 def _trusted(c: Segments, run: Run, uses: Uses, small: Tensor) -> Tensor:  # "b"
-    """Whether the states of every frame have all the mass, and what lacks digits has none to speak of.
+    """Whether the states of every frame have all the mass, none if impossible, and what lacks digits none to speak of.
 
     Messages only ever lose mass, but for those too small for their digits: posteriors that sum to 1 lost none.
     """
@@ -168,11 +162,20 @@ def _trusted(c: Segments, run: Run, uses: Uses, small: Tensor) -> Tensor:  # "b"
     num_frames = len(uses.states)
     logs = run.frames.log_scale.abs() + uses.log_begun_scale.abs()
     tolerance = 16 * info.eps * (num_frames + 8) + (num_frames + 8) * 2.0**-52 * logs
-    whole = (uses.states.double().sum(-1) - 1).abs() <= tolerance
+    impossible = run.log_z == float("-inf")
+    mass = uses.states.double().sum(-1)
+    whole = torch.where(impossible, mass == 0, (mass - 1).abs() <= tolerance)
+    if uses.carried is not None:  # one of the segments that were carried in is the one that was
+        mass = uses.carried.double().sum((0, 2))
+        whole &= torch.where(impossible, mass == 0, (mass - 1).abs() <= tolerance)
     clear = torch.where(small, uses.ends, 0.0).double().sum(-1) <= tolerance
     bounded = targets(c, run, uses).amax(-1) <= info.max**0.75
-    impossible = run.log_z == float("-inf")
-    return (torch.where(c.inside().mT, whole & clear & bounded, True)).all(0) | impossible
+    trusted = (torch.where(c.inside().mT, whole & clear & bounded, True)).all(0)
+    # Sums that run over the steps outside of a sequence, too: nothing counts there, unless a product overflowed.
+    for summed in (uses.durations, uses.cuts):
+        if summed is not None:
+            trusted &= summed.sum((0, 2)).isfinite()
+    return trusted
 
 
 def targets(c: Segments, run: Run, uses: Uses) -> Tensor:  # "t b z"
@@ -189,7 +192,7 @@ def gradients(
     run: Run,
     uses: Uses,
     weight: Tensor,  # "b"
-    elsewhere: Tensor | None,  # "b"
+    elsewhere: Tensor | None,  # "b"   None: all are here
     *,
     log: bool,
     of_transition: bool,
@@ -211,7 +214,8 @@ def gradients(
     grads = [initial, durations, states.transpose(0, 1), last]
     if not of_transition:
         return grads
-    return [*grads, *(_of_logs if log else _of_factors)(c, run, uses, weighed)]
+    of_factors = _of_logs(c, run, uses, weighed) if log else _of_factors(c, run, uses, weighed, elsewhere)
+    return [*grads, *of_factors]
 
 
 def _through_survival(c: Segments, grad: Tensor) -> Tensor:  # "d z" -> "z d"
@@ -221,12 +225,23 @@ def _through_survival(c: Segments, grad: Tensor) -> Tensor:  # "d z" -> "z d"
         return torch.autograd.grad(closings, log_duration, grad.clone(), materialize_grads=True)[0]
 
 
-def _of_factors(c: Segments, run: Run, uses: Uses, weighed: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
-    target = torch.where(c.inside().mT.unsqueeze(-1), weighed(targets(c, run, uses)), 0.0)
+def _of_factors(
+    c: Segments, run: Run, uses: Uses, weighed: Callable[[Tensor], Tensor], elsewhere: Tensor | None
+) -> tuple[Tensor, ...]:
+    inside = c.inside().mT
+    target = torch.where(inside.unsqueeze(-1), weighed(targets(c, run, uses)), 0.0)
     source = run.frames.closed[:-1]
     if run.border is not None:
         source = torch.cat([run.border.closed, source])
-    return factor_gradients(c, source, target[len(target) - len(source) :], log=False)
+    inside, target = (x[len(target) - len(source) :] for x in (inside, target))
+    if elsewhere is not None:
+        if not bool(target.any()):  # nothing moves here, and weights whose product overflowed would make that NaN
+            return tuple(torch.zeros_like(factor) for factor in c.transition.factors())
+        inside = inside & ~elsewhere
+    if may_look(source) and (c.ragged or elsewhere is not None):
+        # Neither side may hold what overflowed: beyond a length, or in a sequence that another rung has.
+        source = torch.where(inside.unsqueeze(-1), source, 0.0)
+    return factor_gradients(c, source, target, log=False)
 
 
 def _of_logs(c: Segments, run: Run, uses: Uses, weighed: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:

@@ -43,9 +43,11 @@ def usual_stretch(num_sequences: int, num_frames: int, num_states: int, longest:
 def carried_on(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
     """The segments still open after the last frame, by age, over log Z; and log Z: float64, exact at any range.
 
-    While a CUDA graph is captured, NaN where a pass would have to be repeated.
+    log Z is that of what has been seen: the end may cut a segment, and `log_final`, which belongs to the last frame of
+    all, has no say here. While a CUDA graph is captured, NaN where a pass would have to be repeated.
     """
     c = c.double()
+    c = c._replace(log_final=torch.zeros_like(c.log_final), censored=True)
     run = forward(c, log=False)
     carried, total = run.log_last, run.log_z
     # Frames to come may lift any entry, so none may lack digits: those of which some do are repeated in logarithms.
@@ -57,7 +59,8 @@ def carried_on(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
             carried[:, doubtful], total[doubtful] = again.log_last, again.log_z
     else:
         carried = torch.where(sound[:, None], carried, float("nan"))
-    out = (carried - torch.where(total > float("-inf"), total, 0.0)[:, None]).transpose(0, 1)
+    impossible = (total == float("-inf"))[:, None]  # what is open there, if anything, has no duration left
+    out = torch.where(impossible, float("-inf"), carried - total[:, None]).transpose(0, 1)
     missing = c.log_duration.shape[1] - out.shape[1]
     more = [out.new_full((len(out), missing, out.shape[2]), float("-inf"))] if missing else []
     return torch.cat([out, *more], 1), total
@@ -75,7 +78,7 @@ class InStretches:
             if len(ended):
                 self.log_z[ended] += solve(self._piece(ended, number), arithmetic).log_z
             if len(on):
-                carried, total = carried_on(self._piece(on, number)._replace(censored=True))
+                carried, total = carried_on(self._piece(on, number))
                 self.log_z[on] += total
                 border = carried.new_full((len(c.lengths), *carried.shape[1:]), float("-inf"), dtype=c.log_obs.dtype)
                 border[on] = carried.to(border.dtype)

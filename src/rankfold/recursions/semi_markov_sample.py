@@ -33,7 +33,8 @@ def draw(c: Segments, num_samples: int, generator: torch.Generator | None) -> tu
         choice = pick(log_open.transpose(0, 1).flatten(1).expand(num_samples, -1, -1), generator)
         state, ages = choice % num_states, choice // num_states + 1
     else:
-        state = pick((c.log_initial + found.begun[0]).expand(num_samples, -1, -1), generator)
+        # The posterior itself: `begun` lacks what lies far below a state that the sequence cannot begin in.
+        state = pick(found.starts[0].double().log().expand(num_samples, -1, -1), generator)
     states = torch.full((*shape, num_frames), -1, device=c.lengths.device)
     begins = torch.zeros_like(states, dtype=torch.bool)
     at = torch.zeros_like(ages)

@@ -72,8 +72,8 @@ class Solution:
                 known = self._elsewhere()
                 self._widen((~uses.trusted & ~known).nonzero()[:, 0])
                 self._settled = True
-            elsewhere = self._elsewhere() if may_look(weight) else None
-            if elsewhere is None:  # inside a captured graph: those that cannot be vouched for are NaN
+            elsewhere = self._elsewhere() if self.wider else None
+            if not may_look(weight):  # inside a captured graph: those that cannot be vouched for are NaN
                 weight = torch.where(uses.trusted, weight, float("nan"))
             grads = back.gradients(c, run, uses, weight, elsewhere, log=self.log, of_transition=of_transition)
         self.log_onward = uses.log_onward
@@ -98,6 +98,9 @@ class Solution:
         opened = run.frames.opened.double() + run.frames.log_before.unsqueeze(-1)
         begun = uses.log_begun.double() + uses.log_begun_scale.unsqueeze(-1)
         after = uses.log_after.double() + uses.log_after_scale.unsqueeze(-1)
+        # The last segment ends with the last frame, however far below others before log_final; a cut one does not.
+        at = c.lengths - 1, torch.arange(len(c.lengths), device=c.lengths.device)
+        uses.ends[at] = 0.0 if c.cut else uses.states[at]
         out = Posteriors(uses.states, uses.starts, uses.ends, opened, begun, after, uses.carried)
         for index, wider in self.wider:
             for mine, theirs in zip(out, wider.posteriors(), strict=True):

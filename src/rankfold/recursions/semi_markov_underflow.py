@@ -34,7 +34,7 @@ def lossless(c: Segments, run: Run) -> Tensor:  # "b"
 
 
 def far_from_underflow(c: Segments, run: Run) -> Tensor:  # "b"
-    """Whether every pushed entry exceeds what may be missing from it by 1 / round-off."""
+    """Whether every pushed entry exceeds what may be missing from it by 1 / round-off, and none overflowed."""
     missing = _missing(c)
     info = torch.finfo(missing.dtype)
     least = missing.log() + torch.full_like(missing, info.tiny / info.eps).log() + c.transition.log_scale
@@ -45,7 +45,12 @@ def far_from_underflow(c: Segments, run: Run) -> Tensor:  # "b"
     # Where nothing closes, nothing was pushed and nothing is missing.
     clear = (opened - top.unsqueeze(-1) >= least).all(-1) | (top == -info.max)
     inside = c.inside().mT[len(frames.opened) - len(clear) :]
-    return torch.where(inside, clear, True).all(0)
+    return torch.where(inside, clear, True).all(0) & _in_range(run)
+
+
+def _in_range(run: Run) -> Tensor:  # "b"
+    """Whether no product overflowed: what is infinite or undefined anywhere inside a sequence reaches its log Z."""
+    return run.log_z < float("inf")
 
 
 def _missing(c: Segments) -> Tensor:  # "y"
@@ -84,7 +89,7 @@ def _noise_is_small(c: Segments, run: Run) -> Tensor:  # "b"
     log_missing = closing.transpose(0, 1).flatten(1).logsumexp(-1)
     log_unit = torch.full_like(log_missing, info.tiny / info.eps).log()
     # An impossible sequence that nothing can be missing from is impossible.
-    return (log_missing + log_unit <= run.log_z) & ~log_missing.isnan()
+    return (log_missing + log_unit <= run.log_z) & _in_range(run)
 
 
 def _take(run: Run, index: Tensor) -> Run:

@@ -1,0 +1,170 @@
+"""Stretches, ends that only some states may have, and products that overflow: against enumeration and known sums."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rankfold import (
+    Dense,
+    DomainError,
+    LowRank,
+    Operator,
+    RowScaled,
+    SemiMarkovPotentials,
+    Sum,
+    WithoutDiagonal,
+    sample_segments,
+    segment_counts,
+    segment_posterior,
+    semi_markov,
+)
+from tests.oracles import semi_markov as oracle
+from tests.recursions.build import INF, seeded
+from tests.recursions.segment_batches import EXACT, batch, enumerated, leaves, padded, true_log_z
+
+STRETCHES = [None, 1, 2, 3, 5, 7]
+
+
+def in_a_row(num_states: int, longest: int, num_frames: int, dtype: torch.dtype) -> SemiMarkovPotentials:
+    """From the first state to the last, one after the other: every duration has weight 1."""
+    start, end = torch.full((2, num_states), -INF, dtype=dtype)
+    start[0], end[-1] = 0.0, 0.0
+    moves = torch.eye(num_states, dtype=dtype).roll(1, 1)
+    moves[-1] = 0.0
+    return SemiMarkovPotentials(
+        start,
+        Dense(moves),
+        torch.zeros(num_states, longest, dtype=dtype),
+        torch.zeros(1, num_frames, num_states, dtype=dtype),
+        log_final=end,
+    )
+
+
+@pytest.mark.parametrize("arithmetic", ["scaled", "log"])
+@pytest.mark.parametrize("stretch", STRETCHES)
+def test_the_end_belongs_to_the_last_stretch(stretch: int | None, arithmetic: str) -> None:
+    p, tensors = leaves(in_a_row(4, 3, 8, torch.float64))
+    value = semi_markov.log_z(p, arithmetic, strict=True, stretch=stretch)  # type: ignore[arg-type]
+    assert value.item() == pytest.approx(math.log(19), rel=1e-12)
+    for one, other in zip(
+        torch.autograd.grad(value, tensors), torch.autograd.grad(semi_markov.log_z(p), tensors), strict=True
+    ):
+        torch.testing.assert_close(one, other, **EXACT)
+    with pytest.raises(DomainError, match="sequence 0 is impossible"):
+        semi_markov.log_z(in_a_row(9, 3, 8, torch.float64), strict=True, stretch=stretch)
+
+
+def test_large_batches_that_must_end_in_one_state() -> None:
+    """2^23 entries are cut without being asked: after 16 frames, when nothing has come near the end."""
+    p = in_a_row(18, 1, 18, torch.float32)
+    found = semi_markov.log_z(p._replace(log_obs=torch.full((26_000, 18, 18), -0.5)), strict=True)
+    torch.testing.assert_close(found, torch.full_like(found, -9.0), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_against_enumeration(seed: int) -> None:
+    p = batch(3, 3, [6, 5, 1, 4], seed=seed, spread=[2.0, 900.0][seed % 2], zeros=True, censored=seed > 1, final=True)
+    truth = true_log_z(p)
+    states = padded([oracle.states(x, int(n), 3) for x, n in zip(enumerated(p), p.lengths, strict=True)], 6)
+    for arithmetic in ("scaled", "log"):
+        for stretch in STRETCHES:
+            q, tensors = leaves(p)
+            found = semi_markov.log_z(q, arithmetic, stretch=stretch)  # type: ignore[arg-type]
+            torch.testing.assert_close(found.detach(), truth, **EXACT)
+            torch.testing.assert_close(torch.autograd.grad(found.sum(), tensors[2])[0], states, rtol=1e-9, atol=1e-9)
+
+
+def huge(kind: str, dtype: torch.dtype) -> Operator:
+    """Three states; every factor fits its dtype, a product of two does not."""
+    size = 1e30 if dtype == torch.float32 else 1e200
+    left = size * (torch.rand(3, 2, generator=seeded(1), dtype=dtype) + 0.5)
+    right = size * (torch.rand(3, 2, generator=seeded(2), dtype=dtype) + 0.5)
+    low = LowRank(left, right)
+    scale = torch.tensor([1e3, 1.0, 1e5], dtype=dtype)
+    return {
+        "low rank": low,
+        "rows": RowScaled(LowRank(left, right / 1e3), scale),
+        "rows of a matrix": RowScaled(Dense(left @ torch.ones(2, 3, dtype=dtype)), size / scale),
+        "sum": Sum([low, Dense(torch.ones(3, 3, dtype=dtype))]),
+        "no diagonal": WithoutDiagonal(low),
+    }[kind]
+
+
+def with_ones(op: Operator) -> tuple[Operator, Tensor]:
+    """The same operator, smaller by a factor, in float64, and that factor's logarithm; of a sum its first term."""
+    if isinstance(op, Sum):
+        return with_ones(op.terms[0])
+    factors = [x.double() for x in op.factors()]
+    tops = [x.amax() for x in factors]
+    small = op.with_factors(*(x / top for x, top in zip(factors, tops, strict=True)))
+    return small, torch.stack(tops).log().sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["low rank", "rows", "rows of a matrix", "sum", "no diagonal"])
+def test_products_that_overflow(kind: str, dtype: torch.dtype) -> None:
+    """Beside sequences that never move, and impossible ones: values, posteriors, counts and gradients, never NaN."""
+    op = huge(kind, dtype)
+    small, log_factor = with_ones(op)
+    # With durations of 1, n frames have n - 1 moves: so many times the factor that was taken out.
+    p = batch(3, 1, [4, 1, 5, 5, 1], transition=op, dtype=dtype, final=True)
+    p.log_obs[2, 2] = -INF
+    p.log_obs[4, 0] = -INF
+    q = p._replace(transition=small, **{x: getattr(p, x).double() for x in ("log_initial", "log_duration", "log_obs")})
+    q = q._replace(log_final=p.log_final.double())
+    truth = true_log_z(q) + (q.lengths - 1) * log_factor
+    states = padded([oracle.states(x, int(n), 3) for x, n in zip(enumerated(q), q.lengths, strict=True)], 5)
+    bounds = EXACT if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+    moves = torch.tensor([oracle.moves(x, 3) for x in enumerated(q)], dtype=torch.float64).sum()
+    for arithmetic in ("scaled", "log"):
+        for stretch in STRETCHES:
+            p, tensors = leaves(p)
+            found = semi_markov.log_z(p, arithmetic, stretch=stretch)  # type: ignore[arg-type]
+            torch.testing.assert_close(found.detach(), truth, **bounds)
+            grads = torch.autograd.grad(found.sum(), tensors)
+            torch.testing.assert_close(grads[2].double(), states, **bounds)
+            for factor, grad in list(zip(tensors, grads, strict=True))[-1 if kind != "sum" else -2 :][:1]:
+                assert (factor * grad).sum().item() == pytest.approx(float(moves), rel=1e-4)
+            assert not any(bool(x.isnan().any()) for x in grads)
+    for one in (segment_posterior(p).states, segment_counts(p).states):
+        torch.testing.assert_close(one.double(), states, **bounds)
+    assert not any(bool(x.isnan().any()) for x in (*segment_posterior(p), *segment_counts(p).transition))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_state(dtype: torch.dtype) -> None:
+    size = torch.full((1, 1), 1e30, dtype=dtype)
+    p = SemiMarkovPotentials(
+        torch.zeros(1, dtype=dtype),
+        LowRank(size, size),
+        torch.zeros(1, 1, dtype=dtype),
+        torch.zeros(1, 3, 1, dtype=dtype),
+    )
+    for stretch in STRETCHES:
+        assert semi_markov.log_z(p, stretch=stretch).item() == pytest.approx(4 * math.log(1e30), rel=1e-6)
+
+
+@pytest.mark.parametrize("frame", [0, 1])
+def test_what_only_the_ends_decide(frame: int) -> None:
+    """The state that a sequence must begin or end in lies far below another: posteriors and samples know it."""
+    log_obs = torch.zeros(1, 2, 3, dtype=torch.float64)
+    log_obs[0, frame, 0] = 1e6
+    first, last = torch.full((2, 3), -INF, dtype=torch.float64)
+    first[1], last[2] = 2e6, 0.0
+    weight, duration = torch.ones(3, 3, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)
+    p = SemiMarkovPotentials(first, Dense(weight), duration, log_obs, log_final=last)
+    path = torch.nn.functional.one_hot(torch.tensor([[1, 2]]), 3).double()
+    for one in segment_posterior(p):
+        torch.testing.assert_close(one, path, rtol=0.0, atol=0.0)
+    states, _ = sample_segments(p, num_samples=20, generator=seeded(0))
+    assert states.tolist() == [[[1, 2]]] * 20
+
+
+def test_an_impossible_sequence_carries_nothing() -> None:
+    """A segment is open, but has no duration left."""
+    duration = torch.tensor([[0.0, -INF]])
+    p = SemiMarkovPotentials(torch.zeros(1), Dense(torch.zeros(1, 1)), duration, torch.zeros(1, 2, 1), censored=True)
+    assert semi_markov.log_z(p).item() == -INF
+    assert semi_markov.carry(p).eq(-INF).all()
