@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rankfold.errors import DataError, UnsupportedError
-from rankfold.fgg import conjoin, format_text, from_json, library, library_names, parse, string_query, to_json
+from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
+from rankfold.fgg import conjoin, format_text, from_json, library, library_names, parse, read, string_query, to_json
 from tests.fgg.plain import HMM, PCFG, example, plain, random_factors
 from tests.oracles import fgg as oracle
 
@@ -96,7 +98,10 @@ def broken(*path: Any, value: Any = None) -> dict[str, Any]:
         (broken("interpretation", "domains"), "interpretation.domains is missing"),
         (broken("grammar", "rules", 1, "rhs", "nodes"), r"grammar.rules\[1\].rhs.nodes is missing"),
         (broken("grammar", "rules", 0, "lhs", value=3), r"grammar.rules\[0\].lhs is a int, expected a str"),
-        (broken("grammar", "rules", 0, "rhs", "edges", 0, "attachments", value=[7]), r"edges\[0\]: there is no node 7"),
+        (
+            broken("grammar", "rules", 0, "rhs", "edges", 0, "attachments", value=[7]),
+            r"edges\[0\].attachments: there is no node 7",
+        ),
         (broken("grammar", "rules", 1, "rhs", "externals", value=[9]), r"externals: there is no node 9"),
         (broken("interpretation", "domains", "Z", value={"class": "infinite"}), "domains.Z: the class is 'infinite'"),
         (broken("interpretation", "factors", "emit", value={"function": "f"}), "factors.emit: the function is 'f'"),
@@ -127,3 +132,108 @@ def test_the_fggs_package_agrees(name: str) -> None:
     finally:
         torch.set_default_dtype(default)
     assert found == pytest.approx(oracle.total(*plain(conjoined)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([1, 2], "The whole is a list, expected an object with 'grammar'"),
+        (broken("grammar", "order", value=[["Z"]]), r"grammar.order\[0\] is a list"),
+        (broken("grammar", "order", value=7), "grammar.order is a int, expected a list"),
+        (broken("grammar", "terminals", "emit", value="Z"), "grammar.terminals.emit is a str, expected an object"),
+        (broken("grammar", "rules", 0, value=7), r"grammar.rules\[0\] is a int"),
+        (broken("grammar", "rules", 0, "name", value=[1]), r"rules\[0\].name is a list, expected a str"),
+        (broken("grammar", "rules", 0, "rhs", "nodes", 0, value="z"), r"rhs.nodes\[0\] is a str"),
+        (broken("grammar", "rules", 0, "rhs", "edges", 0, "attachments", value=["z"]), "there is no node 'z'"),
+        (broken("grammar", "rules", 0, "rhs", "edges", 0, "attachments", value=[True]), "there is no node True"),
+        (broken("grammar", "rules", 0, "rhs", "edges", 0, "label", value="is[Q,3]"), "one node of domain 'Q'"),
+        (broken("grammar", "rules", 0, "rhs", "edges", 0, "label", value="\ud800"), "half of a surrogate pair"),
+        (broken("interpretation", "domains", "Z", value=3), "interpretation.domains.Z is a int, expected an object"),
+        (broken("interpretation", "domains", "Z", "values", value=3), "domains.Z.values is a int, expected a list"),
+        (broken("interpretation", "domains", "Z", "parts", value=[3]), r"domains.Z.parts\[0\] is a int"),
+        (broken("interpretation", "factors", "emit", value=3), "factors.emit is a int, expected an object"),
+        (
+            broken("interpretation", "factors", "emit", "weights", value=[10**400]),
+            "factors.emit.weights: expected nested",
+        ),
+        (broken("interpretation", "factors", "nobody", value={"weights": 1}), "grammar.terminals has no 'nobody'"),
+    ],
+)
+def test_json_of_another_shape_is_an_error_naming_the_place(found: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_json(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("g.json", b"[" * 100_000, "g.json: no JSON of a grammar"),
+        ("g.json", b"1" * 10_000, "g.json: no JSON of a grammar"),
+        ("g.json", b'{"grammar": 1, "grammar": 2}', "g.json: the key 'grammar' comes twice"),
+        ("g.json", b'{"a":\n "\xe9"}', "g.json: line 2: the byte 0xe9 is not UTF-8"),
+        ("g.fgg", b"domain Z = 2\n# caf\xe9\n", "g.fgg: line 2: the byte 0xe9 is not UTF-8"),
+        ("g.fgg", b"factor f: Z = " + b"[" * 5000, "g.fgg: line 1, column 17: .*nested too deep for 1 domain"),
+        ("g.fgg", b"given V = " + b"[" * 5000, "g.fgg: line 1, column 14: .*nested too deep"),
+        ("g.fgg", b"domain Z = " + b"9" * 5000, "g.fgg: line 1, column 12: .*at most 18 digits"),
+        ("g.fgg", b"S() -> f(w: V = V[" + b"9" * 5000 + b"])\nobserved V = 2", "g.fgg: line 1.*expected a cell"),
+        (
+            "g.fgg",
+            b"".join(b"domain D%d = D%d\n" % (k, k + 1) for k in range(3000)) + b"domain D3000 = 2\nS() -> 1",
+            "g.fgg: line 1, column 8: .*nested more than",
+        ),
+        (
+            "g.fgg",
+            b"".join(
+                b"domain A%d = A%d + B%d\ndomain B%d = A%d + B%d\n" % (k, k + 1, k + 1, k, k + 1, k + 1)
+                for k in range(50)
+            )
+            + b"domain A50 = 2\ndomain B50 = 2\nS() -> 1",
+            "g.fgg: line 1, column 8: .*repeats a part",
+        ),
+    ],
+)
+def test_hostile_files_are_errors_naming_file_and_place(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((DataError, DomainError), match=message):
+        read(tmp_path / name)
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere.fgg: there is no such file"):
+        read(tmp_path / "nowhere.fgg")
+    with pytest.raises(DataError, match=r"it is no file"):
+        read(tmp_path)
+
+
+VALUES: list[Any] = [None, True, 0, -1, 2.5, 1e308, 10**30, "", "Z", "is[V,99]", "\ud800", [], {}, [[1], 2], {"a": 1}]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_json_with_anything_anywhere_is_a_grammar_or_our_error(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    whole = json.dumps(to_json(conjoin(example(HMM), string_query([2, 0]))))
+
+    def places(x: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        items = x.items() if isinstance(x, dict) else enumerate(x) if isinstance(x, list) else ()
+        return [above, *(place for key, value in items for place in places(value, (*above, key)))]
+
+    for _ in range(100):
+        found = json.loads(whole)
+        *above, key = rng.choice([place for place in places(found) if place])
+        inner = found
+        for step in above:
+            inner = inner[step]
+        if rng.random() < 0.3:
+            del inner[key]
+        else:
+            inner[key] = rng.choice(VALUES)
+        path = tmp_path / "g.json"
+        path.write_text(json.dumps(found))
+        message = f"{path}: "
+        try:
+            read(path, prune=True)
+        except (DataError, DomainError, ShapeError, UnsupportedError) as error:
+            message = str(error)
+        assert message.startswith(f"{path}: ")

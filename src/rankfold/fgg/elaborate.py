@@ -8,14 +8,14 @@ its parts (or the other way round), a second node and an inclusion factor are pu
 from __future__ import annotations
 
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hrg import HRG, expect_unions
 from rankfold.fgg.hypergraph import Cell, Domain, Edge, Fragment, Label, Node, Rule
 from rankfold.fgg.inclusion import inclusion_label, is_inclusion
 from rankfold.fgg.infer import LabelDraft, RuleDraft, contains, infer_domains
 from rankfold.fgg.names import fresh_name, suggestion
 from rankfold.fgg.statements import Argument, Atom, LabelLine, RuleLine, Statements
 from rankfold.fgg.tokens import Token, text_error
-from rankfold.fgg.written import with_numbers
+from rankfold.fgg.written import placed, with_numbers
 
 
 def elaborate(lines: Statements) -> Grammar:
@@ -41,6 +41,9 @@ class _Elaboration:
             for part in line.parts:
                 self.known_domain(part)
                 self.expect_smaller(line.name.text, part)
+        if self.lines.domains:
+            with placed(self.lines.domains[0].name):
+                expect_unions({domain.name: domain.parts for domain in self.domains.values()})
         for declared in self.lines.labels:
             self.declare(declared)
         if not self.lines.rules and self.lines.start is None:

@@ -14,6 +14,8 @@ from rankfold.errors import DomainError, ShapeError
 from rankfold.fgg.hypergraph import Domain, Edge, Label, Node, Rule
 from rankfold.fgg.names import expect_known, expect_unique
 
+NESTED = 64  # unions of unions: they are walked by recursion
+
 
 @dataclass(frozen=True, eq=True)
 class HRG:
@@ -161,26 +163,45 @@ def _check_domains(hrg: HRG) -> None:
     for domain in hrg.domains:
         for part in domain.parts:
             expect_known(part, hrg._domain, f"domain {domain.name!r}", "domain")
+    expect_unions({domain.name: domain.parts for domain in hrg.domains})
+    for domain in hrg.domains:
         if domain.parts and (domain.size is not None or domain.values):
             raise ShapeError(f"Domain {domain.name!r} is a union: its size and values are those of its parts.")
-        if len(set(domain.parts)) < len(domain.parts):
-            raise DomainError(
-                f"Domain {domain.name!r} repeats a part: {'+'.join(domain.parts)}. Each part appears once."
-            )
         if domain.size is not None and domain.size < 1:
             raise ShapeError(f"Domain {domain.name!r} has size {domain.size}, but needs at least one value.")
         if domain.values and len(domain.values) != domain.size:
             raise ShapeError(f"Domain {domain.name!r} has size {domain.size}, but names {len(domain.values)} values.")
         expect_unique(domain.values, f"value of domain {domain.name!r},")
-        _check_acyclic(hrg, domain, ())
 
 
-def _check_acyclic(hrg: HRG, domain: Domain, above: tuple[str, ...]) -> None:
-    if domain.name in above:
-        raise DomainError(f"Domain {domain.name!r} is a part of itself: {' > '.join((*above, domain.name))}.")
-    for part in domain.parts:
-        expect_known(part, hrg._domain, f"domain {domain.name!r}", "domain")
-        _check_acyclic(hrg, hrg._domain[part], (*above, domain.name))
+def expect_unions(parts: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise where a union is a part of itself, has a part twice (parts of parts count), or is nested too deep."""
+    within: dict[str, tuple[str, ...]] = {}  # all that a domain is made of
+    depth: dict[str, int] = {}
+    for root in parts:
+        path = [root]
+        while path:
+            name = path[-1]
+            waiting = [part for part in parts.get(name, ()) if part not in within]
+            if name in within:
+                path.pop()
+            elif waiting:
+                if waiting[0] in path:
+                    around = (*path[path.index(waiting[0]) :], waiting[0])
+                    raise DomainError(f"Domain {waiting[0]!r} is a part of itself: {' > '.join(around[:NESTED])}.")
+                path.append(waiting[0])
+            else:
+                own = parts.get(name, ())
+                within[name] = tuple(x for part in own for x in (part, *within[part]))
+                depth[name] = 1 + max((depth[part] for part in own), default=-1)
+                if depth[name] > NESTED:
+                    raise DomainError(f"Domain {name!r} is a union of unions, nested more than {NESTED} deep.")
+                if len(set(within[name])) < len(within[name]):
+                    again = next(x for x in within[name] if within[name].count(x) > 1)
+                    raise DomainError(
+                        f"Domain {name!r} repeats a part: {again!r} is in {'+'.join(own)} more than once. "
+                        "Each part appears once."
+                    )
 
 
 def _check_rule(hrg: HRG, rule: Rule) -> None:

@@ -24,7 +24,7 @@ from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
 from rankfold.fgg.inclusion import is_inclusion
 
-_VALUE = re.compile(r"is\[(.+),(\d+)\]")
+_VALUE = re.compile(r"is\[(.+),([0-9]{1,18})\]")
 
 
 def to_json(grammar: Grammar, *, weights: bool = True, sentence: int | None = None) -> dict[str, Any]:
@@ -78,9 +78,12 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
     labels: dict[str, Label] = {}
     for kind in ("terminals", "nonterminals"):
         for name, entry in _key(structure, kind, dict, where="grammar").items():
-            types = _key(entry, "type", list, where=f"grammar.{kind}.{name}")
-            batched = bool(entry.get("batched", False))
-            labels[name] = Label(name, tuple(map(str, types)), is_terminal=kind == "terminals", is_batched=batched)
+            where = f"grammar.{kind}.{_string(name, f'a key of grammar.{kind}')}"
+            if name in labels:
+                raise DataError(f"{where}: it is among the terminals, too.")
+            types = tuple(_strings(entry, "type", where=where))
+            batched = _key(entry, "batched", bool, where=where, default=False)
+            labels[name] = Label(name, types, is_terminal=kind == "terminals", is_batched=batched)
     names = dict.fromkeys([*described, *(name for label in labels.values() for name in label.type)])
     domains = tuple(_domain_from_json(name, described.get(name, {})) for name in names)
     rules: list[Rule] = []
@@ -90,17 +93,19 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
         left = _key(entry, "lhs", str, where=where)
         number = counts[left] = counts.get(left, 0) + 1
         right = _fragment_from_json(_key(entry, "rhs", dict, where=where), f"{where}.rhs")
-        rules.append(Rule(str(entry.get("name", automatic_name(left, number))), left, right))
-    order = {name: place for place, name in enumerate(structure.get("order", []))}
+        rules.append(Rule(_key(entry, "name", str, where=where, default=automatic_name(left, number)), left, right))
+    order = {name: k for k, name in enumerate(_strings(structure, "order", where="grammar", default=[]))}
     names_kept = sorted((name for name in labels if not _VALUE.fullmatch(name)), key=lambda n: order.get(n, len(order)))
     kept = {name: labels[name] for name in names_kept}
     factors: dict[str, Tensor | torch.nn.Module | Factored] = {}
     for name, entry in _key(numbers, "factors", dict, where="interpretation").items():
+        where = f"interpretation.factors.{name}"
+        if name not in labels or not labels[name].is_terminal:
+            raise DataError(f"{where}: grammar.terminals has no {name!r}, and only terminals have factors.")
         if name in kept and not is_inclusion(name):
-            factors[name] = _weights(entry, f"interpretation.factors.{name}")
-    return Grammar(
-        HRG(domains, tuple(kept.values()), tuple(rules), _key(structure, "start", str, where="grammar")), factors
-    )
+            factors[name] = _weights(entry, where)
+    start = _key(structure, "start", str, where="grammar")
+    return Grammar(HRG(domains, tuple(kept.values()), tuple(rules), start), factors)
 
 
 def _rule_to_json(observed: Mapping[str, Tensor], rule: Rule) -> dict[str, Any]:
@@ -150,56 +155,97 @@ def _factor_to_json(tensor: Tensor) -> dict[str, Any]:
     return {"function": "finite", "weights": tensor.detach().tolist()}
 
 
-def _domain_from_json(name: str, entry: Mapping[str, Any]) -> Domain:
-    if entry.get("class", "finite") != "finite":
-        raise DataError(f"interpretation.domains.{name}: the class is {entry['class']!r}, expected 'finite'.")
-    marks = bool(entry.get("observed", False)), bool(entry.get("rank", False))
+def _domain_from_json(name: str, entry: Any) -> Domain:
+    where = f"interpretation.domains.{_string(name, 'a key of interpretation.domains')}"
+    kind = _key(entry, "class", str, where=where, default="finite")
+    if kind != "finite":
+        raise DataError(f"{where}: the class is {kind!r}, expected 'finite'.")
+    marks = [_key(entry, mark, bool, where=where, default=False) for mark in ("observed", "rank")]
     if "parts" in entry:
-        return Domain(name, None, tuple(entry["parts"]), (), *marks)
-    values = entry.get("values")
-    named = () if values is None or values == list(range(len(values))) else tuple(map(str, values))
+        return Domain(name, None, tuple(_strings(entry, "parts", where=where)), (), *marks)
+    values = _key(entry, "values", list, where=where, default=None)
+    for place, value in enumerate(values or []):
+        if not isinstance(value, str | int | float):
+            raise DataError(f"{where}.values[{place}] is a {type(value).__name__}, expected a string or a number.")
+    is_numbered = values is None or values == list(range(len(values)))
+    named = () if is_numbered else tuple(_string(str(value), f"{where}.values") for value in values)
     return Domain(name, None if values is None else len(values), (), named, *marks)
 
 
 def _fragment_from_json(right: Mapping[str, Any], where: str) -> Fragment:
     entries = _key(right, "nodes", list, where=where)
-    names = [str(entry.get("id", f"n{index}")) for index, entry in enumerate(entries)]
+    places = [f"{where}.nodes[{index}]" for index in range(len(entries))]
+    domains = [_key(entry, "label", str, where=place) for entry, place in zip(entries, places, strict=True)]
+    names = [
+        _key(entry, "id", str, where=place, default=f"n{index}")
+        for index, (entry, place) in enumerate(zip(entries, places, strict=True))
+    ]
 
-    def attached(numbers: list[int], place: str) -> tuple[str, ...]:
+    def attached(entry: Mapping[str, Any], key: str, place: str, **default: list[int]) -> list[int]:
+        numbers = _key(entry, key, list, where=place, **default)
         for number in numbers:
-            if not 0 <= number < len(names):
-                raise DataError(f"{place}: there is no node {number}; the fragment has {len(names)}.")
-        return tuple(names[number] for number in numbers)
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(names):
+                raise DataError(f"{place}.{key}: there is no node {number!r}; the fragment has {len(names)}.")
+        return list(numbers)
 
-    edges, observed = [], {}
+    edges: list[Edge] = []
+    observed: dict[int, int] = {}
     for index, entry in enumerate(_key(right, "edges", list, where=where)):
         place = f"{where}.edges[{index}]"
         label = _key(entry, "label", str, where=place)
-        nodes = attached(_key(entry, "attachments", list, where=place), place)
+        nodes = attached(entry, "attachments", place)
         if value := _VALUE.fullmatch(label):
-            observed[nodes[0]] = int(value[2])
+            if [domains[number] for number in nodes] != [value[1]]:
+                raise DataError(f"{place}: {label!r} attaches to one node of domain {value[1]!r}.")
+            if observed.setdefault(nodes[0], int(value[2])) != int(value[2]):
+                raise DataError(f"{place}: node {names[nodes[0]]!r} is observed twice, as different values.")
         else:
-            edges.append(Edge(label, nodes))
+            edges.append(Edge(label, tuple(names[number] for number in nodes)))
     nodes_found = tuple(
-        Node(name, _key(entry, "label", str, where=f"{where}.nodes"), observed.get(name))
-        for name, entry in zip(names, entries, strict=True)
+        Node(name, domain, observed.get(number))
+        for number, (name, domain) in enumerate(zip(names, domains, strict=True))
     )
-    return Fragment(nodes_found, tuple(edges), attached(list(right.get("externals", [])), f"{where}.externals"))
+    externals = attached(right, "externals", where, default=[])
+    return Fragment(nodes_found, tuple(edges), tuple(names[number] for number in externals))
 
 
-def _weights(entry: Mapping[str, Any], where: str) -> Tensor:
-    if entry.get("function", "finite") != "finite":
-        raise DataError(f"{where}: the function is {entry['function']!r}, expected 'finite'.")
+def _weights(entry: Any, where: str) -> Tensor:
+    kind = _key(entry, "function", str, where=where, default="finite")
+    if kind != "finite":
+        raise DataError(f"{where}: the function is {kind!r}, expected 'finite'.")
     try:
         return torch.tensor(_key(entry, "weights", object, where=where), dtype=torch.float64)
-    except (TypeError, ValueError) as wrong:
+    except (TypeError, ValueError, OverflowError) as wrong:
         raise DataError(f"{where}.weights: expected nested lists of numbers, equally long: {wrong}.") from wrong
 
 
-def _key(entry: Any, key: str, kind: type, *, where: str = "") -> Any:
+_REQUIRED = object()
+
+
+def _key(entry: Any, key: str, kind: type, *, where: str = "", default: Any = _REQUIRED) -> Any:
+    """The value at a key, of this kind; the default where it is missing and there is one."""
     place = f"{where}.{key}" if where else key
-    if not isinstance(entry, Mapping) or key not in entry:
-        raise DataError(f"{place} is missing; the JSON of a factor graph grammar has it.")
+    if not isinstance(entry, Mapping):
+        raise DataError(f"{where or 'The whole'} is a {type(entry).__name__}, expected an object with {key!r}.")
+    if key not in entry:
+        if default is _REQUIRED:
+            raise DataError(f"{place} is missing; the JSON of a factor graph grammar has it.")
+        return default
     if not isinstance(entry[key], kind):
         raise DataError(f"{place} is a {type(entry[key]).__name__}, expected a {kind.__name__}.")
-    return entry[key]
+    return _string(entry[key], place) if kind is str else entry[key]
+
+
+def _strings(entry: Any, key: str, *, where: str, **default: Any) -> list[str]:
+    """The list of strings at a key."""
+    found = _key(entry, key, list, where=where, **default)
+    return [_string(value, f"{where}.{key}[{place}]") for place, value in enumerate(found)]
+
+
+def _string(value: Any, place: str) -> str:
+    """The string; raises at anything else, and at halves of characters, which no file could hold."""
+    if not isinstance(value, str):
+        raise DataError(f"{place} is a {type(value).__name__}, expected a str.")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise DataError(f"{place} is {value!r}: half of a surrogate pair is no character.")
+    return value

@@ -16,11 +16,14 @@ X(n) -> emit(n, "the")                     a constant; also emit(n, 0), emit(n, 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from rankfold.errors import DataError
 from rankfold.fgg.hypergraph import Cell
 from rankfold.fgg.statements import Argument, Atom, DomainLine, GivenLine, LabelLine, RuleLine, Statements
 from rankfold.fgg.tokens import Token, text_error, tokens
+
+DIGITS = 18  # of whole numbers: all of them are below 2^63
 
 
 def statements(text: str) -> Statements:
@@ -124,43 +127,40 @@ class _Reader:
             batched, self.at = True, self.at + 1
         if is_terminal and self.next_is("="):
             self.at += 1
-            weights = self.weights()
+            weights = self.numbers(self.weight, len(types) + batched + 1, f"for {len(types)} domains")
         self.end("a domain" if not types else ", = or batched" if is_terminal else ",")
         self.found.labels.append(LabelLine(name, is_terminal, tuple(types), batched, weights))
 
     def _batched(self) -> bool:
         return self.next_is("name") and self.here.text == "batched"
 
-    def weights(self) -> object:
+    def weight(self) -> float:
+        return float(self.take("number", "a number").text)
+
+    def numbers(self, one: Callable[[], object], depth: int, why: str) -> object:
+        """Numbers in lists, nested no deeper than this."""
         if self.next_is("number"):
-            return float(self.take("number", "a number").text)
+            return one()
+        if depth == 0 and self.next_is("["):
+            raise text_error(self.here, f"expected a number, found [: lists are nested too deep {why}.")
         self.take("[", "a number or [")
-        rows = [self.weights()]
-        while self.next_is(","):
-            self.at += 1
-            rows.append(self.weights())
-        self.take("]", ", or ]")
+        rows: list[object] = []
+        while not self.next_is("]"):
+            if rows:
+                self.take(",", ", or ]")
+            rows.append(self.numbers(one, depth - 1, why))
+        self.at += 1
         return rows
 
     def given(self) -> None:
         self.at += 1
         name = self.take("name", "the name of observed values")
         self.take("=", "=")
-        self.found.given.append(GivenLine(name, self.whole_numbers()))
+        self.found.given.append(GivenLine(name, self.numbers(self.value, 3, "for a sentence or a batch")))
         self.end(";")
 
-    def whole_numbers(self) -> object:
-        """Whole numbers in lists, which may be empty."""
-        if self.next_is("number"):
-            return self.whole_number("a value", 0)
-        self.take("[", "a number or [")
-        rows: list[object] = []
-        while not self.next_is("]"):
-            if rows:
-                self.take(",", ", or ]")
-            rows.append(self.whole_numbers())
-        self.at += 1
-        return rows
+    def value(self) -> int:
+        return self.whole_number("a value", 0)
 
     def start(self) -> None:
         self.at += 1
@@ -220,22 +220,29 @@ class _Reader:
         if self.next_is("string"):
             return self.string()
         if self.next_is("number"):
-            return self.whole_number("a value", 0)
+            return self.value()
         token = self.take("name", "a value: a number, a string in quotes or a cell such as words[3]")
         table, _, index = token.text.rpartition("[")
-        if not table or not index.removesuffix("]").isdecimal():
+        if not table or not index.removesuffix("]").isdecimal() or len(index) > DIGITS:
             raise text_error(token, f"expected a cell such as words[3], found {token.shown}.")
         return table, int(index.removesuffix("]"))
 
     def string(self) -> str:
         token = self.take("string", "a value")
         try:
-            return str(json.loads(token.text))
+            found = str(json.loads(token.text))
+            found.encode()
         except json.JSONDecodeError as wrong:
             raise text_error(token, f"{token.text} has an escape that JSON does not know.") from wrong
+        except UnicodeEncodeError as wrong:
+            raise text_error(token, f"{token.text} has half of a surrogate pair, which is no character.") from wrong
+        return found
 
     def whole_number(self, what: str, least: int) -> int:
         token = self.take("number", what)
-        if not token.text.isdecimal() or int(token.text) < least:
-            raise text_error(token, f"expected {what}, a whole number of at least {least}, found {token.text}.")
+        if not token.text.isdecimal() or len(token.text) > DIGITS or int(token.text) < least:
+            most = f" and at most {DIGITS} digits" if len(token.text) > DIGITS else ""
+            raise text_error(
+                token, f"expected {what}, a whole number of at least {least}{most}, found {token.text[:40]}."
+            )
         return int(token.text)

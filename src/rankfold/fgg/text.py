@@ -9,10 +9,11 @@ from __future__ import annotations
 import json as standard_json
 import warnings
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from rankfold.errors import DataError, UnsupportedError, expect_absent
+from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError, expect_absent
 from rankfold.fgg.elaborate import automatic_name, elaborate
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Domain, Label, Node, Rule
@@ -32,16 +33,49 @@ def parse(text: str, *, prune: bool = False) -> Grammar:
 
 
 def read(path: str | Path, *, prune: bool = False) -> Grammar:
-    """The grammar of a file: JSON if its name ends in .json, else text."""
-    text = Path(path).read_text(encoding="utf-8")
+    """The grammar of a file: JSON if its name ends in .json, else text. Errors name file and place."""
     try:
+        text = _content(Path(path))
         if Path(path).suffix == ".json":
-            return _swept(from_json(standard_json.loads(text)), prune=prune)
+            return _swept(from_json(_loaded(text)), prune=prune)
         return parse(text, prune=prune)
-    except standard_json.JSONDecodeError as wrong:
-        raise DataError(f"{path}: line {wrong.lineno}, column {wrong.colno}: {wrong.msg}.") from wrong
-    except ValueError as wrong:
+    except (DataError, DomainError, ShapeError, UnsupportedError) as wrong:
         raise type(wrong)(f"{path}: {wrong}") from wrong
+
+
+def _content(path: Path) -> str:
+    if not path.is_file():
+        raise DataError("it is no file." if path.exists() else "there is no such file.")
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as wrong:
+        line = content.count(b"\n", 0, wrong.start) + 1
+        raise DataError(
+            f"line {line}: the byte 0x{content[wrong.start]:02x} is not UTF-8.\n"
+            "  Save the file in that encoding, e.g. iconv -f latin1 -t utf-8."
+        ) from None
+
+
+def _loaded(text: str) -> Any:
+    """What JSON holds; raises where it is none, repeats a key or is nested without end."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            again = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"the key {again!r} comes twice in one object.")
+        return found
+
+    try:
+        return standard_json.loads(text, object_pairs_hook=once)
+    except standard_json.JSONDecodeError as wrong:
+        raise DataError(f"line {wrong.lineno}, column {wrong.colno}: {wrong.msg}.") from wrong
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as wrong:  # numbers of thousands of digits, lists without end
+        raise DataError(f"no JSON of a grammar: {wrong}.") from None
 
 
 def write(grammar: Grammar, path: str | Path, *, weights: bool | None = None) -> None:

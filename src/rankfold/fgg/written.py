@@ -21,13 +21,13 @@ def with_numbers(grammar: Grammar, lines: Statements) -> Grammar:
     """The grammar with the written weights, in float64, and the given observed values."""
     for line in lines.labels:
         if line.weights is not None:
-            with _placed(line.name):
+            with placed(line.name):
                 grammar = grammar.with_factors({line.name.text: _weights(line)})
     for given in lines.given:
         name = given.name.text
         if name in grammar.observed:
             raise text_error(given.name, f"the observed {name!r} are given twice.")
-        with _placed(given.name):
+        with placed(given.name):
             grammar = grammar.with_observed({name: _tensor(given.values, repr(name), torch.int64)})
     return grammar
 
@@ -45,12 +45,12 @@ def _weights(line: LabelLine) -> Tensor:
 def _tensor(rows: object, what: str, dtype: torch.dtype) -> Tensor:
     try:
         return torch.tensor(rows, dtype=dtype)
-    except (TypeError, ValueError) as wrong:
+    except (TypeError, ValueError, OverflowError) as wrong:
         raise DataError(f"the rows of {what} are not equally long.") from wrong
 
 
 @contextmanager
-def _placed(at: Token) -> Iterator[None]:
+def placed(at: Token) -> Iterator[None]:
     """Errors within name the place of a token."""
     try:
         yield
