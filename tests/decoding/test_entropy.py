@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from rankfold import ChainPotentials, Dense, LowRank, UnsupportedError, entropy
+from rankfold import ChainPotentials, Dense, LowRank, Operator, RowScaled, UnsupportedError, entropy
 from tests.decoding.build import LOW_RANK, ranks_as_lists
 from tests.operators.cases import CASES, Case
 from tests.oracles import chain as oracle
@@ -99,12 +99,41 @@ def test_ranks_are_asked_of_low_rank_alone(name: str) -> None:
         entropy(p, of="joint")
 
 
-def test_a_posterior_that_float64_cannot_hold_is_refused() -> None:
-    """The winning path lies 800 nats below the other one in the middle of the sequence."""
-    log_obs = torch.tensor([[[0.0, -800.0], [0.0, 1600.0], [0.0, -800.0]]], dtype=torch.float64)
-    p = ChainPotentials(torch.zeros(2, dtype=torch.float64), Dense(torch.eye(2, dtype=torch.float64)), log_obs)
-    with pytest.raises(UnsupportedError, match=r"sequence 0 has a posterior.*float64"):
-        entropy(p)
+@pytest.mark.parametrize("far", [800.0, 1e6])
+@pytest.mark.parametrize("of", ["states", "joint"])
+def test_a_posterior_that_float64_cannot_hold(of: str, far: float) -> None:
+    """Two paths of equal weight, of which one is far below the other at both ends; a neighbour has one path."""
+    log_obs = torch.tensor([[[0.0, -far], [0.0, 2 * far], [0.0, -far]], [[0.0, -INF]] * 3], dtype=torch.float64)
+    log_obs = log_obs.requires_grad_()
+    eye = torch.eye(2, dtype=torch.float64)
+    p = ChainPotentials(torch.zeros(2, dtype=torch.float64), LowRank(eye, eye), log_obs)
+    found = entropy(p, of=of)
+    torch.testing.assert_close(found, torch.tensor([math.log(2), 0.0], dtype=torch.float64), **EXACT)
+    (grad,) = torch.autograd.grad(found.sum(), log_obs)
+    torch.testing.assert_close(grad, torch.zeros_like(grad), **EXACT)
+
+
+@pytest.mark.parametrize("small", [1e-320, 1e-300])
+@pytest.mark.parametrize("kind", ["dense", "low rank", "row scaled", "joint"])
+def test_weights_near_the_smallest_number(kind: str, small: float) -> None:
+    """Ratios of weights decide, not their size; weights of whole multiples of the smallest number are exact."""
+    unit = torch.tensor([[3.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    one = torch.tensor(small, dtype=torch.float64)
+    eye, scale = torch.eye(2, dtype=torch.float64), torch.tensor([2.0, 5.0], dtype=torch.float64)
+
+    def operator(by: torch.Tensor) -> Operator:
+        if kind == "row scaled":
+            return RowScaled(Dense(unit), by * scale)
+        return Dense(by * unit) if kind == "dense" else LowRank(by * unit, eye + 1)
+
+    of = "joint" if kind == "joint" else "states"
+    found, want = (
+        entropy(
+            ChainPotentials(torch.zeros(2, dtype=torch.float64), operator(by), torch.zeros(1, 3, 2).double()), of=of
+        )
+        for by in (one, torch.ones_like(one))
+    )
+    torch.testing.assert_close(found, want, **EXACT)
 
 
 def test_wide_observations_that_float64_can_hold() -> None:
@@ -133,15 +162,11 @@ def test_a_state_out_of_reach_far_above(far: float) -> None:
 
 @pytest.mark.parametrize("far", [300.0, 800.0])
 def test_the_only_move_weighs_far_less_than_others_would(far: float) -> None:
-    """Within float64's range the entropy of one path is 0; beyond, it is refused and not guessed."""
+    """The entropy of one path is 0, within float64's range and beyond."""
     log_weight = torch.tensor([[0.0, -far], [-INF, -INF]], dtype=torch.float64)
     log_obs = torch.tensor([[[0.0, 0.0], [-INF, 0.0]]], dtype=torch.float64)
     p = ChainPotentials(torch.zeros(2, dtype=torch.float64), Dense.from_log(log_weight), log_obs)
-    if far > 708:
-        with pytest.raises(UnsupportedError, match="float64 cannot hold"):
-            entropy(p)
-    else:
-        assert float(entropy(p)) == pytest.approx(0.0, rel=0.0, abs=1e-9)
+    assert float(entropy(p)) == pytest.approx(0.0, rel=0.0, abs=1e-9)
 
 
 def test_a_state_out_of_reach_scales_nothing() -> None:

@@ -221,3 +221,16 @@ def test_em_never_lowers_the_likelihood(kind: str) -> None:
     gains = torch.tensor(history).diff()
     assert (gains > -1e-9).all()  # EM's theorem, to the round-off of sums of about 20 nats
     assert history[-1] > history[0] + 0.5
+
+
+@pytest.mark.parametrize("followed", [False, True])
+@pytest.mark.parametrize(("small", "dtype"), [(2e-39, torch.float32), (1e-45, torch.float32), (5e-324, torch.float64)])
+def test_uses_of_weights_whose_gradients_overflow(small: float, dtype: torch.dtype, followed: bool) -> None:
+    """Two moves through the only weight there is; in a band, and as a factor, too."""
+    weight = torch.full((1, 1), small, dtype=dtype, requires_grad=followed)
+    one = torch.ones(1, 1, dtype=dtype)
+    for operator in (Dense(weight), Banded(weight, 0), LowRank(weight, one), RowScaled(Dense(one), weight[0])):
+        p = ChainPotentials(torch.zeros(1, dtype=dtype), operator, torch.zeros(2, 2, 1, dtype=dtype))
+        for found in expected_counts(p).transition:
+            assert found.dtype == dtype
+            assert found.item() == pytest.approx(2.0, rel=1e-6)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from rankfold import (
     Banded,
@@ -12,13 +13,17 @@ from rankfold import (
     Dense,
     LowRank,
     Operator,
+    RowScaled,
+    SemiMarkovPotentials,
     Sum,
     UnsupportedError,
+    WithoutDiagonal,
     joint_map,
     viterbi,
+    viterbi_segments,
 )
 from rankfold.kernels import blocks
-from rankfold.operators import by_rows
+from rankfold.operators import Multiplied, by_rows
 from tests.decoding.build import LOW_RANK, ranks_as_lists
 from tests.operators.cases import CASES, Case
 from tests.oracles import chain as oracle
@@ -251,3 +256,39 @@ def test_the_enumeration_is_asked_about_every_sequence() -> None:
     expected = [best for best, _ in by_sequence(oracle.best_path, p)]
     assert len(set(expected)) == 3
     assert viterbi(p).path.tolist() == [list(best) for best in expected]
+
+
+def test_values_of_ten_thousand_nats_have_float64s_digits() -> None:
+    """A value is that of float64 for the numbers given, whatever their dtype, for every operator."""
+    g = seeded(70)
+    log_left, log_right = (-1e4 * torch.rand(3, 2, generator=g) for _ in range(2))
+    log_dense = (log_left.double()[:, None] + log_right.double()).logsumexp(-1)
+    weight = torch.rand(3, 3, generator=g) * 1e-30
+    apart = log_dense.clone().fill_diagonal_(-INF)
+    operators: list[tuple[Operator, Tensor]] = [
+        (LowRank.from_log(log_left, log_right), log_dense),
+        (Multiplied(weight, weight), (weight.double() @ weight.double().mT).log()),
+        (WithoutDiagonal(LowRank.from_log(log_left, log_right)), apart),
+        (Sum([LowRank.from_log(log_left, log_right), Dense(weight)]), log_dense.logaddexp(weight.double().log())),
+        (RowScaled(Dense(weight), weight[0]), (weight.double() * weight[0, :, None].double()).log()),
+        (Banded(weight, -1), _band(weight.double()).log()),
+    ]
+    for operator, log_matrix in operators:
+        p = ChainPotentials(torch.zeros(3), operator, torch.zeros(1, 2, 3))
+        assert viterbi(p).log_prob.item() == pytest.approx(log_matrix.max().item(), rel=1e-14)
+        s = SemiMarkovPotentials(torch.zeros(3), operator, torch.zeros(3, 1), torch.zeros(1, 2, 3))
+        assert viterbi_segments(s).log_prob.item() == pytest.approx(log_matrix.max().item(), rel=1e-14)
+    p = ChainPotentials(torch.zeros(3), LowRank.from_log(log_left, log_right), torch.zeros(1, 2, 3))
+    joint = (log_left.double()[:, None] + log_right.double()).max().item()
+    assert joint_map(p).log_prob.item() == pytest.approx(joint, rel=1e-14)
+
+
+def _band(weight: Tensor) -> Tensor:  # "z 3" -> "z z"
+    """The matrix of three diagonals from -1 on."""
+    size = len(weight)
+    return torch.stack(
+        [
+            torch.stack([weight[i, j - i + 1] if -1 <= j - i <= 1 else weight.new_zeros(()) for j in range(size)])
+            for i in range(size)
+        ]
+    )

@@ -3,7 +3,9 @@
 That the written-out matrix is the right one is tested for each operator in the other files here.
 """
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -382,3 +384,23 @@ def test_large_sizes(case: Case, size: int, generator: torch.Generator) -> None:
     close_to_zero_too(op.pull(x), x @ truth.mT, torch.float64)
     close(op.push_log(x), log_product(x, log_a), torch.float64)
     close(op.pull_log(x), log_product(x, log_a.mT), torch.float64)
+
+
+@every_case
+def test_copies_of_used_operators(case: Case) -> None:
+    """Deep copies and pickles are made of the factors, with gradients of their own."""
+    built = case.build(3, torch.Generator().manual_seed(3), torch.float64)
+    op = built.with_factors(*(x.requires_grad_() for x in built.factors()))
+    x = torch.ones(1, 3, dtype=torch.float64)
+
+    def use(op: Operator) -> Tensor:
+        op.log_rows(torch.arange(3))
+        op.push_log(op.pull_log(x))
+        return op.push(op.pull(x)).sum()
+
+    grads = torch.autograd.grad(use(op), op.factors(), allow_unused=True)
+    for other in (copy.deepcopy(op), pickle.loads(pickle.dumps(op))):
+        torch.testing.assert_close(other.to_dense(), op.to_dense(), rtol=0.0, atol=0.0)
+        own = torch.autograd.grad(use(other), other.factors(), allow_unused=True)
+        torch.testing.assert_close(own, grads, rtol=0.0, atol=0.0)
+        assert all(new is not old for new, old in zip(other.factors(), op.factors(), strict=True))

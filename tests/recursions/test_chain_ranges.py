@@ -6,7 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, Sum, UnsupportedError
+from rankfold import (
+    Banded,
+    ChainPotentials,
+    Dense,
+    LowRank,
+    Operator,
+    RowScaled,
+    Sum,
+    UnsupportedError,
+    WithoutDiagonal,
+)
+from rankfold.operators import Multiplied
 from rankfold.recursions.chain import log_z
 from tests.oracles import chain as oracle
 from tests.recursions.build import INF, NAN, as_lists, in_log_space, leaves, posterior, seeded
@@ -263,3 +274,45 @@ def test_dead_ends_do_not_hold_the_weight_of_others(dtype: torch.dtype) -> None:
     p = ChainPotentials(torch.zeros(2, dtype=dtype), Dense(weight), log_obs)
     assert float(log_z(p)) == pytest.approx(-503.0, rel=1e-7)
     assert torch.equal(posterior(p), torch.tensor([[[1.0, 0.0]] * 3], dtype=dtype))
+
+
+@pytest.mark.parametrize("kind", ["without diagonal", "multiplied"])
+@pytest.mark.parametrize("lengths", [[3, 3], [3, 1]])
+def test_products_of_factors_beyond_the_dtype(kind: str, lengths: list[int]) -> None:
+    """Written out, the factors' product is infinite; its rows, scaled back, are ordinary numbers."""
+    big = 1e200
+    left, right = (torch.rand(3, 2, generator=seeded(s), dtype=torch.float64).add(0.1).mul(big) for s in (1, 2))
+    log_scale = torch.full((3,), -2 * math.log(big), dtype=torch.float64)
+    log_obs = torch.randn(2, 3, 3, generator=seeded(3), dtype=torch.float64)
+    leaves = [x.requires_grad_() for x in (log_scale, left, right)]
+    pair = Multiplied(left, right) if kind == "multiplied" else WithoutDiagonal(LowRank(left, right))
+    p = ChainPotentials(
+        torch.zeros(3, dtype=torch.float64), RowScaled.from_log(pair, log_scale), log_obs, lengths=torch.tensor(lengths)
+    )
+    # The same in numbers of ordinary size: only the scale of the three factors is another.
+    small = [log_scale.detach() + 2 * math.log(big), left.detach() / big, right.detach() / big]
+    small = [x.requires_grad_() for x in small]
+    plain = Multiplied(small[1], small[2]) if kind == "multiplied" else WithoutDiagonal(LowRank(small[1], small[2]))
+    matrix = (small[1] @ small[2].mT).detach()
+    if kind != "multiplied":
+        matrix.fill_diagonal_(0.0)
+    q = p._replace(transition=RowScaled.from_log(plain, small[0]))
+    total = log_z(p)
+    want = [oracle.log_z([0.0] * 3, matrix.tolist(), log_obs[i, :length].tolist()) for i, length in enumerate(lengths)]
+    torch.testing.assert_close(total, torch.tensor(want, dtype=torch.float64), **VALUE[torch.float64])
+    found = torch.autograd.grad(total.sum(), leaves)
+    expected = torch.autograd.grad(log_z(q).sum(), small)
+    for x, y, by in zip(found, expected, (1.0, big, big), strict=True):
+        torch.testing.assert_close(x * by, y, **VALUE[torch.float64])
+
+
+def test_zeros_beside_weights_near_the_largest_number() -> None:
+    """A weight of exactly 0 has a gradient, cut where no number holds it, but never NaN."""
+    left = torch.tensor([[1e-97, 0.0, 1e231], [1e-281, 1e138, 1e75], [1e-108, 1e179, 0.0]], dtype=torch.float64)
+    right = torch.tensor([[0.0, 1e228, 0.0], [1e21, 1e-9, 1e30], [1e-20, 1e-26, 1e81]], dtype=torch.float64)
+    left, right = left.requires_grad_(), right.requires_grad_()
+    p = ChainPotentials(
+        torch.zeros(3, dtype=torch.float64), LowRank(left, right), torch.zeros(1, 7, 3, dtype=torch.float64)
+    )
+    for grad in torch.autograd.grad(log_z(p).sum(), [left, right]):
+        assert not grad.isnan().any()

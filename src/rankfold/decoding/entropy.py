@@ -13,16 +13,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from rankfold.decoding.entropy_log import in_logs
 from rankfold.errors import UnsupportedError
 from rankfold.numerics.scaled import Scaled
-from rankfold.operators import LowRank
+from rankfold.operators import LowRank, Operator
 from rankfold.recursions.chain import log_z, messages
 from rankfold.recursions.potentials import Chain, ChainPotentials, checked
 
 Of = Literal["states", "joint"]
-
-# Nats by which sums may miss log Z: far above float64 rounding, far below any loss that would matter.
-GAP = 1e-6
 
 
 def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float64
@@ -32,7 +30,8 @@ def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float6
 
     `of="states"`: any operator; b t z y operations, for low rank plus z y r, in blocks, never stored.
     `of="joint"`: of states and ranks together, for a low-rank transition, at low-rank cost; at least as
-    large as that of the states. Computed in float64. Differentiable (a weight of exactly zero gets no
+    large as that of the states. Computed in float64, at any range: sequences whose messages float64 cannot hold are
+    summed in logarithms, an exponential for every term. Differentiable (a weight of exactly zero gets no
     gradient: the true one is infinite). 0 for impossible sequences, which have no path to be unsure of.
     """
     if of not in get_args(Of):
@@ -42,14 +41,42 @@ def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float6
         raise UnsupportedError(
             f'of="joint" asks for ranks, but a {type(c.transition).__name__} has none.\n  Use of="states".'
         )
+    if not _has_digits(c.transition):
+        return in_logs(c, joint=of == "joint")
+    out, sound = _on_mantissas(c, of)
+    right, wrong = sound.nonzero()[:, 0], (~sound).nonzero()[:, 0]
+    if not len(wrong):
+        return out
+    parts = [in_logs(c.take(wrong), joint=of == "joint")]
+    if len(right):  # again, so that no gradient passes through what was lost
+        parts.append(_on_mantissas(c.take(right), of)[0])
+    return torch.cat(parts).index_select(0, torch.cat([wrong, right]).argsort())
+
+
+def _has_digits(transition: Operator) -> bool:
+    """Whether every linear weight is 0 or so large that its product with its logarithm has all digits."""
+    info = torch.finfo(torch.float64)
+    return not any(
+        bool(((factor > 0) & (factor < info.tiny / info.eps)).any())
+        for factor, is_log in zip(transition.factors(), transition.log_factors, strict=True)
+        if not is_log
+    )
+
+
+def _on_mantissas(c: Chain, of: Of) -> tuple[Tensor, Tensor]:  # "b", "b"
+    """The entropies by linear products, and which of them may be trusted: those whose sums account for log Z."""
     q = ChainPotentials(c.log_initial, c.transition, c.log_obs, c.log_final, c.lengths)
     total = log_z(q)
     possible = total > float("-inf")
-    past, future = messages(q)
+    try:
+        past, future = messages(q)
+    except UnsupportedError:  # a graph at weights of 0, beyond the range of float64
+        return total, ~possible
     inside = c.inside() & possible[:, None]
     joint = past.mantissa * future.mantissa
     mass = torch.where(inside, joint.sum(-1), 1.0)
-    _expect_range(total, mass, past.log_scale + future.log_scale, inside)
+    gap = mass.log() + past.log_scale + future.log_scale - total[:, None]
+    sound = _agrees(gap, past, future, inside)
     posterior = joint / mass.unsqueeze(-1) * inside.unsqueeze(-1)
     at_end = torch.arange(c.log_obs.shape[1], device=total.device) == c.lengths[:, None] - 1
     log_end = torch.where(at_end.unsqueeze(-1), c.log_final[:, None], 0.0)
@@ -57,12 +84,25 @@ def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float6
     expected = expected + _weighted(posterior[:, :1], c.log_initial[:, None])
     if c.log_obs.shape[1] > 1:
         log_scale = past.log_scale[:, :-1] + future.log_scale[:, 1:] - total[:, None]
-        expected = expected + _transitions(c, past, future, posterior, log_scale, of)
-    return torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0)
+        moves, gap, whole = _transitions(c, past, future, posterior, log_scale, of)
+        expected = expected + moves
+        sound &= _agrees(gap, past, future, inside[:, 1:]) & whole
+    return torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0), sound | ~possible
 
 
-def _transitions(c: Chain, past: Scaled, future: Scaled, posterior: Tensor, log_scale: Tensor, of: Of) -> Tensor:  # "b"
-    """E[log A] summed over positions, the log of the weight of (z, r, y) if `of` is joint.
+def _agrees(gap: Tensor, past: Scaled, future: Scaled, inside: Tensor) -> Tensor:  # "b t" -> "b"
+    """Whether sums miss log Z by rounding alone, of products and of the scales, themselves sums of float64."""
+    num_positions = past.log_scale.shape[1]
+    size = past.log_scale.abs().amax(-1) + future.log_scale.abs().amax(-1) + 64
+    near = gap.detach().abs() <= (2.0**-52 * (num_positions + 8) * size)[:, None]
+    return torch.where(inside, near, True).all(-1)
+
+
+def _transitions(
+    c: Chain, past: Scaled, future: Scaled, posterior: Tensor, log_scale: Tensor, of: Of
+) -> tuple[Tensor, Tensor, Tensor]:  # "b", "b t-1", "b"
+    """E[log A] summed over positions (of (z, r, y) if `of` is joint), by how much its sums miss log Z, and whether
+    they have all digits.
 
     log_scale "b t-1" is what past and future together are short of the posterior's scale.
     """
@@ -71,16 +111,19 @@ def _transitions(c: Chain, past: Scaled, future: Scaled, posterior: Tensor, log_
     emission, log_emission = _emission(c.log_obs[:, 1:], posterior[:, 1:])
     target, log_target = _in_view(future.mantissa[:, 1:] * emission, posterior[:, 1:])
     transition = c.transition
-    use = torch.where(moves, (transition.push(source) * target).sum(-1), 1.0)
-    accounted = use.log() + log_source + log_emission + log_target + log_scale + transition.log_scale
-    _expect_all((torch.where(moves, accounted, 0.0).detach().abs() <= GAP).all(-1))
+    pushed = transition.push(source)
+    use = torch.where(moves, (pushed * target).sum(-1), 1.0)
+    gap = use.log() + log_source + log_emission + log_target + log_scale + transition.log_scale
+    info = torch.finfo(torch.float64)
+    small = torch.where(pushed < info.tiny / info.eps * len(pushed.mT), pushed * target, 0.0).detach().sum(-1)
+    whole = torch.where(moves, small <= info.eps * use.detach(), True).all(-1)
     weighted = (
         transition.push_joint_log_weighted(source)
         if of == "joint" and isinstance(transition, LowRank)
         else transition.push_log_weighted(source)
     )
     log_a = (weighted * target).sum(-1) / use + transition.log_scale
-    return torch.where(moves, log_a, 0.0).sum(-1)
+    return torch.where(moves, log_a, 0.0).sum(-1), torch.where(moves, gap, 0.0), whole
 
 
 def _in_view(side: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:  # "b t z" twice -> "b t z", "b t"
@@ -105,17 +148,3 @@ def _emission(log_obs: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:  # "
     known = top > float("-inf")
     top = torch.where(known, top, 0.0)
     return torch.exp(torch.where(known, log_obs - top, 0.0).clamp(max=280.0)), top[..., 0]
-
-
-def _expect_range(total: Tensor, mass: Tensor, log_scale: Tensor, inside: Tensor) -> None:
-    """Raise if the messages of a sequence, in float64, do not account for its log Z."""
-    gap = torch.where(inside, mass.log() + log_scale - total[:, None], 0.0).detach().abs()
-    _expect_all((gap <= GAP).all(-1))
-
-
-def _expect_all(sound: Tensor) -> None:  # "b"
-    if not sound.all():
-        raise UnsupportedError(
-            f"sequence {int((~sound).nonzero()[0])} has a posterior that float64 cannot hold in one message.\n"
-            "  Its log_z, posterior and best path are exact all the same; its entropy is not available."
-        )

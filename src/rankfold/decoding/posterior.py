@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rankfold.recursions.chain import log_z
 from rankfold.recursions.chain_solve import solve
+from rankfold.recursions.factors import counted
 from rankfold.recursions.potentials import Chain, ChainPotentials, checked
 
 
@@ -34,7 +35,8 @@ def state_posterior(p: ChainPotentials) -> Tensor:  # "b t z"
     c = checked(p)
     if not _followed(c):
         with torch.no_grad():
-            return _gradients(c, of_transition=False)[1]
+            solution = solve(c.detach(), "scaled", "float32")
+            return solution.gradients(torch.ones_like(solution.log_z), of_transition=False)[1].to(c.log_obs.dtype)
     log_obs = p.log_obs.view_as(p.log_obs) if p.log_obs.requires_grad else p.log_obs.detach().requires_grad_()
     total = log_z(p._replace(log_obs=log_obs)).sum()
     return torch.autograd.grad(total, log_obs, create_graph=True)[0]
@@ -48,30 +50,31 @@ def expected_counts(p: ChainPotentials) -> ExpectedCounts:
     Nothing of size z y appears unless the operator is dense. Differentiable where the potentials are.
     """
     c = checked(p)
-    factors = p.transition.factors()
-    if not _followed(c):
-        with torch.no_grad():
-            initial, states, _, *grads = _gradients(c, of_transition=True)
-    else:
-        # Views, because inputs may be made of one another: only the last step to each is asked for.
-        inputs = [p.log_initial, p.log_obs, *factors]
-        inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs]
-        q = p._replace(log_initial=inputs[0], log_obs=inputs[1], transition=p.transition.with_factors(*inputs[2:]))
-        initial, states, *grads = torch.autograd.grad(log_z(q).sum(), inputs, create_graph=True)
-    counts = tuple(
-        grad if is_log else torch.where(factor == 0, 0.0, factor * grad)
-        for factor, grad, is_log in zip(factors, grads, p.transition.log_factors, strict=True)
-    )
-    return ExpectedCounts(initial if initial.ndim == 1 else initial.sum(0), counts, states)
+    if _followed(c):
+        initial, states, *grads = _derivatives(p)
+        counts = counted(p.transition, grads, lambda weight: _derivatives(p, weight)[2:])
+        return ExpectedCounts(initial if initial.ndim == 1 else initial.sum(0), counts, states)
+    with torch.no_grad():
+        solution = solve(c.detach(), "scaled", "float32")
+        one = torch.ones_like(solution.log_z)
+        initial, states, _, *grads = solution.gradients(one, of_transition=True)
+        counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_transition=True)[3:])
+    return ExpectedCounts(initial.sum(0).to(c.log_obs.dtype), counts, states.to(c.log_obs.dtype))
+
+
+def _derivatives(p: ChainPotentials, weight: float | None = None) -> tuple[Tensor, ...]:
+    """d log Z / d (log_initial, log_obs, *factors) with a graph; of weight times log Z, if given, in float64."""
+    # Views, because inputs may be made of one another: only the last step to each is asked for.
+    inputs = [p.log_initial, p.log_obs, *p.transition.factors()]
+    inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs]
+    log_final = p.log_final
+    if weight is not None:
+        inputs, log_final = [x.double() for x in inputs], None if log_final is None else log_final.double()
+    initial, log_obs, *factors = inputs
+    q = ChainPotentials(initial, p.transition.with_factors(*factors), log_obs, log_final, p.lengths)
+    return torch.autograd.grad(log_z(q).sum() * (1.0 if weight is None else weight), inputs, create_graph=True)
 
 
 def _followed(c: Chain) -> bool:
     """Whether autograd follows the potentials."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in c.tensors())
-
-
-def _gradients(c: Chain, *, of_transition: bool) -> list[Tensor]:
-    """d log Z / d (log_initial, log_obs, log_final, *factors), without autograd."""
-    solution = solve(c.detach(), "scaled", "float32")
-    grads = solution.gradients(torch.ones_like(solution.log_z), of_transition=of_transition)
-    return [grad.to(c.log_obs.dtype) for grad in grads]

@@ -13,6 +13,7 @@ from torch import Tensor
 from rankfold.decoding.viterbi import step_cost
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.operators import MaxOperator
+from rankfold.recursions.factors import counted, doubled
 from rankfold.recursions.semi_markov_long import solve_long
 from rankfold.recursions.semi_markov_max import best_segments
 from rankfold.recursions.semi_markov_potentials import Segments, SemiMarkovPotentials, checked
@@ -85,11 +86,9 @@ def segment_counts(p: SemiMarkovPotentials) -> SegmentCounts:
     c = checked(p).detach()
     with torch.no_grad():
         solution = solve_long(c, "scaled")
-        initial, durations, states, _, *grads = solution.gradients(torch.ones_like(solution.log_z), of_transition=True)
-        counts = tuple(
-            grad if is_log else torch.where(factor == 0, 0.0, factor * grad)
-            for factor, grad, is_log in zip(c.transition.factors(), grads, c.transition.log_factors, strict=True)
-        )
+        one = torch.ones_like(solution.log_z)
+        initial, durations, states, _, *grads = solution.gradients(one, of_transition=True)
+        counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_transition=True)[4:])
     first = torch.zeros_like(c.log_duration[:, 0]) if c.carried else initial.sum(0)
     return SegmentCounts(first, counts, durations, states)
 
@@ -108,7 +107,7 @@ def viterbi_segments(p: SemiMarkovPotentials) -> BestSegments:
             "  Derive it from its rows: inherit from rankfold.operators.by_rows.ByRows."
         )
     with torch.no_grad():
-        best = BestSegments(*best_segments(c, c.transition))
+        best = BestSegments(*best_segments(c._replace(log_duration=c.log_duration.double()), doubled(c.transition)))
     num_sequences, num_frames, num_states = c.log_obs.shape
     name, once, each = step_cost(c.transition)
     steps = num_frames - 1 + c.carried

@@ -16,6 +16,7 @@ from rankfold.errors import UnsupportedError
 from rankfold.kernels.max_matmul import max_matmul
 from rankfold.operators import Banded, Dense, LowRank, MaxOperator, Operator, RowScaled
 from rankfold.recursions.chain_max import best_path
+from rankfold.recursions.factors import doubled
 from rankfold.recursions.potentials import Chain, ChainPotentials, checked
 
 
@@ -48,7 +49,8 @@ def viterbi(p: ChainPotentials) -> BestPath:
     Ties go to the smallest state. Detached. Not the most probable state at each position: see `state_posterior`.
     """
     c = checked(p).detach()
-    transition = c.transition
+    # Its logarithms, too: thousands of nats leave float32 no digits to compare.
+    transition = doubled(c.transition)
     if not isinstance(transition, MaxOperator):
         raise UnsupportedError(
             f"viterbi asks {type(transition).__name__} for its best predecessors, but it has no push_max.\n"
@@ -83,7 +85,7 @@ def joint_map(p: ChainPotentials) -> JointPath:
             f"joint_map asks for the ranks of a {type(c.transition).__name__}, but only LowRank has ranks.\n"
             "  Use viterbi(p)."
         )
-    log_left, log_right = c.transition.log_pair()
+    log_left, log_right = doubled(c.transition).log_pair()
 
     def push(score: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         by_rank, source = max_matmul(score, log_left)

@@ -19,6 +19,7 @@ from rankfold.estimators.moves import Moves
 from rankfold.estimators.observations import Family, Observed
 from rankfold.estimators.packed import Group, ruled_out
 from rankfold.recursions import chain_solve, semi_markov_potentials, semi_markov_solve
+from rankfold.recursions.factors import counted
 from rankfold.recursions.potentials import ChainPotentials, checked
 from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
 
@@ -130,8 +131,9 @@ def _of_group(group: Group, tables: Tables, family: Family) -> Counts:
         log_z, one = solution.log_z, torch.ones_like(solution.log_z)
         initial, durations, states, _, *grads = solution.gradients(one, of_transition=True)
     expect_possible(log_z, group, tables.durations)
-    factors = p.transition.factors()
-    by_factor = tuple((factor * grad).double() for factor, grad in zip(factors, grads, strict=True))
+    size = len(grads)
+    found = counted(p.transition, grads, lambda by: solution.gradients(one * by, of_transition=True)[-size:])
+    by_factor = tuple(x.double() for x in found)
     observed = family.count(group.data.flatten(0, 1), states.transpose(0, 1).flatten(0, 1))
     durations = None if durations is None else durations.double()
     first = initial.double().sum(0)

@@ -7,7 +7,7 @@ blocks are one batched product. Read next: `operators/sum.py`, which adds a band
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -59,6 +59,9 @@ class Banded:
         self._value, self.offset = value, offset
         self._weight = Factor(_inside(value, offset, float("-inf") if is_log else 0.0), is_log=is_log)
         self._made: dict[tuple[str, bool, bool], Tensor] = {}  # blocks, once asked for, in each mode of autograd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (type(self), self._value, self.offset, self._weight.is_log)
 
     @property
     def _by_source(self) -> Tensor:  # "block row window"
@@ -168,6 +171,10 @@ class Banded:
         column = torch.where((column >= 0) & (column < size), column, size)
         out = band.new_full((len(index), size + 1), empty)
         return out.scatter_(1, column, band[index])[:, :size]
+
+
+def _made(kind: type[Banded], value: Tensor, offset: int, is_log: bool) -> Banded:
+    return kind._of(value, offset, is_log=is_log)
 
 
 def _expect_inside(weight: Tensor, offset: int) -> None:

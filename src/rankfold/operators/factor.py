@@ -6,6 +6,8 @@ Logarithms may span more than the dtype can hold once exponentiated: their large
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,10 @@ class Factor:
             self.log_scale = top.double()
             self.linear = torch.exp(value - top)
         self._logs: dict[tuple[bool, bool], Tensor] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are made of the tensor alone: what was computed from it has a history of its own."""
+        return _made, (self.value, self.is_log)
 
     @property
     def log(self) -> Tensor:
@@ -54,3 +60,7 @@ class Factor:
         total = self.linear.detach().sum(axes, dtype=torch.float64)
         most = total.amax(-1)
         return torch.where(most > 1.0, most, 1.0)
+
+
+def _made(value: Tensor, is_log: bool) -> Factor:
+    return Factor(value, is_log=is_log)

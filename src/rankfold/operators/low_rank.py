@@ -5,7 +5,7 @@ Read next: `operators/by_rows.py` for what a sum over ranks cannot give cheaply,
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -65,6 +65,9 @@ class LowRank(ByRows):
         self = cls.__new__(cls)
         self._left, self._right = left, right
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self)._of, (self._left, self._right)
 
     @property
     def shape(self) -> tuple[int, int]:

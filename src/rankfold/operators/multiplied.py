@@ -5,7 +5,7 @@ Read next: `operators/low_rank.py`, the same product left as it is.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from rankfold.numerics.precision import STRETCH, current_precision, product, summed_outer
 from rankfold.operators.dense import Dense
 from rankfold.operators.factor import Factor
+from rankfold.operators.low_rank import LowRank
 from rankfold.operators.protocol import Inner
 
 
@@ -55,6 +56,26 @@ class Multiplied(Dense):
     def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...]:
         table = product(source.mT, target)
         return summed_outer(table.mT, self._right, self._left), summed_outer(table, self._left, self._right)
+
+    # Logarithms of any range are those of the factors: a written entry may be too small or too large for the dtype.
+
+    def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return self._pair().push_log(log_x)
+
+    def pull_log(self, log_x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return self._pair().pull_log(log_x)
+
+    def push_max(self, log_x: Tensor) -> tuple[Tensor, Tensor]:  # "b z" -> best "b y", argmax "b y"
+        return self._pair().push_max(log_x)
+
+    def log_rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        return self._pair().log_rows(index)
+
+    def _pair(self) -> LowRank:
+        return LowRank.unchecked(self._left, self._right)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.factors()
 
     def push_loss(self) -> float:
         return (2.0 + self._left.shape[1]) * self.shape[0]  # of every term of an entry, too

@@ -7,7 +7,7 @@ the sum of all others. Read next: `operators/low_rank.py`.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -45,6 +45,9 @@ class WithoutDiagonal(ByRows):
             raise ShapeError(f"only a square matrix has a diagonal, but this one maps {operator.shape}.")
         self.operator = operator
         self._kept: dict[tuple[bool, bool], _Tables] = {}  # once asked for, in each mode of autograd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.operator,)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.numerics.log_space import log_sum
-from rankfold.recursions.factors import factor_gradients
+from rankfold.recursions.factors import factor_gradients, largest_side
 from rankfold.recursions.potentials import Chain
 
 
@@ -60,7 +60,8 @@ def gradients(c: Chain, filtered: Tensor, log_z: Tensor, weight: Tensor, *, of_t
     if any(zeros):
         # In logs no range is too wide, but a linear weight of exactly zero has no logarithm to differentiate:
         # there the gradient comes from the linear product, where it is an ordinary number.
-        sides = balanced(filtered[:-1], (observations(c) + after)[1:], log_total - op.log_scale, posterior[:-1])
+        ahead, log_rest = (observations(c) + after)[1:], log_total - op.log_scale
+        sides = balanced(filtered[:-1], ahead, log_rest, posterior[:-1], largest_side(op))
         linear = factor_gradients(c, sides[0], sides[1] * here[1:].unsqueeze(-1), log=False)
         grads = tuple(
             torch.where(factor == 0, line, log) if zero else log
@@ -69,13 +70,14 @@ def gradients(c: Chain, filtered: Tensor, log_z: Tensor, weight: Tensor, *, of_t
     return (*ends, *grads)
 
 
-def balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
+def balanced(
+    log_source: Tensor, log_target: Tensor, log_z: Tensor, posterior: Tensor, top: float
+) -> tuple[Tensor, Tensor]:
     """Linear sides of every transition: source[z] B[z, y] target[y] is its expected use.
 
-    The split of log Z between them centres the sources that have posterior mass. Entries more than 283
-    nats above the centre are cut there, so that the products of both sides with A stay finite.
+    The split of log Z between them centres the sources that have posterior mass. Entries above `top` times the
+    centre are cut there, so that the products of both sides with A stay finite.
     """
-    top = torch.finfo(log_source.dtype).max ** 0.4
     used = posterior > 0
     high = torch.where(used, log_source, float("-inf")).amax(-1, keepdim=True)
     low = torch.where(used, log_source, float("inf")).amin(-1, keepdim=True)

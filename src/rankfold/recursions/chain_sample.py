@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankfold.recursions.chain_log import observations
 from rankfold.recursions.chain_solve import solve
+from rankfold.recursions.factors import doubled
 from rankfold.recursions.potentials import Chain
 
 
@@ -21,10 +22,11 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     solution = solve(c, "scaled", "float32")
     log_ahead = observations(c).double() + solution.log_future()  # "t b z"
     num_positions, num_sequences, num_states = log_ahead.shape
+    transition = doubled(c.transition)
     state = pick((c.log_initial + log_ahead[0]).expand(num_samples, -1, -1), generator)
     path = [state]
     for t in range(1, num_positions):
-        log_row = c.transition.log_rows(state.reshape(-1)).reshape(num_samples, num_sequences, num_states)
+        log_row = transition.log_rows(state.reshape(-1)).reshape(num_samples, num_sequences, num_states)
         state = torch.where(t < c.lengths, pick(log_row + log_ahead[t], generator), state)
         path.append(state)
     known = c.inside() & (solution.log_z > float("-inf"))[:, None]

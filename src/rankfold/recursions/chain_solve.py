@@ -117,8 +117,10 @@ class ScaledSolution:
         with self._products():
             back = chain_scaled.backward(c, self.run, weight, self.precision)
             grads = [back.posterior[0].clone(), back.posterior.transpose(0, 1), c.last(back.posterior)]
-            if of_transition:
+            if of_transition and self._is_used():
                 grads += factor_gradients(c, back.source, back.target, log=False, inner=back.inner)
+            elif of_transition:
+                grads += [torch.zeros_like(factor) for factor in c.transition.factors()]
         if not self.settled and may_look(back.trusted):
             known = torch.zeros_like(back.trusted)
             for index, _ in self.wider:
@@ -129,9 +131,13 @@ class ScaledSolution:
             parts = wider.gradients(weight[index], of_transition=of_transition)
             for grad, part in zip(grads[:3], parts[:3], strict=True):
                 grad[index] = part.to(grad.dtype)
-            for grad, part in zip(grads[3:], parts[3:], strict=of_transition):
-                grad += part.to(grad.dtype)
+            # As wide as the widest: where a weight is nearly 0 its gradient may be larger than the narrow dtype holds.
+            grads[3:] = [grad + part for grad, part in zip(grads[3:], parts[3:], strict=of_transition)]
         return grads
+
+    def _is_used(self) -> bool:
+        """Whether a sequence is on this rung: if none is, its products may hold anything."""
+        return sum(len(index) for index, _ in self.wider) < len(self.log_z)
 
     def retrace(self, c: Chain, what: Trace) -> tuple[Tensor, ...]:
         """The same computation, each sequence on its own rung, as ordinary autograd operations."""

@@ -129,8 +129,7 @@ class InStretches:
                 grads[2][index, start : start + obs.shape[1]] = obs.to(c.log_obs.dtype)
                 if not goes_on:
                     grads[3][index] = final.to(c.log_obs.dtype)
-                for grad, part in zip(grads[4:], rest, strict=True):
-                    grad += part
+                grads[4:] = [grad + part for grad, part in zip(grads[4:], rest, strict=True)]
                 if border is None or before is None:
                     grads[0][index] = initial.to(c.log_obs.dtype)
                 else:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.recursions.chain_sample import pick
+from rankfold.recursions.factors import doubled
 from rankfold.recursions.semi_markov_potentials import Segments
 from rankfold.recursions.semi_markov_solve import solve
 
@@ -18,14 +19,12 @@ def draw(c: Segments, num_samples: int, generator: torch.Generator | None) -> tu
 
     z_1 ~ initial begun_1        d ~ duration[z, d] obs_t..t+d-1[z] after_t+d-1[z]        z' ~ A[z, :] begun
     """
-    solution = solve(c, "scaled")
+    solution, transition = solve(c, "scaled"), doubled(c.transition)
     found = solution.posteriors()
     num_frames, num_sequences, num_states = found.begun.shape
     shape = (num_samples, num_sequences)
     # Entry t of `after` is what follows a segment that ends before frame t: 0 is the border.
-    border = (
-        c.double().transition.pull_log(found.begun[:1]) if c.carried else torch.full_like(found.after[:1], -torch.inf)
-    )
+    border = transition.pull_log(found.begun[:1]) if c.carried else torch.full_like(found.after[:1], -torch.inf)
     after = torch.cat([border, found.after])
     ages = torch.zeros(shape, dtype=torch.int64, device=c.lengths.device)
     if found.carried is not None:
@@ -49,7 +48,7 @@ def draw(c: Segments, num_samples: int, generator: torch.Generator | None) -> tu
         states = torch.where(here, state.unsqueeze(-1), states)
         begins |= (frames == at.unsqueeze(-1)) & (going & (ages == 0) & (lasted > 0)).unsqueeze(-1)
         at, ages = at + lasted, torch.zeros_like(ages)
-        log_row = c.transition.log_rows(state.reshape(-1)).reshape(*shape, num_states)
+        log_row = transition.log_rows(state.reshape(-1)).reshape(*shape, num_states)
         begun = found.begun[at.clamp(max=num_frames - 1), torch.arange(num_sequences, device=at.device)]
         state = torch.where(going & (at < c.lengths), pick(log_row + begun, generator), state)
 

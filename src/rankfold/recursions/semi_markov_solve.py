@@ -83,8 +83,9 @@ class Solution:
                 self.log_onward[:, index] = wider.log_onward
             for grad, part in ((grads[0], initial), (grads[2], obs), (grads[3], final)):
                 grad[index] = part.to(grad.dtype)
-            for grad, part in zip((grads[1], *grads[4:]), (durations, *factors), strict=True):
-                grad += part.to(grad.dtype)
+            grads[1] += durations.to(grads[1].dtype)
+            # As wide as the widest: where a weight is nearly 0 its gradient may be larger than the narrow dtype holds.
+            grads[4:] = [grad + part for grad, part in zip(grads[4:], factors, strict=of_transition)]
         return grads
 
     def posteriors(self) -> Posteriors:

@@ -27,7 +27,8 @@ def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
     doubtful = (~sound).nonzero()[:, 0]
     if len(doubtful):
         sound[doubtful] = _noise_is_small(c.take(doubtful), _take(f, doubtful))
-    return sound
+    # A weight too large for the dtype makes messages NaN, beyond a length too: none of them may enter a sum.
+    return sound & torch.isfinite(f.norm).all(0)
 
 
 def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
