@@ -6,17 +6,21 @@ Read next: `reader_grammars.py`.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from tests.hunt import mutate, mutate_arrays
-from tests.hunt.case_files import Files, packed, shorter, unpacked
+from tests.hunt.case_files import Files, is_plain, packed, shorter, unpacked
 from tests.hunt.kind import Case
 from tests.hunt.model_seeds import RECIPE, files_in, signed
-from tests.hunt.reader_text import SENTENCES
+from tests.hunt.reader_text import SENTENCES, sentences
 from tests.hunt.readers import Command, Outcome, json_bytes
 
 TEXT = {"text/train.txt": SENTENCES[0] * 3, "text/valid.txt": SENTENCES[0], "text/test.txt": SENTENCES[0]}
@@ -115,40 +119,61 @@ class Lines(Command):
     """Lines for a command, from standard input or from a file: one line of output for each, or a refusal."""
 
     name = "score lines"
-    expression = "main([case['command'], str(folder / 'run'), *case['rest'], '--json'])"
+    expression = "ask(folder, case)"
+    imports = """\
+from rankfold.cli import main
+
+
+def ask(folder, case):
+    text = "-" if "input" in case else str(folder / "lines.txt")
+    return main([case["command"], str(folder / "run"), text, "--json"])
+"""
     commands: tuple[str, ...] = ("score", "tag")
     families: tuple[str, ...] = ("lhmm",)
+    named = False
 
     def seeds(self) -> list[Files]:
-        return [{name: data for name, data in run_files(family).items() if "best/" in name} for family in self.families]
+        runs = [{name: x for name, x in run_files(family).items() if "best/" in name} for family in self.families]
+        return [{"lines.txt": text, **files} for text in SENTENCES for files in runs]
 
-    def draw(self, rng: Any) -> Case:
-        own = Random(int(rng.integers(2**63)))
-        text = own.choice(SENTENCES)
-        if own.random() < 0.9:
-            text = mutate.bytes_of(own, text, SENTENCES)
-        files = {name: packed(data) for name, data in own.choice(self.valid()).items()}
-        case: Case = {"files": files, "victim": "", "command": own.choice(self.commands), "rest": []}
-        return {**case, "input": packed(text)}
+    def options(self, rng: Random) -> dict[str, Any]:
+        return {"command": rng.choice(self.commands)}
 
-    def smaller(self, case: Case) -> Any:
+    def draw(self, rng: np.random.Generator) -> Case:
+        case = super().draw(rng)
+        if is_plain(case["files"].get("lines.txt")) and rng.random() < 0.5:
+            case["input"] = case["files"].pop("lines.txt")
+        return case
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        if "input" not in case:
+            yield from super().smaller(case)
+            return
         for text in shorter(unpacked(case["input"])):
             yield {**case, "input": packed(text)}
 
-    named = False
-
     def wrong(self, outcome: Outcome, files: Files, case: Case, scratch: Path) -> str | None:
-        text = unpacked(case["input"])
+        text = unpacked(case["input"]) if "input" in case else files.get("lines.txt")
+        valid = text is not None and sentences(text) is not None
         if outcome.error is not None:
-            return None if "standard input" in str(outcome.error) else f"no line named: {outcome.error}"
-        lines = text.split(b"\n")
+            if valid and not (case["command"] == "parse" and re.search(rb"[()]", text or b"")):
+                return f"valid lines refused: {outcome.error}"
+            named = ("standard input" if "input" in case else "lines.txt") in str(outcome.error)
+            return None if named else f"no line named: {outcome.error}"
+        if not valid or text is None:
+            return "lines that break a rule were read"
+        lines = text.decode().split("\n")
         if not lines[-1]:
             lines.pop()
-        found = outcome.printed.split("\n")[:-1]
+        found = [json.loads(line) for line in outcome.printed.split("\n")[:-1]]
         if len(found) != len(lines):
             return f"another number of lines: {len(found)}, not {len(lines)}"
-        for record, line in zip(map(json.loads, found), lines, strict=True):
-            value = record.get("log_prob", 0.0)
+        for record, line in zip(found, lines, strict=True):
+            if case["command"] == "parse":
+                continue
+            value, words = record.get("log_prob"), record["words"] if "words" in record else record["line"].split()
+            if words != line.split():
+                return f"another line: {record} of {line!r}"
             if value is not None and not value <= 0:
                 return f"log-probability: {record} of {line!r}"
         return None
