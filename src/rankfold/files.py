@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from rankfold.errors import DataError
 
@@ -46,6 +48,17 @@ def read_bytes(path: str | Path, what: str = "a file") -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {_reason(error)}. {what.capitalize()} was expected.") from None
+
+
+def read_json(path: str | Path, what: str = "a JSON file") -> Any:
+    """What a JSON file holds; `DataError` if it is no regular file, or not JSON in UTF-8."""
+    content = read_bytes(path, what)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:  # RecursionError: nested without end
+        raise DataError(
+            f"{path}: not a whole JSON file: {error!s:.100}.\n  Copy it again from where it was saved."
+        ) from None
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -289,7 +289,7 @@ def test_a_lost_space_is_told(run: Path, data: Path, tmp_path: Path, capsys: Cap
 
     copy: Any = shutil.copytree(run / "best", tmp_path / "copy")
     (Path(copy) / "frames.json").write_text('{"num_features": 3, "mean": [1, 2]}')
-    assert "frames.json: cannot be read" in refused(capsys, "segment", copy, data, "--split", "test")
+    assert "frames.json: [2] numbers for 3 features" in refused(capsys, "segment", copy, data, "--split", "test")
 
 
 def test_help_has_examples(capsys: Captured) -> None:

@@ -1,6 +1,7 @@
 """Clusters drawn at random, read from files and written to them."""
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,11 @@ def test_what_no_file_can_hold_is_not_written(
     with pytest.raises(error, match=match):
         write_clusters(tmp_path / "clusters.tsv", Clusters(torch.tensor(assignment), 3), words)
     assert not (tmp_path / "clusters.tsv").exists()
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (tmp_path / "missing", tmp_path, tmp_path / "pipe", tmp_path / "loop"):
+        with pytest.raises(rankfold.DataError, match=rf"{path}: .*(a|A) file of word clusters was expected"):
+            read_clusters(path, ["a"])

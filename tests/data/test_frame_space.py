@@ -85,10 +85,17 @@ def test_what_is_saved_is_read(tmp_path: Path) -> None:
     assert FrameSpace.of(frames_of(arrays(4), labels=labels)).label_names == ("0", "1")
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"features": 3}', '{"num_features": 3, "mean": [1, 2, 3]}', "{}"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", '{"features": 3}', '{"num_features": 3, "mean": [1, 2, 3]}', "{}", "[" * 100_000, "\xff"),
+        *('{"num_features": "3"}', '{"num_features": 3, "smooth": 2}', '{"num_features": 3, "fps": -1}'),
+        *('{"num_features": 1, "mean": ["a"], "scale": [1]}', '{"num_features": 1, "mean": [0], "scale": [0]}'),
+    ],
+)
 def test_a_file_that_is_none(content: str, tmp_path: Path) -> None:
-    (tmp_path / "frames.json").write_text(content)
-    with pytest.raises(DataError, match=r"frames.json: cannot be read"):
+    (tmp_path / "frames.json").write_text(content, encoding="latin-1")
+    with pytest.raises(DataError, match=r"frames.json: "):
         FrameSpace.load(tmp_path / "frames.json")
 
 

@@ -209,7 +209,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 
 def test_no_model_at_all(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"config\.json: no such file; a model is a folder"):
+    with pytest.raises(DataError, match=r"config\.json: no such file; the config\.json of a model"):
         load_model(tmp_path / "nothing")
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="is a file, but a model is a folder"):

@@ -98,12 +98,29 @@ def test_pieces_are_rows() -> None:
     assert {name.partition("#")[0] for name in pieces} == set(tensors)
     assert max(x.numel() * x.element_size() for x in pieces.values()) <= limit < 5000 - 100
     shuffled = dict(sorted(pieces.items(), reverse=True))
-    joined = join_pieces(shuffled)
+    joined = join_pieces(shuffled, "shards")
     expect_equal({name: joined[name] for name in tensors}, tensors)
     with pytest.raises(DomainError, match=r"files of 1,000 bytes are too small(.|\n)*Allow at least") as caught:
         to_pieces(tensors, 1000, {"x": "y" * 100})
     least = int(str(caught.value).rpartition("least ")[2].partition(" ")[0].replace(",", ""))
     assert to_pieces(tensors, least, {"x": "y" * 100})
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        {"a#1": torch.ones(2)},
+        {"a#0": torch.ones(2), "a#2": torch.ones(2)},
+        {"a#b": torch.ones(2)},
+        {"a": torch.ones(2), "a#1": torch.ones(2).long()},
+        {"a#0": torch.ones(2, 3), "a#1": torch.ones(2)},
+        {"a#0": torch.tensor(1.0), "a#1": torch.tensor(1.0)},
+        {"a#0": torch.ones(2), "a#01": torch.ones(2)},
+    ],
+)
+def test_pieces_that_are_not_of_one_tensor(pieces: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(DataError, match=r"model/here: (.*)'a'"):
+        join_pieces(pieces, "model/here")
 
 
 def change(model: torch.nn.Module) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DataError, DomainError, ShapeError
+from rankfold.files import read_bytes
 
 _NUMBER = re.compile("[0-9]{1,18}")
 _BITS = re.compile("[01]*")
@@ -160,7 +161,7 @@ def _labels(path: Path, numbers: Mapping[str, int]) -> tuple[dict[str, str], int
 
 def _lines(path: Path) -> list[str]:
     """The lines of a text file, at least one; only a line feed ends a line, for words may hold other separators."""
-    data = path.read_bytes()
+    data = read_bytes(path, "a file of word clusters")
     if path.name.endswith(".gz"):
         try:
             data = gzip.decompress(data)

@@ -17,7 +17,8 @@ from rankfold.data.frame_scale import Scale
 from rankfold.data.frame_scale import standardise as statistics
 from rankfold.data.frames import Features, Frames, constant_features
 from rankfold.errors import DataError, DomainError
-from rankfold.files import write_text
+from rankfold.files import read_json, write_text
+from rankfold.settings import build
 
 FILE = "frames.json"
 Standardise = Literal["train", "recording", "none"]
@@ -108,18 +109,17 @@ class FrameSpace:
     @classmethod
     def load(cls, path: Path) -> FrameSpace:
         """Read what `save` wrote; `DataError` for anything else."""
+        remedy = "Copy it together with config.json and the weights."
+        content = read_json(path, "what the features of a model mean")
         try:
-            content = json.loads(path.read_bytes())
-            made: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in content.items()}
-            space = cls(**made)
-            sizes = [len(x) for x in (space.mean, space.scale, space.feature_names) if x is not None]
-            if any(size != space.num_features for size in sizes) or (space.mean is None) != (space.scale is None):
-                raise ValueError(f"{sizes} numbers for {space.num_features} features")
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"{path}: cannot be read ({error!s:.100}); it says which features a model was trained on.\n"
-                "  Copy it together with config.json and the weights."
-            ) from None
+            space = build(cls, content, source=path)
+        except DataError as error:
+            raise DataError(f"{error}\n  {remedy}") from None
+        sizes = [len(x) for x in (space.mean, space.scale, space.feature_names) if x is not None]
+        if any(size != space.num_features for size in sizes) or (space.mean is None) != (space.scale is None):
+            raise DataError(f"{path}: {sizes} numbers for {space.num_features} features.\n  {remedy}")
+        if space.smooth < 1 or space.smooth % 2 == 0 or not all(x > 0 for x in (*(space.scale or ()), space.fps or 1)):
+            raise DataError(f"{path}: smooth is odd, scales and fps are above 0; others came.\n  {remedy}")
         return space
 
     def _scale(self) -> Scale:

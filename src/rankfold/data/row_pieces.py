@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError
+from rankfold.errors import DataError, DomainError
 
 MARK = "#"  # name#0, name#1, ...: never part of a parameter's name
 # Bytes of a file beside its numbers and texts: its length and checksum; for each tensor, its type, shape and place.
@@ -44,16 +45,23 @@ def to_pieces(
     return pieces, limit
 
 
-def join_pieces(pieces: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that `to_pieces` cut."""
-    rows: dict[str, dict[int, Tensor]] = {}
+def join_pieces(pieces: Mapping[str, Tensor], where: str | Path) -> dict[str, Tensor]:
+    """The tensors that `to_pieces` cut; `DataError`, with the place they are from, if these are not all of one."""
+    rows: dict[str, dict[str, Tensor]] = {}
     for name, x in pieces.items():
-        own, _, number = name.partition(MARK)
-        rows.setdefault(own, {})[int(number or 0)] = x
-    return {
-        name: parts[0] if len(parts) == 1 else torch.cat([parts[i] for i in sorted(parts)])
-        for name, parts in rows.items()
-    }
+        own, mark, number = name.partition(MARK)
+        rows.setdefault(own, {})[number if mark else "0"] = x
+    return {name: _joined(name, parts, where) for name, parts in rows.items()}
+
+
+def _joined(name: str, parts: Mapping[str, Tensor], where: str | Path) -> Tensor:
+    """One tensor of its pieces, by their numbers."""
+    if parts.keys() != {str(i) for i in range(len(parts))}:
+        raise DataError(f"{where}: the tensor {name!r} has the pieces {', '.join(sorted(parts))}: not 0, 1, ...")
+    ordered = [parts[str(i)] for i in range(len(parts))]
+    if len({(x.dtype, x.shape[1:], x.ndim) for x in ordered}) > 1 or (len(ordered) > 1 and not ordered[0].ndim):
+        raise DataError(f"{where}: the pieces of the tensor {name!r} are of different types or widths.")
+    return ordered[0] if len(ordered) == 1 else torch.cat(ordered)
 
 
 def _row_bytes(x: Tensor) -> int:

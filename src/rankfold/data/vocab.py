@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from rankfold.data.spelling import Spelling
 from rankfold.errors import DataError, DomainError, expect_absent
-from rankfold.files import write_text
+from rankfold.files import read_json, write_text
 
 UNK, EOS = "<unk>", "<eos>"
 FORMAT, VERSION = "rankfold-vocabulary", 1
@@ -176,14 +176,7 @@ class Vocabulary:
     def load(cls, path: str | Path) -> Vocabulary:
         """The vocabulary that `save` wrote; `DataError` for any other file."""
         path = Path(path)
-        try:
-            content = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            raise DataError(f"{path}: no such file; a vocabulary is the vocab.json beside a model.") from None
-        except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, nested without end
-            raise DataError(
-                f"{path}: not a whole JSON file: {error}.\n  Copy it again from where it was saved."
-            ) from None
+        content = read_json(path, "a vocabulary, the vocab.json beside a model,")
         try:
             return cls(*_parse(content))
         except DataError as error:

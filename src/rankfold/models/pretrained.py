@@ -21,7 +21,7 @@ from rankfold.data.vocab import FORMAT as VOCABULARY
 from rankfold.data.vocab import Vocabulary, expect_format
 from rankfold.data.weights import CHECKSUM, load_sharded, save_sharded
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
-from rankfold.files import write_text
+from rankfold.files import read_json, write_text
 from rankfold.models.catalog import AnyModel, build_frame_model, build_model
 from rankfold.models.config import ModelConfig
 from rankfold.models.frame_config import FrameConfig
@@ -103,7 +103,7 @@ def load_any(folder: str | Path, *, device: str = "cpu") -> AnyModel | FrameMode
     source = f"{folder / 'config.json'}, model"
     chosen: type[AnyConfig | FrameConfig] = choose(CONFIGS, content["model"], source=source)
     config = build(chosen, content["model"], source=source)
-    tensors = join_pieces(load_sharded(folder)[0])
+    tensors = join_pieces(load_sharded(folder)[0], folder)
     if isinstance(config, FrameConfig):
         return _frames(config, content, tensors, folder).to(device)
     clusters = None
@@ -166,14 +166,9 @@ def _fill(model: AnyModel | FrameModel, tensors: dict[str, Tensor], folder: Path
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; a model is a folder with config.json and model.safetensors.") from None
-    except NotADirectoryError:
-        raise DataError(f"{path.parent} is a file, but a model is a folder.") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not a whole JSON file: {error}.\n  Copy it again from where it was saved.") from None
+    if path.parent.is_file():
+        raise DataError(f"{path.parent} is a file, but a model is a folder.")
+    content = read_json(path, "the config.json of a model, beside model.safetensors,")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f'{path}: not a model: an object with "format": "{FORMAT}" was expected.')
     if content.get("version") != VERSION:

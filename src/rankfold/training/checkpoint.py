@@ -190,7 +190,7 @@ def put_aside(path: Path) -> list[Path]:
 def _load(path: Path) -> Loaded:
     if _index(path).exists():
         pieces, metadata = load_sharded(path.parent, _stem(path))
-        tensors = join_pieces(pieces)
+        tensors = join_pieces(pieces, _index(path))
     else:
         tensors, metadata = load_tensors(path)
     try:

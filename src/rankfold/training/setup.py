@@ -5,7 +5,6 @@ Read next: `training/loop.py`.
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import torch
 
 from rankfold.data.clusters import Clusters
 from rankfold.errors import DataError, UnsupportedError
+from rankfold.files import read_json
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import ModelConfig
 from rankfold.models.pretrained import CLUSTER
@@ -49,12 +49,12 @@ def opened(config: Config, out: str | Path, *, resume: bool) -> RunDir:
 
 def text_of(path: Path) -> str:
     """The fingerprint of the text a run was started with."""
-    try:
-        return str(json.loads((path / "data.json").read_bytes())["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path / 'data.json'}: cannot be read ({error!r}); it says which text the run is of."
-        ) from None
+    file = path / "data.json"
+    content = read_json(file, "the data.json of a run, which says what text it is of,")
+    if not isinstance(content, dict) or not isinstance(content.get("fingerprint"), str):
+        raise DataError(f'{file}: holds no "fingerprint"; it says which text the run is of.')
+    fingerprint: str = content["fingerprint"]
+    return fingerprint
 
 
 def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | None) -> Clusters | None:
