@@ -139,7 +139,11 @@ def test_criteria_count_what_is_free() -> None:
     for model, free in (
         (HMM(3), 2 + 6 + 12),
         (HMM(3, tied_variance=True), 2 + 6 + 8),
-        (HMM(3, rank=2), 2 + (3 + 4) + 12),
+        (HMM(3, rank=2), 2 + 5 + 12),
+        (HMM(3, rank=7), 2 + 6 + 12),
+        (HMM(3, forbidden=np.eye(3, dtype=bool)), 2 + 3 + 12),
+        (HSMM(3, max_duration=1, durations="negative_binomial", self_transitions=True), 2 + 6 + 12),
+        (HSMM(3, rank=2, max_duration=9), 2 + 3 + 12 + 3),
         (HSMM(3, max_duration=9), 2 + 3 + 12 + 3),
         (HSMM(3, max_duration=9, durations="categorical", self_transitions=True), 2 + 6 + 12 + 24),
         (HSMM(3, max_duration=9, durations="negative_binomial"), 2 + 3 + 12 + 6),

@@ -41,7 +41,6 @@ CASES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (HMM(2, observations="categorical"), [[0.5, 1.0]], {}, "sequence 0, position 0: the symbol is 0.5"),
     (HMM(2, observations="categorical"), [[0.0, 1.0], [1.0, np.inf]], {}, "sequence 1, position 1: the symbol is inf"),
     (HMM(2, observations="categorical"), [[0.0, 1e19]], {}, "sequence 0, position 1: the symbol is 1e"),
-    (HMM(2, observations="categorical"), [[0.0, np.nan]], {}, "sequence 0, position 1: the symbol is nan"),
     (HMM(2, observations="categorical"), [[0, -2]], {}, "sequence 0, position 1: the symbol is -2"),
     (HMM(2, observations="categorical"), [[0, 1], [-1, -1]], {}, "sequence 1: all 2 symbols are missing"),
     (HMM(2, observations="categorical", n_symbols=2), [[0, 2]], {}, "position 1: the symbol 2 is none of the 2"),

@@ -19,9 +19,11 @@ from rankfold.estimators.asking import best_segments, best_states, is_impossible
 from rankfold.estimators.expectation import no_weight
 from rankfold.estimators.face import Face
 from rankfold.estimators.fitting import Fit, Running, generator_of, prepared, torch_generator
-from rankfold.estimators.inputs import Given, given_features, given_symbols, symbol_ids
+from rankfold.estimators.inputs import Given, expect_names, given_features, lengths_of, names_of, plain
 from rankfold.estimators.online import Stream, all_filtered, stepped
 from rankfold.estimators.packed import batches
+from rankfold.estimators.symbols import given_symbols, symbol_ids
+from rankfold.estimators.wanted import expect_number, made_with
 from rankfold.estimators.wrapped import num_free
 from rankfold.models.frame_model import FrameModel, FramePotentials
 
@@ -44,68 +46,77 @@ class Estimator(Face):
     n_iter_: int
     n_features_in_: int
     symbols_: NDArray[Any]
+    feature_names_in_: NDArray[Any]
     _running: Running | None
+    _forbidden: Tensor | None
 
     def fit(
         self,
         X: Any,  # noqa: N803
-        y: None = None,
+        y: Any = None,
         *,
         lengths: Any = None,
         labels: Any = None,
         algorithm: Literal["em", "sgd"] = "em",
     ) -> Self:
-        """Fit to sequences; "em": exact, never decreasing steps; "sgd": Adam on the same likelihood.
+        """Fit to sequences; "em": exact, never decreasing steps; "sgd": Adam on the same objective.
 
-        `y` is not used; it is there for pipelines. Of `n_init` starts the one with the largest likelihood stays.
+        Of `n_init` starts the one with the largest objective stays. `y` takes the lengths, too, if it is they that come
+        there, as with hmmlearn; a target, with an entry for each row, is not used: it is there for pipelines.
         """
-        self._expect_no_target(y)
-        found = prepared(self, X, lengths, labels)
+        found = prepared(self, X, lengths_of(X, y, lengths), labels)
         outcome = found.run(algorithm)
         self._take(found, outcome.model, outcome.history, outcome.converged)
+        self._running = outcome.running(sum(map(len, found.sequences)))
         return self
 
     def partial_fit(
         self,
         X: Any,  # noqa: N803
-        y: None = None,
+        y: Any = None,
         *,
         lengths: Any = None,
         labels: Any = None,
     ) -> Self:
         """One step of EM on running expected counts: some new sequences at a time (Cappe, Moulines 2009).
 
-        The k-th call's counts weigh (k + 1)^-0.6 against those of all before. The first call also makes the start.
+        The k-th call's counts weigh k^-0.6 against those of all before. The first call also makes the start; after a
+        fit it goes on from there, the fit's steps counted as calls.
         """
-        self._expect_no_target(y)
         running = getattr(self, "_running", None)
-        found = prepared(self, X, lengths, labels, again=running is not None)
+        found = prepared(self, X, lengths_of(X, y, lengths), labels, again=running is not None)
         model, running, value = found.advance(running)
         self._take(found, model, [*(self.history_ if running.calls > 1 else []), value], False)
         self._running = running
         return self
 
     def _take(self, found: Fit, model: FrameModel, history: list[float], converged: bool) -> None:
+        for name in [name for name in vars(self) if name.endswith("_")]:  # of another fit
+            delattr(self, name)
         self.model_, self.history_, self.converged_, self.n_iter_ = model, history, converged, len(history)
-        self._family, self._running = found.family, None
+        self._family, self._running, self._forbidden = found.family, None, found.shape.forbidden
+        self._made_with = made_with(found.params)
         self.n_features_in_ = 1 if found.symbols is not None else found.sequences[0].shape[1]
         if found.symbols is not None:
             self.symbols_ = found.symbols
+        if found.names is not None:
+            self.feature_names_in_ = np.array(found.names, dtype=object)
 
-    def score_samples(self, X: Any, *, lengths: Any = None, labels: Any = None) -> NDArray[np.float64]:  # noqa: N803
+    def score_samples(self, X: Any, lengths: Any = None, labels: Any = None) -> NDArray[np.float64]:  # noqa: N803
         """The log-likelihood of each sequence, in nats; -inf for an impossible one."""
         values = self._ask(self._given(X, lengths, labels), self._log_z)
         return np.array([float(x) for x in values])
 
-    def score(self, X: Any, y: None = None, *, lengths: Any = None, labels: Any = None) -> float:  # noqa: N803
-        """The log-likelihood of all sequences together, in nats."""
-        return float(self.score_samples(X, lengths=lengths, labels=labels).sum())
+    def score(self, X: Any, y: Any = None, *, lengths: Any = None, labels: Any = None) -> float:  # noqa: N803
+        """The log-likelihood of all sequences together, in nats. `y` as in `fit`: lengths, or not used."""
+        self._expect_fitted()
+        return float(self.score_samples(X, lengths_of(X, y, lengths), labels=labels).sum())
 
     def predict(
         self,
         X: Any,  # noqa: N803
-        *,
         lengths: Any = None,
+        *,
         labels: Any = None,
         method: Literal["viterbi", "posterior"] = "viterbi",
     ) -> Any:
@@ -117,12 +128,12 @@ class Estimator(Face):
             return given.back(self._cut(given, self._ask(given, best_states, strict=True)))
         return given.back([x.argmax(1) for x in self._cut(given, self._ask(given, posterior, strict=True))])
 
-    def predict_proba(self, X: Any, *, lengths: Any = None, labels: Any = None) -> Any:  # noqa: N803
+    def predict_proba(self, X: Any, lengths: Any = None, *, labels: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the whole sequence."""
         given = self._given(X, lengths, labels)
         return given.back(self._cut(given, self._ask(given, posterior, strict=True)))
 
-    def segment(self, X: Any, *, lengths: Any = None, labels: Any = None) -> Any:  # noqa: N803
+    def segment(self, X: Any, lengths: Any = None, *, labels: Any = None) -> Any:  # noqa: N803
         """The segments of the best path: a structured array of start, end (exclusive), state, posterior, frames.
 
         `posterior` is that of the segment as a whole, `frames` the mean over its frames of that of its state. Of one
@@ -139,7 +150,7 @@ class Estimator(Face):
             tables.append(table)
         return given.back(tables)
 
-    def filter(self, X: Any, *, lengths: Any = None) -> Any:  # noqa: N803
+    def filter(self, X: Any, lengths: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the frames up to it alone."""
         given = self._given(X, lengths, None)
         return given.back(self._cut(given, self._ask(given, all_filtered, strict=True)))
@@ -162,6 +173,9 @@ class Estimator(Face):
     ) -> tuple[Any, Any]:
         """Frames and states drawn from the model: arrays of `n_samples` frames, or lists of `n_sequences` of them."""
         self._expect_fitted()
+        expect_number("n_samples", n_samples)
+        if n_sequences is not None:
+            expect_number("n_sequences", n_sequences)
         source = self.random_state if random_state is None else random_state  # type: ignore[attr-defined]
         generator = torch_generator(generator_of(source), self.model_.device)
         drawn = self.model_.sample(n_samples, n_sequences, generator=generator)
@@ -170,22 +184,26 @@ class Estimator(Face):
             frames = [self.symbols_[x] for x in frames]
         return (frames[0], states[0]) if n_sequences is None else (frames, states)
 
-    def aic(self, X: Any, *, lengths: Any = None) -> float:  # noqa: N803
+    def aic(self, X: Any, lengths: Any = None) -> float:  # noqa: N803
         """Akaike's information criterion, 2 k - 2 log L: the smaller the better."""
         return 2 * self.n_parameters() - 2 * self.score(X, lengths=lengths)
 
-    def bic(self, X: Any, *, lengths: Any = None) -> float:  # noqa: N803
+    def bic(self, X: Any, lengths: Any = None) -> float:  # noqa: N803
         """The Bayesian information criterion, k log(frames) - 2 log L: the smaller the better."""
         given = self._given(X, lengths, None)
         return self.n_parameters() * math.log(sum(given.lengths)) - 2 * self.score(X, lengths=lengths)
 
     def n_parameters(self) -> int:
-        """How many numbers of the model are free; what sums to 1 has one less."""
+        """How many numbers of the model are free: what sums to 1 has one less, forbidden moves have none.
+
+        Of a low rank the dimension of the matrices counts, not the numbers in their factors.
+        """
         self._expect_fitted()
-        return num_free(self.model_)
+        return num_free(self.model_, self._forbidden)
 
     def _given(self, X: Any, lengths: Any, labels: Any) -> Given:  # noqa: N803
         self._expect_fitted()
+        expect_names(getattr(self, "feature_names_in_", None), names_of(X), type(self).__name__)
         config = self.model_.config
         if config.observations == "categorical":
             given = given_symbols(X, lengths, labels, num_states=config.num_states)
@@ -207,7 +225,10 @@ class Estimator(Face):
         if hasattr(self, "symbols_"):
             ids = symbol_ids(given_symbols([[frame]], None, None, num_states=1, may_miss=True), self.symbols_)
             return torch.from_numpy(ids[0]).to(self.model_.device)
-        x = np.asarray(frame, dtype=np.float64)
+        names = getattr(frame, "index", None)  # a row of a table has one
+        if not callable(names) and names is not None and all(isinstance(name, str) for name in names):
+            expect_names(getattr(self, "feature_names_in_", None), tuple(names), type(self).__name__)
+        x = plain(frame, "frame").astype(np.float64)
         if x.shape != (self.n_features_in_,) or np.isinf(x).any():
             raise DomainError(
                 f"a frame is {x.tolist()}, but {self.n_features_in_} finite features were expected, or NaN."
@@ -236,9 +257,3 @@ class Estimator(Face):
                         raise no_weight(i, given.lengths[i], longest, labelled=allowed is not None)
                     answers[i] = answer
         return answers
-
-    def _expect_no_target(self, y: Any) -> None:
-        if isinstance(y, list | tuple):
-            raise UnsupportedError(
-                "a list came as y, which is not used.\n  Labels of frames are labels=..., lengths lengths=...."
-            )

@@ -74,9 +74,9 @@ class Durations(NamedTuple):
             log_rate, log_shape = torch.where(better, rate, log_rate), torch.where(better, tried, log_shape)
         return self._replace(log_rate=log_rate, log_shape=log_shape)
 
-    def log_prior(self, smoothing: float) -> float:
+    def log_prior(self, smoothing: float) -> Tensor | float:  # ""
         """The log-density of the Dirichlet prior of a categorical table, up to a constant; 0 for the others."""
-        return float(smoothing * self.table.log().sum()) if smoothing and self.table is not None else 0.0
+        return smoothing * self.table.log().sum() if smoothing and self.table is not None else 0.0
 
 
 def started(kind: Kind, longest: int, mean: Tensor) -> Durations:  # "z"

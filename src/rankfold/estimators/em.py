@@ -52,13 +52,18 @@ def maximised(counts: Counts, tables: Tables, family: Family, priors: Priors) ->
     )
 
 
-def log_prior(tables: Tables, family: Family, priors: Priors) -> float:
-    """The log-density of the priors, up to a constant; 0 without any."""
+def log_prior(tables: Tables, family: Family, priors: Priors) -> Tensor:  # ""
+    """The log-density of the priors, up to a constant; 0 without any. Differentiable in the tables.
+
+    smoothing times the logs of all starts, moves that are not forbidden (of a low rank: both factors), symbols, zeros
+    and ones, and entries of duration tables; and of each variance v of a state, in a feature of variance s,
+    -variance_prior / 2 (log v + s / v).
+    """
     total = family.log_prior(tables.observed) + tables.moves.log_prior(priors.smoothing, priors.forbidden)
     if priors.smoothing:
-        total += float(priors.smoothing * tables.initial.log().sum())
+        total = total + priors.smoothing * tables.initial.log().sum()
     if tables.durations is not None:
-        total += tables.durations.log_prior(priors.smoothing)
+        total = total + tables.durations.log_prior(priors.smoothing)
     return total
 
 
@@ -84,7 +89,7 @@ def em(
     for _ in range(num_steps):
         last = counts
         counts = expected(groups, tables, family)
-        value = counts.log_likelihood + log_prior(tables, family, priors)
+        value = counts.log_likelihood + float(log_prior(tables, family, priors))
         gain = value - history[-1] if history else math.inf
         if gain < -ROUNDINGS * _rounding(value, num_frames, groups[0].dtype, family.size(tables.observed)):
             warnings.warn(

@@ -5,6 +5,7 @@ Read next: `start.py` for the starts, `em.py` and `sgd.py` for the steps.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,13 +18,14 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.estimators.em import Priors, em, log_prior, maximised
 from rankfold.estimators.expectation import Counts, Tables, expected
 from rankfold.estimators.given import with_given
-from rankfold.estimators.inputs import Given, given_features, given_symbols, known_symbols, symbol_ids
+from rankfold.estimators.inputs import Given, expect_names, given_features, names_of
 from rankfold.estimators.observations import Bernoulli, Categorical, CollapseError, Family, Gaussian
 from rankfold.estimators.packed import Group, pack
 from rankfold.estimators.sgd import descend
 from rankfold.estimators.start import Shape, drawn
-from rankfold.estimators.wanted import checked_forbidden, expect_parameters
-from rankfold.estimators.wrapped import model_of
+from rankfold.estimators.symbols import given_symbols, known_symbols, symbol_ids
+from rankfold.estimators.wanted import checked_forbidden, expect_parameters, expect_same
+from rankfold.estimators.wrapped import model_of, tables_of
 from rankfold.models.frame_model import FrameModel
 
 
@@ -33,6 +35,13 @@ class Outcome(NamedTuple):
     model: FrameModel
     history: list[float]
     converged: bool
+    value: float  # the objective, by which starts are compared
+    tables: Tables
+    counts: Counts  # of all sequences
+
+    def running(self, num_frames: int) -> Running:
+        """What online EM goes on from: a fit counts as many calls as it took steps."""
+        return Running(len(self.history), self.tables, self.counts.scaled(1 / num_frames), num_frames)
 
 
 class Running(NamedTuple):
@@ -53,6 +62,7 @@ class Fit(NamedTuple):
     sequences: list[Tensor]  # "t f" or "t"
     labels: list[Tensor] | None  # "t"
     symbols: NDArray[Any] | None
+    names: tuple[str, ...] | None  # of the features
     rng: np.random.Generator
 
     @property
@@ -71,19 +81,24 @@ class Fit(NamedTuple):
                 collapsed.append(error)
         if not outcomes:
             raise collapsed[-1]
-        return max(outcomes, key=lambda outcome: outcome.history[-1])
+        return max(outcomes, key=lambda outcome: outcome.value)
 
     def _once(self, algorithm: str) -> Outcome:
         p, tables = self.params, self._started()
         if algorithm == "sgd":
             found = descend(
                 self._model(tables), self.sequences, self.labels, self.rng,
+                log_prior=lambda model: log_prior(tables_of(model), self.family, self.priors),
+                floor=self.family.floor if isinstance(self.family, Gaussian) else None,
                 learning_rate=p["learning_rate"], batch_size=p["batch_size"], num_passes=p["max_iter"], tol=p["tol"],
             )  # fmt: skip
-            return Outcome(*found)
+            with torch.no_grad():
+                tables = tables_of(copy.deepcopy(found.model).double())
+            return Outcome(*found, tables, expected(self._groups(), tables, self.family))
         groups = self._groups()
         fitted = em(groups, tables, self.family, self.priors, num_steps=p["max_iter"], tol=p["tol"])
-        return Outcome(self._model(fitted.tables), fitted.history, fitted.converged)
+        tables, history = fitted.tables, fitted.history
+        return Outcome(self._model(tables), history, fitted.converged, history[-1], tables, fitted.counts)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -109,7 +124,7 @@ class Fit(NamedTuple):
         tables = self._started() if running is None else running.tables
         groups = self._groups()
         counts = expected(groups, tables, self.family)
-        value = counts.log_likelihood + log_prior(tables, self.family, self.priors)
+        value = counts.log_likelihood + float(log_prior(tables, self.family, self.priors))
         num = sum(map(len, self.sequences))
         counts = counts.scaled(1 / num)
         calls, frames = 1, num
@@ -125,6 +140,10 @@ def prepared(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool =
     """The parameters and the sequences, checked. `again`: the scale and the symbols of the last fit are kept."""
     params = estimator.get_params()
     expect_parameters(params)
+    names = names_of(x)
+    if again:
+        expect_same(params, estimator._made_with)
+        expect_names(getattr(estimator, "feature_names_in_", None), names, type(estimator).__name__)
     kind, num_states = params["observations"], params["n_states"]
     dtype, device = getattr(torch, params["dtype"]), torch.device(params["device"])
     symbols = None
@@ -150,7 +169,7 @@ def prepared(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool =
         family = _features(params, sequences, estimator if again else None)
     known = None if given.labels is None else [torch.from_numpy(y).to(device) for y in given.labels]
     shape = _shape(params, given, device, again=again)
-    return Fit(params, shape, family, sequences, known, symbols, generator_of(params["random_state"]))
+    return Fit(params, shape, family, sequences, known, symbols, names, generator_of(params["random_state"]))
 
 
 def _features(params: Mapping[str, Any], sequences: list[Tensor], like: Any) -> Family:

@@ -1,20 +1,27 @@
 """What estimators take: one array, an array and lengths, a list of arrays, or symbols; checked before any work.
 
-Read next: `data/frames.py`, which checks features and labels.
+Read next: `symbols.py` for symbols; `data/frames.py`, which checks features and labels.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rankfold.data.frames import frames_of
-from rankfold.errors import DataError, UnsupportedError
+from rankfold.errors import DataError, DomainError, UnsupportedError
 
 Missing = Literal["feature", "row", "error"]
+
+
+class NotANumberError(DataError, TypeError):
+    """Something else among numbers; scikit-learn expects a TypeError there."""
 
 
 class Given(NamedTuple):
@@ -23,6 +30,7 @@ class Given(NamedTuple):
     sequences: list[NDArray[Any]]  # "t f" features, or "t" symbols
     labels: list[NDArray[np.int64]] | None  # "t", -1: not known
     together: bool  # whether they came as one array
+    missing: list[NDArray[np.bool_]] | None = None  # "t", of symbols
 
     @property
     def lengths(self) -> list[int]:
@@ -33,30 +41,108 @@ class Given(NamedTuple):
         return np.concatenate(list(answers)) if self.together else list(answers)
 
 
+def lengths_of(x: Any, y: Any, lengths: Any) -> Any:
+    """The lengths: `lengths`, or `y` where they came in its place, as with hmmlearn; a target is not used.
+
+    A target has an entry for each row of `x`, lengths add up to the rows; anything else is refused.
+    """
+    if y is None:
+        return lengths
+    if isinstance(x, list | tuple):
+        raise UnsupportedError(
+            f"a {type(y).__name__} came as y, which is not used with a list of sequences.\n"
+            "  Labels of frames are labels=...; lengths cut one array."
+        )
+    what = as_array(y, "y")
+    if what.ndim:
+        rows = (x.shape if hasattr(x, "shape") else as_array(x, "X").shape)[:1]
+        whole = what.ndim == 1 and what.dtype.kind in "iu" and bool((what >= 1).all())
+        is_lengths = whole and (int(what.sum()),) == rows
+        if what.shape[:1] == rows:
+            if is_lengths and rows != (1,):
+                raise UnsupportedError(
+                    f"{rows[0]} ones came as y for {rows[0]} rows: lengths of sequences, or a target?\n"
+                    "  Write lengths=... for lengths; a target is not used."
+                )
+            return lengths
+        if is_lengths and lengths is None:
+            return what
+    raise UnsupportedError(
+        f"an array of shape {what.shape} came as y, which is not used: neither a target, one for each row, nor "
+        "lengths that add up to the rows of one array.\n  Labels of frames are labels=..., lengths lengths=...."
+    )
+
+
+def names_of(x: Any) -> tuple[str, ...] | None:
+    """The names of the columns, if they are strings; of a list, those that all its tables have."""
+    tables = x if isinstance(x, list | tuple) else [x]
+    found = [_columns(table, i) for i, table in enumerate(tables)]
+    for i, names in enumerate(found):
+        if names != found[0]:
+            raise DataError(
+                f"sequence {i}: the columns are {names!r:.80}, but those of sequence 0 {found[0]!r:.80}.\n"
+                "  All sequences of a set have the same features, in the same order."
+            )
+    return found[0] if found else None
+
+
+def _columns(table: Any, i: int) -> tuple[str, ...] | None:
+    columns = getattr(table, "columns", None)
+    if columns is None:
+        return None
+    names = list(columns)
+    text = [isinstance(name, str) for name in names]
+    if any(text) and not all(text):
+        raise DataError(
+            f"sequence {i}: the column {names[text.index(False)]!r} has no string for its name, but others have.\n"
+            "  Name all columns by strings: x.columns = x.columns.astype(str)."
+        )
+    return tuple(names) if all(text) else None
+
+
+def expect_names(known: Sequence[str] | None, given: Sequence[str] | None, who: str) -> None:
+    """Raise where columns have other names, or another order, than those of the fit; warn where one has none."""
+    if known is None or given is None:
+        if known is not None:
+            warnings.warn(f"X does not have valid feature names, but {who} was fitted with feature names", stacklevel=4)
+        elif given is not None:
+            warnings.warn(f"X has feature names, but {who} was fitted without feature names", stacklevel=4)
+        return
+    if list(known) == list(given):
+        return
+    place = next((i for i, (a, b) in enumerate(zip(known, given, strict=False)) if a != b), min(len(known), len(given)))
+    what = "Feature names must be in the same order as they were in fit."
+    if sorted(known) != sorted(given):
+        what = f"Unseen: {sorted(set(given) - set(known))!r:.80}; missing: {sorted(set(known) - set(given))!r:.80}."
+    raise DomainError(
+        "The feature names should match those that were passed during fit.\n"
+        f"  {what}\n  They differ from column {place} on; take X[list(model.feature_names_in_)]."
+    )
+
+
 def given_features(x: Any, lengths: Any, labels: Any, *, num_states: int, binary: bool, missing: Missing) -> Given:
     """Sequences of feature vectors; with `binary` 0 and 1 alone.
 
     `missing`: of a frame with some NaN, "feature" takes the others, "row" none, "error" refuses it.
     """
     together = not isinstance(x, list | tuple)
+    whole = [plain(x, "X")] if together else [plain(rows, f"sequence {i}") for i, rows in enumerate(x)]
     if together:
-        x = _plain(x)
-        if x.ndim == 1:
+        shape = whole[0].shape
+        if len(shape) == 1:
             raise DataError(
-                f"Reshape your data: X has shape {x.shape}, but frames are rows and features columns.\n"
+                f"Reshape your data: X has shape {shape}, but frames are rows and features columns.\n"
                 "  A single feature is X[:, None], a single frame X[None]."
             )
-        if x.ndim == 2 and x.shape[1] == 0:
-            raise DataError(f"0 feature(s) (shape={x.shape}) while a minimum of 1 is required.")
+        if len(shape) == 2 and shape[1] == 0:
+            raise DataError(f"0 feature(s) (shape={shape}) while a minimum of 1 is required.")
     absent: list[NDArray[np.bool_]] = []
     if missing == "feature":
-        whole = [x] if together else [_plain(rows) for rows in x]
         absent = [_partly(rows) for rows in whole]
         whole = [np.where(gone, 0, rows) if gone.any() else rows for rows, gone in zip(whole, absent, strict=True)]
-        x = whole[0] if together else whole
     frames = frames_of(
-        x,
-        lengths=lengths,
+        whole[0] if together else whole,
+        lengths=None if lengths is None else as_array(lengths, "lengths"),
         labels=labels,
         label_names=[str(i) for i in range(num_states)],
         missing="row" if missing == "row" else "error",
@@ -66,15 +152,19 @@ def given_features(x: Any, lengths: Any, labels: Any, *, num_states: int, binary
         gone_each = np.split(absent[0], np.cumsum(frames.lengths)[:-1]) if together else absent
         sequences = [np.where(gone, np.nan, rows) for rows, gone in zip(sequences, gone_each, strict=True)]
     if binary:
-        for i, rows in enumerate(sequences):
-            wrong = ~(np.isnan(rows) | (rows == 0) | (rows == 1))
-            if wrong.any():
-                t, f = np.argwhere(wrong)[0]
-                raise DataError(
-                    f'sequence {i}, row {t}: feature {f} is {rows[t, f]:g}, but observations="bernoulli" are 0 or 1.\n'
-                    '  Cut them at a threshold (x > 0.5), or use observations="gaussian".'
-                )
+        _expect_binary(sequences)
     return Given(sequences, frames.labels, together)
+
+
+def _expect_binary(sequences: Sequence[NDArray[Any]]) -> None:
+    for i, rows in enumerate(sequences):
+        wrong = ~(np.isnan(rows) | (rows == 0) | (rows == 1))
+        if wrong.any():
+            t, f = np.argwhere(wrong)[0]
+            raise DataError(
+                f'sequence {i}, row {t}: feature {f} is {rows[t, f]:g}, but observations="bernoulli" are 0 or 1.\n'
+                '  Cut them at a threshold (x > 0.5), or use observations="gaussian".'
+            )
 
 
 def _partly(rows: NDArray[Any]) -> NDArray[np.bool_]:
@@ -83,106 +173,42 @@ def _partly(rows: NDArray[Any]) -> NDArray[np.bool_]:
     return gone & ~gone.all(1, keepdims=True) if rows.ndim == 2 else np.zeros(rows.shape, bool)
 
 
-def _plain(x: Any) -> NDArray[Any]:
-    """An array of real numbers from anything that turns into one."""
+def as_array(x: Any, where: str) -> Any:
+    """An array from anything that turns into one."""
+    if isinstance(x, Tensor):
+        x = x.detach().cpu()
+    try:
+        return np.asarray(x)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where}: is no array ({error!s:.80}).\n  Rows of one array have one length.") from None
+
+
+def is_missing(value: Any) -> bool:
+    """Whether an entry stands for nothing: None, NaN, pandas' NA."""
+    if value is None or value is getattr(sys.modules.get("pandas"), "NA", None):
+        return True
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+
+
+def plain(x: Any, where: str) -> NDArray[Any]:
+    """An array of real numbers; of objects each by itself, where None, NaN and NA are missing."""
     if hasattr(x, "toarray"):
         raise UnsupportedError("a sparse matrix came, but frames are dense arrays.\n  Convert it: x.toarray().")
-    array = np.asarray(x)
+    array: NDArray[Any] = as_array(x, where)
     if array.dtype.kind == "c":
         raise UnsupportedError("Complex data not supported: frames are real numbers.")
-    return array.astype(np.float64) if array.dtype == object else array
-
-
-def given_symbols(x: Any, lengths: Any, labels: Any, *, num_states: int, may_miss: bool = False) -> Given:
-    """Sequences of symbols: a list of strings, lists or arrays; or one array of all, and the lengths.
-
-    -1 is a missing symbol; unless they `may_miss` them all, each sequence has one that is not.
-    """
-    together = not isinstance(x, list | tuple)
-    if isinstance(x, str):
-        raise DataError("one string came, but a list of sequences was expected.\n  Write [text].")
-    arrays = [_symbols(s, i) for i, s in enumerate(x)] if not together else [_symbols(x, 0)]
-    if not arrays:
-        raise DataError("no sequences; at least one was expected.")
-    # The rules of lengths and labels are those of frames.
-    columns: Any = [np.zeros((len(a), 1)) for a in arrays]
-    frames = frames_of(
-        columns[0] if together else columns,
-        lengths=lengths,
-        labels=labels,
-        label_names=[str(i) for i in range(num_states)],
-    )
-    if together and len(frames) > 1:
-        arrays = np.split(arrays[0], np.cumsum(frames.lengths)[:-1])
-    for i, row in enumerate(arrays):
-        if row.dtype.kind == "i" and (row == -1).all() and not may_miss:
-            raise DataError(f"sequence {i}: all {len(row)} symbols are missing (-1).\n  Leave such sequences out.")
-    return Given(list(arrays), frames.labels, together)
-
-
-def _symbols(sequence: Any, i: int) -> NDArray[Any]:
-    array = np.asarray(list(sequence) if isinstance(sequence, str) else _plain_symbols(sequence))
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1 or not len(array):
-        raise DataError(
-            f"sequence {i}: has shape {array.shape}, but symbols come in one row, at least one of them.\n"
-            "  Write a list of sequences: [[0, 1, 2], [2, 0]] or ['abba', 'bab']."
-        )
-    if array.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):
-            odd = (array != np.floor(array)) | ~(np.abs(array) < 2.0**53)  # beyond that floats are no longer counted
-        if odd.any():
-            t = int(odd.argmax())
-            raise DataError(
-                f"sequence {i}, position {t}: the symbol is {array[t].item()!r}, but whole numbers or strings were "
-                "expected.\n  -1 is a missing symbol."
-            )
-    if array.dtype.kind not in "iubfUSO":
-        raise DataError(f"sequence {i}: symbols of {array.dtype}; whole numbers or strings were expected.")
-    if array.dtype.kind not in "iubf":
-        return array.astype(str)
-    array = array.astype(np.int64)
-    if (array < -1).any():
-        t = int((array < -1).argmax())
-        raise DataError(
-            f"sequence {i}, position {t}: the symbol is {int(array[t])}, but whole numbers from 0 on were expected.\n"
-            "  -1 is a missing symbol."
-        )
-    return array
-
-
-def _plain_symbols(sequence: Any) -> Any:
-    return sequence.tolist() if getattr(getattr(sequence, "dtype", None), "kind", "") == "O" else sequence
-
-
-def symbol_ids(given: Given, symbols: NDArray[Any]) -> list[NDArray[np.int64]]:
-    """The place of every symbol among the known ones, -1 where a whole number is -1: missing."""
-    found = []
-    for i, row in enumerate(given.sequences):
-        if row.dtype.kind != symbols.dtype.kind:
-            raise DataError(f"sequence {i}: symbols of {row.dtype}, but the model knows {symbols.dtype}.")
-        missing = row == -1 if row.dtype.kind == "i" else np.zeros(len(row), bool)
-        ids = np.minimum(np.searchsorted(symbols, row), len(symbols) - 1)
-        unknown = (symbols[ids] != row) & ~missing
-        if unknown.any():
-            t = int(unknown.argmax())
-            raise DataError(
-                f"sequence {i}, position {t}: the symbol {row[t].item()!r} is none of the {len(symbols)} known ones.\n"
-                "  Give the number of symbols, n_symbols, before fit; smoothing above 0 gives unseen ones weight."
-            )
-        found.append(np.where(missing, -1, ids))
-    return found
-
-
-def known_symbols(given: Given, num_symbols: int | None) -> NDArray[Any]:
-    """All symbols, sorted: those that occur, or 0..num_symbols - 1."""
-    if num_symbols is not None:
-        return np.arange(num_symbols)
-    if len({row.dtype.kind for row in given.sequences}) > 1:
-        raise DataError("some sequences have whole numbers for symbols and others strings; one kind was expected.")
-    every = np.unique(np.concatenate(given.sequences))
-    every = every[every != -1] if every.dtype.kind == "i" else every
-    if not len(every):
-        raise DataError("all symbols are missing (-1).\n  Leave such sequences out.")
-    return every
+    if array.dtype != object:
+        return array
+    numbers = np.empty(array.shape)
+    for place, value in np.ndenumerate(array):
+        try:
+            if isinstance(value, str | bytes):
+                raise TypeError("text")
+            numbers[place] = np.nan if is_missing(value) else float(value)
+        except (TypeError, ValueError) as error:
+            spot = "".join(f", {axis} {i}" for axis, i in zip(("row", "feature"), place, strict=False))
+            raise NotANumberError(
+                f"{where}{spot}: {value!r:.40} is no number ({error!s:.80}).\n"
+                "  Leave columns of text out; None, NaN and NA are missing values."
+            ) from None
+    return numbers

@@ -65,11 +65,9 @@ class Moves(NamedTuple):
             found = found.masked_fill(forbidden, 0.0)
         return self._replace(tables=(shares(found, self.tables[0]),))
 
-    def log_prior(self, smoothing: float, forbidden: Tensor | None) -> float:
+    def log_prior(self, smoothing: float, forbidden: Tensor | None) -> Tensor:  # ""
         """The log-density of the Dirichlet prior, up to a constant; 0 without smoothing."""
         if not smoothing:
-            return 0.0
-        logs = [table.log() for table in self.tables]
-        if forbidden is not None:
-            logs[0] = logs[0].masked_fill(forbidden, 0.0)
-        return float(sum(smoothing * x.sum() for x in logs))
+            return self.tables[0].new_zeros(())
+        tables = self.tables if forbidden is None else (self.tables[0].masked_fill(forbidden, 1.0),)
+        return smoothing * torch.stack([x.log().sum() for x in tables]).sum()

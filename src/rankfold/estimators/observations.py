@@ -44,8 +44,8 @@ class Family(Protocol):
     def maximise(self, counts: Tensor, at: Observed) -> Observed:  # "z s"
         """The parameters that maximise the expected log-weight; a state nobody visits keeps its own."""
 
-    def log_prior(self, at: Observed) -> float:
-        """The log-density of the prior, up to a constant; 0 without one."""
+    def log_prior(self, at: Observed) -> Tensor:  # ""
+        """The log-density of the prior, up to a constant; 0 without one. Differentiable in the parameters."""
 
     def size(self, at: Observed) -> float:
         """How large the terms are that a frame's log-weight is the sum of, where they may cancel; else 0."""
@@ -108,13 +108,13 @@ class Gaussian:
             )
         return Observed(mean=mean + self.shift, variance=variance)
 
-    def log_prior(self, at: Observed) -> float:
-        if not self.prior_frames:
-            return 0.0
+    def log_prior(self, at: Observed) -> Tensor:
         assert at.mean is not None
         assert at.variance is not None
+        if not self.prior_frames:
+            return at.mean.new_zeros(())
         variance = at.variance.expand_as(at.mean)
-        return float(-self.prior_frames / 2 * (variance.log() + self.spread / variance).sum())
+        return -self.prior_frames / 2 * (variance.log() + self.spread / variance).sum()
 
     def size(self, at: Observed) -> float:
         assert at.mean is not None
@@ -155,11 +155,11 @@ class Bernoulli:
         # A share of rounded sums may be above 1 by a rounding.
         return Observed(probability=torch.where(total > 0, found.clamp(max=1.0), at.probability))
 
-    def log_prior(self, at: Observed) -> float:
-        if not self.smoothing:
-            return 0.0
+    def log_prior(self, at: Observed) -> Tensor:
         assert at.probability is not None
-        return float(self.smoothing * (at.probability.log() + torch.log1p(-at.probability)).sum())
+        if not self.smoothing:
+            return at.probability.new_zeros(())
+        return self.smoothing * (at.probability.log() + torch.log1p(-at.probability)).sum()
 
     def size(self, at: Observed) -> float:
         return 0.0
@@ -191,11 +191,11 @@ class Categorical:
         assert at.probability is not None
         return Observed(probability=shares(counts + self.smoothing, at.probability))
 
-    def log_prior(self, at: Observed) -> float:
-        if not self.smoothing:
-            return 0.0
+    def log_prior(self, at: Observed) -> Tensor:
         assert at.probability is not None
-        return float(self.smoothing * at.probability.log().sum())
+        if not self.smoothing:
+            return at.probability.new_zeros(())
+        return self.smoothing * at.probability.log().sum()
 
     def size(self, at: Observed) -> float:
         return 0.0

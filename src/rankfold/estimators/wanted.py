@@ -5,10 +5,12 @@ Read next: `hmm.py`, which says what they mean.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError
@@ -23,6 +25,11 @@ CHOICES = {
 WHOLE = ("n_states", "max_duration", "n_init", "max_iter", "batch_size")
 WHOLE_OR_NONE = ("rank", "n_symbols")
 AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing")
+# What a fit is made with, and another step cannot change.
+MADE_WITH = (
+    "n_states", "observations", "rank", "tied_variance", "min_variance", "variance_prior", "forbidden", "n_symbols",
+    "max_duration", "durations", "self_transitions", "censored", "dtype", "device",
+)  # fmt: skip
 TRUTHS = ("tied_variance", "self_transitions", "censored")
 
 
@@ -35,24 +42,68 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
         value = params.get(name)
         if value is None and (name in WHOLE_OR_NONE or name not in params):
             continue
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise DomainError(f"{name} is {value!r}, but must be a whole number of at least 1.")
+        expect_number(name, value)
     for name in AT_LEAST_ZERO:
         if not _is_number(params[name]) or not 0 <= params[name] < float("inf"):
             raise DomainError(f"{name} is {params[name]!r}, but must be a number of at least 0.")
     for name in TRUTHS:
         if name in params and not isinstance(params[name], bool | np.bool_):
             raise DomainError(f"{name} is {params[name]!r}, but must be True or False.")
-    if params["tol"] is not None and not _is_number(params["tol"]):
+    if params["tol"] is not None and (not _is_number(params["tol"]) or np.isnan(params["tol"])):
         raise DomainError(f"tol is {params['tol']!r}, but must be a number, or None to take all max_iter steps.")
-    if not _is_number(params["learning_rate"]) or not params["learning_rate"] > 0:
+    if not _is_number(params["learning_rate"]) or not 0 < params["learning_rate"] < float("inf"):
         raise DomainError(f"learning_rate is {params['learning_rate']!r}, but must be above 0.")
     if params["start"] is not None and not isinstance(params["start"], Mapping):
         raise DomainError(f"start is a {type(params['start']).__name__}, but must be a dict of arrays.")
+    _expect_device(params["device"])
+    _expect_seed(params["random_state"])
     if params.get("self_transitions") is False and params["n_states"] < 2:
         raise DomainError(
             "n_states is 1 and no segment follows one of its own state: nothing can follow.\n"
             "  Set self_transitions=True, or take more states."
+        )
+
+
+def expect_number(name: str, value: Any) -> None:
+    """Raise unless it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise DomainError(f"{name} is {value!r}, but must be a whole number of at least 1.")
+
+
+def made_with(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that another step cannot change, as they are now."""
+    return {name: copy.copy(params[name]) for name in MADE_WITH if name in params}
+
+
+def expect_same(params: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Raise if parameters changed that make the model that `partial_fit` goes on with."""
+    for name, value in before.items():
+        if not np.array_equal(np.asarray(params[name]), np.asarray(value)):
+            raise DomainError(
+                f"{name} is {params[name]!r:.60}, but partial_fit goes on with a model of {name} {value!r:.60}.\n"
+                "  Call fit for another model, or set it back."
+            )
+
+
+def _expect_device(name: Any) -> None:
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise DomainError(f'device is {name!r}, but must be "cpu" or "cuda".') from None
+    if device.type not in ("cpu", "cuda"):
+        raise UnsupportedError(f'device is {name!r}, but must be "cpu" or "cuda".')
+    if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
+        raise UnsupportedError(
+            f"device is {str(name)!r}, but torch sees {torch.cuda.device_count()} CUDA devices here.\n"
+            '  Use device="cpu".'
+        )
+
+
+def _expect_seed(source: Any) -> None:
+    whole = isinstance(source, int | np.integer) and not isinstance(source, bool) and source >= 0
+    if not (source is None or whole or isinstance(source, np.random.Generator | np.random.RandomState)):
+        raise DomainError(
+            f"random_state is {source!r:.60}, but must be None, a whole number of at least 0, or numpy's Generator."
         )
 
 
@@ -64,7 +115,10 @@ def checked_forbidden(given: Any, num_states: int, *, diagonal: bool, rank: int 
         )
     if rank is not None or (given is None and diagonal):
         return None
-    table = np.zeros((num_states, num_states), bool) if given is None else np.asarray(given)
+    try:
+        table = np.zeros((num_states, num_states), bool) if given is None else np.asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"forbidden is no matrix ({error!s:.80}).") from None
     if table.shape != (num_states, num_states) or table.dtype != bool:
         raise ShapeError(
             f"forbidden has shape {table.shape} of {table.dtype}, but truth values of shape {(num_states, num_states)} "

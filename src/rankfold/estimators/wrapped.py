@@ -6,6 +6,7 @@ Read next: `models/frame_tables.py`.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from rankfold.estimators.durations import Durations
 from rankfold.estimators.expectation import Tables
@@ -39,9 +40,8 @@ def model_of(tables: Tables, *, categorical: bool, dtype: torch.dtype = torch.fl
     return made.to(dtype)
 
 
-@torch.no_grad()
 def tables_of(model: FrameModel) -> Tables:
-    """The distributions of a model with free tables, in linear space."""
+    """The distributions of a model with free tables, in linear space; differentiable but for durations with a rate."""
     parts = model.parts()
     low_rank, diagonal = model.config.own_rank is not None, model.config.may_repeat
     factors = parts.transition.factors()
@@ -49,7 +49,7 @@ def tables_of(model: FrameModel) -> Tables:
     if isinstance(parts.observation, Gaussian):
         observed = Observed(mean=parts.observation.mean, variance=parts.observation.variance)
     elif isinstance(parts.observation, Bernoulli):
-        observed = Observed(probability=parts.observation.logit.sigmoid())
+        observed = Observed(probability=parts.observation.logit.double().sigmoid())
     else:
         everyone = torch.arange(model.config.num_states, device=model.device)
         observed = Observed(probability=parts.observation.emission.log_rows(everyone).exp())  # type: ignore[attr-defined]
@@ -71,19 +71,29 @@ def _durations(model: FrameModel) -> Durations | None:
     return Durations(kind, longest, table=held().exp())
 
 
-def num_free(model: FrameModel) -> int:
-    """How many numbers of a model are free: what sums to 1 has one less, forbidden moves have none."""
+def num_free(model: FrameModel, forbidden: Tensor | None) -> int:
+    """How many numbers of a model are free, whatever values they took: what sums to 1 has one less."""
     config, z = model.config, model.config.num_states
-    tables = tables_of(model)
-    if tables.moves.low_rank:
-        moves = sum(x.numel() for x in tables.moves.tables) - z - config.rank
+    longest = config.max_duration if config.has_segments else 1
+    each = {"poisson": min(1, longest - 1), "negative_binomial": min(2, longest - 1), "categorical": longest - 1}
+    width, kind = config.num_features, config.observations
+    if kind == "gaussian":
+        observed = z * width + (width if config.tied_variance else z * width)
     else:
-        moves = int((tables.moves.tables[0] > 0).sum()) - z
-    observed = sum(x.numel() for x in tables.observed if x is not None) - (
-        z if config.observations == "categorical" else 0
-    )
-    lasting = 0
-    if tables.durations is not None:
-        each = {"poisson": 1, "negative_binomial": 2, "categorical": config.max_duration - 1}
-        lasting = z * each[config.durations]
-    return z - 1 + moves + observed + lasting
+        observed = z * (width - 1 if kind == "categorical" else width)
+    moves = _free_moves(z, config.own_rank, 0 if forbidden is None else int(forbidden.sum()), config.may_repeat)
+    return z - 1 + moves + observed + z * each[config.durations]
+
+
+def _free_moves(z: int, rank: int | None, num_forbidden: int, diagonal: bool) -> int:
+    """The dimension of the transitions.
+
+    Matrices of rank r have r (2 z - r), and z less where rows sum to 1: of the z (r - 1) + r (z - 1) numbers of two
+    factors, M and its inverse between them change r (r - 1) without changing the product. Without a diagonal rows are
+    known up to a factor, too; but there are never more than z (z - 2).
+    """
+    if rank is None:
+        return z * z - num_forbidden - z
+    rank = min(rank, z)
+    found = rank * (2 * z - rank) - z
+    return found if diagonal else min(found, z * (z - 2))
