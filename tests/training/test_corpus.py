@@ -14,6 +14,7 @@ from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
 from rankfold.training.config import DataConfig
 from rankfold.training.corpus import Corpus, find_clusters, read_corpus
+from rankfold.training.recipes import load_recipe, recipe_names
 from tests.training.runs import DATA, NUM_TEST, NUM_TRAIN, NUM_VALID, NUM_WORDS, write_corpus
 
 
@@ -206,7 +207,8 @@ def test_unknown_words_are_told(tmp_path: Path) -> None:
     assert "no trained probability" in second
     assert len(read_corpus(tmp_path, DataConfig(min_count=2)).warnings()) == 1  # there is <unk> in training
     (tmp_path / "valid.txt").write_text("a b\n")
-    assert read_corpus(tmp_path, DataConfig()).warnings() == []
+    (warning,) = read_corpus(tmp_path, DataConfig()).warnings()  # also where no held-out word is unknown yet
+    assert "no trained probability" in warning
 
 
 def test_empty_lines_of_a_text_are_counted(tmp_path: Path) -> None:
@@ -217,3 +219,17 @@ def test_empty_lines_of_a_text_are_counted(tmp_path: Path) -> None:
     assert found.summary()["train"]["left_out"] == {"empty_lines": 3}
     assert "train: left out 3 empty lines" in found.warnings()
     assert "left_out" not in found.summary()["valid"]
+
+
+def test_the_recipes_for_a_text_of_ones_own_train_unknown_words(tmp_path: Path) -> None:
+    """Of a text with words that occur once, and no <unk> of its own."""
+    text = "".join(f"the w{i} sat on w{i + 1}\n" for i in range(0, 40, 2)) + "the cat sat\na cat sat on a cat\n"
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.txt").write_text(text)
+    own = [name for name in recipe_names() if name.startswith(("small-", "demo")) and name != "small-music"]
+    assert len(own) == 13
+    for name in own:
+        config = load_recipe(name)
+        corpus = read_corpus(tmp_path, config.data, model=config.model)
+        assert any(corpus.vocabulary.unk_id in row for row in corpus.train), name
+        assert not any("no trained probability" in line for line in corpus.warnings())

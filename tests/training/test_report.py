@@ -33,6 +33,7 @@ def test_lines_go_to_standard_error(data: Path, tmp_path: Path, capfd: pytest.Ca
     lines = err.splitlines()
     assert lines[0].startswith("lhmm, ")
     assert lines[0].endswith(" 20 words, 220 training tokens, on cpu")
+    assert "the training text has no <unk>" in lines.pop(1)
     assert [line.split("  ")[0] for line in lines[1:-1]] == [f"update {i}/11" for i in (3, 4, 6, 8, 9, 11)]
     assert lines[-1].startswith("done: valid ")
     records = metrics(tmp_path / "run")

@@ -71,23 +71,25 @@ class Corpus:
         }
 
     def warnings(self) -> list[str]:
-        """What a reader of perplexities should know: what was left out, and held-out words that became <unk>."""
+        """What a reader of perplexities should know: what was left out, held-out words that became <unk>, and
+        whether that is trained.
+        """
         lines = [
             f"{name}: left out "
             + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in self.left_out[name].items())
             for name in self.splits
             if self.left_out.get(name)
         ]
-        num_left_out = len(lines)
         for name, split in self.splits.items():
             if split.num_unknown and name != "train":
                 share = split.num_unknown / split.num_tokens
                 lines.append(
                     f"{name}: {split.num_unknown:,} words ({share:.1%} of tokens) are unknown, counted as <unk>"
                 )
-        if len(lines) > num_left_out and not self.vocabulary.has_unk_mass:
+        if not any(self.vocabulary.unk_id in row for row in self.train):
             lines.append(
-                "the training text has no <unk>: unknown words have no trained probability (see data.min_count)"
+                "warning: the training text has no <unk>: unknown words have no trained probability; with "
+                "data.min_count=2 words seen once train it"
             )
         return lines
 
