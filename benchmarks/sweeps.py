@@ -52,6 +52,7 @@ def body(folder: Path, name: str, *, pictures: bool) -> str:
             commands.append(f"- [{path.stem}]({path.name}): `{_command(record)}`")
             picture = path.with_suffix(".png")
             if pictures:
+                picture.unlink(missing_ok=True)  # the page's own, drawn anew
                 plot_scaling(record["sweep"]["axis"], record["sweep"]["curves"], picture, title=_model(record))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: is not what `rankfold bench --sweep` prints: {error!r}.") from None
