@@ -41,7 +41,7 @@ def measure_ceilings(device: torch.device, precisions: Sequence[Precision]) -> C
 
 
 def _copy_rate(device: torch.device) -> float:
-    source = torch.ones(COPY[device.type] // 4, device=device)
+    source = torch.ones(COPY[device.type] // 4, device=device, dtype=torch.float32)
     target = torch.empty_like(source)
     return 2 * COPY[device.type] / _best(lambda: target.copy_(source), device)
 
@@ -50,7 +50,9 @@ def _product_rate(device: torch.device, precision: Precision) -> float:
     side = SIDE[device.type]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     generator = torch.Generator(device=device).manual_seed(0)
-    left, right = (torch.randn(side, side, generator=generator, device=device).to(dtype) for _ in range(2))
+    left, right = (
+        torch.randn(side, side, generator=generator, device=device, dtype=torch.float32).to(dtype) for _ in range(2)
+    )
     mode: Precision = "float32" if precision == "bf16" else precision
     with matmul_precision(mode, device):
         return float(side**3 / _best(lambda: left @ right, device))

@@ -38,7 +38,7 @@ def dropped(model: Any, seed: int, precision: Precision) -> dict[str, Tensor]:
 def _logits(model: Any, generator: torch.Generator, seed: int, precision: Precision) -> dict[str, Tensor]:
     share = model.config.logit_dropout
     start = model.factors.start
-    stays = torch.rand(start.shape, generator=generator, device=start.device) >= share
+    stays = torch.rand(start.shape, generator=generator, device=start.device, dtype=torch.float32) >= share
     with torch.no_grad(), matmul_precision(parameter_precision(precision), start.device):
         factors = model.factors(share, generator.manual_seed(seed))
     return {

@@ -41,9 +41,9 @@ def draw_frames(config: FrameConfig, batch: int, length: int, device: torch.devi
     generator = torch.Generator().manual_seed(0)
     shape = (batch, length, config.num_features)
     if config.observations == "gaussian":
-        frames = torch.randn(shape, generator=generator)
+        frames = torch.randn(shape, generator=generator, dtype=torch.float32)
     else:
-        frames = (torch.rand(shape, generator=generator) < DENSITY).float()
+        frames = (torch.rand(shape, generator=generator, dtype=torch.float32) < DENSITY).float()
     return FrameBatch(frames, torch.full((batch,), length)).to(device)
 
 

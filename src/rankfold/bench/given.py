@@ -30,7 +30,7 @@ class GivenTables(nn.Module):
         generator = torch.Generator().manual_seed(seed)
 
         def logits(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator)
+            return torch.randn(*shape, generator=generator, dtype=torch.float32)
 
         self.config = ModelConfig(family="hmm", num_states=num_states, neural=False)
         self.num_words = num_words

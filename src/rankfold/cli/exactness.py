@@ -58,13 +58,13 @@ def _draw(generator: torch.Generator) -> ChainPotentials:
         return int(torch.randint(low, high + 1, (), generator=generator))
 
     def weights(*shape: int) -> torch.Tensor:
-        return torch.rand(*shape, generator=generator).double()
+        return torch.rand(*shape, generator=generator, dtype=torch.float32).double()
 
     num_states, num_positions, rank = number(1, 4), number(1, 5), number(1, 6)
     low_rank = LowRank(weights(num_states, rank), weights(num_states, rank))
     band = Banded(weights(num_states, 1), number(1 - num_states, num_states - 1))
     operators: list[Operator] = [Dense(weights(num_states, num_states)), low_rank, Sum([low_rank, band])]
-    log_obs = (torch.randn(1, num_positions, num_states, generator=generator) * 3).double()
+    log_obs = (torch.randn(1, num_positions, num_states, generator=generator, dtype=torch.float32) * 3).double()
     return ChainPotentials(weights(num_states), operators[number(0, 2)], log_obs, weights(num_states))
 
 

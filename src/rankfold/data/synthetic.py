@@ -37,7 +37,7 @@ def draw_tables(num_states: int, rank: int, num_words: int, *, seed: int, sharpn
     generator = torch.Generator().manual_seed(seed)
 
     def scores(*shape: int) -> Tensor:
-        return sharpness * torch.randn(*shape, generator=generator)
+        return sharpness * torch.randn(*shape, generator=generator, dtype=torch.float32)
 
     return Tables(
         scores(num_states).softmax(0),

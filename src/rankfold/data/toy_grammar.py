@@ -102,7 +102,7 @@ def write_toy_corpus(folder: str | Path, *, num: int = 4000, num_held_out: int =
 def _draw(symbol: str, rules: dict[str, list[Choice]], generator: torch.Generator, room: list[int]) -> Tree | None:
     """A tree under a symbol; None once it has more words than there is room for."""
     choices = rules[symbol]
-    weights = torch.tensor([choice.weight for choice in choices])
+    weights = torch.tensor([choice.weight for choice in choices], dtype=torch.float32)
     parts = choices[int(torch.multinomial(weights, 1, generator=generator))].parts
     if parts[0] not in rules:
         room[0] -= 1

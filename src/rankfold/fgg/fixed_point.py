@@ -178,7 +178,10 @@ class _System:
         kept = (here > NOTHING).nonzero()[:, 0]
         if not len(kept):
             return self.unpacked(here)
-        one, eye = (x.to(like.device, like.dtype) for x in (torch.ones(len(kept)), torch.eye(len(kept))))
+        one, eye = (
+            x.to(like.device, like.dtype)
+            for x in (torch.ones(len(kept), dtype=torch.float64), torch.eye(len(kept), dtype=torch.float64))
+        )
         eps = torch.finfo(like.dtype).eps
         held: tuple[Tensor, float, float] | None = None  # logarithms, their residual, the error that rounding leaves
         for _ in range(STEPS):

@@ -48,7 +48,7 @@ def draw_dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynam
         )
     )
     # The papers' semi-Markov models have a vector of their own for the first segment, in U(0, 1) at the start.
-    start = torch.rand(size, generator=generator) if config.has_segments else None
+    start = torch.rand(size, generator=generator, dtype=torch.float32) if config.has_segments else None
     return NeuralDynamics(network, start, self_transitions=may_repeat)
 
 

@@ -38,7 +38,7 @@ def build_grammar(config: GrammarConfig, num_words: int, generator: torch.Genera
         encoder = SentenceEncoder(num_words, dim, config.encoder_dim, config.latent_dim, drawing)
         return CompoundPCFG(config, grammar, encoder, num_words)
     if not config.neural:
-        free_root = FreeRoot(torch.zeros(n + (p if config.single_words else 0)), n)
+        free_root = FreeRoot(torch.zeros(n + (p if config.single_words else 0), dtype=torch.float32), n)
         free_words = FreeEmission(drawing.embedding(p, num_words).data)
         return PCFG(config, free_root, _free_rules(config, drawing), free_words, num_words)
     root = Root(n, p, dim, num_layers, single_words=config.single_words, drawing=drawing)

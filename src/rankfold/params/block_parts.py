@@ -167,7 +167,7 @@ class FreeBlockParts(nn.Module):
         super().__init__()
         self.members = Members(clusters)
         num, size = clusters.num_clusters, num_states // clusters.num_clusters
-        self.log_initial = nn.Parameter(torch.zeros(num, size))
+        self.log_initial = nn.Parameter(torch.zeros(num, size, dtype=torch.float32))
         self.log_transition = nn.Parameter(
             xavier(num_states, num_states, generator=generator).data.reshape(num, size, num, size)
         )

@@ -77,18 +77,21 @@ def residual_mlp(dim: int, num_layers: int, *, leading: bool = False, generator:
 def linear(num_in: int, num_out: int, *, generator: torch.Generator) -> nn.Linear:
     """A linear layer: weights Xavier uniform, bias zero."""
     layer = nn.Linear(num_in, num_out, device="meta")  # no numbers drawn: they come from our generator
-    layer.weight, layer.bias = xavier(num_out, num_in, generator=generator), nn.Parameter(torch.zeros(num_out))
+    layer.weight, layer.bias = (
+        xavier(num_out, num_in, generator=generator),
+        nn.Parameter(torch.zeros(num_out, dtype=torch.float32)),
+    )
     return layer
 
 
 def xavier(*shape: int, generator: torch.Generator) -> nn.Parameter:
     """A matrix uniform in +-sqrt(6 / (rows + columns))."""
-    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(*shape), generator=generator))
+    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(*shape, dtype=torch.float32), generator=generator))
 
 
 def normal(*shape: int, spread: float = 1.0, generator: torch.Generator) -> nn.Parameter:
     """Independent normal entries of mean 0 and this standard deviation."""
-    return nn.Parameter(spread * torch.randn(*shape, generator=generator))
+    return nn.Parameter(spread * torch.randn(*shape, generator=generator, dtype=torch.float32))
 
 
 def taken(x: Tensor, index: Tensor | None) -> Tensor:  # "z d", "k" -> "k d"

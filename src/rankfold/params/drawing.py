@@ -46,7 +46,7 @@ class Drawing(NamedTuple):
         """What a layer of `num_in` inputs adds."""
         if self.kind == "torch":
             return self._uniform(size, within=num_in**-0.5)
-        return nn.Parameter(torch.zeros(size))
+        return nn.Parameter(torch.zeros(size, dtype=torch.float32))
 
     def linear(self, num_in: int, num_out: int) -> nn.Linear:
         """A linear layer."""
@@ -61,4 +61,4 @@ class Drawing(NamedTuple):
         return nn.Sequential(*layers)
 
     def _uniform(self, *shape: int, within: float) -> nn.Parameter:
-        return nn.Parameter((2 * torch.rand(*shape, generator=self.generator) - 1) * within)
+        return nn.Parameter((2 * torch.rand(*shape, generator=self.generator, dtype=torch.float32) - 1) * within)

@@ -23,7 +23,7 @@ def kept(
     """
     if generator is None or dropout == 0.0:
         return None
-    noise = torch.rand(size, generator=generator, device=generator.device)
+    noise = torch.rand(size, generator=generator, device=generator.device, dtype=torch.float32)
     if kind == "bernoulli":
         return _above(noise, dropout).nonzero()[:, 0]
     return noise.argsort()[: num_kept(size, dropout)].sort().values
@@ -35,7 +35,7 @@ def staying(
     """The same as a mask: true at exactly the indices that `kept` gives for the same seed. Looks at no value."""
     if generator is None or dropout == 0.0:
         return None
-    noise = torch.rand(size, generator=generator, device=generator.device)
+    noise = torch.rand(size, generator=generator, device=generator.device, dtype=torch.float32)
     if kind == "bernoulli":
         return _above(noise, dropout)
     none = torch.zeros_like(noise, dtype=torch.bool)
@@ -53,7 +53,7 @@ def kept_by_cluster(
     """The same for each of several clusters by itself: as many in each, as indices within the cluster."""
     if generator is None or dropout == 0.0:
         return None
-    noise = torch.rand(num_clusters, size, generator=generator, device=generator.device)
+    noise = torch.rand(num_clusters, size, generator=generator, device=generator.device, dtype=torch.float32)
     return noise.argsort(1)[:, : num_kept(size, dropout)].sort(1).values
 
 
@@ -70,7 +70,7 @@ def drop_logits(logits: Tensor, dropout: float, dim: int, *, generator: torch.Ge
     """
     if generator is None or dropout == 0.0:
         return logits
-    gone = torch.rand(logits.shape, generator=generator, device=logits.device) < dropout
+    gone = torch.rand(logits.shape, generator=generator, device=logits.device, dtype=torch.float32) < dropout
     gone &= ~gone.all(dim, keepdim=True)
     return logits.masked_fill(gone, float("-inf"))
 
@@ -79,5 +79,5 @@ def drop_entries(x: Tensor, dropout: float, *, generator: torch.Generator | None
     """Entries at 0 with probability `dropout`, the others divided by 1 - dropout."""
     if generator is None or dropout == 0.0:
         return x
-    stays = torch.rand(x.shape, generator=generator, device=x.device) >= dropout
+    stays = torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float32) >= dropout
     return x * stays / (1.0 - dropout)

@@ -93,12 +93,16 @@ def draw_duration(
 
     Tables begin uniform, with a little noise.
     """
-    noise = torch.zeros(num_states) if generator is None else normal(num_states, spread=0.5, generator=generator).data
+    noise = (
+        torch.zeros(num_states, dtype=torch.float32)
+        if generator is None
+        else normal(num_states, spread=0.5, generator=generator).data
+    )
     centre = 0.0 if generator is None else math.log(max(1.0, max_duration / 4))
     if kind == "poisson":
         return PoissonDuration(noise + centre, max_duration, normalised=normalised)
     if kind == "negative_binomial":  # shape 1, q = mean / (1 + mean): log-odds is the log of the mean
-        return NegativeBinomialDuration(torch.zeros(num_states), noise + centre, max_duration)
+        return NegativeBinomialDuration(torch.zeros(num_states, dtype=torch.float32), noise + centre, max_duration)
     if generator is None:
-        return CategoricalDuration(torch.zeros(num_states, max_duration))
+        return CategoricalDuration(torch.zeros(num_states, max_duration, dtype=torch.float32))
     return CategoricalDuration(normal(num_states, max_duration, spread=0.1, generator=generator).data)

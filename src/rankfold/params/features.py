@@ -85,10 +85,10 @@ def orthogonal_features(dim: int, rank: int, *, generator: torch.Generator) -> T
     """
     blocks = []
     for _ in range(-(-rank // dim)):
-        gaussian = torch.randn(dim, dim, generator=generator)
+        gaussian = torch.randn(dim, dim, generator=generator, dtype=torch.float32)
         direction, triangle = torch.linalg.qr(gaussian)
         blocks.append(direction * triangle.diagonal().sign())  # the sign makes the directions uniform
     direction = torch.cat(blocks, 1)[:, :rank]
-    length = torch.linalg.vector_norm(torch.randn(dim, rank, generator=generator), dim=0)
+    length = torch.linalg.vector_norm(torch.randn(dim, rank, generator=generator, dtype=torch.float32), dim=0)
     out: Tensor = direction * length
     return out

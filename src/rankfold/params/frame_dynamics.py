@@ -121,10 +121,14 @@ def draw_free(
 
     Low-rank factors are always drawn: ranks that begin alike stay alike.
     """
-    start = torch.rand(num_states, generator=generator) if alike else torch.zeros(num_states)
+    start = torch.zeros(num_states, dtype=torch.float32)
+    if alike:
+        start = torch.rand(num_states, generator=generator, dtype=torch.float32)
     if rank is None:
         square = (num_states, num_states)
-        table = torch.zeros(square) if alike else normal(*square, spread=0.1, generator=generator).data
+        table = (
+            torch.zeros(square, dtype=torch.float32) if alike else normal(*square, spread=0.1, generator=generator).data
+        )
         return FreeDense(start, table, self_transitions=self_transitions)
     left, right = (normal(num_states, rank, generator=generator).data for _ in range(2))
     return FreeLowRank(start, left, right, self_transitions=self_transitions)

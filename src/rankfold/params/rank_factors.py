@@ -69,7 +69,7 @@ class FreeRankFactors(nn.Module):
 
     def __init__(self, num_states: int, rank: int, num_words: int, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.log_start = nn.Parameter(torch.zeros(num_states))
+        self.log_start = nn.Parameter(torch.zeros(num_states, dtype=torch.float32))
         self.log_rank = normal(num_states, rank, generator=generator)
         self.log_state = normal(num_states, rank, generator=generator)
         self.log_word = xavier(rank, num_words, generator=generator)

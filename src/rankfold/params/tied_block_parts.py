@@ -23,7 +23,7 @@ class PostNormLayer(nn.Module):
         super().__init__()
         self.first = uniform_linear(dim, dim, generator=generator)
         self.second = uniform_linear(dim, dim, generator=generator)
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(dim, dtype=torch.float32)
 
     def forward(self, x: Tensor) -> Tensor:  # "... d" -> "... d"
         hidden = relu(self.first(x))
@@ -85,7 +85,7 @@ def uniform_linear(num_in: int, num_out: int, *, generator: torch.Generator) -> 
     layer = nn.Linear(num_in, num_out, device="meta")  # no numbers drawn: they come from our generator
     reach = num_in**-0.5
     layer.weight, layer.bias = (
-        nn.Parameter(torch.empty(shape).uniform_(-reach, reach, generator=generator))
+        nn.Parameter(torch.empty(shape, dtype=torch.float32).uniform_(-reach, reach, generator=generator))
         for shape in ((num_out, num_in), (num_out,))
     )
     return layer

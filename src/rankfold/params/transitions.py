@@ -32,7 +32,7 @@ class Start(nn.Module):
 
     def __init__(self, dim: int, num_layers: int, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.embedding = nn.Parameter(torch.randn(dim, generator=generator))
+        self.embedding = nn.Parameter(torch.randn(dim, generator=generator, dtype=torch.float32))
         self.mlp = residual_mlp(dim, num_layers, leading=True, generator=generator)
 
     def forward(self) -> Tensor:  # "d"
@@ -45,7 +45,7 @@ class FreeStart(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.embedding = nn.Parameter(torch.zeros(dim))
+        self.embedding = nn.Parameter(torch.zeros(dim, dtype=torch.float32))
 
     def forward(self) -> Tensor:  # "d"
         return self.embedding
@@ -89,7 +89,9 @@ class FreeTransition(nn.Module):
     @classmethod
     def draw(cls, num_states: int, *, generator: torch.Generator) -> FreeTransition:
         """Small random logits around the uniform distribution."""
-        return cls(torch.zeros(num_states), xavier(num_states, num_states, generator=generator).data)
+        return cls(
+            torch.zeros(num_states, dtype=torch.float32), xavier(num_states, num_states, generator=generator).data
+        )
 
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None

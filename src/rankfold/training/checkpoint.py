@@ -102,10 +102,10 @@ def expect_shards(model: AnyModel, config: Config) -> None:
     tensors = {f"{part}.{name}": x for part in parts for name, x in model.state_dict().items()}
     for i, x in enumerate(model.parameters()):
         tensors |= {f"optimizer.{i}.{name}": x.detach() for name in MOMENTS}
-        tensors[f"optimizer.{i}.step"] = torch.empty((), device="meta")
+        tensors[f"optimizer.{i}.step"] = torch.empty((), device="meta", dtype=torch.float32)
     if config.data.batching == "streams" and isinstance(config.model, ModelConfig):
         widest = max(config.model.num_states, config.model.rank)
-        tensors |= {f"carried.{i}": torch.empty(1, widest, device="meta") for i in range(2)}
+        tensors |= {f"carried.{i}": torch.empty(1, widest, device="meta", dtype=torch.float32) for i in range(2)}
     try:
         to_pieces(tensors, config.train.shard_bytes, {"state": " " * STATE})
     except DomainError as error:

@@ -159,7 +159,7 @@ def _normalise(
     if bias is not None:
         table += bias
     if dropout and generator is not None:
-        gone = torch.rand(table.shape, generator=generator, device=table.device) < dropout
+        gone = torch.rand(table.shape, generator=generator, device=table.device, dtype=torch.float32) < dropout
         gone &= ~gone.all(1, keepdim=True)
         table.masked_fill_(gone, float("-inf"))
     top = table.amax(1, keepdim=True)

@@ -59,7 +59,9 @@ class BernoulliObservation(nn.Module):
     def draw(cls, num_states: int, num_features: int, *, generator: torch.Generator | None) -> BernoulliObservation:
         """Standard normal log-odds; without a generator all states are alike, at even odds."""
         shape = (num_states, num_features)
-        return cls(torch.zeros(shape) if generator is None else normal(*shape, generator=generator).data)
+        return cls(
+            torch.zeros(shape, dtype=torch.float32) if generator is None else normal(*shape, generator=generator).data
+        )
 
     @classmethod
     def of(cls, probability: Tensor) -> BernoulliObservation:  # "z f"
@@ -103,7 +105,7 @@ class NeuralBernoulliObservation(nn.Module):
         else:
             self.state = normal(num_states, dim, generator=generator)
             self.value = normal(size, dim, spread=dim**-0.5, generator=generator)
-        self.bias = nn.Parameter(torch.zeros(size))
+        self.bias = nn.Parameter(torch.zeros(size, dtype=torch.float32))
         self.mlp = residual_mlp(dim, num_layers, generator=generator)
 
     def forward(self, keep: Tensor | None = None) -> Bernoulli:

@@ -75,8 +75,10 @@ class GaussianObservation(nn.Module):
     ) -> GaussianObservation:
         """Variances 1 and means drawn from the standard normal; without a generator all states are alike, at 0."""
         shape = (num_states, num_features)
-        mean = torch.zeros(shape) if generator is None else normal(*shape, generator=generator).data
-        ones = torch.ones(num_features if tied else shape)
+        mean = (
+            torch.zeros(shape, dtype=torch.float32) if generator is None else normal(*shape, generator=generator).data
+        )
+        ones = torch.ones(num_features if tied else shape, dtype=torch.float32)
         return cls(mean, _log_spread(ones, min_variance), min_variance)
 
     @classmethod
