@@ -250,7 +250,7 @@ def test_files_are_read_or_refused_by_name(tmp_path: Path) -> None:
             read_toml(path)
     with pytest.raises(DataError, match=r"none.toml: no such file"):
         read_toml(tmp_path / "none.toml")
-    with pytest.raises(DataError, match="Is a directory"):
+    with pytest.raises(DataError, match="is a folder"):
         read_toml(tmp_path)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from rankfold.errors import DataError
 
+PACKED, GROWTH = 2**28, 200  # bytes a compressed file may hold; more if it is not above so many times its own
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -59,6 +60,16 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
         raise DataError(
             f"{path}: not a whole JSON file: {error!s:.100}.\n  Copy it again from where it was saved."
         ) from None
+
+
+def expect_unpacked(path: Path, num_bytes: int) -> None:
+    """Raise on a compressed file that holds more than 256 MiB and 200 times its own bytes: few that are honest do."""
+    size = path.stat().st_size
+    if num_bytes > max(PACKED, GROWTH * size):
+        raise DataError(
+            f"{path}: {size:,} bytes that unpack to {num_bytes:,} or more, but at most {PACKED:,} or {GROWTH} times "
+            "the file are read.\n  If it is right, unpack it: what is not compressed may have any size."
+        )
 
 
 def write_text(path: str | Path, text: str) -> None:

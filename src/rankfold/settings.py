@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
+from rankfold.files import read_bytes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -68,13 +69,7 @@ def to_toml(settings: DataclassInstance) -> str:
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The content of a TOML file; `DataError` with file and line if it is not one."""
-    path = Path(path)
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; a TOML file was expected.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}. A TOML file was expected.") from None
+    content = read_bytes(path, "a TOML file")
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError as error:

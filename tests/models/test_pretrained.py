@@ -11,8 +11,9 @@ import torch
 
 from rankfold import DataError, DomainError, UnsupportedError
 from rankfold.data.vocab import Vocabulary
-from rankfold.models import HMM, BlockHMM, RankHMM, load_model
+from rankfold.models import HMM, BlockHMM, FrameConfig, GrammarConfig, ModelConfig, RankHMM, build_model, load_model
 from rankfold.models.catalog import AnyModel
+from rankfold.models.pretrained import load_any
 from tests.models.cases import BY_NAME, CASES, Case, some_strings
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -225,3 +226,36 @@ def test_the_global_generator_is_left_alone(tmp_path: Path) -> None:
     BY_NAME["block-neural-6-2"].plain().save_pretrained(tmp_path)
     load_model(tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+WRONG_SIZES = [10**6 + 1, 50_000_000, 10**9, 10**15, 2**63 - 1]
+
+
+@pytest.mark.parametrize("size", WRONG_SIZES)
+@pytest.mark.parametrize(
+    "made",
+    [
+        (ModelConfig("hmm", 4, dim=3), ("num_states", "dim", "num_layers")),
+        (ModelConfig("lhmm", 4, 3, neural=False), ("num_states", "rank")),
+        (ModelConfig("rank", 4, 3, dim=3), ("num_states", "rank", "dim", "num_layers")),
+        (GrammarConfig("tnpcfg", 3, 4, 3, dim=3), ("num_nonterminals", "num_preterminals", "rank", "num_layers")),
+        (GrammarConfig("npcfg", 3, 4, neural=False), ("num_nonterminals", "num_preterminals")),
+        (FrameConfig("hsmm", num_states=4, durations="categorical"), ("num_states", "max_duration", "num_features")),
+        (FrameConfig("frame_lhmm", num_states=4, rank=3, neural=True, dim=3), ("num_states", "rank", "num_layers")),
+    ],
+    ids=lambda made: made[0].family,
+)
+@pytest.mark.parametrize("shards", [None, 64])
+def test_sizes_are_held_to_the_weights_before_anything_is_made(
+    made: tuple[Any, tuple[str, ...]], size: int, shards: int | None, tmp_path: Path
+) -> None:
+    """Each of these would take all memory, or years."""
+    config, names = made
+    build_model(config, 5).save_pretrained(tmp_path, max_shard_bytes=shards)
+    good = (tmp_path / "config.json").read_text()
+    for name in (*names, "num_words"):
+        content = json.loads(good)
+        (content if name == "num_words" else content["model"])[name] = size
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        with pytest.raises((DataError, DomainError), match=r"config\.json"):
+            load_any(tmp_path)

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from rankfold.data.clusters import uniform_clusters
-from rankfold.errors import UnsupportedError
+from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import build_model
+from rankfold.models.config import ModelConfig
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import GrammarConfig
-from rankfold.training import memory, setup
+from rankfold.training import frame_room, memory, setup
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
 from rankfold.training.loop import train
@@ -216,3 +218,37 @@ def test_graphs_of_unsorted_batches_hold_more_than_their_tokens() -> None:
     more = (16 * 300 // 9 - 300) * step.token_bytes
     assert least("unsorted", graphs=False) == least("length", graphs=False)
     assert least("unsorted", graphs=True) - least("length", graphs=True) == pytest.approx(2 * more, rel=1e-3, abs=0)
+
+
+SIZES = {
+    "hmm": ("num_states", "dim", "num_layers"),
+    "lhmm": ("num_states", "rank", "dim", "num_layers"),
+    "banded": ("num_states", "rank", "dim", "num_layers"),
+    "block": ("num_states", "dim", "num_layers"),
+    "rank": ("num_states", "rank", "dim", "num_layers"),
+    "cpcfg": ("num_nonterminals", "num_preterminals", "latent_dim", "encoder_dim", "num_layers"),
+    "tnpcfg": ("num_nonterminals", "num_preterminals", "rank", "num_layers"),
+    "lpcfg": ("num_nonterminals", "num_preterminals", "rank"),
+}
+
+
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family, names in SIZES.items() for name in names])
+@pytest.mark.parametrize("size", [9_999_999_968, 2**62])
+def test_sizes_by_mistake_are_refused_at_once(family: str, name: str, size: int) -> None:
+    """By plans that make nothing of these sizes; and where products pass 2^63."""
+    settings = {"family": family, name: size}
+    with pytest.raises((UnsupportedError, DomainError), match=r"cannot be (trained|evaluated)|any memory|at most 100"):
+        fit(Config(model=(GrammarConfig if "pcfg" in family else ModelConfig)(**settings)), TEXT, "cpu", 16 * GIB)
+
+
+@pytest.mark.parametrize("family", ["frame_hmm", "lhsmm"])
+@pytest.mark.parametrize("name", ["num_states", "num_features", "dim", "num_layers"])
+@pytest.mark.parametrize("size", [9_999_999_968, 2**62])
+def test_sizes_of_frames_by_mistake_are_refused_at_once(family: str, name: str, size: int) -> None:
+    settings = {"observations": "bernoulli", "num_features": 5, "neural": True, name: size}
+    with pytest.raises((UnsupportedError, DomainError), match=r"cannot be (trained|evaluated)|any memory|at most 100"):
+        _room(FrameConfig(family, **settings))
+
+
+def _room(model: FrameConfig) -> Room:
+    return frame_room.room_for(Config(model=model), model, [20, 30], "cpu", 16 * GIB)

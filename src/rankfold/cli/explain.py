@@ -11,15 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rankfold.cli import explain_grammar
 from rankfold.cli.explain_grammar import SUFFIX
 from rankfold.cli.model_of import add_options, find_device, model_folder, recipe_path
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.models.catalog import AnyModel, build_frame_model
+from rankfold.models.catalog import AnyModel, sized_model
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.grammar_config import GrammarConfig
@@ -111,8 +109,7 @@ def sized_frames(config: FrameConfig, name: str) -> FrameModel:
             f"{name} takes as many features as its recordings have, which are not known here.\n"
             "  Say how many: --set model.num_features=12."
         )
-    with torch.device("meta"):
-        return build_frame_model(config)
+    return sized_model(config, config.num_features)
 
 
 def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:

@@ -41,7 +41,7 @@ def is_frames(path: Path) -> bool:
     """Whether the model of a run or folder is one of frames."""
     try:
         family = json.loads((model_folder(path) / CONFIG).read_bytes())["model"]["family"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False  # whoever loads it says what is wrong
     return family in get_args(FrameFamily)
 

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankfold.data.text import BOM, BROKEN_GZIP, open_bytes
+from rankfold.data.text import BOM, LONGEST_LINE, limited_lines, open_bytes
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError
+from rankfold.files import expect_file
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
+DEEPEST = 100_000  # brackets in brackets, in a tree
 _ESCAPE = "Brackets that are words are written -LRB- and -RRB-."
 
 
@@ -44,9 +46,10 @@ class Treebank:
 def read_trees(path: str | Path) -> Treebank:
     """The trees of a file in UTF-8; a name that ends in .gz is read as gzip. See `parse_trees` for the rules."""
     path = Path(path)
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         what = "a folder, but a file of trees was expected" if path.is_dir() else "missing"
         raise DataError(f"{path} is {what}.\n  Check the path, relative to {Path.cwd()}.")
+    expect_file(path, "a file of trees")
     found = list(_trees(enumerate(_lines(path), 1), str(path)))
     if not found:
         raise DataError(f"{path}: the file holds no tree; at least one was expected, such as (S (NP it) (VP works)).")
@@ -58,7 +61,8 @@ def parse_trees(text: str, *, name: str = "text") -> list[Tree]:
 
     Refused are brackets that do not match, constituents without words, text outside brackets, and words that touch
     a bracket on the wrong side. One outermost bracket without a label, around one tree, is taken off; anywhere else
-    a label is needed. Words are kept as they are, -LRB- too. O(length), without recursion.
+    a label is needed. Words are kept as they are, -LRB- too. Lines of a file have at most a million bytes, and trees
+    are at most 100,000 brackets deep. O(length), without recursion.
     """
     return [tree for tree, _ in _trees(enumerate(text.splitlines(), 1), name)]
 
@@ -115,6 +119,8 @@ def _trees(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[Tree, 
             token = match.group()
             if token == "(":
                 _check_nested(open_ones, where)
+                if len(open_ones) == DEEPEST:
+                    raise DataError(f"{where}: brackets within brackets more than {DEEPEST:,} deep; no tree is.")
                 open_ones.append(_Open(number))
             elif not open_ones:
                 what = "a closing bracket too many" if token == ")" else f"{token!r} stands outside brackets"
@@ -124,7 +130,13 @@ def _trees(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[Tree, 
                 if done is not None:
                     yield done
             else:
-                _add(open_ones, token, line[match.start() - 1 : match.start()], line[match.end() :][:1], where)
+                _add(
+                    open_ones,
+                    token,
+                    line[match.start() - 1 : match.start()],
+                    line[match.end() : match.end() + 1],
+                    where,
+                )
     if open_ones:
         raise DataError(
             f"{name}, line {open_ones[0].line}: the tree that starts here never ends: "
@@ -178,7 +190,7 @@ def _lines(path: Path) -> Iterator[str]:
     number = 0
     try:
         with open_bytes(path, gzipped=path.suffix == ".gz") as stream:
-            for number, line in enumerate(stream, 1):
+            for number, line in enumerate(limited_lines(stream, path, LONGEST_LINE), 1):
                 if number == 1 and line.startswith((BOM, b"\x1f\x8b")):
                     what = "a byte order mark" if line.startswith(BOM) else "gzip data, but not a name in .gz"
                     raise DataError(f"{path}, line 1: starts with {what}; plain UTF-8 was expected.")
@@ -188,5 +200,3 @@ def _lines(path: Path) -> Iterator[str]:
             f"{path}, line {number}: byte {error.start + 1} is 0x{error.object[error.start]:02x}: not UTF-8.\n"
             "  Convert the file, e.g. iconv -f latin1 -t utf-8."
         ) from None
-    except BROKEN_GZIP as error:
-        raise DataError(f"{path}, line {number + 1}: the gzip data is damaged or ends early ({error}).") from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -16,8 +15,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from rankfold.data.text import BROKEN_GZIP, open_bytes
 from rankfold.errors import DataError, DomainError, ShapeError
-from rankfold.files import read_bytes
+from rankfold.files import expect_file
 
 _NUMBER = re.compile("[0-9]{1,18}")
 _BITS = re.compile("[01]*")
@@ -41,6 +41,19 @@ def uniform_clusters(num_words: int, num_clusters: int, *, seed: int) -> Cluster
     order = torch.randperm(num_words, generator=generator)
     assignment = torch.empty(num_words, dtype=torch.int64)
     assignment[order] = torch.arange(num_words) % num_clusters
+    return Clusters(assignment, num_clusters)
+
+
+def checked_clusters(assignment: Tensor, num_clusters: int, where: str) -> Clusters:  # "v"
+    """The clusters that a tensor from a file gives its words; `DataError` unless each of them has one."""
+    good = assignment.ndim == 1 and assignment.dtype == torch.int64 and len(assignment) >= num_clusters
+    if (
+        not good
+        or assignment.min() < 0
+        or len(set(assignment.tolist())) != num_clusters
+        or assignment.max() >= num_clusters
+    ):
+        raise DataError(f"{where}: not the clusters of words, int64 from 0 to {num_clusters - 1} with a word in each.")
     return Clusters(assignment, num_clusters)
 
 
@@ -161,11 +174,11 @@ def _labels(path: Path, numbers: Mapping[str, int]) -> tuple[dict[str, str], int
 
 def _lines(path: Path) -> list[str]:
     """The lines of a text file, at least one; only a line feed ends a line, for words may hold other separators."""
-    data = read_bytes(path, "a file of word clusters")
-    if path.name.endswith(".gz"):
+    expect_file(path, "a file of word clusters")
+    with open_bytes(path, gzipped=path.name.endswith(".gz")) as stream:
         try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
+            data = stream.read()
+        except (OSError, *BROKEN_GZIP) as error:
             raise DataError(f"{path} ends in .gz, but cannot be unpacked: {error}.") from error
     if not data.strip():
         raise DataError(f"{path} is empty, but every cluster needs a word.\n  {_FORMATS}")

@@ -5,21 +5,34 @@ Read next: `data/frames.py` for the record and the rules that every array must k
 
 from __future__ import annotations
 
+import ast
 import csv
+import lzma
 import math
+import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from rankfold.data.frames import Frames, Missing, checked_features, expect_one_width, frames_of
 from rankfold.errors import DataError
+from rankfold.files import expect_file, expect_unpacked
 
 SUFFIXES = (".npy", ".npz", ".csv")
+ZIP, NPY = b"PK", b"\x93NUMPY"
+LONGEST_HEADER = 2**16  # bytes; numpy's own have about 100
+PLAIN_TYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|c8|c16|[SU][0-9]{1,6})")
+# What zipfile, its decompressors and the parser of headers raise on bytes that are no archive of arrays.
+BROKEN_ARRAYS = (
+    *(ValueError, SyntaxError, TypeError, LookupError, EOFError, OSError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+)
 SPLITS = ("train", "valid", "test")  # what 0, 1 and 2 mean in the key `split`
 
 
@@ -43,19 +56,73 @@ def read_frames(path: str | Path, *, split: str | None = None, missing: Missing 
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of a .npz by their keys; that of a .npy has the key "". Pickles are refused."""
-    if not path.stat().st_size:
+    """The arrays of a .npz by their keys; that of a .npy has the key "". Pickles are refused.
+
+    Headers are held to the bytes that are there before anything is unpacked; `files.expect_unpacked` has the limit.
+    """
+    expect_file(path, "a file of arrays")
+    size = path.stat().st_size
+    if not size:
         raise DataError(f"{path}: the file is empty.")
     try:
         with open(path, "rb") as stream:
-            loaded = np.load(stream, allow_pickle=False)
-            return {"": loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}
-    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            if stream.read(2) != ZIP:
+                stream.seek(0)
+                return {"": _array(stream, size)}
+            stream.seek(0)
+            return _members(path, stream)
+    except DataError:
+        raise
+    except BROKEN_ARRAYS as error:
         raise DataError(
             f"{path}: cannot be read as arrays of numbers ({str(error).splitlines()[0] if str(error) else 'broken'}).\n"
             "  Arrays of objects and pickles are never loaded: save one array of numbers a sequence, with numpy.save, "
             "or several with numpy.savez."
         ) from error
+
+
+def _members(path: Path, stream: IO[bytes]) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an archive."""
+    with zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+        expect_unpacked(path, sum(member.file_size for member in members))
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for member in members:
+            key = member.filename.removesuffix(".npy")
+            if key in arrays:
+                raise DataError(f"{path}: holds two arrays {key!r}; a key has one.")
+            with archive.open(member) as content:
+                arrays[key] = _array(content, member.file_size)
+                content.read(1)  # the end, where the checksum is compared
+    return arrays
+
+
+def _array(stream: IO[bytes], size: int) -> np.ndarray[Any, Any]:
+    """The array of a .npy file of so many bytes; `ValueError` for what numpy.save does not write of plain numbers."""
+    magic = stream.read(8)
+    if magic[:6] != NPY or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
+        raise ValueError("not an array that numpy.save wrote")
+    width = 2 if magic[6] == 1 else 4
+    length = int.from_bytes(stream.read(width), "little")
+    if length > LONGEST_HEADER:
+        raise ValueError(f"a header of {length:,} bytes")
+    text = stream.read(length).decode("utf-8")
+    header = ast.literal_eval(text.strip())
+    if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
+        raise ValueError("a header without type, order and shape")
+    descr, shape = header["descr"], header["shape"]
+    if not isinstance(descr, str) or not PLAIN_TYPE.fullmatch(descr):
+        raise ValueError(f"numbers of type {descr!r:.40}")
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"a shape of {shape!r:.40}")
+    dtype = np.dtype(descr)
+    num = math.prod(shape)
+    if not dtype.itemsize or num * dtype.itemsize != size - len(magic) - width - length:
+        raise ValueError(f"{num:,} numbers of {dtype}, which are not the bytes of the file: it is cut short, or longer")
+    content = stream.read(num * dtype.itemsize)
+    if len(content) != num * dtype.itemsize:
+        raise ValueError("cut short")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if header["fortran_order"] else "C")
 
 
 def _file(path: Path, missing: Missing) -> Frames:
@@ -125,6 +192,7 @@ def _csv(path: Path, missing: Missing) -> Frames:
 
 def _lines(path: Path) -> Iterable[list[str]]:
     """The fields of each line, without the empty lines at the end."""
+    expect_file(path, "a file of frames")
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
             lines = [[field.strip() for field in fields] for fields in csv.reader(stream)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import os
 import re
 import sys
@@ -15,14 +16,15 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO
 
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
-from rankfold.files import write_text
+from rankfold.files import expect_file, expect_unpacked, write_text
 
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 STDIN = Path("standard input")
+LONGEST_LINE = 1_000_000  # bytes
 BOM = b"\xef\xbb\xbf"
 
 
@@ -47,7 +49,7 @@ class Sentences:
         return len(self.sentences)
 
 
-def read_sentences(path: str | Path | None, *, max_line_bytes: int = 1_000_000, brackets: bool = True) -> Sentences:
+def read_sentences(path: str | Path | None, *, max_line_bytes: int = LONGEST_LINE, brackets: bool = True) -> Sentences:
     """The sentences of a file, each line split as `str.split` does; a name that ends in .gz is read as gzip.
     None is standard input.
 
@@ -69,7 +71,7 @@ def read_sentences(path: str | Path | None, *, max_line_bytes: int = 1_000_000, 
     return Sentences(sentences, len(empty), path, tuple(empty))
 
 
-def read_lines(path: Path | None, *, ends: bool = False, max_line_bytes: int = 1_000_000) -> list[str]:
+def read_lines(path: Path | None, *, ends: bool = False, max_line_bytes: int = LONGEST_LINE) -> list[str]:
     """The lines of a file, or (None) of standard input, in their order, empty ones too, without their line ends.
 
     At least one has a word. With `ends`, `<eos>` is a word like others.
@@ -84,7 +86,7 @@ def read_lines(path: Path | None, *, ends: bool = False, max_line_bytes: int = 1
     ):
         lines = [
             _text(line, f"{where}, line {number}", first=number == 1, ends=ends)
-            for number, line in enumerate(_lines(stream, where, max_line_bytes), 1)
+            for number, line in enumerate(limited_lines(stream, where, max_line_bytes), 1)
         ]
     if not any(map(str.split, lines)):
         said = "" if path is None else "the file is "
@@ -207,7 +209,27 @@ def _names(directory: Path) -> list[str]:
 
 def open_bytes(path: Path, *, gzipped: bool) -> BinaryIO:
     """The bytes of the text in a file; reading damaged gzip data raises one of `BROKEN_GZIP`."""
-    return cast(BinaryIO, gzip.open(path, "rb")) if gzipped else path.open("rb")
+    return io.BufferedReader(_Unpacked(path), 2**16) if gzipped else path.open("rb")
+
+
+class _Unpacked(io.RawIOBase):
+    """The text of a gzip file, as far as `expect_unpacked` allows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.stream, self.done = path, gzip.GzipFile(path, "rb"), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        num = self.stream.readinto(buffer)
+        self.done += num
+        expect_unpacked(self.path, self.done)
+        return num
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
 
 
 def _check_file(path: Path) -> None:
@@ -217,10 +239,11 @@ def _check_file(path: Path) -> None:
         packed = path.with_name(path.name + ".gz")
         hint = f"Did you mean {packed}?" if packed.exists() else f"Check the path, relative to {Path.cwd()}."
         raise DataError(f"{path}: no such file.\n  {hint}")
+    expect_file(path, "a text file")
 
 
-def _lines(stream: BinaryIO, path: Path, max_line_bytes: int) -> Iterator[bytes]:
-    """Lines of bytes, never more than `max_line_bytes` of one in memory."""
+def limited_lines(stream: BinaryIO, path: Path, max_line_bytes: int) -> Iterator[bytes]:
+    """Lines of bytes, never more than `max_line_bytes` of one in memory; `DataError` for a longer one."""
     number = 0
     try:
         while line := stream.readline(max_line_bytes + 1):

@@ -8,7 +8,7 @@ from typing import Any, overload
 import torch
 
 from rankfold.data.clusters import Clusters
-from rankfold.errors import DomainError
+from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.base import WordModel
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.models.config import ModelConfig
@@ -69,6 +69,30 @@ def build_model(
         else FreeEmission.draw(config.num_states, num_words, generator=generator)
     )
     return HMM(config, _transition(config, generator), emission)
+
+
+@overload
+def sized_model(config: AnyConfig, num_words: int, *, clusters: Clusters | None = None) -> AnyModel: ...
+@overload
+def sized_model(config: FrameConfig, num_words: int) -> FrameModel: ...
+@overload
+def sized_model(
+    config: AnyConfig | FrameConfig, num_words: int, *, clusters: Clusters | None = None
+) -> AnyModel | FrameModel: ...
+
+
+def sized_model(
+    config: AnyConfig | FrameConfig, num_words: int, *, clusters: Clusters | None = None
+) -> AnyModel | FrameModel:
+    """The model for its sizes, without memory for its parameters; `UnsupportedError` for sizes that none could hold."""
+    try:
+        with torch.device("meta"):
+            return build_model(config, num_words, clusters=clusters)
+    except (RuntimeError, OverflowError, TypeError, MemoryError) as error:  # torch's, where products pass 2^63
+        raise UnsupportedError(
+            f"{config.family} of these sizes has more numbers than any memory: {str(error).splitlines()[0]:.120}.\n"
+            "  Check the sizes of the model."
+        ) from None
 
 
 def build_frame_model(config: FrameConfig, num_features: int | None = None, *, seed: int = 0) -> FrameModel:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rankfold.errors import DomainError
+from rankfold.params.blocks import MOST_LAYERS
 from rankfold.params.dropout import DropoutKind, num_kept
 from rankfold.params.features import FeatureKind
 from rankfold.settings import check_choices
@@ -67,6 +68,8 @@ class FrameConfig:
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise DomainError(f"{name} is {value}, but must be finite and at least 0.")
+        if self.num_layers > MOST_LAYERS:
+            raise DomainError(f"num_layers is {self.num_layers:,}, but must be at most {MOST_LAYERS}.")
         for name in ("state_dropout", "feature_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 0 and below 1.")

@@ -14,6 +14,7 @@ from rankfold.models.config import READ_BY as CHAINS_READ_BY
 from rankfold.models.config import ModelConfig, PlanName
 from rankfold.models.frame_config import READ_BY as FRAMES_READ_BY
 from rankfold.models.frame_config import FrameConfig
+from rankfold.params.blocks import MOST_LAYERS
 from rankfold.settings import check_choices
 
 GrammarFamily = Literal["npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg"]
@@ -57,6 +58,8 @@ class GrammarConfig:
                 raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
         if self.num_layers < 0:
             raise DomainError(f"num_layers is {self.num_layers}, but must be at least 0.")
+        if self.num_layers > MOST_LAYERS:
+            raise DomainError(f"num_layers is {self.num_layers:,}, but must be at most {MOST_LAYERS}.")
         strange = [kind for kind in self.low_rank if kind not in KINDS]
         if strange or len(set(self.low_rank)) < len(self.low_rank):
             raise DomainError(f"low_rank is {list(self.low_rank)}, but each of {', '.join(KINDS)} may be there once.")

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from rankfold.data.clusters import Clusters
+from rankfold.data.clusters import Clusters, checked_clusters
 from rankfold.data.frame_space import FILE as SPACE
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.row_pieces import join_pieces, to_pieces
@@ -22,7 +21,7 @@ from rankfold.data.vocab import Vocabulary, expect_format
 from rankfold.data.weights import CHECKSUM, load_sharded, save_sharded
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
 from rankfold.files import read_json, write_text
-from rankfold.models.catalog import AnyModel, build_frame_model, build_model
+from rankfold.models.catalog import AnyModel, build_frame_model, build_model, sized_model
 from rankfold.models.config import ModelConfig
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
@@ -104,20 +103,17 @@ def load_any(folder: str | Path, *, device: str = "cpu") -> AnyModel | FrameMode
     chosen: type[AnyConfig | FrameConfig] = choose(CONFIGS, content["model"], source=source)
     config = build(chosen, content["model"], source=source)
     tensors = join_pieces(load_sharded(folder)[0], folder)
+    clusters = _clusters(config, tensors, folder)
+    try:
+        _expect_fit(sized_model(config, content["num_words"], clusters=clusters), tensors, folder)
+    except (DomainError, UnsupportedError) as error:
+        raise DataError(f"{folder / 'config.json'} does not fit its weights: {error}") from None
     if isinstance(config, FrameConfig):
         return _frames(config, content, tensors, folder).to(device)
-    clusters = None
-    if isinstance(config, ModelConfig) and config.family == "block":
-        if CLUSTER not in tensors:
-            raise DataError(f"{folder}: the weights hold no {CLUSTER!r}, which a block model needs.")
-        clusters = Clusters(tensors[CLUSTER], config.num_clusters)
-    try:
-        model = build_model(config, content["num_words"], clusters=clusters)
-    except DomainError as error:
-        raise DataError(f"{folder / 'config.json'} does not fit its weights: {error}") from None
+    model = build_model(config, content["num_words"], clusters=clusters)
     if content["dtype"] == "float64":
         model.double()
-    _fill(model, tensors, folder)
+    model.load_state_dict(tensors)
     path = folder / "vocab.json"
     if content["vocabulary"] is not None:
         model.vocabulary = Vocabulary.load(path)
@@ -131,13 +127,10 @@ def load_any(folder: str | Path, *, device: str = "cpu") -> AnyModel | FrameMode
 
 def _frames(config: FrameConfig, content: dict[str, Any], tensors: dict[str, Tensor], folder: Path) -> FrameModel:
     """The model of frames, with what its features mean if that is known."""
-    try:
-        model = build_frame_model(config, content["num_words"])
-    except DomainError as error:
-        raise DataError(f"{folder / 'config.json'} does not fit its weights: {error}") from None
+    model = build_frame_model(config, content["num_words"])
     if content["dtype"] == "float64":
         model.double()
-    _fill(model, tensors, folder)
+    model.load_state_dict(tensors)
     path = folder / SPACE
     if path.exists():
         model.space = FrameSpace.load(path)
@@ -149,9 +142,18 @@ def _frames(config: FrameConfig, content: dict[str, Any], tensors: dict[str, Ten
     return model
 
 
-def _fill(model: AnyModel | FrameModel, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Put the tensors into the model; every name and shape must fit."""
-    own = model.state_dict()
+def _clusters(config: AnyConfig | FrameConfig, tensors: dict[str, Tensor], folder: Path) -> Clusters | None:
+    """The word clusters of a block model, which its weights hold; None for others."""
+    if not isinstance(config, ModelConfig) or config.family != "block":
+        return None
+    if CLUSTER not in tensors:
+        raise DataError(f"{folder}: the weights hold no {CLUSTER!r}, which a block model needs.")
+    return checked_clusters(tensors[CLUSTER], config.num_clusters, f"{folder}: {CLUSTER}")
+
+
+def _expect_fit(sized: AnyModel | FrameModel, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Raise unless names, shapes and types of the weights are those of the model, before any of it is made."""
+    own = sized.state_dict()
     missing, strange = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or strange:
         what = f"no {missing[0]!r}" if missing else f"{strange[0]!r}, which the model has not"
@@ -161,8 +163,8 @@ def _fill(model: AnyModel | FrameModel, tensors: dict[str, Tensor], folder: Path
             raise DataError(
                 f"{folder}: {name} has shape {tuple(tensor.shape)}, but config.json asks for {tuple(own[name].shape)}."
             )
-    with torch.no_grad():
-        model.load_state_dict(tensors)
+        if tensor.dtype != own[name].dtype and not (tensor.is_floating_point() and own[name].is_floating_point()):
+            raise DataError(f"{folder}: {name} is {tensor.dtype}, but the model has {own[name].dtype} there.")
 
 
 def _read_config(path: Path) -> dict[str, Any]:

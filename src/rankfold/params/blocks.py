@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear as linear_map
 from torch.nn.functional import relu
 
+MOST_LAYERS = 100  # of a network; more take seconds to lay out, and a number by mistake for ever
+
 
 class ResidualLayer(nn.Module):
     """x + relu(L2 relu(L1 x)).   Cost: 2 d^2 multiply-adds a vector, twice that for its gradients."""

@@ -83,6 +83,8 @@ def orthogonal_features(dim: int, rank: int, *, generator: torch.Generator) -> T
     Every column is distributed like a standard Gaussian vector, but columns of one block are orthogonal, which
     lowers the variance of the kernel estimate. Source: Yu et al. 2016.
     """
+    if torch.get_default_device().type == "meta":  # a plan: only sizes are asked for
+        return torch.empty(dim, rank)
     blocks = []
     for _ in range(-(-rank // dim)):
         gaussian = torch.randn(dim, dim, generator=generator, dtype=torch.float32)

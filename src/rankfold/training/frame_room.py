@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 
 from rankfold.errors import UnsupportedError
+from rankfold.models.catalog import sized_model
 from rankfold.models.frame_config import FrameConfig
-from rankfold.models.frame_model import FrameModel
 from rankfold.models.frame_plans import frame_plans
 from rankfold.planning import Plan
 from rankfold.training.checkpoint import Progress
@@ -47,8 +47,7 @@ def room_for(config: Config, model: FrameConfig, lengths: list[int], device: str
         return Room(graphs=captured)
     data, streams = config.data, config.data.batching == "streams"
     rows = sorted({min(length, data.window) for length in lengths} if streams else set(lengths))
-    with torch.device("meta"):  # without memory for its parameters
-        params = FrameModel.build(model).num_parameters
+    params = sized_model(model, model.num_features).num_parameters
 
     def plan(of: FrameConfig, length: int, *, whole: bool) -> Plan:
         return frame_plans(of, 1, length, device, config.train.precision, params, whole=whole).best

@@ -13,7 +13,7 @@ import torch
 
 from rankfold.data.clusters import Clusters, uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.models.catalog import AnyModel, build_model
+from rankfold.models.catalog import AnyModel, sized_model
 from rankfold.models.config import ModelConfig
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import AnyConfig, GrammarConfig
@@ -85,8 +85,7 @@ def sized(config: AnyConfig, num_words: int, clusters: Clusters | None = None) -
         and (clusters is None or clusters.num_clusters != config.num_clusters)
     ):
         clusters = uniform_clusters(num_words, config.num_clusters, seed=0)
-    with torch.device("meta"):
-        return build_model(config, num_words, clusters=clusters)
+    return sized_model(config, num_words, clusters=clusters)
 
 
 def fit(config: Config, text: Text, device: str, memory: int | None) -> Room:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from rankfold.data.clusters import Clusters
+from rankfold.data.clusters import Clusters, checked_clusters
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.files import read_json
 from rankfold.models.catalog import AnyModel
@@ -60,7 +60,12 @@ def text_of(path: Path) -> str:
 def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | None) -> Clusters | None:
     """A resumed run has its clusters in the checkpoint; they are not searched again."""
     if loaded and isinstance(config.model, ModelConfig) and config.model.family == "block":
-        return Clusters(loaded.of("model")[CLUSTER], config.model.num_clusters)
+        held = loaded.of("model").get(CLUSTER, torch.zeros(0))
+        found = checked_clusters(held, config.model.num_clusters, f"{loaded.path}: {CLUSTER}")
+        given, own = len(found.assignment), len(corpus.vocabulary)
+        if given != own:
+            raise DataError(f"{loaded.path}: clusters of {given:,} words, but the vocabulary has {own:,}.")
+        return found
     return find_clusters(config.words, corpus, config.train.seed, report.say)
 
 
