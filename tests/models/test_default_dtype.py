@@ -1,4 +1,4 @@
-"""Torch's default dtype changes nothing: models, what is saved of them, estimators and questions asked of potentials."""
+"""Torch's default dtype changes nothing: models, what is saved of them, estimators, questions asked of potentials."""
 
 import itertools
 from collections.abc import Iterator
