@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 class ShapeError(ValueError):
@@ -48,6 +49,7 @@ def expect(x: Tensor, axes: str, *, name: str, hint: str = "", **sizes: int) -> 
         raise ShapeError(
             f'{name} must be a torch.Tensor "{axes}", but is a {type(x).__name__}.\n  Wrap it: torch.as_tensor(...).'
         )
+    expect_plain(x, name=name)
     if x.dtype not in (torch.float32, torch.float64):
         words = not (x.dtype.is_floating_point or x.dtype.is_complex)
         remedy = (
@@ -68,9 +70,21 @@ def expect(x: Tensor, axes: str, *, name: str, hint: str = "", **sizes: int) -> 
         )
 
 
+def expect_plain(x: Tensor, *, name: str) -> None:
+    """Raise on a tensor of torch.func, of a batch of gradients, or with a tangent: sums look at values, it has none."""
+    inside = torch.func.debug_unwrap(x) is not x or torch._C._functorch.is_legacy_batchedtensor(x)
+    if inside or forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+        raise UnsupportedError(
+            f"{name} is inside a transform of torch.func (grad, vmap, jvp, ...), in a batch of gradients or has a "
+            "forward-mode tangent; sums over structures support none of these.\n"
+            "  Use torch.autograd.grad (create_graph=True for second derivatives); for vmap give a batch."
+        )
+
+
 def same_kind(reference: Tensor, reference_name: str, others: dict[str, Tensor]) -> None:
     """Raise unless all tensors share the reference's dtype and device."""
     for name, x in others.items():
+        expect_plain(x, name=name)
         if x.dtype != reference.dtype:
             raise UnsupportedError(
                 f"{name} is {x.dtype}, but {reference_name} is {reference.dtype}.\n"

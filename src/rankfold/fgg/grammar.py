@@ -21,7 +21,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect_weights, may_look
+from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect_plain, expect_weights, may_look
 from rankfold.fgg.derived import Derived
 from rankfold.fgg.factored import Factored
 from rankfold.fgg.hrg import HRG
@@ -198,6 +198,8 @@ def _check_factor(hrg: HRG, name: str, factor: Tensor | Factored) -> None:
     label = hrg.label(name)
     if not isinstance(factor, Tensor | Factored):
         raise UnsupportedError(f"The module of factor {name!r} gave a {type(factor).__name__}, but must give a tensor.")
+    for x in (factor,) if isinstance(factor, Tensor) else (x for x, _ in factor.factors):
+        expect_plain(x, name=f"Factor {name!r}")
     if factor.dtype not in (torch.float32, torch.float64):
         raise UnsupportedError(f"Factor {name!r} has dtype {factor.dtype}; float32 and float64 are supported.")
     if label.is_batched and isinstance(factor, Factored):

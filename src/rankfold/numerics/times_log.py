@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankfold.numerics.function import Function
 from rankfold.numerics.scaled import Scaled
 
 
@@ -35,7 +36,7 @@ def times_log(x: Scaled, log_w: Tensor) -> Scaled:  # Scaled "... z", "... z" ->
     return Scaled(mantissa, x.log_scale + log_m.squeeze(-1))
 
 
-class _TimesLog(torch.autograd.Function):
+class _TimesLog(Function):
     """y = (x / scale) exp(log_w - log_shift); scale and log_shift are constants that make max y = 1."""
 
     @staticmethod

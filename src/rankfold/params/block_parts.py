@@ -15,6 +15,7 @@ from torch.nn.functional import embedding
 from rankfold.data.clusters import Clusters
 from rankfold.errors import DomainError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
+from rankfold.numerics.function import Function
 from rankfold.params.blocks import residual_mlp, taken, xavier
 from rankfold.params.emissions import InitKind, word_embeddings
 from rankfold.params.transitions import Start
@@ -234,7 +235,7 @@ def _blocks(table: Tensor, index: Tensor) -> Tensor:  # "c k d", "b s" -> "b s k
     return taken.reshape(*index.shape, *table.shape[1:])
 
 
-class _Blocks(torch.autograd.Function):
+class _Blocks(Function):
     """Rows of a table of few and long ones, whose gradient is a product: on a GPU adding row by row takes four times
     as long.
     """
@@ -253,7 +254,7 @@ class _Blocks(torch.autograd.Function):
         return chosen.to(grad.dtype) @ grad.flatten(0, -2), None
 
 
-class _Pairs(torch.autograd.Function):
+class _Pairs(Function):
     """left right^T, block by block. autograd's own gradient of `right` comes transposed, and is copied to be used."""
 
     @staticmethod

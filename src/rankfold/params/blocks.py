@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear as linear_map
 from torch.nn.functional import relu
 
+from rankfold.numerics.function import Function
+
 MOST_LAYERS = 100  # of a network; more take seconds to lay out, and a number by mistake for ever
 
 
@@ -26,12 +28,12 @@ class ResidualLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # "... d" -> "... d"
         if x.ndim > 1 and not torch.is_autocast_enabled(x.device.type):
             weights = self.first.weight, self.first.bias, self.second.weight, self.second.bias
-            out: Tensor = _Residual.apply(x.flatten(0, -2), *weights)  # type: ignore[no-untyped-call]
+            out: Tensor = _Residual.apply(x.flatten(0, -2), *weights)
             return out.reshape(x.shape)
         return x + relu(self.second(relu(self.first(x))))
 
 
-class _Residual(torch.autograd.Function):
+class _Residual(Function):
     """The layer with its gradient written out: sums over rows are products, and the shortcut is added in one.
 
     Of thousands of rows on a GPU the sums alone take a third of autograd's own chain.

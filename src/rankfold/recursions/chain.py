@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, UnsupportedError, may_look
+from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
+from rankfold.numerics.function import Function
 from rankfold.numerics.precision import Precision, check_precision, matmul_precision
 from rankfold.numerics.scaled import Scaled
 from rankfold.recursions.chain_filter import log_filtered, log_push
@@ -118,7 +119,7 @@ def advance(p: ChainPotentials) -> Advanced:
     return Advanced(last.to(p.log_obs.dtype), ahead.to(p.log_obs.dtype), log_z)
 
 
-class _LogZ(torch.autograd.Function):
+class _LogZ(Function):
     """log Z with forward-backward as its derivative."""
 
     @staticmethod
@@ -133,6 +134,7 @@ class _LogZ(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = grads
+        expect_plain(weight, name="the gradient of log_z")
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
             # The gradient will be differentiated: give autograd ordinary operations to follow. Messages

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankfold.errors import expect_plain
+from rankfold.numerics.function import Function
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.scaled import largest
 from rankfold.recursions.chain_blocks_paths import best_path, draw
@@ -52,7 +54,7 @@ def advance(p: BlockChainPotentials) -> tuple[Tensor, Tensor]:  # "b k", "b"
         return torch.where(log_total[:, None] == float("-inf"), float("-inf"), last), log_total
 
 
-class _LogZ(torch.autograd.Function):
+class _LogZ(Function):
     """log Z with forward-backward as its derivative."""
 
     @staticmethod
@@ -66,6 +68,7 @@ class _LogZ(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = grads
+        expect_plain(weight, name="the gradient of log_z")
         inside, messages, out, *tensors = ctx.saved_tensors
         wanted = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, UnsupportedError, may_look
+from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
+from rankfold.numerics.function import Function
 from rankfold.recursions import semi_markov_back, semi_markov_plain
 from rankfold.recursions.semi_markov_long import carried_on, solve_long
 from rankfold.recursions.semi_markov_potentials import Segments, SemiMarkovPotentials, checked, survival
@@ -110,7 +111,7 @@ def carry(p: SemiMarkovPotentials) -> Tensor:  # "b d z"
         return carried_on(c)[0].to(p.log_obs.dtype)
 
 
-class _LogZ(torch.autograd.Function):
+class _LogZ(Function):
     """log Z with forward-backward over segments as its derivative."""
 
     @staticmethod
@@ -124,6 +125,7 @@ class _LogZ(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = grads
+        expect_plain(weight, name="the gradient of log_z")
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
             # The gradient will be differentiated: give autograd ordinary operations to follow.

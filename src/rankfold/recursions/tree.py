@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, UnsupportedError, may_look
+from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
+from rankfold.numerics.function import Function
 from rankfold.recursions import tree_log
 from rankfold.recursions.tree_potentials import Forest, TreePotentials, checked
 from rankfold.recursions.tree_solve import Solution
@@ -65,7 +66,7 @@ def chart(p: TreePotentials) -> Tensor:  # "b t+1 t+1 n"   float64
     return out
 
 
-class _LogZ(torch.autograd.Function):
+class _LogZ(Function):
     """log Z with inside-outside as its derivative."""
 
     @staticmethod
@@ -79,6 +80,7 @@ class _LogZ(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = grads
+        expect_plain(weight, name="the gradient of log_z")
         wanted, tensors = ctx.needs_input_grad[1:], ctx.saved_tensors
         if torch.is_grad_enabled():
             # The gradient will be differentiated: give autograd ordinary operations to follow.

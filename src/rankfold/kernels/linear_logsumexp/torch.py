@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels.triton_here import triton_serves
+from rankfold.numerics.function import Function
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.precision import Products, current_precision, products_in
 
@@ -49,7 +50,7 @@ def linear_logsumexp(query: Tensor, key: Tensor, bias: Tensor | None = None) -> 
     return out
 
 
-class _LinearLogSumExp(torch.autograd.Function):
+class _LinearLogSumExp(Function):
     """The normaliser with the softmax as its derivative."""
 
     @staticmethod

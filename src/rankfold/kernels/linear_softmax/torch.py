@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rankfold.errors import may_look
 from rankfold.kernels.triton_here import triton_serves
+from rankfold.numerics.function import Function
 from rankfold.numerics.precision import Products, current_precision, products_in
 from rankfold.numerics.rounded import Rounded
 
@@ -64,7 +65,7 @@ def linear_softmax(
     return SoftmaxTable(share, log_total, mixtures, Rounded(share, halves[0]) if halves else None)
 
 
-class _LinearSoftmax(torch.autograd.Function):
+class _LinearSoftmax(Function):
     """The table, with itself as all that its derivative needs."""
 
     @staticmethod
@@ -126,7 +127,7 @@ class _LinearSoftmax(torch.autograd.Function):
         return (*found, None, None, None, None, None)
 
 
-class _Mix(torch.autograd.Function):
+class _Mix(Function):
     """weights share, whose gradient in `share` is left with the table."""
 
     @staticmethod

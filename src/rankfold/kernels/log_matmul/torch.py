@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels.blocks import blocks
+from rankfold.numerics.function import Function
 
 
 def log_matmul(log_x: Tensor, log_w: Tensor) -> Tensor:  # "... n z", "... z y" -> "... n y"
@@ -37,7 +38,7 @@ def _sizes(log_x: Tensor, log_w: Tensor) -> tuple[int, int, int]:
     return log_x.shape[-2], log_x.shape[-1] * max(1, lead), log_w.shape[-1]
 
 
-class _LogMatmul(torch.autograd.Function):
+class _LogMatmul(Function):
     @staticmethod
     def forward(ctx: Any, log_x: Tensor, log_w: Tensor) -> Tensor:
         out = log_x.new_empty((*log_x.shape[:-1], log_w.shape[-1]))
