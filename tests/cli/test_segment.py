@@ -215,10 +215,10 @@ def bad_inputs(folder: Path) -> dict[str, tuple[Path, str]]:
     (folder / "empty").mkdir()
     (folder / "text.csv").write_text("1,2,3\n4,fast,6\n")
     (folder / "half.csv").write_text("1,2,3\n4,nan,6\n7,8,9\n")
-    (folder / "narrow.csv").write_text("1,2\n3,4\n")
+    (folder / "narrow.csv").write_text("1.0,2\n3,4\n")
     (folder / "uneven").mkdir()
-    (folder / "uneven" / "a.csv").write_text("1,2,3\n4,5,6\n")
-    (folder / "uneven" / "b.csv").write_text("1,2\n4,5\n")
+    (folder / "uneven" / "a.csv").write_text("1.0,2,3\n4,5,6\n")
+    (folder / "uneven" / "b.csv").write_text("1.0,2\n4,5\n")
     np.save(folder / "nothing.npy", np.full((4, 3), np.nan))
     np.save(folder / "infinite.npy", np.array([[1.0, 2.0, 3.0], [np.inf, 1.0, 1.0]]))
     np.savez(folder / "labels.npz", features=np.zeros((4, 3)), labels=np.zeros(3, dtype=int))
@@ -296,3 +296,34 @@ def test_help_has_examples(capsys: Captured) -> None:
     with pytest.raises(SystemExit):
         main(["segment", "--help"])
     assert "rankfold segment runs/walks recordings.npz --split test" in capsys.readouterr().out
+
+
+def test_recordings_with_longer_segments_are_said(run: Path, tmp_path: Path, capsys: Captured) -> None:
+    """Runs of 40 frames under a model of at most 12 are cut into pieces; standard error says so, the table does not."""
+    rng = np.random.default_rng(0)
+    mean = FrameModel.from_pretrained(run / "best").parts().observation.mean.detach().numpy()  # type: ignore[attr-defined]
+    space = FrameModel.from_pretrained(run / "best").space
+    assert space is not None
+    states = np.repeat([0, 1, 2], 40)
+    frames = space.undo(mean[states] + 0.1 * rng.standard_normal((120, mean.shape[1])))
+    np.save(tmp_path / "long.npy", frames)
+    capsys.readouterr()
+    assert main(["segment", str(run), str(tmp_path / "long.npy"), "--csv"]) == 0
+    found = capsys.readouterr()
+    assert "warning: segments last at most 12 frames" in found.err
+    assert "--set model.max_duration=24" in found.err
+    assert "warning" not in found.out
+
+
+def test_names_that_are_numbers_on_the_command_line(run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:
+    x = read_frames(data, split="test").features[0]
+    names = ",".join(str(i) for i in range(x.shape[1]))
+    np.savetxt(tmp_path / "a.csv", x, delimiter=",", header=names, comments="")
+    assert "may be names of columns or the first frame" in refused(capsys, "segment", run, tmp_path / "a.csv")
+    assert "may be names" in refused(capsys, "evaluate", run, tmp_path / "a.csv")
+    rows = printed(capsys, "segment", run, tmp_path / "a.csv", "--header", "yes", "--csv")
+    assert rows.splitlines()[-1].split(",")[2] == str(len(x))
+    assert printed(capsys, "evaluate", run, tmp_path / "a.csv", "--header", "yes")
+    settings = ["--set", *SETTINGS, "data.header=yes", "train.updates=1"]
+    train = ["train", "--recipe", "segment-hsmm", "--data", tmp_path / "a.csv", "--out", tmp_path / "run", *settings]
+    assert printed(capsys, *train)

@@ -214,3 +214,35 @@ def test_real_recordings(name: str, width: int, counts: dict[str, tuple[int, int
     scale = standardise(frames.split("train"))  # they were stored on that scale, in float32
     np.testing.assert_allclose(scale.mean, 0, atol=1e-7)
     np.testing.assert_allclose(scale.scale, 1, rtol=1e-7)
+
+
+@pytest.mark.parametrize("first", ["0,1,2", "1,2,3", "2019,2020,2021", "10,20,50", "100,200,300"])
+def test_names_that_are_numbers_are_never_a_frame_without_a_word(tmp_path: Path, first: str) -> None:
+    """A first line of whole numbers that may be names is refused; `header` decides."""
+    path = tmp_path / "a.csv"
+    path.write_text(f"{first}\n0.5,1,-2\n3,4,5.5\n")
+    with pytest.raises(DataError, match=rf"a\.csv, line 1: '{first}' may be names(.|\n)*--header yes or no") as caught:
+        read_frames(path)
+    assert "data.header" in str(caught.value)
+    named, plain = (read_frames(path, header=said) for said in ("yes", "no"))
+    assert named.feature_names == tuple(first.split(","))
+    assert named.lengths == [2]
+    assert plain.feature_names is None
+    np.testing.assert_array_equal(plain.features[0][0], [float(x) for x in first.split(",")])
+    assert read_frames(tmp_path, header="no").lengths == [3]
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0,1.0\n0.5,2\n", "0,0\n0.5,2\n", "3,1\n4,5\n", "-1,2\n0.5,1\n", "4\n1\n2\n", "1e0,2\n3,4\n"]
+)
+def test_a_first_frame_is_a_frame(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    assert read_frames(tmp_path / "a.csv").lengths == [text.count("\n")]
+    with pytest.raises(ValueError, match="header is 'maybe'"):
+        read_frames(tmp_path / "a.csv", header="maybe")  # type: ignore[arg-type]
+
+
+def test_whole_numbers_in_a_row_may_be_names_of_whole_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("0,1\n5,3\n2,2\n")
+    with pytest.raises(DataError, match="may be names"):
+        read_frames(tmp_path / "a.csv")

@@ -148,3 +148,33 @@ def test_free_moves_are_the_dimension(size: int, rank: int, diagonal: bool) -> N
         others = size - 1 + 2 * size + size
         model = HSMM(size, max_duration=4, **settings).fit(x)
     assert model.n_parameters() == others + free
+
+
+def runs(low: int, high: int, num: int = 4) -> tuple[list[Any], int]:
+    """Sequences of six far runs each, of `low` to `high` frames, and how many there are."""
+    rng = np.random.default_rng(1)
+    centres = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+    states = [np.repeat(np.cumsum(rng.integers(1, 3, 6)) % 3, rng.integers(low, high, 6)) for _ in range(num)]
+    return [centres[y] + 0.7 * rng.standard_normal((len(y), 2)) for y in states], 6 * num
+
+
+@pytest.mark.parametrize("kind", ["poisson", "negative_binomial", "categorical"])
+@pytest.mark.parametrize(("low", "high", "chosen"), [(3, 15, 20), (15, 30, 40), (45, 60, 80)])
+def test_the_longest_duration_is_found(low: int, high: int, chosen: int, kind: Any) -> None:
+    x, number = runs(low, high)
+    model = HSMM(3, durations=kind, max_iter=15, random_state=0).fit(x)
+    assert model.model_.config.max_duration == chosen
+    assert sum(map(len, model.segment(x))) == number
+    assert HSMM(3, max_iter=2, random_state=0).fit([rows[:7] for rows in x]).model_.config.max_duration == 7
+
+
+def test_a_longest_duration_that_cuts_is_said() -> None:
+    """By the fit to such sequences, and by the segmentation of new ones; not where nothing is cut."""
+    long, _ = runs(45, 60)
+    short, _ = runs(3, 15)
+    with pytest.warns(UserWarning, match=r"at most 20 frames(.|\n)*Raise max_duration"):
+        HSMM(3, max_duration=20, max_iter=15, random_state=0).fit(long)
+    model = HSMM(3, max_duration=20, max_iter=15, random_state=0).fit(short)
+    model.segment(short)
+    with pytest.warns(UserWarning, match=r"at most 20 frames(.|\n)*Raise max_duration and fit again"):
+        model.segment([short[0], long[0]])

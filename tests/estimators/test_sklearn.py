@@ -25,6 +25,7 @@ NOT_FOR_SEQUENCES = {
         HMM(2, max_iter=3, random_state=0),
         HMM(3, rank=2, max_iter=3, random_state=0),
         HSMM(2, max_duration=2, max_iter=3, random_state=0),
+        HSMM(2, max_iter=3, random_state=0),
     ],
     ids=repr,
 )

@@ -124,8 +124,14 @@ def _run_frames(arguments: argparse.Namespace) -> int:
     if strange or data is None:
         what = f"{strange[0]} is for models of words" if strange else "evaluate needs FILE, a file or folder"
         raise DataError(f"{what}: this model is of frames, and is evaluated on recordings.")
-    split, missing, device = arguments.split, arguments.missing, arguments.device
-    found = evaluate_recordings(arguments.folder, data, split=split, missing=missing, device=device)
+    found = evaluate_recordings(
+        arguments.folder,
+        data,
+        split=arguments.split,
+        missing=arguments.missing,
+        header=arguments.header,
+        device=arguments.device,
+    )
     print(to_json(found, indent=2) if arguments.json else frames_text(found))
     return 0
 

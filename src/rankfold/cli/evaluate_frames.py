@@ -14,6 +14,7 @@ import torch
 from rankfold.analysis.segmentation import SegmentationScores, evaluate_segmentation
 from rankfold.cli.frames_of import Asked, ask, batches, states_of
 from rankfold.cli.model_of import say
+from rankfold.data.frame_files import Header
 from rankfold.data.frames import UNKNOWN, Missing
 from rankfold.training.frame_evaluation import evaluate_frames
 
@@ -22,10 +23,16 @@ CHECKED, LONGEST = 4, 64  # recordings that are computed again with logarithms, 
 
 
 def evaluate_recordings(
-    path: Path, data: Path, *, split: str | None = "test", missing: Missing = "error", device: str = "auto"
+    path: Path,
+    data: Path,
+    *,
+    split: str | None = "test",
+    missing: Missing = "error",
+    header: Header = "auto",
+    device: str = "auto",
 ) -> dict[str, Any]:
     """The evaluation as plain data."""
-    asked = ask(path, data, split=split, missing=missing, device=device)
+    asked = ask(path, data, split=split, missing=missing, header=header, device=device)
     model, frames = asked.model, asked.frames
     for line in str(frames).splitlines()[1:]:
         if not line.endswith("labels"):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rankfold.cli.model_of import CONFIG, find_device, model_folder
 from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import FILE, FrameSpace
 from rankfold.data.frames import Frames, Missing
 from rankfold.errors import DataError, DomainError, UnsupportedError
@@ -64,12 +65,20 @@ def load_frames_model(path: Path, device: str = "auto") -> tuple[FrameModel, Fra
     return model, model.space
 
 
-def ask(path: Path, data: Path, *, split: str | None = None, missing: Missing = "error", device: str = "auto") -> Asked:
+def ask(
+    path: Path,
+    data: Path,
+    *,
+    split: str | None = None,
+    missing: Missing = "error",
+    header: Header = "auto",
+    device: str = "auto",
+) -> Asked:
     """The model, and the recordings of a file or folder: those of `split`, or all where there are no splits."""
     if str(data) == "-":
         raise DataError("recordings are read from a file or a folder, not from standard input: give its name.")
     model, space = load_frames_model(path, device)
-    found = read_splits(data, missing=missing)
+    found = read_splits(data, missing=missing, header=header)
     if split is not None and list(found) == ["train"] and split != "train":
         given = found["train"]  # without splits of its own
         if given.splits is not None:

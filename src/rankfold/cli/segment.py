@@ -15,8 +15,11 @@ from rankfold.analysis.segmentation import labels_of
 from rankfold.cli.frames_of import Asked, ask, each, impossible
 from rankfold.cli.model_of import add_model, say
 from rankfold.cli.output import to_json
+from rankfold.data.frame_batch import FrameBatch
+from rankfold.decoding.segments import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError
 from rankfold.plots.posterior import expect_picture
+from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
 
 Kind = Literal["strips", "posterior", "durations", "roll"]
 COLUMNS = ("recording", "start", "end", "state", "label", "posterior", "frames")
@@ -57,19 +60,25 @@ def add_to(commands: Any) -> None:
 
 
 def add_recordings(parser: argparse.ArgumentParser) -> None:
-    """The argument DATA, with --split and --missing."""
+    """The argument DATA, with --split, --missing and --header."""
     parser.add_argument("data", type=Path, metavar="DATA", help="a file or folder of recordings")
     parser.add_argument("--split", help="which split, where the recordings have splits")
     add_missing(parser)
 
 
 def add_missing(parser: argparse.ArgumentParser) -> None:
-    """The argument --missing."""
+    """The arguments --missing and --header."""
     parser.add_argument(
         "--missing",
         choices=("error", "row"),
         default="error",
         help="a row with some values missing is an error (default), or a missing row",
+    )
+    parser.add_argument(
+        "--header",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="whether the first line of a .csv is names of columns; auto (default): if it holds no number",
     )
 
 
@@ -80,11 +89,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         expect_picture(arguments.plot)  # before the work
     asked = ask(
-        arguments.folder, arguments.data, split=arguments.split, missing=arguments.missing, device=arguments.device
+        arguments.folder,
+        arguments.data,
+        split=arguments.split,
+        missing=arguments.missing,
+        header=arguments.header,
+        device=arguments.device,
     )
     if arguments.recording is not None:
         asked = only(asked, arguments.recording)
     rows = segment(asked)
+    if (cut := _cut_short(asked)) is not None:
+        say(f"warning: {cut}")
     if arguments.plot is not None:  # before the table, of which a pipe may want the beginning alone
         say(f"wrote {plot(asked, rows, arguments.plot, arguments.kind)}")
     print(to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows, asked))
@@ -114,6 +130,23 @@ def segment(asked: Asked) -> list[dict[str, Any]]:
             values = (name, one.start, one.end, one.state, named, one.posterior, one.frames)
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     return rows
+
+
+def _cut_short(asked: Asked) -> str | None:
+    """What to say where longer segments than the model has would explain the recordings better."""
+    model, frames = asked.model, asked.frames
+    longest = model.config.max_duration
+    if not model.config.has_segments or longest >= max(frames.lengths):
+        return None
+
+    def gains_of(batch: FrameBatch) -> list[float]:
+        p = model.potentials(batch)
+        assert isinstance(p, SemiMarkovPotentials)
+        found: list[float] = gain_of_longer(p).tolist()
+        return found
+
+    gains = each(model, frames, gains_of)
+    return cut_short(gains, longest, f"model.max_duration and train again: --set model.max_duration={2 * longest}")
 
 
 def plot(asked: Asked, rows: list[dict[str, Any]], path: Path, kind: Kind = "strips") -> Path:

@@ -13,18 +13,19 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
 from rankfold.data.frames import Frames, Missing, checked_features, expect_one_width, frames_of
-from rankfold.errors import DataError
+from rankfold.errors import DataError, DomainError
 from rankfold.files import expect_file, expect_unpacked
 
 SUFFIXES = (".npy", ".npz", ".csv")
+Header = Literal["auto", "yes", "no"]
 ZIP, NPY = b"PK", b"\x93NUMPY"
 LONGEST_HEADER = 2**16  # bytes; numpy's own have about 100
 PLAIN_TYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|c8|c16|[SU][0-9]{1,6})")
@@ -36,12 +37,15 @@ BROKEN_ARRAYS = (
 SPLITS = ("train", "valid", "test")  # what 0, 1 and 2 mean in the key `split`
 
 
-def read_frames(path: str | Path, *, split: str | None = None, missing: Missing = "error") -> Frames:
+def read_frames(
+    path: str | Path, *, split: str | None = None, missing: Missing = "error", header: Header = "auto"
+) -> Frames:
     """The sequences of a file, or of all files of a folder in the order of their names.
 
     .npy  one sequence "t f".
     .csv  one sequence: a line a frame, commas between numbers, a line of names first or not. An empty field and `nan`
-          are missing values.
+          are missing values. `header` says whether the first line is names: "yes", "no", or "auto": it is if it holds
+          no number, and is not if it holds nothing else; whole numbers that may be either are refused.
     .npz  with the key `features`: all frames "n f", cut by `lengths`; `labels` "n", `split` (0 train, 1 valid, 2 test),
           `seq_id`, `label_names`, `feature_names` and `fps` are read where they are there. Without: every array is a
           sequence "t f", named by its key.
@@ -51,7 +55,9 @@ def read_frames(path: str | Path, *, split: str | None = None, missing: Missing 
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder.")
-    found = _folder(path, missing) if path.is_dir() else _file(path, missing)
+    if header not in get_args(Header):
+        raise DomainError(f'header is {header!r}, but must be "auto", "yes" or "no".')
+    found = _folder(path, missing, header) if path.is_dir() else _file(path, missing, header)
     return found if split is None else found.split(split)
 
 
@@ -125,10 +131,10 @@ def _array(stream: IO[bytes], size: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(content, dtype).reshape(shape, order="F" if header["fortran_order"] else "C")
 
 
-def _file(path: Path, missing: Missing) -> Frames:
+def _file(path: Path, missing: Missing, header: Header) -> Frames:
     suffix = path.suffix.lower()
     if suffix == ".csv":
-        return _csv(path, missing)
+        return _csv(path, missing, header)
     if suffix not in SUFFIXES:
         raise DataError(f"{path}: frames are read from {', '.join(SUFFIXES)} and folders of them, not from {suffix!r}.")
     arrays = load_arrays(path)
@@ -167,11 +173,13 @@ def _stacked(path: Path, arrays: Mapping[str, Any], missing: Missing) -> Frames:
     )
 
 
-def _csv(path: Path, missing: Missing) -> Frames:
+def _csv(path: Path, missing: Missing, header: Header) -> Frames:
     names: tuple[str, ...] | None = None
     rows: list[list[float]] = []
-    for number, fields in enumerate(_lines(path), 1):
-        if number == 1 and any(fields) and not any(field and _is_number(field) for field in fields):
+    lines = _lines(path)
+    for number, fields in enumerate(lines, 1):
+        no_number = any(fields) and not any(field and _is_number(field) for field in fields)
+        if number == 1 and (header == "yes" or (header == "auto" and no_number)):
             names = _header(fields, f"{path}, line 1")
             continue
         width = len(names) if names is not None else len(rows[0]) if rows else len(fields)
@@ -186,11 +194,36 @@ def _csv(path: Path, missing: Missing) -> Frames:
         raise DataError(f"{path}: {'a line of names and no frames' if names else 'the file is empty'}.")
     first = 1 if names is None else 2
     x, partly = checked_features(np.array(rows), str(path), missing=missing, row="line", first=first)
+    if header == "auto" and names is None and _may_be_names(lines):
+        raise DataError(
+            f"{path}, line 1: {','.join(lines[0])[:40]!r} may be names of columns or the first frame.\n"
+            "  Say which: --header yes or no, data.header in a recipe, read_frames(..., header=...); or give names "
+            "that are no numbers."
+        )
     found = frames_of([x], names=[path.stem], feature_names=names, source=path)
     return replace(found, num_partly_missing=partly)
 
 
-def _lines(path: Path) -> Iterable[list[str]]:
+def _may_be_names(lines: list[list[str]]) -> bool:
+    """Whether a first line of whole numbers may be names: all different, and evenly spaced or unlike the others.
+
+    Programs number columns from 0 or 1, or name them by years or frequencies; where the other lines have fractions or
+    signs a first one without any is not like them.
+    """
+    first, *others = lines
+    if not all(_is_whole(field) for field in first) or len(set(first)) < len(first):
+        return False
+    steps = set(np.diff([int(field) for field in first]).tolist())
+    counted = steps == {1} or (len(first) > 2 and len(steps) == 1 and min(steps) > 0)
+    unlike = any(field and not _is_whole(field) and not math.isnan(float(field)) for row in others for field in row)
+    return counted or unlike
+
+
+def _is_whole(field: str) -> bool:
+    return field.isascii() and field.isdigit()
+
+
+def _lines(path: Path) -> list[list[str]]:
     """The fields of each line, without the empty lines at the end."""
     expect_file(path, "a file of frames")
     try:
@@ -228,13 +261,13 @@ def _number(field: str, where: str) -> float:
     return float(field or "nan")
 
 
-def _folder(path: Path, missing: Missing) -> Frames:
+def _folder(path: Path, missing: Missing, header: Header) -> Frames:
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
     if not files:
         held = sorted(file.name for file in path.iterdir())
         listed = ", ".join(held[:8]) + (f" and {len(held) - 8} more" if len(held) > 8 else "")
         raise DataError(f"{path}: no files in {', '.join(SUFFIXES)}; the folder holds {listed or 'nothing'}.")
-    parts = [_file(file, missing) for file in files]
+    parts = [_file(file, missing, header) for file in files]
     expect_one_width([p.features[0] for p in parts], list(map(str, files)), None)
     for p, file in zip(parts, files, strict=True):
         for what in ("feature_names", "label_names", "fps"):

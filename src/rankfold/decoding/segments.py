@@ -5,6 +5,8 @@ Read next: `recursions/semi_markov.py` for the sum, `recursions/semi_markov_max.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -14,11 +16,14 @@ from rankfold.decoding.viterbi import step_cost
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.operators import MaxOperator
 from rankfold.recursions.factors import counted, doubled
+from rankfold.recursions.semi_markov import log_z
 from rankfold.recursions.semi_markov_long import solve_long
 from rankfold.recursions.semi_markov_max import best_segments
 from rankfold.recursions.semi_markov_potentials import Segments, SemiMarkovPotentials, checked
 from rankfold.recursions.semi_markov_sample import draw
 from rankfold.recursions.semi_markov_solve import Posteriors, solve
+
+CLEAR = 5.0  # nats: odds of 150 to 1, very strong evidence in the words of Kass and Raftery 1995
 
 
 class SegmentPosterior(NamedTuple):
@@ -91,6 +96,31 @@ def segment_counts(p: SemiMarkovPotentials) -> SegmentCounts:
         counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_transition=True)[4:])
     first = torch.zeros_like(c.log_duration[:, 0]) if c.carried else initial.sum(0)
     return SegmentCounts(first, counts, durations, states)
+
+
+def cut_short(gains: Iterable[float], longest: int, setting: str) -> str | None:
+    """What to say where longer segments would clearly gain; nothing where they would not."""
+    gain = sum(x for x in gains if x > 0)
+    if not gain > CLEAR:
+        return None
+    return (
+        f"segments last at most {longest} frames, and some of these sequences hold longer ones, which are cut into "
+        f"several: up to {2 * longest} frames would gain {gain:.1f} nats.\n  Raise {setting}."
+    )
+
+
+@torch.no_grad()
+def gain_of_longer(p: SemiMarkovPotentials) -> Tensor:  # "b"   float64
+    """The nats each sequence would gain if half of the segments could last longer, up to twice the longest.
+
+    The other half keep their durations, those of the longer ones are all alike. A sequence gains where the longest
+    duration cuts what lasts longer into pieces; where nothing does it loses about log 2 a segment. No sequence that
+    ends within the longest duration gains. Cost: two forward passes, of d and of 2 d.
+    """
+    longest = p.log_duration.shape[1]
+    longer = torch.full_like(p.log_duration, -math.log(2 * longest))
+    doubled = p._replace(log_duration=torch.cat([p.log_duration - math.log(2), longer], 1))
+    return log_z(doubled) - log_z(p)
 
 
 def viterbi_segments(p: SemiMarkovPotentials) -> BestSegments:

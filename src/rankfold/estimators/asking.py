@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankfold.decoding.posterior import state_posterior
 from rankfold.decoding.runs import runs
-from rankfold.decoding.segments import Segment, segment_posterior, segments, viterbi_segments
+from rankfold.decoding.segments import Segment, gain_of_longer, segment_posterior, segments, viterbi_segments
 from rankfold.decoding.viterbi import viterbi
 from rankfold.models.frame_model import FramePotentials
 from rankfold.recursions.potentials import ChainPotentials
@@ -30,6 +30,11 @@ def best_states(p: FramePotentials) -> Tensor:  # "b t"
 def best_segments(p: FramePotentials) -> list[list[Segment]]:
     """The segments of the best path or segmentation; none for an impossible sequence."""
     return runs(p) if isinstance(p, ChainPotentials) else segments(p)
+
+
+def gains_of_longer(p: FramePotentials) -> Tensor:  # "b"
+    """The nats a sequence would gain from segments of up to twice the longest duration; 0 for a chain."""
+    return p.log_obs.new_zeros(len(p.log_obs)) if isinstance(p, ChainPotentials) else gain_of_longer(p)
 
 
 def is_impossible(answer: Any) -> bool:

@@ -6,6 +6,7 @@ Read next: `fitting.py` for what a fit prepares, `em.py` for the steps.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
@@ -14,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rankfold.decoding.segments import cut_short
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.asking import best_segments, best_states, is_impossible, posterior
+from rankfold.estimators.asking import best_segments, best_states, gains_of_longer, is_impossible, posterior
 from rankfold.estimators.expectation import no_weight
 from rankfold.estimators.face import Face
 from rankfold.estimators.fitting import Fit, Running, generator_of, prepared, torch_generator
@@ -137,10 +139,16 @@ class Estimator(Face):
         """The segments of the best path: a structured array of start, end (exclusive), state, posterior, frames.
 
         `posterior` is that of the segment as a whole, `frames` the mean over its frames of that of its state. Of one
-        array cut by `lengths`, starts and ends count its rows.
+        array cut by `lengths`, starts and ends count its rows. Warns where longer segments than the model has would
+        explain the frames better.
         """
         given = self._given(X, lengths, labels)
         rows = self._ask(given, best_segments, strict=True)
+        config = self.model_.config
+        if config.has_segments and config.max_duration < max(given.lengths):
+            gains = map(float, self._ask(given, gains_of_longer))
+            if (cut := cut_short(gains, config.max_duration, "max_duration and fit again")) is not None:
+                warnings.warn(cut, stacklevel=2)
         offsets = np.cumsum([0, *given.lengths[:-1]]) if given.together else np.zeros(len(rows), np.int64)
         tables = []
         for one, offset in zip(rows, offsets, strict=True):

@@ -6,6 +6,7 @@ Read next: `start.py` for the starts, `em.py` and `sgd.py` for the steps.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rankfold.decoding.segments import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.estimators.em import Priors, em, log_prior, maximised
-from rankfold.estimators.expectation import Counts, Tables, expected
+from rankfold.estimators.expectation import Counts, Tables, expected, potentials
 from rankfold.estimators.given import with_given
 from rankfold.estimators.inputs import Given, expect_names, given_features, names_of
 from rankfold.estimators.observations import Bernoulli, Categorical, CollapseError, Family, Gaussian
@@ -27,6 +29,10 @@ from rankfold.estimators.symbols import given_symbols, known_symbols, symbol_ids
 from rankfold.estimators.wanted import checked_forbidden, expect_parameters, expect_same
 from rankfold.estimators.wrapped import model_of, tables_of
 from rankfold.models.frame_model import FrameModel
+from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
+
+# Where the search for a longest duration begins and ends, in frames: a step's cost grows with it.
+FIRST_CHOSEN, MOST_CHOSEN = 20, 1280
 
 
 class Outcome(NamedTuple):
@@ -73,6 +79,23 @@ class Fit(NamedTuple):
         """The best of `n_init` starts, each followed to its end; one that collapses is passed over, unless all do."""
         if algorithm not in ("em", "sgd"):
             raise UnsupportedError(f'algorithm is {algorithm!r}, but must be "em" or "sgd".')
+        outcome = self._best(algorithm)
+        longest, most = self.shape.longest, max(map(len, self.sequences))
+        # None: there is nothing to choose, or nothing that would gain.
+        cut = self._cut_short(outcome.tables) if longest < most else None
+        if cut is None:
+            return outcome
+        if self.params["max_duration"] is None and longest < MOST_CHOSEN:
+            return self._replace(shape=self.shape._replace(longest=min(2 * longest, most))).run(algorithm)
+        warnings.warn(cut, stacklevel=4)
+        return outcome
+
+    def _cut_short(self, tables: Tables) -> str | None:
+        parts = (potentials(group, tables, self.family) for group in self._groups())
+        gains = [x for p in parts if isinstance(p, SemiMarkovPotentials) for x in gain_of_longer(p).tolist()]
+        return cut_short(gains, self.shape.longest, "max_duration")
+
+    def _best(self, algorithm: str) -> Outcome:
         outcomes, collapsed = [], []
         for _ in range(self.params["n_init"]):
             try:
@@ -168,7 +191,7 @@ def prepared(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool =
         sequences = [torch.from_numpy(np.ascontiguousarray(rows)).to(device, dtype) for rows in given.sequences]
         family = _features(params, sequences, estimator if again else None)
     known = None if given.labels is None else [torch.from_numpy(y).to(device) for y in given.labels]
-    shape = _shape(params, given, device, again=again)
+    shape = _shape(params, given, device, estimator if again else None)
     return Fit(params, shape, family, sequences, known, symbols, names, generator_of(params["random_state"]))
 
 
@@ -198,10 +221,12 @@ def _features(params: Mapping[str, Any], sequences: list[Tensor], like: Any) -> 
     return Gaussian(shift, spread, floor, params["tied_variance"], params["variance_prior"])
 
 
-def _shape(params: Mapping[str, Any], given: Given, device: torch.device, *, again: bool) -> Shape:
+def _shape(params: Mapping[str, Any], given: Given, device: torch.device, like: Any) -> Shape:
     num_states, longest = params["n_states"], params.get("max_duration", 1)
     diagonal = params.get("self_transitions", True)
-    if "max_duration" in params and longest > max(given.lengths) and not again:
+    if longest is None:
+        longest = like.model_.config.max_duration if like is not None else min(FIRST_CHOSEN, max(given.lengths))
+    elif "max_duration" in params and longest > max(given.lengths) and like is None:
         raise DomainError(
             f"max_duration is {longest}, but the longest sequence has {max(given.lengths)} frames.\n"
             f"  Set max_duration to at most {max(given.lengths)}."

@@ -13,7 +13,8 @@ from rankfold.estimators.base import Estimator
 class HSMM(Estimator):
     """A hidden semi-Markov model: segments with a state and a duration; fitted by exact EM.
 
-    max_duration        the longest segment, in frames
+    max_duration        the longest segment, in frames; None: 20, doubled as long as longer segments would gain
+                        likelihood, up to 1,280 and the longest sequence. `fit` and `segment` warn where they would
     durations           "poisson" (its rate is found exactly), "negative_binomial" (by steps that never lose) or
                         "categorical", a table; all cut at `max_duration` and normalised
     self_transitions    whether a segment may follow one of its own state
@@ -26,7 +27,7 @@ class HSMM(Estimator):
         self,
         n_states: int = 2,
         *,
-        max_duration: int = 20,
+        max_duration: int | None = None,
         durations: Literal["poisson", "negative_binomial", "categorical"] = "poisson",
         self_transitions: bool = False,
         censored: bool = False,

@@ -22,8 +22,8 @@ CHOICES = {
     "missing": ("feature", "row", "error"),
     "dtype": ("float64", "float32"),
 }
-WHOLE = ("n_states", "max_duration", "n_init", "max_iter", "batch_size")
-WHOLE_OR_NONE = ("rank", "n_symbols")
+WHOLE = ("n_states", "n_init", "max_iter", "batch_size")
+WHOLE_OR_NONE = ("rank", "n_symbols", "max_duration")
 AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing")
 # What a fit is made with, and another step cannot change.
 MADE_WITH = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import Standardise
 from rankfold.data.frames import Missing
 from rankfold.errors import DomainError
@@ -46,6 +47,7 @@ class DataConfig:
     labelled: int = 0  # frames: so many training recordings, the first, keep their labels, which bind their states
     unlabelled: bool = True  # frames: whether recordings without labels are trained on where others are labelled
     missing: Missing = "error"  # frames: whether a row with some values missing is an error, or a missing row
+    header: Header = "auto"  # frames: whether the first line of a .csv is names; "auto": if it holds no number
 
     def __post_init__(self) -> None:
         check_choices(self)

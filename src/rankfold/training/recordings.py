@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rankfold.data.batch import epoch_generator
-from rankfold.data.frame_files import SPLITS, SUFFIXES, load_arrays, read_frames
+from rankfold.data.frame_files import SPLITS, SUFFIXES, Header, load_arrays, read_frames
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.frames import UNKNOWN, Frames, Missing
 from rankfold.data.music import read_piano_rolls
@@ -93,7 +93,7 @@ def read_recordings(path: str | Path, config: DataConfig, model: FrameConfig) ->
     A folder with `train`, `valid` and `test` in it (folders, or files in .npy, .npz, .csv) has those splits; a set with
     the key `split` has its own; piano rolls theirs. A set without any is all training.
     """
-    found = read_splits(Path(path), missing=config.missing)
+    found = read_splits(Path(path), missing=config.missing, header=config.header)
     if "train" not in found:
         raise DataError(f"{path}: no split 'train'; there are {', '.join(found)}.\n  Training needs one.")
     for split in found.values():
@@ -112,11 +112,11 @@ def read_recordings(path: str | Path, config: DataConfig, model: FrameConfig) ->
     return Recordings(space, train, train if valid is None else valid, scaled.get("test"), valid is not None)
 
 
-def read_splits(path: Path, *, missing: Missing = "error") -> dict[str, Frames]:
+def read_splits(path: Path, *, missing: Missing = "error", header: Header = "auto") -> dict[str, Frames]:
     """The recordings of a file or folder by split; all of them are "train" where nothing says otherwise."""
     parts = {name: part for name in SPLITS if (part := _part(path, name)) is not None} if path.is_dir() else {}
     if "train" in parts:
-        found = {name: read_frames(part, missing=missing) for name, part in parts.items()}
+        found = {name: read_frames(part, missing=missing, header=header) for name, part in parts.items()}
         for name, split in found.items():
             if split.num_features != found["train"].num_features:
                 raise DataError(
@@ -127,7 +127,7 @@ def read_splits(path: Path, *, missing: Missing = "error") -> dict[str, Frames]:
     if is_piano_rolls(path):
         rolls = read_piano_rolls(path)
         return {name: rolls.frames(name) for name in rolls.splits}
-    frames = read_frames(path, missing=missing)
+    frames = read_frames(path, missing=missing, header=header)
     if frames.splits is None:
         return {"train": frames}
     return {name: frames.split(name) for name in SPLITS if name in frames.splits}
