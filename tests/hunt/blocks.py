@@ -141,7 +141,7 @@ def check(case: Case, device: str) -> None:
         expect(what, bool(((paths.cpu().numpy() >= 0) == known).all()), "-1 in the wrong places")
         expect(what, bool(((index >= 0) & (index < states))[:, known].all()), "a state outside of its block")
         weight = chain_oracle.weight(np.where(known, index, 0), *fields)[:, possible]
-        expect(what, bool((weight >= least[possible]).all()), f"{index.tolist()} weighs {weight}, expected {least}")
+        expect(what, bool((weight >= least[possible]).all()), index, "weighs", weight, "expected", least)
     seen = ((drawn.cpu().numpy() - block * states)[..., None] == np.arange(states)).sum(0)
     odd = rare(case["samples"], seen, solved.posterior) & known[..., None]
-    expect("sample frequencies", not odd.any(), f"{seen[odd]} of {case['samples']}")
+    expect("sample frequencies", not odd.any(), seen[odd], "of", case["samples"])

@@ -24,16 +24,16 @@ def array(x: Any) -> Array:
     return out
 
 
-def expect(what: str, holds: bool, detail: Any = "") -> None:
-    """A promise that is no number."""
+def expect(what: str, holds: bool, *detail: Any) -> None:
+    """A promise that is no number; what is said of it is put into words only where it is broken."""
     if not holds:
-        raise DeviatesError(what, str(detail))
+        raise DeviatesError(what, " ".join(str(x.tolist() if isinstance(x, np.ndarray) else x) for x in detail))
 
 
 def close(what: str, got: Any, want: Array, tol: Array | float, *, largest: float = np.inf) -> None:
     """Within `tol`, absolutely; infinities alike; `inf` also where the dtype cannot hold the truth."""
     got = got if isinstance(got, np.ndarray) else array(got)
-    expect(what, got.shape == want.shape, f"shape {got.shape}, expected {want.shape}")
+    expect(what, got.shape == want.shape, "shape", got.shape, "expected", want.shape)
     with np.errstate(invalid="ignore", over="ignore"):
         fine = np.abs(got - want) <= tol
         fine |= got == want

@@ -36,7 +36,7 @@ def expect_gradients(case: Case, grads: list[Any], moves: Array, unheld: Array, 
         top = exp(value.max()) if np.isfinite(value.max()) else 1.0
         with np.errstate(divide="ignore", over="ignore"):
             allowed = tol * known + tol / np.where(np.isfinite(value), exp(value), top)
-        expect(name, not np.isnan(got).any() and bool((got >= 0).all()), f"NaN or negative: {got}")
+        expect(name, not np.isnan(got).any() and bool((got >= 0).all()), "NaN or negative:", got)
         cut = np.isfinite(far) & ~np.isfinite(value)
         close(name, np.where(cut, known, got), known, allowed, largest=largest)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.hunt.blocks import Blocks
 from tests.hunt.chains import Chains
+from tests.hunt.estimators import Estimators
+from tests.hunt.grammars import Grammars
 from tests.hunt.kind import Kind
 from tests.hunt.reader_models import Settings
 from tests.hunt.segments import Segments
@@ -14,6 +16,8 @@ ALL: tuple[type[Kind], ...] = (
     Segments,
     Trees,
     Blocks,
+    Grammars,
+    Estimators,
     Settings,
 )
 

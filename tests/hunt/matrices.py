@@ -43,7 +43,7 @@ def draw(rng: values.Rng, how: dict[str, Any], dtype: str, states: int, depth: i
             "offset": first,
             "weight": some(rng, how, dtype, states, last - first + 1),
         }
-    rank = int(rng.integers(1, states + 3))
+    rank = int(rng.integers(1, states + 3 if states < 16 else 4))
     if name == "multiplied":  # written out in its dtype, for distributions: nothing in it may leave the range
         how = {**how, "powers": 0.3}
     sides = {side: some(rng, how, dtype, states, rank) for side in ("left", "right")}

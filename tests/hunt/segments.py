@@ -338,7 +338,7 @@ class Asked:
         """Segmentations have at least a given log-weight; -1 where there is none."""
         states, begins, truth = states.cpu().numpy(), begins.cpu().numpy(), self.truth
         inside = truth.inside & truth.possible[:, None]
-        expect(what, bool(((states >= 0) == inside).all()), f"-1 in the wrong places: {states.tolist()}")
+        expect(what, bool(((states >= 0) == inside).all()), "-1 in the wrong places:", states)
         for b in np.nonzero(truth.possible)[0]:
             length = truth.lengths[b]
             seen = {
@@ -348,12 +348,17 @@ class Asked:
             for one in seen:
                 path, marks = (np.array(x) for x in zip(*one, strict=True))
                 moved = (path[1:] != path[:-1]) & ~marks[1:]
-                expect(what, not moved.any(), f"the state changes within a segment: {path.tolist()}, {marks.tolist()}")
+                expect(what, not moved.any(), "the state changes within a segment:", path, marks)
                 weight = segment_oracle.weight(truth.solved[b].t, truth.a, path, marks)
                 expect(
                     what,
                     bool(weight >= least[b]),
-                    f"{path.tolist()}, {marks.tolist()} weighs {weight}, best {least[b]}",
+                    path,
+                    marks,
+                    "weighs",
+                    weight,
+                    "best",
+                    least[b],
                 )
 
     def samples(self) -> None:
@@ -374,7 +379,11 @@ class Asked:
             expect(
                 f"sample frequencies of {name}",
                 not odd.any(),
-                f"{seen[odd]} of {num}, expected {truth.padded(name)[odd] * num}",
+                seen[odd],
+                "of",
+                num,
+                "expected",
+                truth.padded(name)[odd] * num,
             )
 
     def stream(self) -> None:

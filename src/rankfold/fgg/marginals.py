@@ -63,7 +63,8 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
 
     def used(x: Tensor, *, is_log: bool) -> Tensor:
         grad = grads.get(id(x))
-        out = torch.zeros_like(x) if grad is None else grad if is_log else grad * x
+        # A weight of 0 is never used, however large its gradient.
+        out = torch.zeros_like(x) if grad is None else grad if is_log else torch.where(x == 0, 0.0, grad * x)
         return out if tracked else out.detach()
 
     def first(x: Tensor) -> Tensor:
