@@ -214,7 +214,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[Path, str]]:
     folder.mkdir()
     (folder / "empty").mkdir()
     (folder / "text.csv").write_text("1,2,3\n4,fast,6\n")
-    (folder / "half.csv").write_text("1,2,3\n4,nan,6\n7,8,9\n")
+    (folder / "half.csv").write_text("1.0,2,3\n4,nan,6\n7,8,9\n")
     (folder / "narrow.csv").write_text("1.0,2\n3,4\n")
     (folder / "uneven").mkdir()
     (folder / "uneven" / "a.csv").write_text("1.0,2,3\n4,5,6\n")
