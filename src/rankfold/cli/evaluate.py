@@ -10,6 +10,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from rankfold.analysis.tags import tag_scores
 from rankfold.cli.evaluate_frames import evaluate_recordings, frames_text
 from rankfold.cli.evaluate_trees import evaluate_trees, trees_text
@@ -163,12 +165,16 @@ def evaluate(
     if left_out:
         say(f"left out: {left_out:,} sentences of one word, which this grammar does not generate")
     say(f"evaluating {len(encoded):,} sentences, {encoded.num_tokens:,} tokens, on {model.device.type}")
-    found = evaluation.evaluate(model, encoded, config, **options)
+    with torch.no_grad():
+        parts = model.parts()
+    if model.is_wide(parts):
+        say("some of this model's probabilities are too small for float32: computed in float64")
+    found = evaluation.evaluate(model, encoded, config, parts=parts, **options)
     difference, checked = evaluation.log_check(model, encoded.sentences)
     if not difference <= TELLING:
         say(
             f"warning: this model's numbers are off by up to {difference:.2g} nats a token: some of its probabilities "
-            "are too small for float32.\n  Load it and take model.double()."
+            "are too small for its dtype.\n  Load it and take model.double()."
         )
     result: dict[str, Any] = {
         "perplexity": found.perplexity,

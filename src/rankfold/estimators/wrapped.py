@@ -42,7 +42,7 @@ def model_of(tables: Tables, *, categorical: bool, dtype: torch.dtype = torch.fl
 
 def tables_of(model: FrameModel) -> Tables:
     """The distributions of a model with free tables, in linear space; differentiable but for durations with a rate."""
-    parts = model.parts()
+    parts = model.own_parts()
     low_rank, diagonal = model.config.own_rank is not None, model.config.may_repeat
     factors = parts.transition.factors()
     moves = factors[-2:] if low_rank else (parts.transition.to_dense(),)

@@ -18,7 +18,7 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DomainError, ShapeError, may_look
 from rankfold.models.config import PlanName
 from rankfold.models.grammar_config import AnyConfig
-from rankfold.models.saved import SavedModel
+from rankfold.models.saved import SavedModel, Shares
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plans
 from rankfold.recursions.chain_solve import Arithmetic
@@ -37,16 +37,35 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
     is_bound: bool = False  # whether `log_likelihood` is a lower bound of it
     vocabulary: Vocabulary | None = None  # what the ids mean, where known
 
-    @abstractmethod
     def parts(self, generator: torch.Generator | None = None) -> Parts:
-        """The distributions the model is made of; with a generator, those of one training step with dropout."""
+        """The distributions the model is made of; with a generator, those of one training step with dropout.
+
+        Where no gradient is to follow: in float64, if float32 would lose a probability.
+        """
+        found = self.own_parts(generator)
+        return found if generator is not None or torch.is_grad_enabled() else self._wide(found)
+
+    @abstractmethod
+    def own_parts(self, generator: torch.Generator | None = None) -> Parts:
+        """The same as the dtype of the parameters makes them: probabilities below its smallest number are 0."""
+
+    def shares(self, parts: Parts) -> Shares:
+        """The parts that are probabilities in linear space; none where all are logarithms."""
+        return Shares(())
+
+    def is_wide(self, parts: Parts) -> bool:
+        """Whether parts are in float64 because float32 would lose some of them."""
+        return any(x.dtype != next(self.parameters()).dtype for x in self.shares(parts).linear)
+
+    def _wide(self, parts: Parts) -> Parts:
+        return self.widened(parts, self.own_parts, self.shares)
 
     def capturable_parts(self, generator: torch.Generator | None = None) -> Parts:
         """The same distributions as a captured graph needs them: made without a look at values, in shapes that repeat.
 
         The same seed drops the same as in `parts`; states that are dropped may keep their number, without mass.
         """
-        return self.parts(generator)
+        return self.own_parts(generator)
 
     @abstractmethod
     def potentials(
@@ -97,11 +116,13 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
     ) -> Tensor:  # "b"   float64
         """The log-probability of each sequence of a batch; differentiable in the parameters."""
         self._expect_ids(batch.words)
+        if parts is None and generator is None:
+            parts = self._wide(self.own_parts())
         return self.log_z(self.potentials(batch, parts=parts, generator=generator))
 
     def forward(self, words: Tensor, lengths: Tensor | None = None) -> Any:  # "b t", "b"
         """The questions one may ask of these sequences: `.log_partition`, `.marginals()`, `.argmax()`, ..."""
-        return self.query(self.potentials(self.batch(words, lengths)))
+        return self.query(self.potentials(self.batch(words, lengths), parts=self._wide(self.own_parts())))
 
     def batch(self, words: Tensor, lengths: Tensor | None = None) -> Batch:  # "b t", "b"
         """Word ids as a batch on the model's device; raises on what is not one."""

@@ -64,7 +64,7 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockChainPotentials, BlockCarried
         self.num_words = len(blocks.members.cluster)
         self.per_cluster = config.num_states // config.num_clusters
 
-    def parts(self, generator: torch.Generator | None = None) -> BlockModelParts:
+    def own_parts(self, generator: torch.Generator | None = None) -> BlockModelParts:
         config = self.config
         keep = kept_by_cluster(config.num_clusters, self.per_cluster, config.state_dropout, generator=generator)
         dynamics, emission = self.blocks(keep)

@@ -25,6 +25,7 @@ from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.models.base import WordModel
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.models.grammar_plans import grammar_plans
+from rankfold.models.saved import Shares, linear
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.operators import BinaryDense, Branch
 from rankfold.params.compound import CompoundGrammar, Halves
@@ -69,7 +70,7 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
         self.config, self.num_words = config, num_words
         self.grammar, self.encoder = grammar, encoder
 
-    def parts(self, generator: torch.Generator | None = None) -> CompoundParts:
+    def own_parts(self, generator: torch.Generator | None = None) -> CompoundParts:
         return CompoundParts(self.grammar.halves())
 
     def posterior(self, batch: Batch) -> Gaussian:
@@ -92,7 +93,12 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
         """
         if carried is not None:
             raise UnsupportedError("a grammar is of sentences: it carries nothing from one to the next.")
-        parts = self.parts(generator) if parts is None else parts
+        found = self._given(batch, self.own_parts() if parts is None else parts, generator, latent)
+        return found if generator is not None or torch.is_grad_enabled() else self._sound(found, batch, latent)
+
+    def _given(
+        self, batch: Batch, parts: CompoundParts, generator: torch.Generator | None, latent: Latent
+    ) -> BoundPotentials:
         posterior = self.posterior(batch)
         vector = posterior.mean if latent == "mean" else posterior.draw(self._noise(batch, posterior.mean, generator))
         roots, rules, words = self.grammar(vector, parts.halves)
@@ -101,6 +107,22 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
         )
         potentials.divergence = posterior.divergence()
         return potentials
+
+    def _sound(self, found: BoundPotentials, batch: Batch, latent: Latent) -> BoundPotentials:
+        """The same in float64 where float32 lost a probability: the rules are made for each sentence."""
+
+        def make() -> BoundPotentials:
+            return self._given(batch, self.own_parts(), None, latent)
+
+        return self.widened(found, make, lambda p: Shares(linear(p.rules)))
+
+    def log_likelihood(
+        self, batch: Batch, *, parts: CompoundParts | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:  # "b"   float64
+        """A bound of the log-probability of each sentence; differentiable in the parameters."""
+        self._expect_ids(batch.words)
+        found = self.potentials(batch, parts=parts, generator=generator)
+        return self.log_z(found if generator is not None else self._sound(found, batch, "draw"))
 
     def log_z(
         self, potentials: BoundPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
@@ -124,7 +146,7 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
         self, batch: Batch, *, parts: CompoundParts | None = None, labels: bool = False
     ) -> BoundPotentials:
         """What trees are asked of: those given the mean of q, over nonterminals with or without `labels`."""
-        return self.potentials(batch, parts=parts, latent="mean")
+        return self._sound(self.potentials(batch, parts=parts, latent="mean"), batch, "mean")
 
     def generate_trees(
         self,

@@ -32,11 +32,11 @@ from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_input import any_batch, expect_frames, padded_missing
 from rankfold.models.frame_parts import FrameParts, draw_frames
 from rankfold.models.frame_plans import frame_plans
-from rankfold.models.saved import SavedModel
+from rankfold.models.saved import SavedModel, Shares, linear
 from rankfold.numerics.precision import Precision
 from rankfold.params.dropout import kept, staying
 from rankfold.params.durations import Duration
-from rankfold.params.frame_dynamics import FrameDynamics
+from rankfold.params.frame_dynamics import FrameDynamics, NeuralDynamics
 from rankfold.params.observations import GaussianObservation
 from rankfold.planning import Plans
 from rankfold.recursions import chain, semi_markov
@@ -76,8 +76,23 @@ class FrameModel(SavedModel):
         return model_of_tables(log_initial, transition, **tables)
 
     def parts(self, generator: torch.Generator | None = None) -> FrameParts:
-        """The distributions the model is made of; with a generator, those of one training step with dropout."""
+        """The distributions the model is made of; with a generator, those of one training step with dropout.
+
+        Where no gradient is to follow: in float64, if float32 would lose a probability.
+        """
+        found = self.own_parts(generator)
+        return found if generator is not None or torch.is_grad_enabled() else self._wide(found)
+
+    def own_parts(self, generator: torch.Generator | None = None) -> FrameParts:
+        """The same as the dtype of the parameters makes them: probabilities below its smallest number are 0."""
         return self._parts(generator, masked=False)
+
+    def _wide(self, parts: FrameParts) -> FrameParts:
+        def shares(parts: FrameParts) -> Shares:
+            neural = isinstance(self.dynamics, NeuralDynamics)  # free tables begin in logarithms
+            return Shares(linear([parts.transition]), [parts.log_initial] if neural else [])
+
+        return self.widened(parts, self.own_parts, shares)
 
     def capturable_parts(self, generator: torch.Generator | None = None) -> FrameParts:
         """The same as a captured graph needs them: states that are dropped each by itself leave by a mask."""
@@ -113,7 +128,9 @@ class FrameModel(SavedModel):
         The border of a batch that is not the `last` of its stream cuts segments; it does not end them.
         """
         parts = self.parts(generator) if parts is None else parts
-        log_obs = parts.observation.log_obs(padded_missing(batch))
+        frames, dtype = padded_missing(batch), parts.log_initial.dtype
+        widened = frames.is_floating_point() and dtype != self.dtype
+        log_obs = parts.observation.log_obs(frames.to(dtype) if widened else frames)
         if parts.log_mask is not None:  # never reached anyway; here they do not set a frame's scale either
             log_obs = log_obs + parts.log_mask
         if allowed is not None:
@@ -176,6 +193,8 @@ class FrameModel(SavedModel):
     ) -> Tensor:  # "b"   float64
         """The log-density of each sequence of a batch; differentiable in the parameters."""
         expect_frames(batch, self.config)
+        if parts is None and generator is None:
+            parts = self._wide(self.own_parts())
         return self.log_z(self.potentials(batch, parts=parts, allowed=allowed, generator=generator))
 
     def forward(self, batch: FrameBatch) -> Tensor:  # "b"   float64

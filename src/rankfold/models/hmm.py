@@ -16,6 +16,7 @@ from rankfold.data.batch import Batch
 from rankfold.errors import UnsupportedError, expect, same_kind
 from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig
+from rankfold.models.saved import Shares, linear
 from rankfold.models.tables import expect_distributions
 from rankfold.numerics.capture import beside
 from rankfold.numerics.precision import Precision
@@ -70,8 +71,12 @@ class HMM(ChainModel[HMMParts]):
         log_start, log_transition, log_emission = (x.detach().log() for x in (start, transition, emission))
         return cls(config, FreeTransition(log_start, log_transition), FreeEmission(log_emission))
 
-    def parts(self, generator: torch.Generator | None = None) -> HMMParts:
+    def own_parts(self, generator: torch.Generator | None = None) -> HMMParts:
         return self._parts(generator, masked=isinstance(self.transition, BandedTransition))
+
+    def shares(self, parts: HMMParts) -> Shares:
+        low_rank = isinstance(self.transition, LowRankTransition | BandedTransition)
+        return Shares(linear([parts.transition]), [parts.log_initial] if low_rank else [])
 
     def capturable_parts(self, generator: torch.Generator | None = None) -> HMMParts:
         """States that are dropped each by itself leave by a mask. Cost: that of all states."""

@@ -24,6 +24,7 @@ from rankfold.models.base import WordModel
 from rankfold.models.config import PlanName
 from rankfold.models.grammar_config import FACTORED, GrammarConfig, GrammarFamily
 from rankfold.models.grammar_plans import grammar_plans
+from rankfold.models.saved import Shares, linear
 from rankfold.models.tables import GrammarTables, check_factors, checked_grammar, expect_few_rules
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.numerics.scaled import largest
@@ -135,7 +136,10 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
             roots = [x for x in (parts.log_root, parts.log_root_leaf) if x is not None]
             return GrammarTables(torch.cat(roots).exp(), to_dense(parts.rules), log_emission.exp())
 
-    def parts(self, generator: torch.Generator | None = None) -> GrammarParts:
+    def shares(self, parts: GrammarParts) -> Shares:
+        return Shares(linear(parts.rules))
+
+    def own_parts(self, generator: torch.Generator | None = None) -> GrammarParts:
         """The grammar. Nothing is dropped: the papers' grammars are trained whole."""
         # Words first: gradients go the other way, so the tables of rules are gone when those of words are made.
         emission = self._emission()
@@ -183,7 +187,7 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
 
     def ask(self, batch: Batch, *, parts: GrammarParts | None = None) -> TreeQuery:
         """The questions of a batch. Sums over trees go the cheaper way; labels are nonterminals, whichever that is."""
-        parts = self.parts() if parts is None else parts
+        parts = self._wide(self.own_parts()) if parts is None else parts
         return TreeQuery(
             self.tree_potentials(batch, parts=parts),
             labelled=lambda: self.tree_potentials(batch, parts=parts, labels=True),

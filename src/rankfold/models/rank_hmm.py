@@ -17,6 +17,7 @@ from torch import Tensor
 from rankfold.data.batch import Batch
 from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig, PlanName
+from rankfold.models.saved import Shares
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense, LowRank, Multiplied, Operator
@@ -60,7 +61,10 @@ class RankHMM(ChainModel[RankParts]):
         super().__init__()
         self.config, self.factors, self.num_words = config, factors, num_words
 
-    def parts(self, generator: torch.Generator | None = None) -> RankParts:
+    def shares(self, parts: RankParts) -> Shares:
+        return Shares([parts.factors.rank, parts.factors.state], [parts.log_initial])
+
+    def own_parts(self, generator: torch.Generator | None = None) -> RankParts:
         factors = self.factors(self.config.logit_dropout, generator)
         return RankParts(log_weights(factors.first), factors, [])
 

@@ -85,13 +85,14 @@ def log_check(
     """The largest difference, in nats a token, between the fast arithmetic and logarithms in float64, and of how many.
 
     The latter's distributions are made of the parameters in float64, too: what float32 has no number for is found out.
-    Logarithms are slow: the first few sentences only, cut to `num_tokens` tokens in all; of grammars to a quarter.
+    Logarithms are slow: a few sentences from all over the text, cut to `num_tokens` tokens in all; of grammars to a
+    quarter.
     """
     rows: list[Sequence[int]] = []
     shortest = 1
     if isinstance(model.config, GrammarConfig):
         num_tokens, shortest = num_tokens // 4, 2
-    for row in sentences[:num_sentences]:
+    for row in sentences[:: max(1, len(sentences) // num_sentences)][:num_sentences]:
         room = num_tokens - sum(map(len, rows))
         if room >= shortest:
             rows.append(row[:room])
