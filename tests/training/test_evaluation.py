@@ -124,7 +124,7 @@ def test_the_check_in_logarithms(family: str, corpus: Corpus) -> None:
     assert log_check(model.float(), corpus.valid.sentences)[0] < 1e-5
 
 
-def test_the_check_finds_probabilities_that_float32_has_no_number_for() -> None:
+def test_probabilities_that_float32_has_no_number_for_are_counted() -> None:
     """Two states that words tell apart for sure; to change state costs 128 nats, which float32 takes for never."""
     model = build_model(ModelConfig(family="hmm", num_states=2, dim=1, num_layers=0), 2)
     assert isinstance(model, HMM)
@@ -135,10 +135,12 @@ def test_the_check_finds_probabilities_that_float32_has_no_number_for() -> None:
             parameter.copy_(torch.tensor([[14.0], [-14.0]]))
         for parameter in model.transition.start.parameters():
             parameter.zero_()
-    worst, _ = log_check(model, [[0, 1, 0, 1]])
     # By hand: three changes, and half of the first state; without changes two words that their state never says.
     truth = math.log(0.5) - 3 * 128
-    assert worst == pytest.approx(abs(-2 * 392 - truth) / 4, rel=1e-3)
+    batch = model.batch(torch.tensor([[0, 1, 0, 1]]))
+    assert model.log_z(model.potentials(batch, parts=model.own_parts())).item() == pytest.approx(-2 * 392, rel=1e-3)
+    assert evaluate(model, [[0, 1, 0, 1]] * 3, DataConfig()).log_likelihood == pytest.approx(3 * truth, rel=1e-9)
+    assert log_check(model, [[0, 1, 0, 1]])[0] < 1e-12
     assert log_check(model.double(), [[0, 1, 0, 1]])[0] < 1e-12
 
 

@@ -26,6 +26,7 @@ from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import PlanName
 from rankfold.models.grammar_config import FACTORED, GrammarConfig
+from rankfold.numerics.precision import matmul_precision
 from rankfold.settings import build, read_toml
 from rankfold.training import evaluation
 from rankfold.training.config import Config, DataConfig
@@ -165,7 +166,7 @@ def evaluate(
     if left_out:
         say(f"left out: {left_out:,} sentences of one word, which this grammar does not generate")
     say(f"evaluating {len(encoded):,} sentences, {encoded.num_tokens:,} tokens, on {model.device.type}")
-    with torch.no_grad():
+    with torch.no_grad(), matmul_precision("float32", model.device):
         parts = model.parts()
     if model.is_wide(parts):
         say("some of this model's probabilities are too small for float32: computed in float64")
