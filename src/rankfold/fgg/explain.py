@@ -6,7 +6,7 @@ Read next: `fgg/plan.py`.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from rankfold.fgg.hypergraph import Rule
 from rankfold.fgg.inclusion import is_inclusion
 from rankfold.fgg.query import string_query
 from rankfold.fgg.rank_space import rank_space
+from rankfold.fgg.schedule import cycle, schedule
 from rankfold.fgg.text import format_rule
 
 WRITTEN, RANKED = "as written", "in rank space"
@@ -82,18 +83,20 @@ def _form(g: Grammar, title: str, length: int | None, batch: int) -> list[str]:
     """One form of the grammar: its rules with their cost, its derived factors, its total."""
     whole = _cost(g, length, batch)
     powers = _powers(g) if length is not None else {}
+    summed = _summed(g if length is None else _query(g, length, batch))
     asked = "one use of each rule" if length is None else f"{batch} sentence{'s' * (batch > 1)} of {length} words"
     lines = [f"{title}: {asked}, {_sizes(g)}"]
     rows = []
-    for rule in _distinct_rules(g):
-        own = whole.rules.get(rule.template or rule.name) or whole.rules.get(rule.name)
+    texts = {rule.template or rule.name: format_rule(rule, domains=False) for rule in _distinct_rules(g)} | summed
+    for name, text in texts.items():
+        own = whole.rules.get(name)
         if own is None:
-            rows.append((format_rule(rule, domains=False), "-", "0", "0"))
+            rows.append((text, "-", "0", "0"))
             continue
-        power = powers.get(rule.name, 0)
+        power = powers.get(name, 0)
         n = "" if power == 0 else "n " if power == 1 else f"n^{power} "
         letters = f"{n}{own.monomial}" if own.monomial != "1" or not n else n.strip()
-        rows.append((format_rule(rule, domains=False), f"O({letters})", f"{own.uses:,}", f"{own.multiply_adds:,}"))
+        rows.append((text, f"O({letters})", f"{own.uses:,}", f"{own.multiply_adds:,}"))
     for name, own in whole.derived.items():
         rows.append((f"{name}, derived once", "", "1", f"{own.multiply_adds:,}"))
     widths = [max(len(row[k]) for row in [*rows, ("rule", "cost", "uses", "multiply-adds")]) for k in range(4)]
@@ -106,6 +109,26 @@ def _form(g: Grammar, title: str, length: int | None, batch: int) -> list[str]:
 def _distinct_rules(g: Grammar) -> list[Rule]:
     """One rule for every template; all of them where there are none."""
     return list({rule.template or rule.name: rule for rule in reversed(g.rules)}.values())[::-1]
+
+
+def _summed(g: Grammar) -> dict[str, str]:
+    """By template the rules as they are summed: sums that many share have symbols of their own (`fgg/hoist.py`)."""
+    if cycle(g.hrg):
+        return {}
+    hrg = schedule(g.hrg).hrg
+
+    def plain(rule: Rule) -> Rule:
+        edges = tuple(replace(edge, label=hrg.label(edge.label).origin or edge.label) for edge in rule.right.edges)
+        nodes = tuple(
+            replace(node, observed=None) if isinstance(node.observed, tuple) else node for node in rule.right.nodes
+        )
+        right = replace(rule.right, nodes=nodes, edges=edges)
+        return replace(rule, left=hrg.label(rule.left).origin or rule.left, right=right)
+
+    first: dict[str, Rule] = {}
+    for rule in hrg.rules:
+        first.setdefault(rule.template or rule.name, rule)
+    return {name: format_rule(plain(rule), domains=False) for name, rule in first.items()}
 
 
 def _sizes(g: Grammar) -> str:

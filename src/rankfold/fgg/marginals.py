@@ -90,10 +90,12 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
 
 def _rows(run: Run) -> Iterable[tuple[str, Tensor, int]]:
     """Every nonterminal with its block and its row there."""
+    own = {label.name for label in run.grammar.labels}
     for table, names in run.schedule.tables.items():
         for block, begin in zip(run.blocks[table], run.begins[table], strict=True):
             for row in range(len(block)):
-                yield names[begin + row], block, row
+                if names[begin + row] in own:
+                    yield names[begin + row], block, row
 
 
 def _tapped(run: Run, node: str | None, used: Callable[[Tensor], Tensor]) -> Iterable[tuple[str, int, Tensor]]:

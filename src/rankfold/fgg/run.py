@@ -60,6 +60,7 @@ class Run:
     def __post_init__(self) -> None:
         self.like = self.arithmetic.lift(next(iter(self.weights.values())).detach())
         self._cell_numbers = {name: cell_numbers(table) for name, table in self.grammar.observed.items()}
+        self._own_rules = {rule.name for rule in self.grammar.rules} if self.tapped else set[str]()
         self._no_scale = torch.zeros((), dtype=torch.float64, device=self.like.device)
 
     def all(self) -> Run:
@@ -181,7 +182,8 @@ class Run:
     def _tap(self, group: Group) -> list[Operand]:
         """Ones for what a gradient is wanted of."""
         found = []
-        wanted = {node for rule in group.rules for name, node in self.tapped if name in (rule, "*")}
+        own = [rule for rule in group.rules if rule in self._own_rules]  # none of what rewriting added
+        wanted = {node for rule in own for name, node in self.tapped if name in (rule, "*")}
         domain_of = {node.name: node.domain for node in group.nodes}
         for node in sorted(wanted, key=str):
             size = [] if node is None else [self.grammar.size(domain_of[node])]

@@ -9,10 +9,11 @@ all. Made once for a structure, whatever its numbers. Read next: `fgg/run.py`, w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from rankfold.errors import UnsupportedError
+from rankfold.fgg.hoist import cut, hoisted
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Cell, Fragment, Node, Rule
 
@@ -64,6 +65,7 @@ class Schedule:
     domains: Mapping[str, tuple[str, ...]]  # of a table's axes
     levels: tuple[tuple[Block, ...], ...]
     start: str
+    hrg: HRG  # the rules that are summed: those given, rewritten by `fgg/hoist.py`
 
     def groups(self) -> Iterator[Group]:
         """All groups, in order."""
@@ -73,12 +75,17 @@ class Schedule:
 
 
 @lru_cache(maxsize=64)
-def schedule(hrg: HRG) -> Schedule:
+def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = False) -> Schedule:
     """The order in which an acyclic grammar is summed; raises on one that is recursive.
 
-    Nonterminals that the start symbol does not reach, or that derive nothing, take no part. Cost: one visit of
-    every rule.
+    Nonterminals that the start symbol does not reach, or that derive nothing, take no part. Sums over one child that
+    rules share are taken once (`hoisted`); `is_cut`: long rules are taken apart. Rules named in `whole` stay as they
+    are. Cost: a few visits of every rule.
     """
+    rules = productive_rules(hrg)
+    _levels(hrg, rules)  # raises before any work
+    hrg = hoisted(replace(hrg, rules=tuple(rule for own in rules.values() for rule in own)), whole)
+    hrg = cut(hrg, whole) if is_cut else hrg
     rules = productive_rules(hrg)
     level_of = _levels(hrg, rules)
     origins: dict[str, list[str]] = {}
@@ -99,6 +106,7 @@ def schedule(hrg: HRG) -> Schedule:
         {table: hrg.label(names[0]).type for table, names in origins.items()},
         tuple(map(tuple, levels)),
         hrg.start,
+        hrg,
     )
 
 

@@ -90,7 +90,8 @@ def count(g: Grammar) -> int | list[int]:
 
 def solve(g: Grammar, tapped: Tapped = (), *, weights: dict[str, Tensor] | None = None) -> Run:
     """A sound pass in scaled arithmetic or, where there is none, in logarithms; autograd follows it."""
-    plan = schedule(g.hrg)
+    whole = frozenset(rule for rule, node in tapped if node is not None)
+    plan = schedule(g.hrg, whole)
     return _sound(g, plan, _weights_at_cells(g, plan) if weights is None else weights, g.batch or 1, tapped)
 
 

@@ -1,0 +1,270 @@
+"""Rules rewritten so that less is summed, or less at once; the sums are the same.
+
+`hoisted` gives a sum over one child's own states a nonterminal of its own, which all rules share that need it
+(equation 10 of Yang, Liu, Tu 2022: each child's contraction is cached):
+
+    X(n) -> u(n, q) v(l, q) w(r, q) Y(l) Y(r)    becomes    X(n) -> u(n, q) Y[v](q) Y[w](q)
+                                                            Y[v](q) -> v(l, q) Y(l)
+                                                            Y[w](q) -> w(r, q) Y(r)
+
+`cut` takes long rules apart, an inner node at a time, so that each sum has a scale of its own. Read next:
+`fgg/schedule.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from rankfold.fgg.contraction import Axes, plan_contraction
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule
+
+SHORT = 2  # inner nodes of a rule that is not cut: its sums have few terms for each of their numbers
+MANY = 6  # children of a rule of which not every choice is priced
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Edges of a rule, by place, and the nodes that are summed over among them; `out`: those that it leaves."""
+
+    places: tuple[int, ...]
+    out: tuple[str, ...]
+
+
+def hoisted(hrg: HRG, whole: Collection[str] = ()) -> HRG:
+    """The grammar in which sums over one child are shared, where that takes fewer multiply-adds.
+
+    Rules named in `whole` stay as they are. Nonterminals keep their tables, rules their names.
+    """
+    if any(hrg.known_size(domain.name) is None for domain in hrg.domains):
+        return hrg
+    parts = {rule.name: [] if rule.name in whole else _children(hrg, rule) for rule in hrg.rules}
+    keys = {rule.name: [_key(hrg, rule, part) for part in parts[rule.name]] for rule in hrg.rules}
+    if sum(map(len, keys.values())) == len({key for own in keys.values() for key in own}):
+        return hrg  # nothing is needed twice
+    made = _Made(hrg)
+    by_shape: dict[Key, list[Rule]] = {}
+    for rule in hrg.rules:
+        by_shape.setdefault(_shape(hrg, rule), []).append(rule)
+    chosen = {shape: _chosen(hrg, own, parts, keys) for shape, own in by_shape.items()}
+    out = []
+    for rule in hrg.rules:
+        which = chosen[_shape(hrg, rule)] if parts[rule.name] else ()
+        out.append(made.rule(rule, [parts[rule.name][k] for k in which], [keys[rule.name][k] for k in which]))
+    return made.grammar(out)
+
+
+def cut(hrg: HRG, whole: Collection[str] = ()) -> HRG:
+    """The grammar in which every rule with many inner nodes is taken apart, the node that leaves least first."""
+    made = _Made(hrg)
+    out = []
+    for rule in hrg.rules:
+        step = 0
+        while rule.name not in whole and len(inner := _inner(rule)) > SHORT:
+            part = min((_around(rule, [name]) for name in inner), key=lambda own: _size(hrg, rule, own.out))
+            rule = made.rule(rule, [part], [(rule.name, step)], f"{rule.template or rule.name}/{step}")
+            step += 1
+        out.append(rule)
+    return made.grammar(out)
+
+
+def _inner(rule: Rule) -> list[str]:
+    outside = set(rule.right.externals)
+    return [node.name for node in rule.right.nodes if node.observed is None and node.name not in outside]
+
+
+def _around(rule: Rule, names: Collection[str]) -> _Part:
+    """All edges at these nodes."""
+    places = tuple(k for k, edge in enumerate(rule.right.edges) if not set(names).isdisjoint(edge.nodes))
+    return _Part(places, _left(rule, places, names))
+
+
+def _left(rule: Rule, places: Iterable[int], gone: Collection[str]) -> tuple[str, ...]:
+    names = dict.fromkeys(name for k in places for name in rule.right.edges[k].nodes)
+    return tuple(name for name in names if name not in gone and rule.right.node(name).observed is None)
+
+
+def _size(hrg: HRG, rule: Rule, names: Iterable[str]) -> int:
+    return math.prod(hrg.size(rule.right.node(name).domain) for name in names)
+
+
+def _children(hrg: HRG, rule: Rule) -> list[_Part]:
+    """For each child the sum over its own nodes, and over what then is its own, while that leaves no more numbers.
+
+    A sum that leaves more nodes than it takes would be a larger table than the child's.
+    """
+    edges = rule.right.edges
+    children = [k for k, edge in enumerate(edges) if not hrg.label(edge.label).is_terminal]
+    found = []
+    for child in children:
+        others = {name for k in children if k != child for name in edges[k].nodes}
+        free = [name for name in _inner(rule) if name not in others]
+        gone = [name for name in free if name in edges[child].nodes]
+        part = _around(rule, gone)
+        ahead = [name for name in part.out if name in free]
+        while gone and ahead:
+            more = _around(rule, [*gone, ahead.pop()])
+            if _size(hrg, rule, more.out) <= _size(hrg, rule, part.out):
+                gone = [name for name in free if name in {*gone, *part.out} and name not in more.out]
+                part = more
+                ahead = [name for name in part.out if name in free]
+        if len(part.out) <= len(gone) and len(part.places) < len(edges):
+            found.append(part)
+    return found
+
+
+def _key(hrg: HRG, rule: Rule, part: _Part, *, is_kind: bool = False) -> Key:
+    """What is summed: equal for sums that are one; `is_kind`: for sums of one shape."""
+    number: dict[str, int] = {}
+    found: list[object] = []
+    for k in part.places:
+        edge = rule.right.edges[k]
+        found.append(_origin(hrg, edge.label) if is_kind else edge.label)
+        for name in edge.nodes:
+            number.setdefault(name, len(number))
+            value = rule.right.node(name).observed
+            found.append((number[name], value[0] if is_kind and isinstance(value, tuple) else value))
+    return (*found, *(number.setdefault(name, len(number)) for name in part.out))
+
+
+def _origin(hrg: HRG, name: str) -> str:
+    return hrg.label(name).origin or name
+
+
+def _shape(hrg: HRG, rule: Rule) -> Key:
+    """The same for rules of one template and form."""
+    every = _Part(tuple(range(len(rule.right.edges))), rule.right.externals)
+    return (rule.template, *_key(hrg, rule, every, is_kind=True))
+
+
+def _chosen(
+    hrg: HRG, rules: list[Rule], parts: Mapping[str, list[_Part]], keys: Mapping[str, list[Key]]
+) -> tuple[int, ...]:
+    """Which parts of rules of one shape are shared: the fewest multiply-adds, where no more is read and written."""
+    split = [rule for rule in rules if parts[rule.name]]
+    if not split:
+        return ()
+    first, own = split[0], parts[split[0].name]
+    parents = len({rule.left for rule in rules})
+    splits = math.ceil(len(rules) / parents)
+
+    def price(choice: tuple[int, ...]) -> tuple[int, int]:
+        found = [_price(hrg, first, [own[k] for k in choice], parents, splits)]
+        found += [_price_of_part(hrg, first, own[k], len({keys[rule.name][k] for rule in split})) for k in choice]
+        return sum(work for work, _ in found), sum(traffic for _, traffic in found)
+
+    sizes = range(len(own) + 1) if len(own) <= MANY else (0, 1, len(own))
+    choices = [choice for size in sizes for choice in combinations(range(len(own)), size)]
+    prices = {choice: price(choice) for choice in choices if _are_apart([own[k] for k in choice])}
+    return min(prices, key=lambda choice: (prices[choice][1] > prices[()][1], prices[choice]))
+
+
+def _are_apart(parts: list[_Part]) -> bool:
+    places = [k for part in parts for k in part.places]
+    return len(places) == len(set(places))
+
+
+def _price(hrg: HRG, rule: Rule, parts: list[_Part], parents: int, splits: int) -> tuple[int, int]:
+    """The multiply-adds of all rules of this shape, given their parts."""
+    gone = {k for part in parts for k in part.places}
+    operands = [
+        (edge.nodes, not hrg.label(edge.label).is_terminal) for k, edge in enumerate(rule.right.edges) if k not in gone
+    ]
+    return _work(hrg, rule, [*operands, *((part.out, True) for part in parts)], rule.right.externals, parents, splits)
+
+
+def _price_of_part(hrg: HRG, rule: Rule, part: _Part, distinct: int) -> tuple[int, int]:
+    edges = [rule.right.edges[k] for k in part.places]
+    operands = [(edge.nodes, not hrg.label(edge.label).is_terminal) for edge in edges]
+    return _work(hrg, rule, operands, part.out, distinct, 1)
+
+
+def _work(
+    hrg: HRG,
+    rule: Rule,
+    operands: list[tuple[tuple[str, ...], bool]],
+    output: tuple[str, ...],
+    parents: int,
+    splits: int,
+) -> tuple[int, int]:
+    """Multiply-adds of one contraction for so many parents with so many rules each, and the numbers read and written.
+
+    Operands come with whether they differ by rule.
+    """
+    each = (0, 1) if splits > 1 else (0,)
+    axis_of = {node.name: 2 + k for k, node in enumerate(rule.right.nodes)}
+    sizes = {0: parents, 1: splits} | {axis_of[node.name]: hrg.size(node.domain) for node in rule.right.nodes}
+    inputs: list[Axes] = []
+    for names, is_child in operands:
+        seen = [name for name in names if rule.right.node(name).observed is not None]
+        free = tuple(dict.fromkeys(axis_of[name] for name in names if name not in seen))
+        inputs.append(((*each,) if is_child or seen else ()) + free)
+    present = {axis for own in inputs for axis in own}
+    inputs += [(axis_of[name],) for name in output if axis_of[name] not in present]
+    present |= {axis_of[name] for name in output}
+    wanted = tuple(axis for axis in (0, *(axis_of[name] for name in output)) if axis in present)
+    plan = plan_contraction(inputs or [()], wanted, {axis: sizes[axis] for axis in present})
+    read = (
+        math.prod(sizes[axis] for axis in axes) for step in plan.steps for axes in (step.left_axes, step.right_axes)
+    )
+    return plan.multiply_adds, plan.entries + sum(read)
+
+
+class _Made:
+    """The nonterminals that rewriting adds, each with its one rule."""
+
+    def __init__(self, hrg: HRG) -> None:
+        self.hrg = hrg
+        self.labels: dict[Key, Label] = {}
+        self.rules: list[Rule] = []
+        self.taken = {label.name for label in hrg.labels} | {rule.name for rule in hrg.rules}
+        self.factors = {label.name for label in hrg.labels if label.is_terminal}
+        self.origins: dict[Key, str] = {}
+
+    def grammar(self, rules: list[Rule]) -> HRG:
+        """The grammar of the rewritten rules and those that were added."""
+        labels = (*self.hrg.labels, *self.labels.values())
+        return replace(self.hrg, labels=labels, rules=(*rules, *self.rules)) if self.rules else self.hrg
+
+    def _fresh(self, name: str) -> str:
+        while name in self.taken:
+            name += "'"
+        self.taken.add(name)
+        return name
+
+    def rule(self, rule: Rule, parts: list[_Part], keys: list[Key], stem: str | None = None) -> Rule:
+        """The rule with an edge of a new nonterminal in place of each part."""
+        edges: dict[int, Edge] = dict(enumerate(rule.right.edges))
+        for part, key in zip(parts, keys, strict=True):
+            label = self._label(rule, part, key, stem)
+            for k in part.places:
+                del edges[k]
+            edges[part.places[0]] = Edge(label.name, part.out)
+        own = tuple(edges[k] for k in sorted(edges))
+        touched = {name for edge in own for name in edge.nodes} | set(rule.right.externals)
+        gone = {name for part in parts for k in part.places for name in rule.right.edges[k].nodes} - touched
+        nodes = tuple(node for node in rule.right.nodes if node.name not in gone)
+        return replace(rule, right=Fragment(nodes, own, rule.right.externals)) if parts else rule
+
+    def _label(self, rule: Rule, part: _Part, key: Key, stem: str | None) -> Label:
+        if key not in self.labels:
+            edges = tuple(rule.right.edges[k] for k in part.places)
+            kind: Key = _key(self.hrg, rule, part, is_kind=True) if stem is None else (stem,)
+            children = [edge.label for edge in edges if edge.label not in self.factors]
+            factors = ",".join(edge.label for edge in edges if edge.label in self.factors)
+            first = children[0] if children else rule.name
+            if kind not in self.origins:
+                self.origins[kind] = self._fresh(stem or f"{_origin(self.hrg, first)}[{factors}]")
+            name = self._fresh(f"{first}[{factors}]" if stem is None else f"{rule.name}/{stem.rpartition('/')[2]}")
+            domains = tuple(rule.right.node(node).domain for node in part.out)
+            label = Label(name, domains, is_terminal=False, origin=self.origins[kind])
+            self.labels[key] = label
+            names = dict.fromkeys(node for edge in edges for node in edge.nodes)
+            nodes: tuple[Node, ...] = tuple(node for node in rule.right.nodes if node.name in names)
+            right = Fragment(nodes, edges, part.out)
+            self.rules.append(Rule(name, name, right, template=self.origins[kind]))
+        return self.labels[key]
