@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold import ChainPotentials, Dense, DomainError, LowRank
+from rankfold import ChainPotentials, Dense, DomainError, LowRank, RowScaled, WithoutDiagonal
 from rankfold.recursions.chain import log_z
 from tests.recursions.build import INF, leaves, pad_with_nan, seeded
 
@@ -86,3 +86,22 @@ def test_strict_finds_where_the_transitions_end(position: int) -> None:
     assert log_z(p).item() == -INF
     with pytest.raises(DomainError, match=f"sequence 0 is impossible: .* at position {position}"):
         log_z(p, strict=True)
+
+
+def test_weights_of_zero_beside_products_that_overflow() -> None:
+    """An impossible sequence has zeros; of a possible one the factor taken out of all weights takes no part."""
+    side = torch.rand(3, 2, generator=seeded(1), dtype=torch.float64) + 0.1
+    scale = torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64)
+    log_obs = torch.randn(2, 4, 3, generator=seeded(2), dtype=torch.float64)
+    log_obs[1, 2] = -INF
+    found = []
+    for size in (1.0, 1e200):
+        op = RowScaled(WithoutDiagonal(LowRank(side * size, side * size)), scale)
+        at = leaves(ChainPotentials(torch.zeros(3, dtype=torch.float64), op, log_obs))
+        total = log_z(at.potentials)
+        assert (total == -INF).tolist() == [False, True]
+        for grad in torch.autograd.grad(total[1], at.tensors, retain_graph=True):
+            assert (grad == 0).all()
+        found.append(torch.autograd.grad(total[0], at.tensors)[2])
+    assert found[0][0] > 0
+    torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=0.0)

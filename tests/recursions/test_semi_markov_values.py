@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from rankfold import Dense, LowRank, RowScaled, UnsupportedError, semi_markov
-from rankfold.recursions.semi_markov_back import _balanced
 from tests.operators.cases import CASES, Case
 from tests.oracles import semi_markov as oracle
 from tests.recursions.build import BY_NAME, INF, seeded
@@ -91,11 +90,21 @@ def test_second_derivatives_at_zeros_beside_a_scale() -> None:
         torch.testing.assert_close(one, other.detach(), **EXACT)
 
 
-def test_both_sides_of_a_move_are_held() -> None:
-    """Two moves of weight zero and use 1 each, whose sources lie 500 nats apart."""
-    log_source = torch.tensor([[[500.0, 0.0]]], dtype=torch.float64)
-    source, target = _balanced(log_source, -log_source, torch.zeros(1, dtype=torch.float64))
-    torch.testing.assert_close(source * target, torch.ones(1, 1, 2, dtype=torch.float64), rtol=1e-12, atol=0.0)
+@pytest.mark.parametrize("power", [-300, -150, 100, 300])
+def test_moves_of_weight_zero_beside_huge_and_tiny_ones(power: int) -> None:
+    """What a move would add is an ordinary number: the scale of the others takes no part in it but as a factor."""
+    weight = torch.rand(3, 3, generator=seeded(3), dtype=torch.float64) + 0.1
+    weight[0, 1] = weight[2, 2] = weight[1, 0] = 0.0
+    scale = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
+    p = batch(3, 1, [5, 3], seed=2, transition=RowScaled(Dense(weight), scale))
+    p, small = leaves(p)
+    q, wide = leaves(p._replace(transition=RowScaled(Dense(weight * 10.0**power), scale)))
+    for arithmetic in ("scaled", "log"):
+        one = torch.autograd.grad(semi_markov.log_z(p).sum(), small)
+        other = torch.autograd.grad(semi_markov.log_z(q, arithmetic).sum(), wide)  # type: ignore[arg-type]
+        for x, y in zip(one[:-1], other[:-1], strict=True):
+            torch.testing.assert_close(x, y, **EXACT)
+        torch.testing.assert_close(one[-1], other[-1] * 10.0**power, **EXACT)
 
 
 @pytest.mark.parametrize(("name", "censored"), [("dense", True), ("low_rank_2", False), ("banded_log", True)])

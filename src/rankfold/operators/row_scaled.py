@@ -40,6 +40,10 @@ class RowScaled(ByRows):
         self._set(operator, scale)
         return self
 
+    def over(self, operator: Operator) -> Self:
+        """The same scale of another operator's rows."""
+        return self._of(operator, self._scale)
+
     def _set(self, operator: Operator, scale: Factor) -> None:
         self.operator, self._scale = operator, scale
 

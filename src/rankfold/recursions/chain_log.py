@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.numerics.log_space import log_sum
-from rankfold.recursions.factors import factor_gradients, largest_side
+from rankfold.recursions.factors import at_zeros, factor_gradients
 from rankfold.recursions.potentials import Chain
 
 
@@ -54,33 +54,10 @@ def gradients(c: Chain, filtered: Tensor, log_z: Tensor, weight: Tensor, *, of_t
     ends = (weighted[0].clone(), weighted.transpose(0, 1), c.last(weighted))
     if not of_transition:
         return ends
-    op = c.transition
     grads = factor_gradients(c, filtered[:-1], weighted[1:], log=True)
-    zeros = [not is_log and bool((f == 0).any()) for f, is_log in zip(op.factors(), op.log_factors, strict=True)]
-    if any(zeros):
-        # In logs no range is too wide, but a linear weight of exactly zero has no logarithm to differentiate:
-        # there the gradient comes from the linear product, where it is an ordinary number.
-        ahead, log_rest = (observations(c) + after)[1:], log_total - op.log_scale
-        sides = balanced(filtered[:-1], ahead, log_rest, posterior[:-1], largest_side(op))
-        linear = factor_gradients(c, sides[0], sides[1] * here[1:].unsqueeze(-1), log=False)
-        grads = tuple(
-            torch.where(factor == 0, line, log) if zero else log
-            for factor, zero, log, line in zip(op.factors(), zeros, grads, linear, strict=True)
-        )
-    return (*ends, *grads)
 
-
-def balanced(
-    log_source: Tensor, log_target: Tensor, log_z: Tensor, posterior: Tensor, top: float
-) -> tuple[Tensor, Tensor]:
-    """Linear sides of every transition: source[z] B[z, y] target[y] is its expected use.
-
-    The split of log Z between them centres the sources that have posterior mass. Entries above `top` times the
-    centre are cut there, so that the products of both sides with A stay finite.
-    """
-    used = posterior > 0
-    high = torch.where(used, log_source, float("-inf")).amax(-1, keepdim=True)
-    low = torch.where(used, log_source, float("inf")).amin(-1, keepdim=True)
-    centre = torch.where(used.any(-1, keepdim=True), (low + high) / 2, 0.0).detach()
-    rest = log_z[:, None].detach() - centre
-    return torch.exp(log_source - centre).clamp(max=top), torch.exp(log_target - rest).clamp(max=top)
+    # In logs no range is too wide, but a linear weight of exactly zero has no logarithm to differentiate:
+    # there the gradient comes from the linear product, where it is an ordinary number.
+    ahead = torch.where(inside.unsqueeze(-1), observations(c) + after, float("-inf"))[1:]
+    log_total = torch.where(possible, log_z, float("inf"))
+    return (*ends, *at_zeros(c, grads, filtered[:-1], ahead, log_total, weight))

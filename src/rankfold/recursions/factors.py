@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
+from rankfold.operators import Banded, Dense, LowRank, RowScaled, Sum, WithoutDiagonal
 from rankfold.operators.protocol import Inner, KnowsGradients, Operator
 
 Op = TypeVar("Op", bound=Operator)
@@ -73,15 +74,94 @@ def doubled(operator: Op) -> Op:
     return operator.with_factors(*(factor.double() for factor in operator.factors()))
 
 
-def largest_side(operator: Operator) -> float:
-    """How large entries of both sides of a transition may be, so that their products with its weights stay finite."""
-    logs = [
-        math.log(max(1.0, float(factor.amax())))
-        for factor, is_log in zip(operator.factors(), operator.log_factors, strict=True)
-        if not is_log
+def at_zeros(
+    c: Moves,
+    grads: Sequence[Tensor],
+    log_source: Tensor,  # "t b z"
+    log_target: Tensor,  # "t b z"
+    log_z: Tensor,  # "b"
+    weight: Tensor,  # "b"
+) -> tuple[Tensor, ...]:
+    """Gradients found in logarithms; at linear weights of exactly zero, which have none, those of the linear product.
+
+    source[z] A[z, y] target[y] / Z is the expected use of a move. An impossible sequence has log Z = inf. Terms of a
+    sum are taken one by one and factors divided by their largest entry, so that no product overflows.
+    """
+    factors = c.transition.factors()
+    zeros = [
+        not is_log and (not may_look(factor) or bool((factor == 0).any()))
+        for factor, is_log in zip(factors, c.transition.log_factors, strict=True)
     ]
+    if not any(zeros):
+        return tuple(grads)
+    linear = [torch.zeros_like(factor) for factor in factors]
+    for term, places in _terms(c.transition):
+        tops = [_top(term, i) for i in range(len(places))]
+        unit = term.with_factors(*(x / top for x, top in zip(term.factors(), tops, strict=True)))
+        log_scale = unit.log_scale + torch.stack(tops).double().log().sum()
+        source, target = _balanced(log_source, log_target, log_z - log_scale, _largest_side(unit))
+        found = factor_gradients(_Only(unit), source, target * weight[:, None], log=False)
+        for place, grad, top in zip(places, found, tops, strict=True):
+            linear[place] = linear[place] + grad / top
+    return tuple(
+        torch.where(factor == 0, line, by_log) if zero else by_log
+        for factor, zero, by_log, line in zip(factors, zeros, grads, linear, strict=True)
+    )
+
+
+class _Only(NamedTuple):
+    transition: Operator
+
+
+def _terms(op: Operator) -> list[tuple[Operator, list[int]]]:
+    """The operators it is the sum of, and which of its factors each is made of."""
+    if isinstance(op, RowScaled):
+        return [(op.over(term), [0, *(1 + i for i in places)]) for term, places in _terms(op.operator)]
+    if not isinstance(op, Sum):
+        return [(op, list(range(len(op.factors()))))]
+    found, first = [], 0
+    for one in op.terms:
+        found += [(term, [first + i for i in places]) for term, places in _terms(one)]
+        first += len(one.factors())
+    return found
+
+
+def _top(term: Operator, number: int) -> Tensor:
+    """The largest entry of a linear factor that the whole operator is a multiple of; 1 of any other, and of none."""
+    factor = term.factors()[number]
+    inner: Operator = term
+    while isinstance(inner, RowScaled):
+        inner = inner.operator
+    top = factor.detach().amax()
+    usual = isinstance(inner, Dense | LowRank | Banded | WithoutDiagonal) and not term.log_factors[number]
+    return torch.where(top > 0, top, 1.0) if usual else torch.ones_like(top)
+
+
+def _balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor, top: float) -> tuple[Tensor, Tensor]:
+    """Linear sides of every transition: source[z] B[z, y] target[y] is its expected use.
+
+    log Z is split so that the largest entries of both sides are equal. Then nothing that counts is lost, and
+    only derivatives above 10^246 are cut: entries of either side at `top`.
+    """
+    high, low = log_source.amax(-1, keepdim=True), log_z[:, None] - log_target.amax(-1, keepdim=True)
+    centre = (high + low) / 2
+    centre = torch.where(centre.abs() < float("inf"), centre, 0.0)
+    return (
+        torch.exp(log_source - centre).clamp(max=top),
+        torch.exp(log_target - (log_z[:, None] - centre)).clamp(max=top),
+    )
+
+
+def _largest_side(operator: Operator) -> float:
+    """How large entries of both sides of a transition may be, so that their products with its weights stay finite.
+
+    A captured graph cannot look at the weights: there their product is taken to be at most 10^60.
+    """
     room = math.log(torch.finfo(torch.float64).max)
-    return math.exp(min(0.4 * room, 0.5 * (room - sum(logs)) - 10))  # with room for sums of 10^8 terms
+    linear = [x for x, is_log in zip(operator.factors(), operator.log_factors, strict=True) if not is_log]
+    if not all(may_look(x) for x in linear):
+        return math.exp(0.4 * room)
+    return math.exp((room - sum(math.log(max(1.0, float(x.amax()))) for x in linear)) / 2 - 10)  # for 10^8 terms
 
 
 def _ordinary(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
-from rankfold.recursions.factors import factor_gradients
+from rankfold.recursions.factors import at_zeros, factor_gradients
 from rankfold.recursions.semi_markov_forward import Run
 from rankfold.recursions.semi_markov_fused import scan
 from rankfold.recursions.semi_markov_potentials import Segments
@@ -214,7 +214,7 @@ def gradients(
     grads = [initial, durations, states.transpose(0, 1), last]
     if not of_transition:
         return grads
-    of_factors = _of_logs(c, run, uses, weighed) if log else _of_factors(c, run, uses, weighed, elsewhere)
+    of_factors = _of_logs(c, run, uses, weight) if log else _of_factors(c, run, uses, weighed, elsewhere)
     return [*grads, *of_factors]
 
 
@@ -244,41 +244,13 @@ def _of_factors(
     return factor_gradients(c, source, target, log=False)
 
 
-def _of_logs(c: Segments, run: Run, uses: Uses, weighed: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
+def _of_logs(c: Segments, run: Run, uses: Uses, weight: Tensor) -> tuple[Tensor, ...]:  # "b 1"
     """In logs no range is too wide; at linear weights of exactly zero from the linear product, as for chains."""
     log_z = torch.where(run.log_z == float("-inf"), float("inf"), run.log_z)
     source = run.frames.closed[:-1] + run.frames.log_scale[:-1].unsqueeze(-1)
     if run.border is not None:
         source = torch.cat([run.border.closed, source])
-    grads = factor_gradients(c, source, weighed(uses.starts)[len(uses.starts) - len(source) :], log=True)
-    op = c.transition
-    zeros = [
-        not is_log and (not may_look(factor) or bool((factor == 0).any()))
-        for factor, is_log in zip(op.factors(), op.log_factors, strict=True)
-    ]
-    if not any(zeros):
-        return grads
+    grads = factor_gradients(c, source, (uses.starts * weight)[len(uses.starts) - len(source) :], log=True)
     begun = (uses.log_begun + uses.log_begun_scale.unsqueeze(-1))[len(uses.starts) - len(source) :]
     inside = c.inside().mT[len(uses.starts) - len(source) :].unsqueeze(-1)
-    sides = _balanced(source, torch.where(inside, begun, float("-inf")), log_z - op.log_scale)
-    linear = factor_gradients(c, sides[0], weighed(sides[1]), log=False)
-    return tuple(
-        torch.where(factor == 0, line, by_log) if zero else by_log
-        for factor, zero, by_log, line in zip(op.factors(), zeros, grads, linear, strict=True)
-    )
-
-
-def _balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor) -> tuple[Tensor, Tensor]:
-    """Linear sides of every transition: source[z] B[z, y] target[y] is its expected use.
-
-    log Z is split so that the largest entries of both sides are equal. Then nothing that counts is lost, and
-    only derivatives above 10^246 are cut: entries at the 0.4th power of the largest number.
-    """
-    high, low = log_source.amax(-1, keepdim=True), log_z[:, None] - log_target.amax(-1, keepdim=True)
-    centre = (high + low) / 2
-    centre = torch.where(centre.abs() < float("inf"), centre, 0.0)
-    top = torch.finfo(log_source.dtype).max ** 0.4
-    return (
-        torch.exp(log_source - centre).clamp(max=top),
-        torch.exp(log_target - (log_z[:, None] - centre)).clamp(max=top),
-    )
+    return at_zeros(c, grads, source, torch.where(inside, begun, float("-inf")), log_z, weight[:, 0])
