@@ -34,7 +34,8 @@ from rankfold.fgg import (
     sum_product,
 )
 from rankfold.fgg.contraction import Step
-from rankfold.fgg.semirings import Linear
+from rankfold.fgg.semirings import REAL, Linear
+from rankfold.fgg.sum_product import solve_plain
 from tests.fgg.cases import CPD_HMM, TD_PCFG, TEXTS, asked, constrained, undecided
 from tests.fgg.plain import PCFG, example, plain
 from tests.oracles import fgg as oracle
@@ -75,7 +76,7 @@ def test_costs_are_what_is_carried_out(name: str, monkeypatch: pytest.MonkeyPatc
         return product(self, step, left, right)
 
     monkeypatch.setattr(Linear, "product", counted)
-    sum_product(g, "real")
+    solve_plain(g, REAL)
     assert done > 0
     assert cost(g).multiply_adds == done
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.fgg import Grammar, conjoin, count, parse, string_query, sum_product
+from rankfold.fgg import Grammar, conjoin, count, marginals, parse, string_query, sum_product
 from rankfold.fgg.contraction import greedy_order, plan_contraction
 from rankfold.fgg.run import Run
 from rankfold.fgg.semirings import LOGS, MAX, REAL, contracted
@@ -232,3 +232,60 @@ def test_a_module_is_called_once_a_pass() -> None:
     g = conjoin(example(HMM).with_factors({"emit": module}), string_query([0, 1, 2]))
     sum_product(g, "real")
     assert module.calls == 1
+
+
+def long_rule(length: int, num_states: int, weight: float, dtype: torch.dtype) -> tuple[Grammar, dict[str, Tensor]]:
+    """One rule, a chain of square factors of one weight, the first entry of the second exactly 0."""
+    edges = [f"f{k}(x{k}: Z, x{k + 1}: Z)" for k in range(length)]
+    weights = {f"f{k}": torch.full((num_states, num_states), weight, dtype=dtype) for k in range(length)}
+    weights["f1"][0, 0] = 0.0
+    weights = {name: x.requires_grad_() for name, x in weights.items()}
+    return parse(f"domain Z = {num_states}\nS() -> {' '.join(edges)}").with_factors(weights), weights
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("length", "num_states", "weight"),
+    [(12, 1000, 1e-3), (11, 1000, 1.0), (150, 100, 1e-3), (150, 100, 1e-12), (12, 30, 1e-30), (170, 64, 1e30)],
+)
+def test_one_rule_beyond_the_range_of_its_dtype(
+    length: int, num_states: int, weight: float, dtype: torch.dtype
+) -> None:
+    """num_states^(length + 1) products, less those of the entry that is 0; its own gradient is that of any other."""
+    g, weights = long_rule(length, num_states, weight, dtype)
+    weight = float(torch.tensor(weight, dtype=dtype))
+    rest = 1 - num_states**-2.0
+    truth = (length + 1) * math.log(num_states) + length * math.log(weight) + math.log(rest)
+    log_z = sum_product(g)
+    assert log_z.item() == pytest.approx(truth, rel=1e-13, abs=1e-12)
+    gradients = torch.autograd.grad(log_z, [weights["f0"], weights["f1"]])
+    rel = 1e-5 if dtype == torch.float32 else 1e-12
+    assert float(gradients[0].double().sum()) * weight == pytest.approx(1.0, rel=rel)
+    assert float(gradients[1][0, 0]) * weight * rest * num_states**2 == pytest.approx(1.0, rel=rel)
+    counts = marginals(g.with_factors({name: x.detach() for name, x in weights.items()}))
+    assert float(counts.rules["S.1"]) == pytest.approx(1.0, rel=rel)
+    torch.testing.assert_close(counts.factors["f0"].sum(), torch.ones((), dtype=dtype), rtol=rel, atol=0)
+    assert float(counts.factors["f1"][0, 0]) == 0.0
+    assert float(counts.factors["f1"][1, 1]) == pytest.approx(1 / rest / num_states**2, rel=rel)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_weight_between_numbers_that_are_out_of_range(dtype: torch.dtype) -> None:
+    """ "real" is the weight itself, whatever is multiplied first: 1e30^11 1e-30^11 here, and 0 with its gradient."""
+    g = parse("S() -> " + " ".join(f"a{k}()" for k in range(11)) + " b() " + " ".join(f"c{k}()" for k in range(11)))
+    weights = {
+        f"{name}{k}": torch.tensor(x, dtype=dtype) for name, x in (("a", 2.0**99), ("c", 2.0**-99)) for k in range(11)
+    }
+    b = torch.zeros((), dtype=dtype, requires_grad=True)
+    z = sum_product(g.with_factors({**weights, "b": b}), "real")
+    assert z.item() == 0.0
+    assert z.dtype == dtype
+    assert torch.autograd.grad(z, b)[0].item() == pytest.approx(1.0, rel=1e-6)
+    assert sum_product(g.with_factors({**weights, "b": torch.ones((), dtype=dtype)}), "real").item() == pytest.approx(
+        1.0
+    )
+
+
+def test_counts_of_a_rule_of_many_nodes() -> None:
+    g, _ = long_rule(12, 1000, 1e-3, torch.float32)
+    assert count(g) == 1000**13 - 1000**11

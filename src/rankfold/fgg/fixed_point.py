@@ -114,7 +114,7 @@ class _System:
     def _terms(self, rule: Rule, rules: int) -> float:
         """No fewer than the products in one number."""
         sizes = [self.g.size(node.domain) for node in rule.right.nodes if node.observed is None]
-        return float(math.prod(sizes)) * rules * (1 + len(rule.right.edges)) ** 2
+        return math.prod(map(float, sizes)) * rules * (1 + len(rule.right.edges)) ** 2
 
     def needed(self, psi: Values) -> Values:
         """Of these nonterminals those that the rules name."""

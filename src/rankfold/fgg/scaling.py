@@ -34,6 +34,16 @@ class Scaling:
 
     def is_sound(self) -> Tensor:  # ""   bool
         """Whether no entry may have lost digits; a zero counts as lost here, whatever its reason."""
+        return self._is_above() & self.is_below()
+
+    def is_below(self) -> Tensor:  # ""   bool
+        """Whether no sum came so near the largest number that it, or a gradient through it, may have lost digits."""
+        if may_look(self.high[0]):
+            least = torch.tensor(self.least, dtype=torch.float64, device=self.high[0].device)
+            return (torch.stack(self.high).double() * least <= 1).all()
+        return torch.stack([x.double() * least <= 1 for x, least in zip(self.high, self.least, strict=True)]).all()
+
+    def _is_above(self) -> Tensor:  # ""   bool
         low = torch.stack(self.low)
         if may_look(low):
             low = low.double() / torch.tensor(self.least, dtype=torch.float64, device=low.device)
@@ -115,7 +125,7 @@ def rows_in(group: Group, block: Block, device: torch.device) -> Tensor:  # "p"
 def num_terms(group: Group, sizes: list[int]) -> float:
     """No fewer than the products that are added up for one number; `sizes` of the nodes that are not observed."""
     edges = len(group.children) + len(group.factors) + 1
-    return float(math.prod(sizes)) * group.splits * edges * edges
+    return math.prod(map(float, sizes)) * group.splits * edges * edges
 
 
 def _device(log_scales: list[Tensor]) -> torch.device:

@@ -23,7 +23,7 @@ from rankfold.fgg.hrg import HRG
 from rankfold.fgg.recompose import recompose
 from rankfold.fgg.run import Run, Tapped
 from rankfold.fgg.schedule import Schedule, cycle, cycle_remedy, productive_rules, schedule
-from rankfold.fgg.semirings import LOGS, MAX, REAL, SCALED, SUPPORT, Arithmetic, Counting, Semiring
+from rankfold.fgg.semirings import LOGS, MAX, SCALED, SUPPORT, Arithmetic, Counting, Semiring
 from rankfold.numerics.log_space import log_weights
 
 INT64 = 2**63
@@ -33,10 +33,11 @@ At = Mapping[int, Tensor]  # by place of a node, the entries wanted there
 def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
     """The sum over all derivations and assignments of the product of their factors, in one of four semirings.
 
-    - "log": log Z, float64. Products are scaled, in the factors' dtype; where an entry may have lost digits by
-      underflow that no factor of exactly 0 explains, the sum is repeated in float64, then in logarithms. -inf means
+    - "log": log Z, float64. Products are scaled, in the factors' dtype; where an entry may have lost digits,
+      by underflow that no factor of exactly 0 explains or because a sum came near the largest number, the sum is
+      repeated in float64, then with long rules taken apart, then in logarithms. -inf means
       that nothing has weight, with zero gradients.
-    - "real": Z itself, which may underflow.
+    - "real": Z itself, by the same sums; 0 or infinite where the factors' dtype has no number for it.
     - "max": the logarithm of the largest weight of any derivation with an assignment. Not differentiable; see `best`.
     - "counting": how many derivations with an assignment have any weight, exactly, int64; see `count` beyond 2^63.
 
@@ -61,9 +62,8 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
     if is_recursive(g.hrg):
         value, scale = fixed_point(g, tensors_of(g, labels_in_use(g.hrg)))
         return _shaped(g, value * torch.exp(scale) if semiring == "real" else log_weights(value) + scale)
-    if semiring == "real":
-        return _shaped(g, solve_plain(g, REAL).start()[0])
-    return _shaped(g, log_z_of(solve(g)))
+    run = solve(g)
+    return _shaped(g, z_of(run) if semiring == "real" else log_z_of(run))
 
 
 def count(g: Grammar) -> int | list[int]:
@@ -74,8 +74,8 @@ def count(g: Grammar) -> int | list[int]:
     """
     g = recompose(g, "counting")
     _expect_finite(g, "counting")
-    weights = {label: (x != 0).double() for label, x in weights_of(g, schedule(g.hrg)).items()}
-    plan = schedule(g.hrg)
+    plan = schedule(g.hrg, is_cut=True)  # the shorter a sum, the larger the primes
+    weights = {label: (x != 0).double() for label, x in weights_of(g, plan).items()}
     batch = g.batch or 1
     with torch.no_grad():
         log_counts = log_z_of(_sound(g, plan, weights, batch, ()))
@@ -90,8 +90,7 @@ def count(g: Grammar) -> int | list[int]:
 
 def solve(g: Grammar, tapped: Tapped = (), *, weights: dict[str, Tensor] | None = None) -> Run:
     """A sound pass in scaled arithmetic or, where there is none, in logarithms; autograd follows it."""
-    whole = frozenset(rule for rule, node in tapped if node is not None)
-    plan = schedule(g.hrg, whole)
+    plan = schedule(g.hrg, _whole(tapped))
     return _sound(g, plan, _weights_at_cells(g, plan) if weights is None else weights, g.batch or 1, tapped)
 
 
@@ -110,6 +109,13 @@ def log_z_of(run: Run) -> Tensor:  # "b"   float64
     if run.arithmetic.is_scaled and not may_look(value):
         return torch.where(run.scaling.is_sound(), out, float("nan"))
     return out
+
+
+def z_of(run: Run) -> Tensor:  # "b"   in the factors' dtype
+    """The start symbol's weight, which may be beyond the dtype's numbers: 0 or infinite."""
+    value, scale = run.start()
+    found = torch.exp(value) if run.arithmetic is LOGS else value.double() * torch.exp(scale)
+    return found.to(run.grammar.dtype)
 
 
 def weights_of(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
@@ -203,23 +209,33 @@ def _run(
 
 
 def _sound(g: Grammar, plan: Schedule, weights: dict[str, Tensor], batch: int, tapped: Tapped) -> Run:
-    """The first of float32, float64 and logarithms that loses nothing."""
+    """The first that loses nothing: the factors' dtype, float64, float64 with long rules taken apart, logarithms."""
     dtype = next(iter(weights.values())).dtype
-    for wide in (torch.float32, torch.float64):
-        if wide == torch.float32 and dtype == torch.float64:
+    own = weights
+    for kind in ("own", "wide", "cut"):
+        if kind == "wide" and dtype == torch.float64:
             continue
-        own = weights if wide == dtype else {label: x.to(wide) for label, x in weights.items()}
-        run = _run(g, plan, SCALED, own, batch, tapped)
+        if kind == "wide":
+            own = {label: x.double() for label, x in weights.items()}
+        used = schedule(g.hrg, _whole(tapped), is_cut=True) if kind == "cut" else plan
+        if kind == "cut" and len(used.hrg.rules) == len(plan.hrg.rules):
+            break  # no rule is long
+        run = _run(g, used, SCALED, own, batch, tapped)
         sound = run.scaling.is_sound()
         if not may_look(sound) or bool(sound) or _explained(run):
             return run
     return _run(g, plan, LOGS, {label: x.double() for label, x in weights.items()}, batch, tapped)
 
 
+def _whole(tapped: Tapped) -> frozenset[str]:
+    """The rules of whose nodes something is asked."""
+    return frozenset(rule for rule, node in tapped if node is not None)
+
+
 @torch.no_grad()
 def _explained(run: Run) -> bool:
     """Whether every entry that may have lost digits is 0 because of factors that are exactly 0."""
-    if any(map(bool, run.scaling.lost)):
+    if any(map(bool, run.scaling.lost)) or not bool(run.scaling.is_below()):
         return False
     here = _run(run.grammar, run.schedule, SUPPORT, {k: x.detach() for k, x in run.weights.items()}, run.batch)
     places = {(table, begin): k for table, begins in here.begins.items() for k, begin in enumerate(begins)}
@@ -236,7 +252,7 @@ def _longest_sum(g: Grammar, plan: Schedule) -> float:
     found = 1.0
     for group in plan.groups():
         sizes = [g.size(node.domain) for node in group.nodes if node.observed is None]
-        found = max(found, float(math.prod(sizes)) * group.splits)
+        found = max(found, math.prod(map(float, sizes)) * group.splits)
     return found
 
 
