@@ -79,7 +79,8 @@ def rounding(dtype: str, steps: int, terms: int, apart: float, size: float, prod
     `size` are added in float64. `products`: the operands of every product rounded to tf32 or bf16 as well.
     """
     one = (8 + 2 * terms + min(apart, RANGE[dtype])) * EPS[dtype]
-    one += {"tf32": 2 * 2.0**-11, "bf16": 2 * 2.0**-8}.get(products or "", 0.0)
+    # Both operands of a product, of two where there are ranks.
+    one += {"tf32": 4 * 2.0**-11, "bf16": 4 * 2.0**-8}.get(products or "", 0.0)
     return 3 * steps * one + 16 * steps * EPS["float64"] * (1.0 + size)
 
 

@@ -27,12 +27,15 @@ class Kind:
     """One kind of problem. `check` may raise: an exception that reaches the runner is a deviation, too."""
 
     name = ""
-    unit = "problem"  # what the counts count: "problem" or "file"
+    unit = "problem"  # what the counts count: "problem", "file", "kernel" or "graph"
+    devices: tuple[str, ...] = ("cpu", "cuda")  # where it can run
     weight = 1.0  # its share of the time
     limit = 30.0  # seconds a case may take before it counts as hanging
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = device
+        if device == "cuda":  # the first call of a kernel compiles it
+            self.limit *= 4
 
     def draw(self, rng: np.random.Generator) -> Case:
         """A random case."""

@@ -6,6 +6,8 @@ from tests.hunt.blocks import Blocks
 from tests.hunt.chains import Chains
 from tests.hunt.estimators import Estimators
 from tests.hunt.grammars import Grammars
+from tests.hunt.graphs import Graphs
+from tests.hunt.kernels import Kernels
 from tests.hunt.kind import Kind
 from tests.hunt.reader_models import Settings
 from tests.hunt.segments import Segments
@@ -18,13 +20,15 @@ ALL: tuple[type[Kind], ...] = (
     Blocks,
     Grammars,
     Estimators,
+    Kernels,
+    Graphs,
     Settings,
 )
 
 
 def kinds(device: str = "cpu") -> list[Kind]:
-    """Every kind, on the device."""
-    return [kind(device) for kind in ALL]
+    """Every kind that runs on the device; files are read on a CPU alone."""
+    return [kind(device) for kind in ALL if device in kind.devices and (device == "cpu" or kind.unit != "file")]
 
 
 def kind_named(name: str, device: str = "cpu") -> Kind:

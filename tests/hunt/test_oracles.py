@@ -10,9 +10,9 @@ from tests.hunt import chain_oracle, grammar_oracle, matrices, rules, segment_or
 from tests.hunt.arithmetic import exp, log, rare, total, wide
 from tests.hunt.compare import DeviatesError, close
 from tests.hunt.grammars import Grammars
-from tests.hunt.segments import Oracle as SegmentTruth
+from tests.hunt.segment_asked import Oracle as SegmentTruth
 from tests.hunt.segments import Segments
-from tests.hunt.trees import Oracle as TreeTruth
+from tests.hunt.tree_asked import Oracle as TreeTruth
 from tests.hunt.trees import Trees
 from tests.oracles import fgg as derived
 from tests.oracles import tree as enumerated

@@ -1,0 +1,103 @@
+"""Captured CUDA graphs of a gradient step: replayed, they give the numbers of the oracle, or NaN, never others.
+
+A graph cannot look at values: a sequence it cannot vouch for is NaN. Ordinary weights must not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+import rankfold
+from rankfold.numerics.capture import captured
+from tests.hunt import chain_asked, chains, segment_asked, segments, tree_asked, trees
+from tests.hunt.arithmetic import Array
+from tests.hunt.compare import DeviatesError, array, close, expect
+from tests.hunt.kind import Case, Deviation, Kind
+
+PLAIN = 20.0  # nats: a step of so little range and without zeros needs no repeating
+
+
+class Graphs(Kind):
+    """A step of a chain, of segments or of trees, recorded and replayed."""
+
+    name = "graphs"
+    devices = ("cuda",)
+    unit = "graph"
+    weight = 1.0
+
+    def __init__(self, device: str = "cuda") -> None:
+        super().__init__(device)
+        self.kinds = {one.name: one for one in (chains.Chains(device), segments.Segments(device), trees.Trees(device))}
+
+    def draw(self, rng: np.random.Generator) -> Case:
+        """A case of one of the kinds, as a graph can take it."""
+        name = str(rng.choice(list(self.kinds)))
+        return {"of": name, "case": {**self.kinds[name].draw(rng), "arithmetic": "scaled", "stretch": None}}
+
+    def large(self, case: Case) -> bool:
+        return self.kinds[case["of"]].large(case["case"])
+
+    def check(self, case: Case) -> Deviation | None:
+        try:
+            _replayed(case["of"], case["case"], self.device)
+        except DeviatesError as error:
+            return error.deviation
+        return None
+
+    def smaller(self, case: Case) -> Iterator[Case]:
+        for less in self.kinds[case["of"]].smaller(case["case"]):
+            yield {**case, "case": {**less, "arithmetic": "scaled", "stretch": None}}
+
+
+def _replayed(name: str, case: Case, device: str) -> None:
+    asked: Any = {"chains": chain_asked, "segments": segment_asked, "trees": tree_asked}[name].Asked(case, device)
+    truth = asked.truth
+    p = asked.p
+    if name == "trees":
+        named: dict[str, Any] = {x: getattr(p, x) for x in tree_asked.ENDS if case[x] is not None} | asked.tensors
+        log_z = truth.log_z
+        words = truth.leaves(np.zeros(asked.shape))
+    else:
+        named = {x: getattr(p, x) for x in ("log_initial", "log_obs") if case[x] is not None}
+        named |= {f"factor {i}": x for i, x in enumerate(p.transition.factors())}
+        log_z = truth.solved.log_z if name == "chains" else truth.log_z
+        words = truth.solved.posterior if name == "chains" else truth.padded("states")
+
+    def step() -> tuple[Any, ...]:
+        if name == "chains":
+            out = rankfold.chain.log_z(p, precision=case["precision"])
+        else:
+            out = (rankfold.semi_markov if name == "segments" else rankfold.tree).log_z(p)
+        grads = torch.autograd.grad(out.sum(), list(named.values()), allow_unused=True, materialize_grads=True)
+        return (out.detach(), *grads)
+
+    graph, found = captured(step)
+    for x in found:
+        x.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    got = array(found[0])
+    vouched = ~np.isnan(got)
+    expect(f"NaN of plain {name}", bool(vouched.all()) or not _plain(log_z, named), got, "expected", log_z)
+    close(f"log_z of {name}", np.where(vouched, got, log_z), log_z, truth.rounded)
+    posterior = array(found[1 + list(named).index("log_leaf" if name == "trees" else "log_obs")])
+    close(f"posterior of {name}", np.where(vouched[:, None, None], posterior, words), words, 2 * truth.rounded)
+
+
+def _plain(log_z: Array, named: dict[str, Any]) -> bool:
+    """Whether nothing is zero and nothing far from anything else."""
+    if not np.isfinite(log_z).all():
+        return False
+    for name, x in named.items():
+        seen = array(x)
+        seen = seen[~np.isnan(seen)]
+        if name.startswith("log_"):
+            if not np.isfinite(seen).all() or seen.max() - seen.min() > PLAIN:
+                return False
+        elif not ((np.abs(seen) > 1e-3) & (np.abs(seen) < 1e3)).all():
+            return False
+    return True
