@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from rankfold import ChainPotentials, Dense, LowRank, Operator, RowScaled, UnsupportedError, entropy
+from rankfold import ChainPotentials, Dense, LowRank, Operator, RowScaled, UnsupportedError, WithoutDiagonal, entropy
 from tests.decoding.build import LOW_RANK, ranks_as_lists
 from tests.operators.cases import CASES, Case
 from tests.oracles import chain as oracle
@@ -191,3 +191,19 @@ def test_wide_ranges_are_right_or_refused(seed: int) -> None:
     lists = (p.log_initial.tolist(), weight.tolist(), log_obs[0].tolist(), None)
     truth = oracle.entropy(*lists) if oracle.log_z(*lists) > -INF else 0.0
     assert found == pytest.approx(truth, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("lengths", [[3, 3], [3, 1]])
+def test_products_of_factors_beyond_float64(lengths: list[int]) -> None:
+    """Rows of an infinite product, scaled back: entropies and their gradients are those of ordinary numbers."""
+    g = torch.Generator().manual_seed(66)
+    left, right = (torch.rand(3, 2, generator=g, dtype=torch.float64) + 0.1 for _ in range(2))
+    log_obs = torch.randn(2, 3, 3, generator=g, dtype=torch.float64).requires_grad_()
+    found = []
+    for by in (1.0, 1e200):
+        log_scale = torch.full((3,), -2 * math.log(by), dtype=torch.float64)
+        operator = RowScaled.from_log(WithoutDiagonal(LowRank(left * by, right * by)), log_scale)
+        p = ChainPotentials(torch.zeros(3, dtype=torch.float64), operator, log_obs, lengths=torch.tensor(lengths))
+        value = entropy(p)
+        found.append((value.detach(), *torch.autograd.grad(value.sum(), log_obs)))
+    torch.testing.assert_close(found[1], found[0], **EXACT)

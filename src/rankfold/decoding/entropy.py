@@ -122,6 +122,8 @@ def _transitions(
         if of == "joint" and isinstance(transition, LowRank)
         else transition.push_log_weighted(source)
     )
+    # Beyond a length, too: a weight too large for float64 would make gradients of 0 NaN.
+    whole &= (torch.isfinite(pushed) & torch.isfinite(weighted)).flatten(1).all(-1)
     log_a = (weighted * target).sum(-1) / use + transition.log_scale
     return torch.where(moves, log_a, 0.0).sum(-1), torch.where(moves, gap, 0.0), whole
 
