@@ -7,9 +7,27 @@ import sys
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError
-from rankfold.fgg import HRG, Domain, Edge, Factored, Fragment, Grammar, Label, Node, Rule, parse, why_not_b_fgg
+from rankfold.fgg import (
+    HRG,
+    Domain,
+    Edge,
+    Factored,
+    Fragment,
+    Grammar,
+    Label,
+    Node,
+    Rule,
+    conjoin,
+    parse,
+    rank_space,
+    string_query,
+    sum_product,
+    why_not_b_fgg,
+)
+from tests.fgg.cases import TD_PCFG
 from tests.fgg.plain import HMM, PCFG, example
 
 DOMAINS = (Domain("Z", 2), Domain("W", 3))
@@ -246,3 +264,61 @@ def test_of_builds_from_parts() -> None:
     again = Grammar.of(g.domains, g.labels, g.rules, g.start, g.factors)
     assert again.hrg == g.hrg
     assert again.factors == g.factors
+
+
+DURATIONS = """
+domain Z = 2; domain D = 2; observed V = 3
+factor lasts: D = [0.3, 0.7]
+S() -> i(z) X(z)
+X(z: Z) -> lasts(0) e(z, w: V) | lasts(1) e(z, w) X(z)
+"""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_of_a_text_take_the_dtype_of_the_others(dtype: torch.dtype) -> None:
+    """So training in float32 works at once, whether the query comes before or after the factors."""
+    i, e = torch.rand(2, dtype=dtype).requires_grad_(), torch.rand(2, 3, dtype=dtype).requires_grad_()
+    query = string_query([[0, None, 1], [2, 1, 0]])
+    g = parse(DURATIONS)
+    first = conjoin(g.with_factors({"i": i, "e": e}), query)
+    second = conjoin(g, query).with_factors({"i": i, "e": e})
+    assert first.dtype == second.dtype == first.tensor("lasts").dtype == dtype
+    torch.testing.assert_close(sum_product(first), sum_product(second), rtol=0, atol=0)
+    sum_product(first).sum().backward()
+    assert i.grad is not None
+    again = first.with_factors({"i": i.detach().double(), "e": e.detach().double()})
+    assert again.tensor("lasts").tolist() == [0.3, 0.7]  # as written, whatever it was in between
+
+
+def test_to_another_dtype_or_device() -> None:
+    g = parse(DURATIONS).with_factors({"i": torch.rand(2), "e": Factored.cpd(torch.rand(2, 1), torch.rand(3, 1))})
+    wide = g.to(torch.float64)
+    assert {wide.tensor(name).dtype for name in ("lasts", "i", "e")} == {torch.float64}
+    assert g.dtype == torch.float32
+    asked = conjoin(wide, string_query([0, 1])).to("cpu")
+    assert asked.to(torch.float32).dtype == torch.float32
+    assert parse(DURATIONS).to(torch.float32).dtype == torch.float32
+    ranked = rank_space(example(TD_PCFG)).to(torch.float32)
+    assert sum_product(conjoin(ranked, string_query([0, 1])), "real").dtype == torch.float32
+    with pytest.raises(UnsupportedError, match=r"'i' is a module(?s:.*)module.to"):
+        g.with_factors({"i": nn.Identity()}).to(torch.float64)
+
+
+def test_batches_of_different_sizes_are_an_error() -> None:
+    g = parse("domain Z = 2; observed V = 3\nfactor e: Z, V batched\nfactor i: Z batched\nS() -> i(z) e(z, w)")
+    factors = {"e": torch.rand(3, 2, 3), "i": torch.rand(3, 2)}
+    with pytest.raises(ShapeError, match=r"Factor 'i' has a batch of 4 .*'e' of 3|Factor 'e' .* 3 .*'i' of 4"):
+        g.with_factors({**factors, "i": torch.rand(4, 2)})
+    with pytest.raises(ShapeError, match=r"observed 'V' has a batch of 2 sentences, but factor 'e' of 3"):
+        conjoin(g.with_factors(factors), string_query([[0], [1]]))
+
+    class Start(nn.Module):
+        def forward(self) -> Tensor:
+            return torch.rand(4, 2)
+
+    module = conjoin(g.with_factors({**factors, "i": Start()}), string_query([[0], [1], [2]]))
+    with pytest.raises(ShapeError, match=r"factor 'i' of 4"):
+        sum_product(module)
+    one = g.with_factors({"e": torch.rand(1, 2, 3), "i": torch.rand(3, 2)})
+    assert sum_product(conjoin(one, string_query([[0], [1], [2]]))).shape == (3,)
+    assert sum_product(conjoin(one, string_query([0]))).shape == (3,)

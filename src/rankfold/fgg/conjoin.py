@@ -36,7 +36,8 @@ def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
     other = query_grammar(first, second) if isinstance(second, Query) else second
     structure = conjoin_structures(first.hrg, other.hrg)
     for name in first.factors.keys() & other.factors.keys():
-        if first.factors[name] is not other.factors[name]:
+        mine, its = (g.written.get(name, g.factors[name]) for g in (first, other))
+        if mine is not its:
             raise DomainError(
                 f"Both grammars have a factor {name!r}, with different tensors.\n"
                 "  Rename one, or attach the same tensor to both; where both rules name it, it is multiplied twice."
@@ -46,7 +47,8 @@ def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
             raise DomainError(f"Both grammars have observed values {name!r}: a string is observed once.")
     kept = {label.name for label in structure.labels}
     factors = {name: factor for name, factor in {**first.factors, **other.factors}.items() if name in kept}
-    return Grammar(structure, factors, {**first.observed, **other.observed})
+    written = {name: x for name, x in {**first.written, **other.written}.items() if name in kept}
+    return Grammar(structure, factors, {**first.observed, **other.observed}, written)
 
 
 @lru_cache(maxsize=256)

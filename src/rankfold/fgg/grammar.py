@@ -41,11 +41,15 @@ class Grammar:
     A factor is a tensor, a module (called without arguments whenever its tensor is needed) or a `Factored`. Factors
     may be attached later (`with_factors`), and then tell the sizes of domains that are not known yet. Two grammars
     are of equal structure if their `hrg` are equal; grammars themselves compare by identity.
+
+    `written` are the factors that come with the structure, weights in a text and the evidence of a query: they take the
+    dtype and device of the others.
     """
 
     hrg: HRG
     factors: Mapping[str, Factor] = field(default_factory=dict)
     observed: Mapping[str, Tensor] = field(default_factory=dict)
+    written: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -61,6 +65,11 @@ class Grammar:
         return cls(HRG(domains, labels, rules, start), factors or {}, observed or {})
 
     def __post_init__(self) -> None:
+        given = {name: factor for name, factor in self.factors.items() if name not in self.written}
+        dtype, device = _kind(given or self.written)
+        written = {name: x.to(device, dtype) for name, x in self.written.items()}
+        object.__setattr__(self, "factors", {**self.factors, **written})
+        object.__setattr__(self, "written", MappingProxyType(dict(self.written)))
         object.__setattr__(self, "hrg", _with_sizes(self.hrg, self.factors))
         object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
         object.__setattr__(self, "observed", MappingProxyType(dict(self.observed)))
@@ -69,6 +78,7 @@ class Grammar:
                 _check_factor(self.hrg, name, factor)
                 check_weights(f"factor {name!r}", factor)
         _check_observed(self.hrg, self.observed)
+        expect_one_batch(self, {k: x for k, x in self.factors.items() if isinstance(x, Tensor)})
 
     @property
     def domains(self) -> tuple[Domain, ...]:
@@ -108,15 +118,24 @@ class Grammar:
 
     def with_factors(self, factors: Mapping[str, Factor]) -> Grammar:
         """The same grammar with these factors added or replaced."""
-        return Grammar(self.hrg, {**self.factors, **factors}, self.observed)
+        written = {name: x for name, x in self.written.items() if name not in factors}
+        return Grammar(self.hrg, {**self.factors, **factors}, self.observed, written)
 
     def with_domains(self, sizes: Mapping[str, int]) -> Grammar:
         """The same grammar with these sizes of domains."""
-        return Grammar(self.hrg.with_domains(sizes), self.factors, self.observed)
+        return Grammar(self.hrg.with_domains(sizes), self.factors, self.observed, self.written)
 
     def with_observed(self, observed: Mapping[str, Tensor]) -> Grammar:  # each "n" or "b n"
         """The same grammar with these observed values added or replaced."""
-        return Grammar(self.hrg, self.factors, {**self.observed, **observed})
+        return Grammar(self.hrg, self.factors, {**self.observed, **observed}, self.written)
+
+    def to(self, kind: torch.dtype | torch.device | str) -> Grammar:
+        """The same grammar with its tensors in this dtype or on this device; modules are the caller's to move."""
+        factors = {name: _moved(name, factor, kind) for name, factor in self.factors.items()}
+        is_dtype = isinstance(kind, torch.dtype)
+        observed = self.observed if is_dtype else {name: table.to(kind) for name, table in self.observed.items()}
+        moved = {name: x.to(kind) for name, x in self.written.items()}
+        return Grammar(self.hrg, factors, observed, moved)
 
     def factor(self, label: str) -> Tensor | Factored:
         """The value of a factor: modules are called, inclusions of parts made; shape and weights are checked."""
@@ -142,14 +161,7 @@ class Grammar:
 
     @cached_property
     def _kind(self) -> tuple[torch.dtype, torch.device]:
-        for factor in self.factors.values():
-            source = factor.kind if isinstance(factor, Derived) else factor
-            if not isinstance(source, nn.Module):
-                return source.dtype, source.device
-        for factor in self.factors.values():
-            for parameter in factor.parameters() if isinstance(factor, nn.Module) else ():
-                return parameter.dtype, parameter.device
-        return torch.get_default_dtype(), torch.device("cpu")
+        return _kind(self.factors)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -167,10 +179,48 @@ class Grammar:
         for table in self.observed.values():
             if table.ndim == 2:
                 return int(table.shape[0])
-        for label in self.labels:
-            if label.is_batched and label.name in self.factors:
-                return int(self.factor(label.name).shape[0])
-        return None
+        batched = [label.name for label in self.labels if label.is_batched and label.name in self.factors]
+        return max((int(self.factor(name).shape[0]) for name in batched), default=None)
+
+
+def _kind(factors: Mapping[str, Factor]) -> tuple[torch.dtype, torch.device]:
+    for factor in factors.values():
+        source = factor.kind if isinstance(factor, Derived) else factor
+        if isinstance(source, Tensor | Factored):
+            return source.dtype, source.device
+    for factor in factors.values():
+        for parameter in factor.parameters() if isinstance(factor, nn.Module) else ():
+            return parameter.dtype, parameter.device
+    return torch.get_default_dtype(), torch.device("cpu")
+
+
+def _moved(name: str, factor: Factor, kind: torch.dtype | torch.device | str) -> Factor:
+    if isinstance(factor, Derived):
+        return Derived([_moved(name, source, kind) for source in factor.sources], factor.inputs, factor.output)
+    if isinstance(factor, Factored):
+        return Factored(tuple((x.to(kind), axes) for x, axes in factor.factors))
+    if isinstance(factor, nn.Module):
+        raise UnsupportedError(
+            f"Factor {name!r} is a module, and to() would change it for everyone who has it.\n"
+            "  Move the module itself, module.to(...), before it is attached; its grammar follows."
+        )
+    return factor.to(kind)
+
+
+def expect_one_batch(g: Grammar, tensors: Mapping[str, Tensor]) -> None:
+    """Raise unless batched factors and observed tables have tables for as many sentences; one table serves all."""
+    found = {f"the observed {name!r}": int(x.shape[0]) for name, x in g.observed.items() if x.ndim == 2}
+    found |= {
+        f"factor {name!r}": int(x.shape[0])
+        for name, x in tensors.items()
+        if name in g.hrg._label and g.label(name).is_batched
+    }
+    sizes = {name: size for name, size in found.items() if size != 1 or name.startswith("the observed")}
+    if len(set(sizes.values())) > 1:
+        (first, one), (other, two) = next((a, b) for a in sizes.items() for b in sizes.items() if a[1] != b[1])
+        raise ShapeError(
+            f"{first[0].upper()}{first[1:]} has a batch of {one} sentences, but {other} of {two}; all share one batch."
+        )
 
 
 def _with_sizes(hrg: HRG, factors: Mapping[str, Factor]) -> HRG:

@@ -67,4 +67,5 @@ def pruned(grammar: Grammar) -> Grammar:
             "rules.\n  Give each recursive nonterminal a rule that ends."
         )
     kept = {label.name for label in hrg.labels}
-    return Grammar(hrg, {name: f for name, f in grammar.factors.items() if name in kept}, grammar.observed)
+    factors = {name: f for name, f in grammar.factors.items() if name in kept}
+    return Grammar(hrg, factors, grammar.observed, {k: x for k, x in grammar.written.items() if k in kept})

@@ -21,7 +21,9 @@ def query_grammar(grammar: Grammar, query: Query) -> Grammar:
     observed, factors = _numbers(grammar, query, domain)
     known = {label.name for label in structure.labels}
     factors = {name: factor for name, factor in factors.items() if name in known}
-    return Grammar(structure, factors | _constants(grammar, domain, known), observed)
+    factors |= _constants(grammar, domain, known)
+    evidence = {name: factor for name, factor in factors.items() if isinstance(factor, Tensor)}
+    return Grammar(structure, factors, observed, evidence)
 
 
 def _constants(grammar: Grammar, domain: str, known: Collection[str]) -> dict[str, Factor]:

@@ -18,7 +18,7 @@ from rankfold.errors import DomainError, UnsupportedError, may_look, same_kind
 from rankfold.fgg.cells import words_at
 from rankfold.fgg.derived import Derived, value_of
 from rankfold.fgg.fixed_point import fixed_point
-from rankfold.fgg.grammar import Grammar, check_weights
+from rankfold.fgg.grammar import Grammar, check_weights, expect_one_batch
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.recompose import recompose
 from rankfold.fgg.run import Run, Tapped
@@ -142,6 +142,7 @@ def tensors_of(g: Grammar, labels: Iterable[str], at: Mapping[str, At] | None = 
     made: dict[int, Tensor] = {}
     found = {label: tensor_of(g, label, made, (at or {}).get(label)) for label in labels}
     _check_modules(g, found, made)
+    expect_one_batch(g, found)
     if not found:
         return {"": torch.ones((), dtype=g.dtype, device=g.device)}
     first = next(iter(found))

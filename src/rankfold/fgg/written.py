@@ -22,7 +22,8 @@ def with_numbers(grammar: Grammar, lines: Statements) -> Grammar:
     for line in lines.labels:
         if line.weights is not None:
             with placed(line.name):
-                grammar = grammar.with_factors({line.name.text: _weights(line)})
+                weights = {**grammar.written, line.name.text: _weights(line)}
+                grammar = Grammar(grammar.hrg, grammar.factors, grammar.observed, weights)
     for given in lines.given:
         name = given.name.text
         if name in grammar.observed:
