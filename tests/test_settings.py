@@ -318,3 +318,14 @@ def test_choosing_by_hand() -> None:
 def test_differences_of_tables_of_different_classes() -> None:
     found = differences(Either(Chain()), Either(Grammar()))
     assert found == ["model.family: 'hmm' -> 'npcfg'", "model.num_states: 3 -> None", "model.kinds: None -> ['span']"]
+
+
+def test_more_settings_than_there_are(tmp_path: Path) -> None:
+    """The parser of TOML takes the square of a key's length."""
+    path = tmp_path / "r.toml"
+    path.write_text("[" + "a." * 100_000 + "a]")
+    with pytest.raises(DataError, match=r"r.toml: has 200,003 bytes, but a file of settings at most 65,536"):
+        read_toml(path)
+    mapping: dict[str, Any] = {}
+    assign(mapping, "a={" + "a." * 100_000 + "a=1}")
+    assert isinstance(mapping["a"], str)

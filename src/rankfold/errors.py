@@ -81,6 +81,16 @@ def expect_plain(x: Tensor, *, name: str) -> None:
         )
 
 
+def expect_device(device: str | torch.device, *, name: str = "device") -> torch.device:
+    """The device of a name; `UnsupportedError` for one that torch does not know, or that is not here."""
+    try:
+        return torch.empty(0, device=torch.device(device)).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise UnsupportedError(
+            f"{name} is {device!r}, which torch has not here: {str(error).splitlines()[0]:.100}\n  Use cpu."
+        ) from None
+
+
 def same_kind(reference: Tensor, reference_name: str, others: dict[str, Tensor]) -> None:
     """Raise unless all tensors share the reference's dtype and device."""
     for name, x in others.items():

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
+LARGEST = 2**16  # bytes of settings; the parser takes the square of a key's length
 EXAMPLE = "--set model.rank=64"
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -70,6 +71,8 @@ def to_toml(settings: DataclassInstance) -> str:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The content of a TOML file; `DataError` with file and line if it is not one."""
     content = read_bytes(path, "a TOML file")
+    if len(content) > LARGEST:
+        raise DataError(f"{path}: has {len(content):,} bytes, but a file of settings at most {LARGEST:,}.")
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
@@ -256,6 +259,8 @@ def _literal(value: Any, key: str) -> str:
 
 
 def _value(text: str) -> Any:
+    if len(text) > LARGEST:
+        return text
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -239,16 +239,38 @@ def test_a_folder_without_the_files(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full to stand for a full disk")
 @pytest.mark.parametrize("local", [False, True])
-def test_a_full_disk(local: bool, folder: Path, tmp_path: Path) -> None:
+def test_a_full_disk(local: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    out.mkdir()
     name = "train.txt.gz.part" if local else "train.txt.part"
-    (out / name).symlink_to("/dev/full")
-    with pytest.raises(DataError, match=rf"(?s){name}: cannot be written: No space left on device.*Free some space"):
-        fetch("tiny", out, source=folder if local else None)
-    assert names(out) == [name]
-    os.unlink(out / name)
+    with monkeypatch.context() as patch:
+        stream = Path("/dev/full").open("wb")  # noqa: SIM115
+        patch.setattr(os, "fdopen", lambda *_: stream)
+        with pytest.raises(DataError, match=rf"(?s){name}: cannot be written: No space left on.*Free some space"):
+            fetch("tiny", out, source=folder if local else None)
     assert len(fetch("tiny", out, source=folder if local else None)) == 3
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_links_are_not_written_through(local: bool, folder: Path, tmp_path: Path) -> None:
+    out, mine = tmp_path / "out", tmp_path / "mine"
+    out.mkdir()
+    mine.write_text("precious")
+    names_of = ("train.txt.gz.part", "train.txt.gz") if local else ("train.txt.part", "train.txt")
+    for name in names_of:
+        (out / name).symlink_to(mine if name.endswith(".part") else tmp_path / "none")
+        with pytest.raises(DataError, match=name):
+            fetch("tiny", out, source=folder if local else None)
+        (out / name).unlink()
+    assert mine.read_text() == "precious"
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "source", ["http://[::1", "file://[x", "ftp://[", "http://[]", "http://:x", "http://a b/", "//["]
+)
+def test_addresses_that_are_none(source: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        fetch("ptb-lm", tmp_path, source=source)
 
 
 def test_targets_that_are_no_folder(origin: Origin, tmp_path: Path) -> None:

@@ -246,3 +246,22 @@ def test_whole_numbers_in_a_row_may_be_names_of_whole_numbers(tmp_path: Path) ->
     (tmp_path / "a.csv").write_text("0,1\n5,3\n2,2\n")
     with pytest.raises(DataError, match="may be names"):
         read_frames(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("label_names", "a"), ("seq_id", [["a"]]), ("feature_names", 3), ("fps", "fast"), ("fps", [1, 2]), ("fps", b"1")],
+)
+def test_what_stands_beside_the_features_has_its_form(key: str, value: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", features=np.zeros((2, 1)), labels=np.zeros(2, int), **{key: np.array(value)})
+    with pytest.raises(DataError, match=rf"a.npz: {key} "):
+        read_frames(tmp_path / "a.npz")
+
+
+def test_arrays_in_the_order_of_fortran_and_of_other_machines(tmp_path: Path) -> None:
+    expected = np.arange(12.0).reshape(4, 3)
+    for i, array in enumerate((np.asfortranarray(expected), expected.astype(">f8"), expected.astype(">i2"))):
+        np.save(tmp_path / f"{i}.npy", array)
+        np.savez_compressed(tmp_path / f"{i}.npz", features=array)
+        for suffix in ("npy", "npz"):
+            assert np.array_equal(read_frames(tmp_path / f"{i}.{suffix}").features[0], expected)

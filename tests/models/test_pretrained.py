@@ -11,6 +11,7 @@ import torch
 
 from rankfold import DataError, DomainError, UnsupportedError
 from rankfold.data.vocab import Vocabulary
+from rankfold.data.weights import load_tensors, save_tensors
 from rankfold.models import HMM, BlockHMM, FrameConfig, GrammarConfig, ModelConfig, RankHMM, build_model, load_model
 from rankfold.models.catalog import AnyModel
 from rankfold.models.pretrained import load_any
@@ -259,3 +260,32 @@ def test_sizes_are_held_to_the_weights_before_anything_is_made(
         (tmp_path / "config.json").write_text(json.dumps(content))
         with pytest.raises((DataError, DomainError), match=r"config\.json"):
             load_any(tmp_path)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nonsense", "", 3.5])
+def test_a_device_that_is_not_here(device: Any, tmp_path: Path) -> None:
+    BY_NAME["hmm-neural-3"].build().save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"device is .*, which torch has not here(.|\n)*Use cpu"):
+        load_model(tmp_path, device=device)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers(value: float, tmp_path: Path) -> None:
+    model = BY_NAME["lhmm-free-3-2"].build()
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[0] = value
+    model.save_pretrained(tmp_path)
+    with pytest.raises(DataError, match="holds NaN or infinity"):
+        load_model(tmp_path)
+
+
+def test_weights_of_another_type_and_a_configuration_without_a_vocabulary(tmp_path: Path) -> None:
+    BY_NAME["hmm-neural-3"].build().save_pretrained(tmp_path)
+    tensors, _ = load_tensors(tmp_path / "model.safetensors")
+    name = min(tensors)
+    save_tensors(tmp_path / "model.safetensors", {**tensors, name: tensors[name].to(torch.int64)})
+    with pytest.raises(DataError, match=r"is torch\.int64, but the model has torch\.float32"):
+        load_model(tmp_path)
+    edited(tmp_path, lambda content: content.pop("vocabulary"))
+    with pytest.raises(DataError, match='"vocabulary" are needed'):
+        load_model(tmp_path)

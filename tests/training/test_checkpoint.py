@@ -3,7 +3,7 @@
 import json
 import math
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -222,3 +222,53 @@ def test_updates_share_no_random_numbers() -> None:
     drawn = {(seed, update): draw(seed, update) for seed in (0, 1, 2, 11, 2**63 - 1) for update in (0, 1, 2, 12)}
     assert len(set(drawn.values())) == len(drawn)
     assert draw(1, 2) == drawn[1, 2]
+
+
+BAD_PROGRESS: list[dict[str, Any]] = [
+    *({name: value} for name in asdict(Progress()) for value in ("x", None, [1], -1.5, {}, True) if name != "plateau"),
+    {"update": -1},
+    {"update": 2**64},
+    {"seconds": math.nan},
+    {"plateau": {**asdict(Plateau()), "best": "x"}},
+    {"plateau": {**asdict(Plateau()), "since_best": 0.5}},
+]
+
+
+def test_signed_progress_of_wrong_types(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    for change in BAD_PROGRESS:
+        (name, value), *_ = change.items()
+        if type(value) is type(getattr(Progress(), name)) and name != "plateau" and value is True:
+            continue  # a truth value where one belongs
+        if name in ("seconds", "window_log_likelihood") and value == -1.5:
+            continue
+        state = json.dumps({**GOOD, "progress": {**GOOD["progress"], **change}})
+        save_tensors(path, {"x": torch.zeros(1)}, {"state": state})
+        with pytest.raises(DataError, match=r"c.safetensors: not a checkpoint of a training run"):
+            load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: {"optimizer.0.exp_avg": t["optimizer.0.exp_avg"].long()},
+        lambda t: {"optimizer.0.exp_avg": t["optimizer.0.exp_avg"][:1]},
+        lambda t: {"optimizer.0.step": torch.zeros(3)},
+        lambda t: {"optimizer.x.step": torch.zeros(())},
+        lambda t: {"optimizer.99.step": torch.zeros(())},
+        lambda t: {"optimizer.0.more": torch.zeros(())},
+        lambda t: {"optimizer": torch.zeros(()), "optimizer.": torch.zeros(())},
+        lambda t: {name: x.long() for name, x in t.items() if name.startswith("model.")},
+        lambda t: {"model.more": torch.zeros(())},
+    ],
+)
+def test_signed_tensors_of_another_form(change: Callable[[Any], Any], corpus: Corpus, tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    model, steps_of, _ = trained(tiny(), corpus)
+    save_checkpoint(path, model, steps_of, Progress(), None, "")
+    tensors, metadata = load_tensors(path)
+    save_tensors(path, {**tensors, **change(tensors)}, metadata)
+    before = contents(model, steps_of)
+    with pytest.raises(DataError, match=r"c.safetensors: not a checkpoint of this recipe's model"):
+        load_checkpoint(path).fill(model, steps_of)
+    expect_equal(contents(model, steps_of), before)

@@ -166,9 +166,9 @@ def fetch(
 
 def _present(dataset: Dataset, file: File, target: Path) -> Path | None:
     """The split if the folder has it and it is right; an error if something else has its name."""
-    paths = [path for path in (target / f"{file.split}.txt", target / f"{file.split}.txt.gz") if path.exists()]
+    paths = [path for path in (target / f"{file.split}.txt", target / f"{file.split}.txt.gz") if os.path.lexists(path)]
     for path in paths:
-        if path.is_dir() or content(path, gzipped=path.suffix == ".gz") != (file.sha256, file.num_bytes):
+        if not path.is_file() or content(path, gzipped=path.suffix == ".gz") != (file.sha256, file.num_bytes):
             raise DataError(
                 f"{path} exists and is not the {file.split} text of {dataset.name}; it is left as it is.\n"
                 f"  Expected sha256 {file.sha256}. Choose another folder, or move it away."
@@ -180,11 +180,15 @@ def _origin(dataset: Dataset, file: File, source: str | Path | None) -> str | Pa
     """The address of a split, or its path if it is in a folder."""
     if source is None:
         return file.url
-    scheme = urllib.parse.urlsplit(str(source)).scheme if "://" in str(source) else ""
+    try:
+        address = urllib.parse.urlsplit(str(source))
+    except ValueError as error:  # a bracket that is not closed, for instance
+        raise DataError(f"{source}: not an address: {error}.") from None
+    scheme = address.scheme if "://" in str(source) else ""
     if scheme in ("http", "https"):
         return f"{str(source).rstrip('/')}/{file.url.rpartition('/')[2]}"
     if scheme == "file":
-        source = urllib.request.url2pathname(urllib.parse.urlsplit(str(source)).path)
+        source = urllib.request.url2pathname(address.path)
     elif scheme:
         raise DataError(f"{source}: addresses start with http://, https:// or file://, not {scheme}://.")
     folder = Path(source)

@@ -112,13 +112,14 @@ def _array(stream: IO[bytes], size: int) -> np.ndarray[Any, Any]:
     length = int.from_bytes(stream.read(width), "little")
     if length > LONGEST_HEADER:
         raise ValueError(f"a header of {length:,} bytes")
-    text = stream.read(length).decode("utf-8")
-    header = ast.literal_eval(text.strip())
+    header = ast.literal_eval(stream.read(length).decode("utf-8" if magic[6] == 3 else "latin1").strip(" \n"))
     if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
         raise ValueError("a header without type, order and shape")
     descr, shape = header["descr"], header["shape"]
     if not isinstance(descr, str) or not PLAIN_TYPE.fullmatch(descr):
         raise ValueError(f"numbers of type {descr!r:.40}")
+    if type(header["fortran_order"]) is not bool:
+        raise ValueError(f"an order of {header['fortran_order']!r:.40}")
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"a shape of {shape!r:.40}")
     dtype = np.dtype(descr)
@@ -157,20 +158,27 @@ def _stacked(path: Path, arrays: Mapping[str, Any], missing: Missing) -> Frames:
             raise DataError(f"{path}: the key split holds {bad[0]!r}, but 0 is train, 1 valid and 2 test.")
         splits = [SPLITS[int(code)] for code in np.ravel(splits)]
     fps = arrays.get("fps")
-    if fps is not None and (np.size(fps) != 1 or not 0 < float(np.ravel(fps)[0]) < math.inf):
-        raise DataError(f"{path}: fps is {fps}, but must be one number above 0: frames a second.")
+    if fps is not None and (fps.size != 1 or fps.dtype.kind not in "iuf" or not 0 < float(fps.ravel()[0]) < math.inf):
+        raise DataError(f"{path}: fps is {fps!s:.40}, but must be one number above 0: frames a second.")
     return frames_of(
         features,
         lengths=lengths,
         labels=arrays.get("labels"),
-        names=arrays.get("seq_id"),
-        label_names=arrays.get("label_names"),
-        feature_names=arrays.get("feature_names"),
+        names=_listed(path, arrays, "seq_id"),
+        label_names=_listed(path, arrays, "label_names"),
+        feature_names=_listed(path, arrays, "feature_names"),
         splits=splits,
         fps=None if fps is None else float(np.ravel(fps)[0]),
         missing=missing,
         source=path,
     )
+
+
+def _listed(path: Path, arrays: Mapping[str, Any], key: str) -> list[Any] | None:
+    """An array of names or numbers as a list; None where there is none."""
+    if key in arrays and arrays[key].ndim != 1:
+        raise DataError(f"{path}: {key} has shape {arrays[key].shape}, but a list was expected.")
+    return arrays[key].tolist() if key in arrays else None
 
 
 def _csv(path: Path, missing: Missing, header: Header) -> Frames:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Literal, NamedTuple, cast
 
 from rankfold.data.text import BROKEN_GZIP, open_bytes
 from rankfold.errors import DataError
+from rankfold.files import expect_file, open_own
 
 CHUNK = 2**16
 TIMEOUT = 30.0  # seconds without a byte
@@ -33,6 +35,7 @@ class Content(NamedTuple):
 
 def download(url: str, part: Path, num_bytes: int, *, progress: Progress) -> None:
     """Fetch `url` into `part`, from where `part` ends if the server can; `DataError` unless all bytes arrive."""
+    _expect_own(part)
     start = part.stat().st_size if part.exists() else 0
     if start >= num_bytes:
         return  # whole, or wrong: the checksum tells
@@ -56,6 +59,8 @@ def download(url: str, part: Path, num_bytes: int, *, progress: Progress) -> Non
 
 def copy(source: Path, part: Path, *, progress: Progress) -> None:
     """Copy `source` into `part`, from the beginning."""
+    expect_file(source)
+    _expect_own(part)
     _write(_read(source), part, 0, source.stat().st_size, mode="wb", progress=progress)
 
 
@@ -75,7 +80,7 @@ def content(path: Path, *, gzipped: bool) -> Content | None:
 def aside(path: Path) -> Path:
     """Where a bad file is kept: the first of `x.bad`, `x.bad2`, ... that is free."""
     number, kept = 1, path.with_name(path.name + ".bad")
-    while kept.exists():
+    while os.path.lexists(kept):
         number += 1
         kept = path.with_name(f"{path.name}.bad{number}")
     return kept
@@ -116,7 +121,8 @@ def _write(
 ) -> int:
     """Write the chunks and return the size of `part`; stops soon after more has come than was expected."""
     try:
-        with part.open(mode) as out:
+        flags = os.O_WRONLY | (os.O_APPEND if mode == "ab" else os.O_TRUNC)
+        with os.fdopen(open_own(part, flags), mode) as out:
             for chunk in chunks:
                 out.write(chunk)
                 done += len(chunk)
@@ -129,6 +135,12 @@ def _write(
             "  Free some space or choose another folder, then run the same command again."
         ) from None
     return done
+
+
+def _expect_own(part: Path) -> None:
+    """Raise on anything but the rest of an earlier try: what a link names is not ours to write into."""
+    if os.path.lexists(part) and (part.is_symlink() or not part.is_file()):
+        raise DataError(f"{part}: a link, or no file, where a download would be kept: move it away.")
 
 
 def _interrupted(url: str, why: str) -> str:

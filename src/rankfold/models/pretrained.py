@@ -19,7 +19,7 @@ from rankfold.data.row_pieces import join_pieces, to_pieces
 from rankfold.data.vocab import FORMAT as VOCABULARY
 from rankfold.data.vocab import Vocabulary, expect_format
 from rankfold.data.weights import CHECKSUM, load_sharded, save_sharded
-from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
+from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent, expect_device
 from rankfold.files import read_json, write_text
 from rankfold.models.catalog import AnyModel, build_frame_model, build_model, sized_model
 from rankfold.models.config import ModelConfig
@@ -97,6 +97,7 @@ def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:
 
 def load_any(folder: str | Path, *, device: str = "cpu") -> AnyModel | FrameModel:
     """The model of a folder, of words or of frames."""
+    expect_device(device)
     folder = Path(folder)
     content = _read_config(folder / "config.json")
     source = f"{folder / 'config.json'}, model"
@@ -165,6 +166,8 @@ def _expect_fit(sized: AnyModel | FrameModel, tensors: dict[str, Tensor], folder
             )
         if tensor.dtype != own[name].dtype and not (tensor.is_floating_point() and own[name].is_floating_point()):
             raise DataError(f"{folder}: {name} is {tensor.dtype}, but the model has {own[name].dtype} there.")
+        if tensor.is_floating_point() and not (tensor < float("inf")).all():
+            raise DataError(f"{folder}: {name} holds NaN or infinity: the model was saved after its training broke.")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -179,7 +182,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         isinstance(content.get("model"), dict)
         and type(content.get("num_words")) is int
         and content.get("dtype") in DTYPES
-        and (content.get("vocabulary") is None or isinstance(content["vocabulary"], str))
+        and isinstance(content.get("vocabulary", 0), str | None)
     )
     if not good:
         raise DataError(f'{path}: "model", "num_words", "dtype" and "vocabulary" are needed.\n  Save the model again.')

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -53,13 +54,13 @@ class Average:
         """What a checkpoint keeps, by name; empty without an average."""
         return {**self._average, "updates": torch.tensor(self.updates)} if self.decay else {}
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Mapping[str, Tensor], where: str | Path = "the checkpoint") -> None:
         """Go on from what `tensors` gave; `DataError` for another model's, or for a run without an average."""
         expected = self.tensors()
         given, own = ({name: (x.shape, x.dtype) for name, x in part.items()} for part in (tensors, expected))
         if given != own:
             raise DataError(
-                "the checkpoint's average is not one of this model's parameters.\n"
+                f"{where}: its average is not one of this model's parameters.\n"
                 "  train.average must be what the run was started with."
             )
         for name, x in self._average.items():

@@ -112,7 +112,7 @@ class Trainer:
         self.gradients = task.steps(*made_of) if steps is None else steps(task, *made_of)
         if loaded:
             loaded.fill(self.model, self.optimizer)
-            self.average.load(loaded.of("average"))
+            self.average.load(loaded.of("average"), loaded.path)
             self.gradients.carried = loaded.carried(BlockCarried, self.device)
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
