@@ -193,12 +193,18 @@ def test_wide_ranges_are_right_or_refused(seed: int) -> None:
     assert found == pytest.approx(truth, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("lengths", [[3, 3], [3, 1]])
+@pytest.mark.parametrize("lengths", [[3, 3], [3, 1], [3, 2]])
 def test_products_of_factors_beyond_float64(lengths: list[int]) -> None:
-    """Rows of an infinite product, scaled back: entropies and their gradients are those of ordinary numbers."""
+    """Rows of an infinite product, scaled back: entropies and their gradients are those of ordinary numbers.
+
+    An impossible sequence beside them disturbs nothing.
+    """
     g = torch.Generator().manual_seed(66)
     left, right = (torch.rand(3, 2, generator=g, dtype=torch.float64) + 0.1 for _ in range(2))
-    log_obs = torch.randn(2, 3, 3, generator=g, dtype=torch.float64).requires_grad_()
+    log_obs = torch.randn(2, 3, 3, generator=g, dtype=torch.float64)
+    if lengths[1] == 2:
+        log_obs[1, 1] = -INF
+    log_obs.requires_grad_()
     found = []
     for by in (1.0, 1e200):
         log_scale = torch.full((3,), -2 * math.log(by), dtype=torch.float64)

@@ -71,7 +71,7 @@ def _on_mantissas(c: Chain, of: Of) -> tuple[Tensor, Tensor]:  # "b", "b"
     try:
         past, future = messages(q)
     except UnsupportedError:  # a graph at weights of 0, beyond the range of float64
-        return total, ~possible
+        return total, torch.zeros_like(possible)
     inside = c.inside() & possible[:, None]
     joint = past.mantissa * future.mantissa
     mass = torch.where(inside, joint.sum(-1), 1.0)
@@ -82,12 +82,14 @@ def _on_mantissas(c: Chain, of: Of) -> tuple[Tensor, Tensor]:  # "b", "b"
     log_end = torch.where(at_end.unsqueeze(-1), c.log_final[:, None], 0.0)
     expected = _weighted(posterior, c.log_obs) + _weighted(posterior, log_end)
     expected = expected + _weighted(posterior[:, :1], c.log_initial[:, None])
+    finite = torch.ones_like(possible)
     if c.log_obs.shape[1] > 1:
         log_scale = past.log_scale[:, :-1] + future.log_scale[:, 1:] - total[:, None]
-        moves, gap, whole = _transitions(c, past, future, posterior, log_scale, of)
+        moves, gap, whole, finite = _transitions(c, past, future, posterior, log_scale, of)
         expected = expected + moves
         sound &= _agrees(gap, past, future, inside[:, 1:]) & whole
-    return torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0), sound | ~possible
+    out = torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0)
+    return out, (sound | ~possible) & finite
 
 
 def _agrees(gap: Tensor, past: Scaled, future: Scaled, inside: Tensor) -> Tensor:  # "b t" -> "b"
@@ -100,9 +102,9 @@ def _agrees(gap: Tensor, past: Scaled, future: Scaled, inside: Tensor) -> Tensor
 
 def _transitions(
     c: Chain, past: Scaled, future: Scaled, posterior: Tensor, log_scale: Tensor, of: Of
-) -> tuple[Tensor, Tensor, Tensor]:  # "b", "b t-1", "b"
-    """E[log A] summed over positions (of (z, r, y) if `of` is joint), by how much its sums miss log Z, and whether
-    they have all digits.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # "b", "b t-1", "b", "b"
+    """E[log A] summed over positions (of (z, r, y) if `of` is joint), by how much its sums miss log Z, whether
+    they have all digits, and whether they are finite.
 
     log_scale "b t-1" is what past and future together are short of the posterior's scale.
     """
@@ -122,10 +124,11 @@ def _transitions(
         if of == "joint" and isinstance(transition, LowRank)
         else transition.push_log_weighted(source)
     )
-    # Beyond a length, too: a weight too large for float64 would make gradients of 0 NaN.
-    whole &= (torch.isfinite(pushed) & torch.isfinite(weighted)).flatten(1).all(-1)
-    log_a = (weighted * target).sum(-1) / use + transition.log_scale
-    return torch.where(moves, log_a, 0.0).sum(-1), torch.where(moves, gap, 0.0), whole
+    total = (weighted * target).sum(-1)
+    # Beyond a length, too, and of the impossible: a weight too large for float64 would make gradients of 0 NaN.
+    finite = (torch.isfinite(pushed) & torch.isfinite(weighted)).flatten(1).all(-1) & torch.isfinite(total).all(-1)
+    log_a = total / use + transition.log_scale
+    return torch.where(moves, log_a, 0.0).sum(-1), torch.where(moves, gap, 0.0), whole, finite
 
 
 def _in_view(side: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:  # "b t z" twice -> "b t z", "b t"
