@@ -7,6 +7,7 @@ import torch
 
 import rankfold
 from rankfold import ChainPotentials, Dense, LowRank, Sum
+from rankfold.operators import Multiplied
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,6 +29,9 @@ def potentials(kind: str) -> ChainPotentials:
         "dense": Dense(weights(NUM_STATES, NUM_STATES)),
         "low rank": low_rank,
         "sum": Sum([low_rank, rankfold.Banded(weights(NUM_STATES, 5), -2)]),
+        "scaled product": rankfold.RowScaled(
+            Multiplied(weights(NUM_STATES, RANK), weights(NUM_STATES, RANK)), weights(NUM_STATES)
+        ),
     }[kind]
     log_obs = (3 * torch.randn(NUM_SEQUENCES, NUM_POSITIONS, NUM_STATES, generator=generator)).double()
     lengths = torch.tensor([33, 1, 17, 32, 2])
@@ -56,7 +60,7 @@ def value_and_gradients(p: ChainPotentials, **options: str) -> list[torch.Tensor
     return [value.detach(), *torch.autograd.grad(value.sum(), [log_obs, *factors])]
 
 
-@pytest.mark.parametrize("kind", ["dense", "low rank", "sum"])
+@pytest.mark.parametrize("kind", ["dense", "low rank", "sum", "scaled product"])
 @pytest.mark.parametrize(
     ("dtype", "options", "tolerance"),
     [

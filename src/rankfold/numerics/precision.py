@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
+from rankfold.numerics.function import Function
 
 STRETCH = 8192  # terms of a sum that tensor cores take at once
 
@@ -86,8 +87,27 @@ def products_in(precision: Products, device: torch.device) -> AbstractContextMan
 def product(x: Tensor, y: Tensor) -> Tensor:  # "m k", "k n" -> "m n"
     """x y in the mode that is set, with a result as wide as the operands: bfloat16 rounds only them."""
     if x.dtype == torch.float32 and current_precision(x.device) == "bf16":
+        if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):
+            found: Tensor = _HalfProduct.apply(x, y)
+            return found
         return torch.mm(x.bfloat16(), y.bfloat16(), out_dtype=torch.float32)
     return x @ y
+
+
+class _HalfProduct(Function):
+    """x y of operands rounded to bfloat16 with sums in float32, and its gradients likewise: torch has none for it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return product(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,), (x, y) = grads, ctx.saved_tensors
+        of_x, of_y = ctx.needs_input_grad
+        with matmul_precision("bf16", x.device):
+            return product(grad, y.mT) if of_x else None, product(x.mT, grad) if of_y else None
 
 
 def long_product(x: Tensor, y: Tensor) -> Tensor:  # "... k", "k n" -> "... n"
