@@ -193,6 +193,7 @@ def test_what_is_no_number_is_refused_by_name(x: Any, says: str) -> None:
         ({"learning_rate": float("inf")}, "learning_rate is inf"),
         ({"tol": float("nan")}, "tol is nan"),
         ({"forbidden": [[True], [False, True]]}, "forbidden is no matrix"),
+        ({"observations": np.array(["gaussian", "bernoulli"])}, "observations is array"),
     ],
     ids=str,
 )
@@ -212,3 +213,51 @@ def test_samples_are_counted_in_whole_numbers() -> None:
     for bad in ({"n_samples": 0}, {"n_samples": 2.5}, {"n_samples": 3, "n_sequences": 0}):
         with pytest.raises(ValueError, match="must be a whole number of at least 1"):
             model.sample(**bad)  # type: ignore[arg-type]
+
+
+def test_masked_values_are_missing() -> None:
+    model = HMM(3, max_iter=3, random_state=0).fit(FRAMES)
+    mask = X > 2
+    masked = np.ma.masked_array(X, mask=mask)
+    assert model.score(masked) == pytest.approx(model.score(np.where(mask, np.nan, X)), rel=1e-12)
+    letters = HMM(2, observations="categorical", max_iter=3, random_state=0).fit(["abab"])
+    hidden = np.ma.masked_array(list("abab"), mask=[False, True, False, False])
+    assert letters.score([hidden]) == pytest.approx(letters.score([["a", None, "a", "b"]]), rel=1e-12)
+
+
+def test_streams_and_samples_are_checked() -> None:
+    model = HMM(2, max_iter=2, random_state=0).fit(FRAMES)
+    _, state = model.step(FRAMES[2][0])
+    segments = HSMM(2, max_duration=4, max_iter=2, random_state=0).fit([x[:4] for x in FRAMES])
+    for asked, wrong in ((model, 3), (segments, state), (HMM(3, max_iter=1, random_state=0).fit(FRAMES), state)):
+        with pytest.raises(ValueError, match="state is not what a step of this model returned"):
+            asked.step(FRAMES[2][1], wrong)
+    with pytest.raises(ValueError, match="a frame is 'left', but 2 finite"):
+        model.step("left")
+    for seed in (-2, "a"):
+        with pytest.raises(ValueError, match="random_state is"):
+            model.sample(3, random_state=seed)
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("float32", 1e25), ("float32", 1e-25), ("float64", 1e-200)])
+def test_features_beyond_the_dtype_are_refused(dtype: Any, factor: float) -> None:
+    """Neither fitted nor scored: float32 has no squares of them."""
+    with pytest.raises(ValueError, match="Rescale the feature"):
+        HMM(2, dtype=dtype, random_state=0).fit([x * factor for x in FRAMES])
+    if factor > 1:
+        model = HMM(2, dtype=dtype, max_iter=2, random_state=0).fit(FRAMES)
+        with pytest.raises(ValueError, match="Rescale the feature"):
+            model.score([x * factor for x in FRAMES])
+
+
+def test_gradient_steps_begin_inside() -> None:
+    """Features that are 0 in all frames: smoothing leaves no probability of 0 to begin with."""
+    x = np.zeros((12, 2))
+    x[::2, 0] = 1
+    model = HMM(2, observations="bernoulli", smoothing=0.5, max_iter=3, random_state=0).fit(x, algorithm="sgd")
+    assert np.isfinite(model.history_).all()
+    x[:, 0] = np.nan
+    with pytest.raises(ValueError, match="feature 0 has no value in every frame"):
+        HMM(2, observations="bernoulli").fit(x)
+    with pytest.raises(ValueError, match="labels: is no array"):
+        HMM(2).fit([x], labels=[[[1], [2, 3]]])

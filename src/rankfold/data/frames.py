@@ -172,7 +172,7 @@ def checked_features(
 
     `row` and `first` say how an error counts rows: from 0, or by the lines of a file.
     """
-    x = np.asarray(array)
+    x = as_array(array, where)
     if x.dtype.kind not in "fiub":
         raise DataError(f"{where}: holds {x.dtype} and not numbers.\n  Features are real numbers, one row a frame.")
     if x.ndim != 2:
@@ -217,6 +217,19 @@ def checked_features(
     return x, int(partly.sum())
 
 
+def as_array(given: Any, where: str) -> NDArray[Any]:
+    """An array from anything that turns into one; what a masked array masks is missing."""
+    given = given.detach().cpu() if hasattr(given, "detach") else given
+    if isinstance(given, np.ma.MaskedArray):
+        values = np.ma.getdata(given).astype(object if given.dtype.kind in "OUS" else np.float64)
+        values[np.ma.getmaskarray(given)] = np.nan
+        return values
+    try:
+        return np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{where}: is no array ({error!s:.80}).\n  Rows of one array have one length.") from None
+
+
 def expect_one_width(arrays: Sequence[Features], spots: Sequence[str], feature_names: Sequence[str] | None) -> None:
     """Raise unless all sequences have as many features as the first, and as there are names."""
     width = arrays[0].shape[1]
@@ -250,10 +263,10 @@ def _sequences(given: Any, lengths: Sequence[int] | None, what: str) -> list[Any
                 f"{what}: a list of {len(given)} arrays and lengths too.\n  Lengths cut one array; leave them out."
             )
         return list(given)
-    array = np.asarray(given)
+    array = as_array(given, what)
     if lengths is None:
         return [array]
-    sizes = np.asarray(lengths)
+    sizes = as_array(lengths, f"{what}: lengths")
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
         raise DataError(f"{what}: lengths are {sizes.tolist()!r:.80}, but must be whole numbers of at least 1.")
     num = len(array) if array.ndim else 0
@@ -273,7 +286,7 @@ def _labels(
 ) -> list[Labels] | None:
     if given is None:
         return None
-    arrays = [np.asarray(y) for y in _sequences(given, lengths, f"{where}labels")]
+    arrays = [as_array(y, f"{where}labels") for y in _sequences(given, lengths, f"{where}labels")]
     if len(arrays) != len(features):
         raise DataError(f"{where}labels of {len(arrays)} sequences for {len(features)}; one array each was expected.")
     for y, x, spot in zip(arrays, features, spots, strict=True):

@@ -25,7 +25,7 @@ from rankfold.estimators.inputs import Given, expect_names, given_features, leng
 from rankfold.estimators.online import Stream, all_filtered, stepped
 from rankfold.estimators.packed import batches
 from rankfold.estimators.symbols import given_symbols, symbol_ids
-from rankfold.estimators.wanted import expect_number, made_with
+from rankfold.estimators.wanted import expect_number, expect_seed, made_with
 from rankfold.estimators.wrapped import num_free
 from rankfold.models.frame_model import FrameModel, FramePotentials
 
@@ -170,6 +170,11 @@ class Estimator(Face):
         """
         self._expect_fitted()
         x = self._one(frame)
+        z, segments = self.model_.config.num_states, self.model_.config.has_segments
+        if state is not None and (
+            not isinstance(state, Stream) or state.log_next.ndim != 2 + segments or state.log_next.shape[-1] != z
+        ):
+            raise DomainError("state is not what a step of this model returned: pass its second answer on, or None.")
         (_, batch, _), *_ = batches([x], None, self.model_.config.num_states)
         with torch.no_grad():
             p = self.model_.potentials(batch, carried=None if state is None else state.log_next)
@@ -184,6 +189,7 @@ class Estimator(Face):
         expect_number("n_samples", n_samples)
         if n_sequences is not None:
             expect_number("n_sequences", n_sequences)
+        expect_seed(random_state)
         source = self.random_state if random_state is None else random_state  # type: ignore[attr-defined]
         generator = torch_generator(generator_of(source), self.model_.device)
         drawn = self.model_.sample(n_samples, n_sequences, generator=generator)
@@ -220,6 +226,7 @@ class Estimator(Face):
         given = given_features(
             X, lengths, labels, num_states=config.num_states, binary=config.observations == "bernoulli",
             missing=self.missing,  # type: ignore[attr-defined]
+            dtype="float32" if self.model_.dtype == torch.float32 else "float64",
         )  # fmt: skip
         width = given.sequences[0].shape[1]
         if width != self.n_features_in_:
@@ -236,10 +243,12 @@ class Estimator(Face):
         names = getattr(frame, "index", None)  # a row of a table has one
         if not callable(names) and names is not None and all(isinstance(name, str) for name in names):
             expect_names(getattr(self, "feature_names_in_", None), tuple(names), type(self).__name__)
-        x = plain(frame, "frame").astype(np.float64)
+        x = plain(frame, "frame")
+        x = x.astype(np.float64) if x.dtype.kind in "fiub" else np.full((), np.nan)
         if x.shape != (self.n_features_in_,) or np.isinf(x).any():
             raise DomainError(
-                f"a frame is {x.tolist()}, but {self.n_features_in_} finite features were expected, or NaN."
+                f"a frame is {x.tolist() if x.ndim else frame!r:.60}, but {self.n_features_in_} finite features were "
+                "expected, or NaN."
             )
         return torch.from_numpy(x)[None].to(self.model_.device, self.model_.dtype)
 

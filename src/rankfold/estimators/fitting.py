@@ -180,8 +180,9 @@ def prepared(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool =
         family = Categorical(len(symbols), params["smoothing"])
     else:
         given = given_features(
-            x, lengths, labels, num_states=num_states, binary=kind == "bernoulli", missing=params["missing"]
-        )
+            x, lengths, labels, num_states=num_states, binary=kind == "bernoulli", missing=params["missing"],
+            dtype=params["dtype"],
+        )  # fmt: skip
         width = given.sequences[0].shape[1]
         if again and width != estimator.n_features_in_:
             raise DomainError(
@@ -196,26 +197,37 @@ def prepared(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool =
 
 
 def _features(params: Mapping[str, Any], sequences: list[Tensor], like: Any) -> Family:
-    if params["observations"] == "bernoulli":
-        return Bernoulli(params["smoothing"])
+    binary = params["observations"] == "bernoulli"
     if like is not None:
-        kept: Family = like._family
+        kept: Family = Bernoulli(params["smoothing"]) if binary else like._family
         return kept
     frames = torch.cat(sequences).double()
     here = ~frames.isnan()
+    if not bool(here.any(0).all()):
+        which = int((~here.any(0)).nonzero()[0])
+        raise DataError(f"feature {which} has no value in every frame: it tells no states apart.\n  Leave it out.")
+    if binary:
+        return Bernoulli(params["smoothing"])
     if int(here.all(1).sum()) == 1 == int(here.any(1).sum()):
         raise DataError(
             "a single frame (one sample) has no variance: there is nothing to fit.\n  Give sequences of several frames."
         )
     shift = frames.nanmean(0)
     spread = (frames - shift).square().nanmean(0)
-    low, high = (torch.where(here, frames, end) for end in (float("inf"), float("-inf")))
-    constant = ~(low.amin(0) < high.amax(0))
-    if bool(constant.any()):
-        which = int(constant.nonzero()[0])
-        what = f"the same value, {float(shift[which]):g}," if bool(here[:, which].any()) else "no value"
+    low = torch.where(here, frames, float("inf")).amin(0)
+    high = torch.where(here, frames, float("-inf")).amax(0)
+    if bool((low == high).any()):
+        which = int((low == high).nonzero()[0])
         raise DataError(
-            f"feature {which} has {what} in every frame: it has no variance and tells no states apart.\n  Leave it out."
+            f"feature {which} has the same value, {float(shift[which]):g}, in every frame: it has no variance and "
+            "tells no states apart.\n  Leave it out."
+        )
+    held = torch.finfo(getattr(torch, params["dtype"]))
+    if bool((spread < held.tiny / held.eps).any()):
+        which = int(spread.argmin())
+        raise DataError(
+            f"feature {which} has a variance of {float(spread[which]):g}, too small for {params['dtype']}.\n"
+            "  Rescale the feature."
         )
     floor = params["min_variance"] * spread
     return Gaussian(shift, spread, floor, params["tied_variance"], params["variance_prior"])

@@ -12,9 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from rankfold.data.frames import frames_of
+from rankfold.data.frames import as_array, frames_of
 from rankfold.errors import DataError, DomainError, UnsupportedError
 
 Missing = Literal["feature", "row", "error"]
@@ -120,8 +119,10 @@ def expect_names(known: Sequence[str] | None, given: Sequence[str] | None, who: 
     )
 
 
-def given_features(x: Any, lengths: Any, labels: Any, *, num_states: int, binary: bool, missing: Missing) -> Given:
-    """Sequences of feature vectors; with `binary` 0 and 1 alone.
+def given_features(
+    x: Any, lengths: Any, labels: Any, *, num_states: int, binary: bool, missing: Missing, dtype: str = "float64"
+) -> Given:
+    """Sequences of feature vectors; with `binary` 0 and 1 alone. What `dtype` cannot hold is refused.
 
     `missing`: of a frame with some NaN, "feature" takes the others, "row" none, "error" refuses it.
     """
@@ -136,13 +137,16 @@ def given_features(x: Any, lengths: Any, labels: Any, *, num_states: int, binary
             )
         if len(shape) == 2 and shape[1] == 0:
             raise DataError(f"0 feature(s) (shape={shape}) while a minimum of 1 is required.")
+    if dtype == "float32":
+        with np.errstate(over="ignore"):  # what overflows is found, and named, as infinite
+            whole = [rows.astype(np.float32) if rows.dtype.kind in "fiub" else rows for rows in whole]
     absent: list[NDArray[np.bool_]] = []
     if missing == "feature":
         absent = [_partly(rows) for rows in whole]
         whole = [np.where(gone, 0, rows) if gone.any() else rows for rows, gone in zip(whole, absent, strict=True)]
     frames = frames_of(
         whole[0] if together else whole,
-        lengths=None if lengths is None else as_array(lengths, "lengths"),
+        lengths=lengths,
         labels=labels,
         label_names=[str(i) for i in range(num_states)],
         missing="row" if missing == "row" else "error",
@@ -171,16 +175,6 @@ def _partly(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """The missing features of frames that are there in part."""
     gone = np.isnan(rows) if rows.dtype.kind == "f" else np.zeros(rows.shape, bool)
     return gone & ~gone.all(1, keepdims=True) if rows.ndim == 2 else np.zeros(rows.shape, bool)
-
-
-def as_array(x: Any, where: str) -> Any:
-    """An array from anything that turns into one."""
-    if isinstance(x, Tensor):
-        x = x.detach().cpu()
-    try:
-        return np.asarray(x)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{where}: is no array ({error!s:.80}).\n  Rows of one array have one length.") from None
 
 
 def is_missing(value: Any) -> bool:

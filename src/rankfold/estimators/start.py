@@ -16,7 +16,7 @@ from rankfold.estimators.durations import Kind, started
 from rankfold.estimators.expectation import Tables
 from rankfold.estimators.kmeans import assign, kmeans
 from rankfold.estimators.moves import Moves
-from rankfold.estimators.observations import Categorical, Family, Gaussian, Observed, shares
+from rankfold.estimators.observations import Bernoulli, Categorical, Family, Gaussian, Observed, shares
 
 
 class Shape(NamedTuple):
@@ -95,7 +95,10 @@ def _features(
     guess[here] = nearest
     mean, number, squares = _moments(seen, nearest, means * scale)
     if not gaussian:
-        return Observed(probability=(mean * number + seen.mean(0)) / (number + 1)), guess
+        # As if each state had seen one more frame, of the share of ones in all; smoothing leaves no 0 and no 1.
+        s = family.smoothing if isinstance(family, Bernoulli) else 0.0
+        overall = (seen.sum(0) + s) / (len(seen) + 2 * s)
+        return Observed(probability=(mean * number + overall) / (number + 1)), guess
     assert isinstance(family, Gaussian)
     # As if each state had seen one more frame, of the variance of all.
     variance = (squares + family.spread) / (number + 1) if spread_out else family.spread.expand_as(mean)

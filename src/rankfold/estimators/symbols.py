@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankfold.data.frames import frames_of
+from rankfold.data.frames import as_array, frames_of
 from rankfold.errors import DataError
-from rankfold.estimators.inputs import Given, as_array, is_missing
+from rankfold.estimators.inputs import Given, is_missing
 
 # What numpy and pandas make of missing values in arrays of strings.
 WRITTEN_MISSING = ("nan", "None", "<NA>")
@@ -34,7 +34,7 @@ def given_symbols(x: Any, lengths: Any, labels: Any, *, num_states: int, may_mis
     columns: Any = [np.zeros((len(a), 1)) for a in arrays]
     frames = frames_of(
         columns[0] if together else columns,
-        lengths=None if lengths is None else as_array(lengths, "lengths"),
+        lengths=lengths,
         labels=labels,
         label_names=[str(i) for i in range(num_states)],
     )

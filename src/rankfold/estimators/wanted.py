@@ -36,7 +36,7 @@ TRUTHS = ("tied_variance", "self_transitions", "censored")
 def expect_parameters(params: Mapping[str, Any]) -> None:
     """Raise unless every parameter is one that a fit can use."""
     for name, choices in CHOICES.items():
-        if name in params and params[name] not in choices:
+        if name in params and not (isinstance(params[name], str) and params[name] in choices):
             raise DomainError(f"{name} is {params[name]!r}, but must be one of {', '.join(map(repr, choices))}.")
     for name in (*WHOLE, *WHOLE_OR_NONE):
         value = params.get(name)
@@ -56,7 +56,7 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
     if params["start"] is not None and not isinstance(params["start"], Mapping):
         raise DomainError(f"start is a {type(params['start']).__name__}, but must be a dict of arrays.")
     _expect_device(params["device"])
-    _expect_seed(params["random_state"])
+    expect_seed(params["random_state"])
     if params.get("self_transitions") is False and params["n_states"] < 2:
         raise DomainError(
             "n_states is 1 and no segment follows one of its own state: nothing can follow.\n"
@@ -99,7 +99,8 @@ def _expect_device(name: Any) -> None:
         )
 
 
-def _expect_seed(source: Any) -> None:
+def expect_seed(source: Any) -> None:
+    """Raise unless it is a seed, or a source of chance."""
     whole = isinstance(source, int | np.integer) and not isinstance(source, bool) and source >= 0
     if not (source is None or whole or isinstance(source, np.random.Generator | np.random.RandomState)):
         raise DomainError(
