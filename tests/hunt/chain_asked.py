@@ -56,7 +56,7 @@ class Oracle:
     def unheld(self, limit: float) -> Array:  # "z y"
         """Moves at one end of which a message lies further than `limit` from those that matter."""
         s = self.solved
-        matter = s.posterior > 0
+        matter = s.posterior > EPS["float64"]
         far = np.zeros(s.moves.shape, dtype=bool)
         ahead = np.where(s.inside[..., None], self.obs, 0.0) + s.beta
         for x, at in ((s.alpha, slice(None, -1)), (ahead, slice(1, None))):

@@ -33,7 +33,7 @@ def in_logs(c: Chain, *, joint: bool) -> Tensor:  # "b"
     here = torch.where(inside[1:], log_joint[:-1], float("-inf"))
     if joint and isinstance(c.transition, LowRank):
         log_left, log_right = c.transition.log_pair()
-        ahead = log_matmul(filtered[:-1].flatten(0, 1), log_left).reshape(*target.shape[:2], -1)
+        ahead = log_matmul(filtered[:-1].flatten(0, 1), log_left).reshape(*target.shape[:2], log_left.shape[1])
         behind = log_matmul(target.flatten(0, 1), log_right).reshape(ahead.shape)
         ranks = torch.where(inside[1:], ahead + behind, float("-inf"))
         return first + _moves(here, log_left, behind) + _moves(ranks, log_right.mT, target)

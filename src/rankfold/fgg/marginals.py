@@ -11,12 +11,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError
+from rankfold.errors import DomainError, may_look
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.run import Run
 from rankfold.fgg.schedule import schedule
 from rankfold.fgg.semirings import LOGS
 from rankfold.fgg.sum_product import log_z_of, solve, weights_of
+
+# The gradient of a weight near the smallest number of its dtype, 10^-45 or 10^-324, is beyond the largest, by less.
+LESS = 2.0**60
 
 
 class Marginals(NamedTuple):
@@ -57,14 +60,29 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
         wanted = [x for x in sources if x.requires_grad]
         total = torch.where(log_z > float("-inf"), log_z, 0.0).sum()
         found: tuple[Tensor, ...] = ()
+        smaller: tuple[Tensor, ...] = ()
+
+        def gradients(by: float) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(
+                total, wanted, torch.full_like(total, by), retain_graph=True, create_graph=tracked, allow_unused=True,
+                materialize_grads=True,
+            )  # fmt: skip
+
         if total.requires_grad:
-            found = torch.autograd.grad(total, wanted, create_graph=tracked, allow_unused=True, materialize_grads=True)
+            found = gradients(1.0)
+            if may_look(total) and not all(bool(torch.isfinite(x).all()) for x in found):
+                smaller = gradients(1 / LESS)
         grads = {id(x): grad for x, grad in zip(wanted, found, strict=False)}
+        less = {id(x): grad for x, grad in zip(wanted, smaller, strict=False)}
 
     def used(x: Tensor, *, is_log: bool) -> Tensor:
         grad = grads.get(id(x))
-        # A weight of 0 is never used, however large its gradient.
-        out = torch.zeros_like(x) if grad is None else grad if is_log else torch.where(x == 0, 0.0, grad * x)
+        if grad is None or is_log:
+            out = torch.zeros_like(x) if grad is None else grad
+        else:
+            # A weight of 0 is never used, however large its gradient; nor is a gradient that overflows the use.
+            use = grad * x if id(x) not in less else torch.where(grad.isfinite(), grad * x, less[id(x)] * x * LESS)
+            out = torch.where(x == 0, 0.0, use)
         return out if tracked else out.detach()
 
     def first(x: Tensor) -> Tensor:

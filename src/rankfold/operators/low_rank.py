@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from rankfold.errors import expect, expect_logs, expect_weights, same_kind
+from rankfold.errors import expect, expect_logs, expect_weights, may_look, same_kind
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import log_weights, x_log_x
 from rankfold.numerics.precision import long_product, product, summed_outer
@@ -150,7 +150,21 @@ class LowRank(ByRows):
         right, log_right = self._kept_right() or _unit_rows(self._right.value)
         if not self._right.value.requires_grad:
             self._unit_right = right, log_right
-        return (log_weights(left @ right.mT) + log_left + log_right.mT).to(self._left.value.dtype)
+        product = left @ right.mT
+        if self._lost(product, index):
+            return log_matmul(self._left.log[index], self._right.log.mT)
+        return (log_weights(product) + log_left + log_right.mT).to(self._left.value.dtype)
+
+    def _lost(self, product: Tensor, index: Tensor) -> bool:  # "k y", "k"
+        """Whether terms of scaled rows lie below float64's smallest number: weights of float32 never do."""
+        if self._left.value.dtype != torch.float64 or not may_look(product):
+            return False
+        info = torch.finfo(product.dtype)
+        small = product.detach() < info.tiny * self.rank / info.eps
+        if not bool(small.any()):
+            return False
+        terms = (self._left.value[index] > 0).to(product.dtype) @ (self._right.value > 0).to(product.dtype).mT
+        return bool((small & (terms > 0)).any())
 
     def _kept_right(self) -> tuple[Tensor, Tensor] | None:
         """What log_rows kept; None if nothing, or what was made in inference mode and autograd would refuse."""

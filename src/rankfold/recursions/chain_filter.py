@@ -38,7 +38,8 @@ def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"  
     x = Scaled.from_log(log_x)
     pushed = transition.push(x.mantissa)
     reached = _pattern(transition).push((log_x > float("-inf")).to(pushed.dtype)) > 0
-    lost = (reached & (pushed < smallest_sum(x.mantissa))).any(-1, keepdim=True)
+    whole = (pushed < float("inf")) & (~reached | (pushed >= smallest_sum(x.mantissa)))  # not NaN, either
+    lost = ~whole.all(-1, keepdim=True)
     found = pushed.log() + (x.log_scale + transition.log_scale)[:, None]
     if not may_look(lost):
         return torch.where(lost, float("nan"), found)
@@ -55,8 +56,9 @@ def _lost(c: Chain, f: chain_scaled.Forward) -> Tensor:  # "b"
         if t:
             reached = pattern.push(reached)
         here = (reached > 0) & (c.log_obs[:, t] > float("-inf"))
-        small = (f.filtered[t] * f.norm[t].clamp(max=1.0).unsqueeze(-1) < least) | (f.emission[t] < least)
-        lost |= (here & small).any(-1) & (t < c.lengths)
+        whole = (f.filtered[t] * f.norm[t].clamp(max=1.0).unsqueeze(-1) >= least) & (f.emission[t] >= least)
+        overflowed = ~(f.norm[t] < float("inf"))
+        lost |= ((here & ~whole).any(-1) | overflowed) & (t < c.lengths)
         reached = here.to(least.dtype)
     return lost
 
