@@ -289,3 +289,16 @@ def test_a_weight_between_numbers_that_are_out_of_range(dtype: torch.dtype) -> N
 def test_counts_of_a_rule_of_many_nodes() -> None:
     g, _ = long_rule(12, 1000, 1e-3, torch.float32)
     assert count(g) == 1000**13 - 1000**11
+
+
+def test_children_that_share_all_their_nodes() -> None:
+    g = example(
+        """
+        domain D = 2; domain E = 1
+        factor h: D, E
+        S() -> B(y: D) B(y) | B(y: D)
+        B(d: D) -> C(d, e: E) C(d, e) C(d, e) f(e, z: D) | g(d) f(e: E, z: D)
+        C(d: D, e: E) -> h(x: D, 0) f(e2: E, x)
+        """
+    )
+    assert sum_product(g, "real").item() == pytest.approx(oracle.total(*plain(g)), rel=1e-12)

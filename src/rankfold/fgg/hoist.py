@@ -112,7 +112,7 @@ def _children(hrg: HRG, rule: Rule) -> list[_Part]:
                 gone = [name for name in free if name in {*gone, *part.out} and name not in more.out]
                 part = more
                 ahead = [name for name in part.out if name in free]
-        if len(part.out) <= len(gone) and len(part.places) < len(edges):
+        if gone and len(part.out) <= len(gone) and len(part.places) < len(edges):
             found.append(part)
     return found
 
