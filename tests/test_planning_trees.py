@@ -124,3 +124,9 @@ def test_rules_of_each_sentence_are_held_for_each_sentence() -> None:
 def test_bytes_of_this_machine(config: dict[str, Any], batch: int, length: int) -> None:
     found, planned = measured_and_planned(config, batch, length)
     assert planned == pytest.approx(found, rel=0.35, abs=0)
+
+
+def test_the_plan_of_any_length_takes_no_time() -> None:
+    """Bytes of a token grow by the same for every place of its chart."""
+    one, two, far = (plans(length=t).best.token_bytes for t in (10_000, 20_000, 10**12))
+    assert far == pytest.approx(one + (two - one) * (10**12 - 10_000) / 10_000, rel=1e-6)

@@ -124,3 +124,8 @@ def test_recipes_survive_the_disk(config: Config) -> None:
 def test_widths_are_not_rounded_beyond_a_batch() -> None:
     with pytest.raises(DomainError, match="rounding is 513, but a batch has only tokens = 512"):
         DataConfig(rounding=513)
+
+
+def test_batches_of_an_update_are_held_at_once() -> None:
+    with pytest.raises(DomainError, match="accumulate is 9,999,999, but the batches of an update, at most 65,536"):
+        TrainConfig(accumulate=9_999_999)

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_memory(error):
             raise
         print(
-            f"rankfold: not enough memory ({str(error).splitlines()[0][:120]})\n"
+            f"rankfold: not enough memory ({(str(error) or type(error).__name__).splitlines()[0][:120]})\n"
             "  rankfold explain says what a model and a batch need.",
             file=sys.stderr,
         )

@@ -134,7 +134,7 @@ def _plan(sizes: Sizes, way: Way, batch: int, length: int, device: str, precisio
         with_emission(rules, times * leaves, sizes.num_words, dim, kind, precision),
     )
     own = (x / length if way.own_rules else 0.0 for x in way.rules)
-    token = total(*([way.a_row] * (length + 1)), way.a_token, Held(*own))
+    token = total(Held(*((length + 1) * x for x in way.a_row)), way.a_token, Held(*own))
     state = 2 * FLOAT * sizes.params
     return Plan(
         way.order,

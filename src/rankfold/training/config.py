@@ -20,6 +20,7 @@ from rankfold.settings import check_choices
 
 Batching = Literal["length", "equal", "unsorted", "streams"]
 WordTags = Literal["all", "penn"]
+MOST_ACCUMULATED = 2**16
 Schedule = Literal["constant", "linear", "cosine", "plateau"]
 
 
@@ -124,6 +125,11 @@ class TrainConfig:
         _expect_at_least(self, 1, "updates", "accumulate", "evaluate_every", "checkpoint_every", "log_every")
         _expect_at_least(self, 0, "seed", "clip", "weight_decay", "warmup", "min_lr", "plateau_patience", "patience")
         _expect_at_least(self, 0, "memory", "checkpoint_shard_mb", "smoothing")
+        if self.accumulate > MOST_ACCUMULATED:
+            raise DomainError(
+                f"accumulate is {self.accumulate:,}, but the batches of an update, at most {MOST_ACCUMULATED:,}, are "
+                "held at once."
+            )
         if not self.lr > 0:
             raise DomainError(f"lr is {self.lr}, but a learning rate is above 0.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
