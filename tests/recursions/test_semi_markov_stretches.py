@@ -19,6 +19,7 @@ from rankfold import (
     segment_counts,
     segment_posterior,
     semi_markov,
+    viterbi_segments,
 )
 from tests.oracles import semi_markov as oracle
 from tests.recursions.build import INF, seeded
@@ -170,3 +171,29 @@ def test_an_impossible_sequence_carries_nothing() -> None:
     p = SemiMarkovPotentials(torch.zeros(1), Dense(torch.zeros(1, 1)), duration, torch.zeros(1, 2, 1), censored=True)
     assert semi_markov.log_z(p).item() == -INF
     assert semi_markov.carry(p).eq(-INF).all()
+
+
+def test_second_derivatives_of_impossible_sequences() -> None:
+    """Zeros, as of chains, also where nothing in the batch is possible."""
+    p = batch(2, 2, [3, 2])
+    p.log_obs[:, 1] = -INF
+    p, tensors = leaves(p)
+    first = torch.autograd.grad(semi_markov.log_z(p).sum(), tensors, create_graph=True)
+    for grad in (*first, *torch.autograd.grad(sum((x**2).sum() for x in first), tensors)):
+        assert (grad == 0).all()
+
+
+def test_a_low_rank_move_whose_terms_differ_by_more_than_float64_holds() -> None:
+    """The best segmentation takes it all the same: 1e-300 through the one rank, beside 1e300 through the other."""
+    left = torch.tensor([[1e-300, 1e300], [1.0, 1.0]], dtype=torch.float64)
+    right = torch.tensor([[0.0, 1.0], [1e-300, 0.0]], dtype=torch.float64)
+    log_obs = torch.zeros(1, 2, 2, dtype=torch.float64)
+    log_obs[0, 0, 1] = log_obs[0, 1, 0] = -1e6
+    p = SemiMarkovPotentials(
+        torch.zeros(2, dtype=torch.float64), LowRank(left, right), torch.zeros(2, 1, dtype=torch.float64), log_obs
+    )
+    best = viterbi_segments(p)
+    assert best.states.tolist() == [[0, 1]]
+    assert best.log_prob.item() == pytest.approx(2 * math.log(1e-300), rel=1e-12)
+    states, _ = sample_segments(p, generator=seeded(0))
+    assert states.tolist() == [[0, 1]]

@@ -153,8 +153,8 @@ def _retrace(c: Segments, known: Tensor) -> tuple[Tensor, bool]:  # "b" -> "b"
             "  Differentiate posteriors outside of captured graphs."
         )
     possible = (known > float("-inf")).nonzero()[:, 0]
-    if not len(possible):
-        return known + torch.zeros_like(known, requires_grad=True), True
+    if not len(possible):  # in logarithms, whose derivatives of all orders are 0 there
+        return semi_markov_plain.log_z(c), True
     op = c.transition
     zeros = any(
         factor.requires_grad and not is_log and bool((factor == 0).any())
@@ -165,9 +165,14 @@ def _retrace(c: Segments, known: Tensor) -> tuple[Tensor, bool]:  # "b" -> "b"
 
 
 def _expect_same(found: Sequence[Tensor], known: Sequence[Tensor]) -> None:
-    """Raise unless a gradient on scaled vectors is the known one: where the range is too wide for them it is not."""
+    """Raise unless a gradient on scaled vectors is the known one: where the range is too wide for them it is not.
+
+    Nor where it is so large that what is made of it next may overflow.
+    """
+    most = torch.finfo(torch.float64).max ** 0.5
     for one, other in zip(found, known, strict=True):
-        if not torch.allclose(one.detach(), other.to(one.dtype), rtol=2.0**-12, atol=2.0**-12):
+        same = torch.allclose(one.detach(), other.to(one.dtype), rtol=2.0**-12, atol=2.0**-12)
+        if not same or bool((one.detach().abs() > most).any()):
             raise UnsupportedError(
                 "a posterior of a sequence whose range exceeds float64 was to be differentiated in transition\n"
                 "  weights some of which are exactly zero. Build the transition with from_log(...)."
