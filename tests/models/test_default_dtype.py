@@ -152,6 +152,7 @@ def test_questions() -> None:
             "best": rankfold.viterbi(p).log_prob,
             "segments": rankfold.viterbi_segments(s).log_prob,
             "trees": rankfold.span_posterior(t).detach(),
+            "grammar": torch.zeros(1, dtype=rankfold.fgg.library("hmm", Z=2, V=2).dtype),
             "drawn": draw_tables(4, 2, 3, seed=0).left,
         }
 

@@ -191,7 +191,7 @@ def _kind(factors: Mapping[str, Factor]) -> tuple[torch.dtype, torch.device]:
     for factor in factors.values():
         for parameter in factor.parameters() if isinstance(factor, nn.Module) else ():
             return parameter.dtype, parameter.device
-    return torch.get_default_dtype(), torch.device("cpu")
+    return torch.float32, torch.device("cpu")
 
 
 def _moved(name: str, factor: Factor, kind: torch.dtype | torch.device | str) -> Factor:
