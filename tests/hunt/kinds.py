@@ -9,7 +9,11 @@ from tests.hunt.grammars import Grammars
 from tests.hunt.graphs import Graphs
 from tests.hunt.kernels import Kernels
 from tests.hunt.kind import Kind
-from tests.hunt.reader_models import Settings
+from tests.hunt.reader_arrays import ARRAY_KINDS
+from tests.hunt.reader_grammars import GRAMMAR_KINDS
+from tests.hunt.reader_models import MODEL_KINDS
+from tests.hunt.reader_runs import RUN_KINDS
+from tests.hunt.reader_text import TEXT_KINDS
 from tests.hunt.segments import Segments
 from tests.hunt.trees import Trees
 
@@ -22,7 +26,11 @@ ALL: tuple[type[Kind], ...] = (
     Estimators,
     Kernels,
     Graphs,
-    Settings,
+    *TEXT_KINDS,
+    *ARRAY_KINDS,
+    *MODEL_KINDS,
+    *RUN_KINDS,
+    *GRAMMAR_KINDS,
 )
 
 

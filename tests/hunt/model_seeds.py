@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tests.hunt import mutate
 from tests.hunt.case_files import Files
-from tests.hunt.readers import json_bytes
+from tests.hunt.readers import fast_folder, json_bytes
 
 RECIPE = """\
 [model]
@@ -60,7 +60,7 @@ def weights(shard_bytes: int | None) -> Files:
     """Tensors as they are saved, whole or in shards."""
     from rankfold.data.weights import save_sharded
 
-    with tempfile.TemporaryDirectory() as at:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as at:
         save_sharded(at, tensors()[0], max_shard_bytes=shard_bytes, metadata=tensors()[1])
         return files_in(Path(at))
 
@@ -70,7 +70,7 @@ def files_in(folder: Path) -> Files:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-WORDS = ("hmm", "lhmm", "banded", "block", "rank", "tnpcfg", "cpcfg")
+WORDS = ("hmm", "lhmm", "banded", "block", "rank", "tnpcfg", "lpcfg")
 FRAME_MODELS = (("hsmm", "gaussian"), ("frame_lhmm", "bernoulli"), ("frame_hmm", "categorical"))
 
 
@@ -96,8 +96,8 @@ def word_models() -> list[Files]:
         clusters = uniform_clusters(len(vocabulary), 2, seed=0) if family == "block" else None
         model = build_model(config, len(vocabulary), clusters=clusters)
         model.vocabulary = vocabulary
-        with tempfile.TemporaryDirectory() as at:
-            save_model(model, at, max_shard_bytes=1000 if family == "lhmm" else None)
+        with tempfile.TemporaryDirectory(dir=fast_folder()) as at:
+            save_model(model, at, max_shard_bytes=300 if family == "lhmm" else None)
             made.append(files_in(Path(at)))
     return made
 
@@ -117,7 +117,7 @@ def frame_models() -> list[Files]:
         model = build_frame_model(config, 2)
         if observations == "gaussian":
             model.space = FrameSpace(2, "train", 1, (0.5, -1.0), (1.0, 2.0), ("a", "b"), ("x", "y", "z"), True, 25.0)
-        with tempfile.TemporaryDirectory() as at:
+        with tempfile.TemporaryDirectory(dir=fast_folder()) as at:
             save_model(model, at)
             made.append(files_in(Path(at)))
     return made
@@ -127,7 +127,7 @@ def signed(rng: Random, data: bytes) -> bytes:
     """A file of tensors with some of them, or what is said of them, changed, and the checksum of what it is now."""
     from rankfold.data.weights import load_tensors, save_tensors
 
-    with tempfile.TemporaryDirectory() as at:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as at:
         path = Path(at) / "x.safetensors"
         path.write_bytes(data)
         held, metadata = load_tensors(path)

@@ -212,7 +212,7 @@ def toml_bytes(rng: Random, text: str) -> bytes:
             )
             lines.insert(at, rng.choice(names))
         elif kind == 7:
-            depth = rng.choice((100, 1000, 100_000))
+            depth = rng.choice((100, 1000, 10_000, 100_000))
             lines.insert(
                 at, rng.choice(("a = " + "[" * depth, "[" + ".".join("a" * depth) + "]", "a" + ".b" * depth + "=1"))
             )

@@ -133,18 +133,21 @@ def _array(rng: Random, x: Any) -> Any:
             names = ("f2", "f4", "f8", ">f4", "i1", "u8", "?", "c8", "U4", "S4", "O", "M8[s]")
             return x.astype(rng.choice(names) if x.dtype.kind in "fiub" else "O")
         if kind == 1:
+            x = np.atleast_1d(x)
             return rng.choice((x[None], x.ravel(), x[:0], x[..., :0], x[:1], x[:-1], np.array(3.0), x.T))
         if kind == 2 and x.dtype.kind in "fiu" and x.size:
             values = (-1, 0, 1, 2, 200, 2**31, 1e300, -1e300, np.nan, np.inf, -np.inf, 5e-324, 0.5)
             y = x.astype(np.float64) if rng.random() < 0.7 else x.copy()
             y.flat[rng.randrange(y.size)] = np.array(rng.choice(values)).astype(y.dtype)
             return y
-        if kind == 3 and x.dtype.kind == "f":
+        if kind == 3 and x.dtype.kind == "f" and x.ndim and len(x):
             y = x.copy()
             y[rng.randrange(len(y))] = np.nan
             return y
         if kind == 4 and x.dtype.kind in "iu":
-            return rng.choice((x - 1, x + 1, x * 2**40, -x, x.astype(np.uint64), x.astype(np.float64), x[::-1]))
+            return rng.choice(
+                (x - 1, x + 1, x.astype(np.int64) * 2**40, -x, x.astype(np.uint64), x.astype(np.float64), x[::-1])
+            )
         if kind == 5:
             return np.repeat(x, 2, axis=0) if x.ndim else x
         if kind == 6:

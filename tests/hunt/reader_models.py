@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,7 +54,7 @@ class Settings(Reader):
     def seeds(self) -> list[Files]:
         return [{"a.txt": b"?"}]
 
-    def draw(self, rng: Any) -> Case:
+    def draw(self, rng: np.random.Generator) -> Case:
         own = Random(int(rng.integers(2**63)))
         known = (
             "model.rank=64",

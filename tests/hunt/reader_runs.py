@@ -21,7 +21,7 @@ from tests.hunt.case_files import Files, is_plain, packed, shorter, unpacked
 from tests.hunt.kind import Case
 from tests.hunt.model_seeds import RECIPE, files_in, signed
 from tests.hunt.reader_text import SENTENCES, sentences
-from tests.hunt.readers import Command, Outcome, json_bytes
+from tests.hunt.readers import Command, Outcome, fast_folder, json_bytes
 
 TEXT = {"text/train.txt": SENTENCES[0] * 3, "text/valid.txt": SENTENCES[0], "text/test.txt": SENTENCES[0]}
 TRAINING = "'--data', str(folder / 'text'), '--out', str(folder / 'run')"
@@ -47,7 +47,7 @@ def run_files(family: str, shard_mb: float = 0.0) -> Files:
         sizes = "num_nonterminals = 3\nnum_preterminals = 4\ndim = 4\nrank = 4\n"
         recipe = f'[model]\nfamily = "{family}"\n{sizes}[data]\ntokens = 40\n[train]\nupdates = 3\n'
     recipe += f"checkpoint_every = 1\nevaluate_every = 2\naverage = 0.5\ncheckpoint_shard_mb = {shard_mb}\n"
-    with tempfile.TemporaryDirectory() as at:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as at:
         folder = Path(at)
         put_plain(folder, {**TEXT, "a.toml": recipe.encode()})
         arguments = ["train", "--recipe", f"{at}/a.toml", "--data", f"{at}/text", "--out", f"{at}/run"]
