@@ -148,6 +148,10 @@ def test_sizes_come_from_domains_or_factors() -> None:
         g.with_domains({"Q": 4})
     with pytest.raises(ShapeError, match="'N\\+P' is a union: give the sizes of its parts N, P"):
         parse(PCFG).with_domains({"N+P": 4})
+    with pytest.raises(ShapeError, match=r"'Z' has size 9223372036854775808"):
+        g.with_domains({"Z": 2**63})
+    with pytest.raises(ShapeError, match=r"Label 'f' has .*4294967296.* values, more than 64 bits count"):
+        parse("domain Z = 4294967296\nfactor f: Z, Z\nS() -> f(a, b)")
 
 
 def test_attaching_factors_leaves_the_grammar_as_it_was() -> None:

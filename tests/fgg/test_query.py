@@ -204,6 +204,7 @@ def test_wrong_queries_are_errors() -> None:
         (string_query(["d"]), r"'V' has no value 'd'"),
         (string_query([3]), "values from 3 to 3, but domain 'V' has the values 0 to 2"),
         (string_query([-1]), "Word -1 is no id"),
+        (string_query([2**63]), "is no id: ids are whole numbers from 0, in 64 bits"),
         (string_query([[7], [None]]), r"Position 0 holds \[7, -1\], but domain 'V'"),
         (string_query(torch.tensor([[0, -2], [-1, 0]])), "values from -2 to 0"),
         (string_query(torch.tensor([[-2], [-1]])), r"Position 0 holds \[-2, -1\]"),

@@ -148,6 +148,7 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda c: c.update(dtype="float16"), '"dtype".*needed'),
         (lambda c: c.pop("model"), '"model".*needed'),
         (lambda c: c.update(vocabulary=3), '"vocabulary".*needed'),
+        (lambda c: c.pop("vocabulary"), '"vocabulary".*needed'),
     ],
 )
 def test_a_configuration_that_is_refused(

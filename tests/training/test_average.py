@@ -94,7 +94,7 @@ def test_it_goes_on_from_a_checkpoint() -> None:
 def test_the_average_of_another_model_is_refused() -> None:
     average = Average(model_of(PATH[0]), 0.9)
     for wrong in ({}, {"weight": torch.zeros(1, 2)}, {"weight": torch.zeros(2, 2), "updates": torch.tensor(3)}):
-        with pytest.raises(DataError, match="average"):
-            average.load(wrong)
+        with pytest.raises(DataError, match=r"run/a\.safetensors: its average"):
+            average.load(wrong, "run/a.safetensors")
     with pytest.raises(DataError, match="average"):
         Average(model_of(PATH[0]), 0.0).load(average.tensors())

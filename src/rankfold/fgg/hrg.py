@@ -6,6 +6,7 @@ Read next: `grammar.py`, which adds factors and observed values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from rankfold.errors import DomainError, ShapeError
 from rankfold.fgg.hypergraph import Domain, Edge, Label, Node, Rule
 from rankfold.fgg.names import expect_known, expect_unique
 
+ENTRIES = 2**63
 NESTED = 64  # unions of unions: they are walked by recursion
 
 
@@ -35,6 +37,12 @@ class HRG:
         for label in self.labels:
             for name in label.type:
                 expect_known(name, self._domain, f"the type of label {label.name!r}", "domain")
+            sizes = [self.known_size(name) or 1 for name in label.type]
+            if math.prod(sizes) >= ENTRIES:
+                raise ShapeError(
+                    f"Label {label.name!r} has {' x '.join(map(str, sizes))} values, more than 64 bits count.\n"
+                    "  Check the sizes of its domains."
+                )
             if label.is_batched and not label.is_terminal:
                 raise DomainError(f"Nonterminal {label.name!r} is batched, but only factors have a batch axis.")
         expect_known(self.start, self._label, "the start symbol", "label")
@@ -167,8 +175,10 @@ def _check_domains(hrg: HRG) -> None:
     for domain in hrg.domains:
         if domain.parts and (domain.size is not None or domain.values):
             raise ShapeError(f"Domain {domain.name!r} is a union: its size and values are those of its parts.")
-        if domain.size is not None and domain.size < 1:
-            raise ShapeError(f"Domain {domain.name!r} has size {domain.size}, but needs at least one value.")
+        if domain.size is not None and not 1 <= domain.size < ENTRIES:
+            raise ShapeError(
+                f"Domain {domain.name!r} has size {domain.size}, but needs at least one value, and fewer than 2^63."
+            )
         if domain.values and len(domain.values) != domain.size:
             raise ShapeError(f"Domain {domain.name!r} has size {domain.size}, but names {len(domain.values)} values.")
         expect_unique(domain.values, f"value of domain {domain.name!r},")

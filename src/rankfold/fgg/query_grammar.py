@@ -47,9 +47,10 @@ def _numbers(grammar: Grammar, query: Query, domain: str) -> tuple[dict[str, Ten
         if word is None:
             return -1
         if not isinstance(word, str):
-            if word < 0:
+            if not 0 <= word < 2**63:
                 raise DomainError(
-                    f"Word {word} is no id: ids begin at 0.\n  A missing word is None in lists, -1 in tensors."
+                    f"Word {word} is no id: ids are whole numbers from 0, in 64 bits.\n"
+                    "  A missing word is None in lists, -1 in tensors."
                 )
             return word
         if not values:
