@@ -237,3 +237,34 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     batched = parse("domain N = 2\nfactor f: N batched\nS() -> f(n)")
     with pytest.raises(UnsupportedError, match=r"batched"):
         decompose(batched, {"f": (u,)})
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-18, 1e20])
+def test_factors_made_of_others_beyond_float32(size: float) -> None:
+    """u, v, w and emissions of this size: their products, which rank space makes once, are far out of float32."""
+    g = example(TD_PCFG).to(torch.float32)
+    weights = {name: size * g.tensor(name) for name in ("u", "v", "w", "emit")}
+    small = g.with_factors({name: x.requires_grad_() for name, x in weights.items()})
+    query = string_query([0, 3, 1, 2])
+    found = sum_product(conjoin(rank_space(small), query))
+    truth = sum_product(conjoin(small.to(torch.float64), query))
+    torch.testing.assert_close(found, truth, rtol=1e-12, atol=0)
+    for mine, its in zip(
+        torch.autograd.grad(found, list(weights.values())),
+        torch.autograd.grad(truth, list(weights.values())),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, its, rtol=1e-5, atol=0)
+    ranked = Factored.cpd(*(weights[name].detach()[:2] for name in "vvw"))
+    cube = parse("domain Z = 2\nfactor f: Z, Z, Z\nS() -> f(x, y, z)")
+    log_sum = sum_product(cube.with_factors({"f": ranked}))
+    torch.testing.assert_close(
+        log_sum, sum_product(cube.with_factors({"f": ranked}).to(torch.float64)), rtol=1e-12, atol=0
+    )
+
+
+def test_factors_made_of_others_beyond_float64_are_an_error() -> None:
+    g = example(TD_PCFG)
+    g = g.with_factors({name: 1e-200 * g.tensor(name) for name in ("v", "emit")})
+    with pytest.raises(DomainError, match=r"leaves the range of float64(?s:.*)largest entries"):
+        sum_product(conjoin(rank_space(g), string_query([0, 3])))

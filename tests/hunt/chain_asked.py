@@ -14,7 +14,7 @@ from tests.hunt.compare import array, close, expect
 from tests.hunt.factors import LIMIT, expect_counts, expect_gradients
 from tests.hunt.kind import Case
 
-HELD = 280.0  # nats that the messages of an entropy may spread
+HELD = 280.0  # nats within which a posterior can be differentiated again at zero weights
 
 
 def _summed(moves: Array) -> Array:  # "b t z y" -> "z y"
@@ -35,7 +35,7 @@ class Oracle:
         self.a = matrices.written(case["transition"], dtype)
         self.fields = (self.initial, self.a, self.obs, self.final, self.lengths)
         self.solved = chain_oracle.solve(*self.fields)
-        whole, linear, terms = matrices.size(case["transition"], dtype)
+        whole, terms = matrices.size(case["transition"], dtype)
         self.size = steps * (magnitude(self.obs) + whole) + magnitude(self.initial) + magnitude(self.final)
         apart = max(
             spread(self.obs), spread(self.initial), spread(self.final), matrices.apart(case["transition"], dtype)
@@ -46,7 +46,7 @@ class Oracle:
         self.rounded = rounding(dtype, steps, terms, apart, self.size, products)
         self.exact = rounding(dtype, steps, terms, apart, self.size)
         self.double = rounding("float64", steps, terms, apart, self.size)
-        self.of_logs = steps * EPS[dtype] * (4 + linear) + 16 * steps * EPS["float64"] * (1 + self.size)
+        self.of_logs = EPS["float64"] * (16 * steps * (1 + self.size) + terms)  # best paths are compared in float64
 
     def range(self) -> float:
         """The widest spread of any message or table, in nats."""
@@ -216,15 +216,10 @@ class Asked:
     def entropy(self) -> None:
         """The entropy of states, and of states and ranks."""
         truth, m = self.truth, self.case["transition"]
-        held = truth.range() <= HELD
         for of in ("states", "joint") if m["op"] == "low_rank" else ("states",):
             log_a = truth.a if of == "states" else matrices.rank_logs(m, self.case["dtype"])
-            try:
-                with torch.set_grad_enabled(self.case["seed"] % 8 == 0):
-                    found = rankfold.entropy(self.p, of=of)
-            except rankfold.UnsupportedError as error:
-                expect(f"entropy of {of}", not held, error)
-                continue
+            with torch.set_grad_enabled(self.case["seed"] % 8 == 0):
+                found = rankfold.entropy(self.p, of=of)
             want = chain_oracle.entropy(truth.solved, truth.a, log_a, *(truth.fields[i] for i in (0, 2, 3, 4)))
             close(f"entropy of {of}", found, want, truth.double * (1 + truth.size))
 

@@ -156,21 +156,17 @@ def rank_logs(m: Matrix, dtype: str) -> Array:  # "z y"
     return np.where(share > 0, share * np.where(np.isfinite(terms), terms, 0.0), 0.0).sum(-1)
 
 
-def size(m: Matrix, dtype: str) -> tuple[float, float, int]:
-    """The largest |log| of any tensor in it, the same of the linear ones alone, and the longest sum."""
+def size(m: Matrix, dtype: str) -> tuple[float, int]:
+    """The largest |log| that its tensors make together, and the longest sum."""
     if m["op"] == "sum":
         parts = [size(term, dtype) for term in m["terms"]]
-        return max(p[0] for p in parts), max(p[1] for p in parts), sum(p[2] for p in parts)
+        return max(p[0] for p in parts), sum(p[1] for p in parts)
     if m["op"] in ("row_scaled", "without_diagonal"):
-        whole, linear, terms = size(m["of"], dtype)
-        if m["op"] == "row_scaled":
-            mine = _finite(numbers(m, "scale", dtype))
-            whole, linear = whole + mine, linear + (0.0 if m["log"] else mine)
-        return whole, linear, terms
+        whole, terms = size(m["of"], dtype)
+        return whole + (_finite(numbers(m, "scale", dtype)) if m["op"] == "row_scaled" else 0.0), terms
     names = ("weight",) if m["op"] in ("dense", "banded") else ("left", "right")
     mine = sum(_finite(numbers(m, name, dtype)) for name in names)
-    terms = len(m[names[0]]) + (len(m[names[0]][0]) if len(names) == 2 else 0)
-    return mine, 0.0 if m["log"] else mine, terms
+    return mine, len(m[names[0]]) + (len(m[names[0]][0]) if len(names) == 2 else 0)
 
 
 def _finite(x: Array) -> float:

@@ -39,18 +39,16 @@ class Oracle:
             self.posterior.append(segment_oracle.posterior(self.solved[-1], duration, case["censored"], self.carried))
         self.log_z = np.array([one.log_z for one in self.solved])
         self.possible = np.isfinite(self.log_z)
-        whole, linear, terms = matrices.size(case["transition"], dtype)
+        whole, terms = matrices.size(case["transition"], dtype)
         once = magnitude(duration) + magnitude(initial) + magnitude(final) + whole
         self.size = steps * (magnitude(obs) + magnitude(duration) + whole) + once
         longest = duration.shape[1]
         # Logarithms of open segments are sums of up to RENEW frames in the dtype: each addition rounds all of it.
         drift = min(steps, RENEW) * magnitude(obs) + 2 * once + matrices.apart(case["transition"], dtype)
         self.rounded = rounding(dtype, steps, terms + longest, 0.0, self.size) + 3 * steps * drift * EPS[dtype]
-        # The weights of durations of at least d are summed in the dtype.
-        tails = magnitude(duration) * case["censored"]
-        self.of_logs = (
-            steps * EPS[dtype] * (4 + linear) + 2 * EPS[dtype] * tails + 16 * steps * EPS["float64"] * (1 + self.size)
-        )
+        # Best segments are compared in float64; weights of durations of at least d are summed in the dtype.
+        tails = EPS[dtype] * 2 * (1 + magnitude(duration)) * case["censored"]
+        self.of_logs = EPS["float64"] * (16 * steps * (1 + self.size) + terms) + tails
 
     def padded(self, name: str) -> Array:  # "b t z"
         """A table by frames, 0 beyond the lengths."""

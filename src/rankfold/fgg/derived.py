@@ -6,15 +6,17 @@ Read next: `fgg/rank_space.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from rankfold.fgg.contraction import Axes, plan_contraction
+from rankfold.errors import may_look
+from rankfold.fgg.contraction import Axes, Contraction, plan_contraction
 from rankfold.fgg.factored import Factored
-from rankfold.fgg.semirings import REAL, contracted
+from rankfold.fgg.semirings import REAL, SUPPORT, contracted
 
 BATCH = -1  # the axis of factors that lead with a batch
 
@@ -54,6 +56,15 @@ class Expression:
         return f"{first}[{','.join(rest)}]" if rest else first
 
 
+class Made(dict[int, Tensor]):
+    """What was computed already, by module; the dtype in which to multiply (None: the sources'), and whether digits may
+    have been lost by it."""
+
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.dtype, self.is_lost = dtype, False
+
+
 class Derived(nn.Module):
     """The tensor sum of the product of its sources over every axis that is not in the output.
 
@@ -69,9 +80,9 @@ class Derived(nn.Module):
 
     def forward(self) -> Tensor:
         """The tensor."""
-        return self.value({})
+        return self.value(Made())
 
-    def value(self, made: dict[int, Tensor], at: Mapping[int, Tensor] | None = None) -> Tensor:
+    def value(self, made: Made, at: Mapping[int, Tensor] | None = None) -> Tensor:
         """The tensor; modules and derived factors that `made` has are not computed again.
 
         `at`: only these entries of an axis of the output, by its place; sources are sliced before they are multiplied.
@@ -84,10 +95,13 @@ class Derived(nn.Module):
             distinct = tuple(dict.fromkeys(own))
             if distinct != own:
                 tensor = torch.einsum(tensor, list(own), list(distinct))
-            operands.append(tensor)
+            operands.append(tensor.to(made.dtype) if made.dtype is not None else tensor)
             axes.append(distinct)
         sizes = {axis: n for own, x in zip(axes, operands, strict=True) for axis, n in zip(own, x.shape, strict=True)}
-        return contracted(plan_contraction(axes, self.output, sizes), operands, REAL)
+        plan = plan_contraction(axes, self.output, sizes)
+        found = contracted(plan, operands, REAL)
+        made.is_lost = made.is_lost or (may_look(found) and _is_lost(plan, operands, found.detach(), sizes))
+        return found
 
     @property
     def kind(self) -> Tensor | nn.Module | Factored:
@@ -96,7 +110,7 @@ class Derived(nn.Module):
         return first.kind if isinstance(first, Derived) else first
 
 
-def value_of(source: Tensor | nn.Module | Factored, made: dict[int, Tensor]) -> Tensor:
+def value_of(source: Tensor | nn.Module | Factored, made: Made) -> Tensor:
     """The tensor of a factor, each module called once for all who share `made`."""
     if isinstance(source, Tensor):
         return source
@@ -104,12 +118,36 @@ def value_of(source: Tensor | nn.Module | Factored, made: dict[int, Tensor]) -> 
         if isinstance(source, Derived):
             made[id(source)] = source.value(made)
         else:
-            found = source.to_dense() if isinstance(source, Factored) else source()
-            made[id(source)] = found.to_dense() if isinstance(found, Factored) else found
+            found = source if isinstance(source, Factored) else source()
+            made[id(source)] = of_ranks(found).value(made) if isinstance(found, Factored) else found
     return made[id(source)]
 
 
-def _sliced_value(source: Tensor | nn.Module | Factored, at: Mapping[int, Tensor], made: dict[int, Tensor]) -> Tensor:
+def of_ranks(factor: Factored) -> Derived:
+    """A factored tensor as one that is derived of its factors."""
+    rank = len(factor.shape)
+    return Derived([x for x, _ in factor.factors], [(*axes, rank) for _, axes in factor.factors], tuple(range(rank)))
+
+
+@torch.no_grad()
+def _is_lost(plan: Contraction, operands: Sequence[Tensor], found: Tensor, sizes: Mapping[int, int]) -> bool:
+    """Whether an entry is infinite or so small that underflow may have taken digits of it, unless it is exactly 0.
+
+    What underflow takes is below the number of products times the smallest number, times whatever is above 1.
+    """
+    info = torch.finfo(found.dtype)
+    tops = [float(x.amax()) for x in operands]
+    terms = math.prod(map(float, sizes.values())) * (1 + len(operands)) ** 2
+    least = info.tiny / info.eps * terms * math.prod(max(1.0, top) for top in tops)
+    if not bool(torch.isfinite(found).all()):
+        return True
+    small = found < least
+    if not bool(small.any()):
+        return False
+    return bool((small & (contracted(plan, [SUPPORT.lift(x) for x in operands], SUPPORT) > 0)).any())
+
+
+def _sliced_value(source: Tensor | nn.Module | Factored, at: Mapping[int, Tensor], made: Made) -> Tensor:
     if isinstance(source, Derived) and at:
         return source.value(made, at)
     tensor = value_of(source, made)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from rankfold.errors import DomainError, UnsupportedError, may_look, same_kind
 from rankfold.fgg.cells import words_at
-from rankfold.fgg.derived import Derived, value_of
+from rankfold.fgg.derived import Derived, Made, of_ranks, value_of
+from rankfold.fgg.factored import Factored
 from rankfold.fgg.fixed_point import fixed_point
 from rankfold.fgg.grammar import Grammar, check_weights, expect_one_batch
 from rankfold.fgg.hrg import HRG
@@ -139,9 +140,18 @@ def tensors_of(g: Grammar, labels: Iterable[str], at: Mapping[str, At] | None = 
             f"Nodes are observed as {table}[0] and so on, but the grammar has no values {table!r}.\n"
             f"  Give them: with_observed({{{table!r}: ids}}), or `given {table} = [4, 0, 2]` in a text."
         )
-    made: dict[int, Tensor] = {}
-    found = {label: tensor_of(g, label, made, (at or {}).get(label)) for label in labels}
+    names = list(labels)
+    made = Made()
+    found = {label: tensor_of(g, label, made, (at or {}).get(label)) for label in names}
     _check_modules(g, found, made)
+    if made.is_lost and found[names[0]].dtype != torch.float64:
+        made = Made(torch.float64)
+        found = {label: tensor_of(g, label, made, (at or {}).get(label)).double() for label in names}
+    if made.is_lost:
+        raise DomainError(
+            "A factor that is made of others (by ranks, in rank space) leaves the range of float64.\n"
+            "  Divide the factors it is made of by their largest entries, or ask the grammar it was made of."
+        )
     expect_one_batch(g, found)
     if not found:
         return {"": torch.ones((), dtype=g.dtype, device=g.device)}
@@ -171,15 +181,17 @@ def _expect_finite(g: Grammar, what: str) -> None:
         )
 
 
-def tensor_of(g: Grammar, label: str, made: dict[int, Tensor], at: At | None = None) -> Tensor:
+def tensor_of(g: Grammar, label: str, made: Made, at: At | None = None) -> Tensor:
     """A factor's tensor, or its entries `at` these; what `made` has is not computed again."""
     factor = g.factors.get(label)
+    if isinstance(factor, Factored):
+        return of_ranks(factor).value(made)
     if not isinstance(factor, Derived):
         return g.tensor(label)
     return factor.value(made, at) if at else value_of(factor, made)
 
 
-def _check_modules(g: Grammar, labels: Iterable[str], made: dict[int, Tensor]) -> None:
+def _check_modules(g: Grammar, labels: Iterable[str], made: Made) -> None:
     """Raise unless the modules that derived factors are made of gave weights; each is looked at once."""
     seen: set[int] = set()
     for label in labels:

@@ -21,6 +21,7 @@ class Multiplied(Dense):
     """A[z, y] = sum_r left[z, r] right[y, r], written out at first use.   push and pull: z y multiply-adds a vector.
 
     z y r multiply-adds once, and twice that for the gradient. In the precision of the recursion that uses it.
+    For distributions: an entry that its dtype has no number for is 0 or infinite, and nothing widens.
     """
 
     def __init__(self, left: Tensor, right: Tensor) -> None:  # "z r", "y r", not looked at
