@@ -22,7 +22,7 @@ class Blocks(Kind):
     """A batch of chains of blocks."""
 
     name = "blocks"
-    weight = 1.0
+    weight = 2.0
 
     def draw(self, rng: np.random.Generator) -> Case:
         """Potentials."""

@@ -17,7 +17,7 @@ class Chains(Kind):
     """A batch of chains, unequal lengths, one transition."""
 
     name = "chains"
-    weight = 3.0
+    weight = 2.5
 
     def draw(self, rng: np.random.Generator) -> Case:
         """Potentials and options."""

@@ -24,7 +24,7 @@ class Estimators(Kind):
     """A fit from a given start, with random options, and questions asked of it."""
 
     name = "estimators"
-    weight = 1.5
+    weight = 2.0
 
     def draw(self, rng: np.random.Generator) -> Case:
         """Frames, labels, options and a start."""

@@ -22,7 +22,7 @@ class Grammars(Kind):
     """A random factor graph grammar, written as text."""
 
     name = "grammars"
-    weight = 2.0
+    weight = 1.5
 
     def draw(self, rng: np.random.Generator) -> Case:
         """Domains, symbols in an order that rules go down, factors of random types, weights."""

@@ -26,7 +26,7 @@ class Segments(Kind):
     """A batch of semi-Markov chains."""
 
     name = "segments"
-    weight = 3.0
+    weight = 2.5
 
     def draw(self, rng: np.random.Generator) -> Case:
         """Potentials and options."""

@@ -17,7 +17,7 @@ class Trees(Kind):
     """A batch of sentences and a grammar."""
 
     name = "trees"
-    weight = 3.0
+    weight = 2.0
 
     def draw(self, rng: np.random.Generator) -> Case:
         """Potentials and options."""
