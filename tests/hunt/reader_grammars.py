@@ -186,7 +186,7 @@ def answer(query):
 
     def draw(self, rng: np.random.Generator) -> Case:
         own = Random(int(rng.integers(2**63)))
-        words: tuple[Any, ...] = (0, 1, 2, 0, 1, 2, None, None, 3, -1, -2, 10**6, 2**63, "a", "", "0")
+        words: tuple[Any, ...] = (*(0, 1, 2) * 8, None, None, 3, -1, -2, 10**6, 2**63, "a", "", "0")
         domain = own.choice((None, None, None, "V", "Z", "nobody", ""))
         states = (0, 1, 1, 2, 2, 3, -1, 9)
         if own.random() < 0.4:

@@ -50,8 +50,7 @@ class Reader(Kind):
     """A reader: an expression of `folder` and `case`, the valid files it reads, and how they are damaged."""
 
     unit = "file"
-    weight = 1 / 12  # there are many readers, and their cases are short
-    limit = 8.0
+    weight = 1 / 30  # there are many readers, and a minute of one process reads thousands of files
     imports = ""
     expression = ""
     written: tuple[str, ...] = ()  # folders that the reader may write into
