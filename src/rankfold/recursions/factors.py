@@ -85,8 +85,7 @@ def at_zeros(
     """Gradients found in logarithms; at linear weights of exactly zero, which have none, those of the linear product.
 
     source[z] A[z, y] target[y] / Z is the expected use of a move. An impossible sequence has log Z = inf. Terms of a
-    sum are taken one by one and all factors but the one asked for divided by their largest entry, so that no product
-    overflows.
+    sum are taken one by one and factors divided by their largest entry, so that no product overflows.
     """
     factors = c.transition.factors()
     zeros = [
@@ -96,18 +95,14 @@ def at_zeros(
     if not any(zeros):
         return tuple(grads)
     linear = [torch.zeros_like(factor) for factor in factors]
-    high, low = _levels(c.transition, log_source, log_target, log_z)
     for term, places in _terms(c.transition):
         tops = [_top(term, i) for i in range(len(places))]
         unit = term.with_factors(*(x / top for x, top in zip(term.factors(), tops, strict=True)))
-        log_tops, largest = torch.stack(tops).double().log(), _largest_side(unit)
-        for i, place in enumerate(places):
-            if zeros[place]:
-                log_scale = unit.log_scale + log_tops.sum() - log_tops[i]
-                centre = (high + low - log_scale) / 2
-                source, target = _balanced(log_source, log_target, log_z - log_scale, centre, largest)
-                found = factor_gradients(_Only(unit), source, target * weight[:, None], log=False)
-                linear[place] = linear[place] + found[i]
+        log_scale = unit.log_scale + torch.stack(tops).double().log().sum()
+        source, target = _balanced(log_source, log_target, log_z - log_scale, _largest_side(unit))
+        found = factor_gradients(_Only(unit), source, target * weight[:, None], log=False)
+        for place, grad, top in zip(places, found, tops, strict=True):
+            linear[place] = linear[place] + grad / top
     return tuple(
         torch.where(factor == 0, line, by_log) if zero else by_log
         for factor, zero, by_log, line in zip(factors, zeros, grads, linear, strict=True)
@@ -142,27 +137,14 @@ def _top(term: Operator, number: int) -> Tensor:
     return torch.where(top > 0, top, 1.0) if usual else torch.ones_like(top)
 
 
-def _levels(op: Operator, log_source: Tensor, log_target: Tensor, log_z: Tensor) -> tuple[Tensor, Tensor]:  # "t b 1"
-    """The largest source that is used at all, to the digits of float64, and log Z less the largest such target.
-
-    A state may be far above all others and lead nowhere: a scale made for it would lose those that lead on.
-    """
-    least = math.log(torch.finfo(torch.float64).eps)
-    leaving = log_source + op.pull_log(log_target) - log_z[:, None]
-    coming = op.push_log(log_source) + log_target - log_z[:, None]
-    high = torch.where(leaving > least, log_source, float("-inf")).amax(-1, keepdim=True)
-    top = torch.where(coming > least, log_target, float("-inf")).amax(-1, keepdim=True)
-    return high, log_z[:, None] - top
-
-
-def _balanced(
-    log_source: Tensor, log_target: Tensor, log_z: Tensor, centre: Tensor, top: float
-) -> tuple[Tensor, Tensor]:
+def _balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor, top: float) -> tuple[Tensor, Tensor]:
     """Linear sides of every transition: source[z] B[z, y] target[y] is its expected use.
 
-    log Z is split at `centre`, so that the largest entries of both sides that are used are equal. Then nothing that
-    counts is lost, and only derivatives above 10^246 are cut: entries of either side at `top`.
+    log Z is split so that the largest entries of both sides are equal. Then nothing that counts is lost, and
+    only derivatives above 10^246 are cut: entries of either side at `top`.
     """
+    high, low = log_source.amax(-1, keepdim=True), log_z[:, None] - log_target.amax(-1, keepdim=True)
+    centre = (high + low) / 2
     centre = torch.where(centre.abs() < float("inf"), centre, 0.0)
     return (
         torch.exp(log_source - centre).clamp(max=top),
