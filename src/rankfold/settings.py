@@ -80,9 +80,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        number = content.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}: line {line} holds the byte 0x{content[error.start]:02x}, which is not UTF-8.\n"
+            f"{path}: line {number} holds the byte 0x{content[error.start]:02x}, which is not UTF-8.\n"
             "  TOML files are UTF-8: save it in that encoding."
         ) from None
     except (ValueError, RecursionError) as error:  # beside bad TOML: numbers or tables without end
