@@ -96,17 +96,24 @@ def case_rng(seed: int, kind: Kind, index: int) -> np.random.Generator:
 
 
 def deviation(kind: Kind, case: Case) -> Deviation | None:
-    """What `check` finds; an exception or a hang is a deviation."""
+    """What `check` finds; an exception or a hang is a deviation. A hang is tried again: machines stand still at times."""
     try:
-        with warnings.catch_warnings(), time_limit(kind.limit):
-            warnings.simplefilter("ignore")
-            return kind.check(case)
+        try:
+            return _checked(kind, case)
+        except HangingError:
+            return _checked(kind, case)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return Deviation(
             f"{type(error).__name__} in {Path(frame.filename).name}",
             f"{error}\n{''.join(traceback.format_exception(error))}",
         )
+
+
+def _checked(kind: Kind, case: Case) -> Deviation | None:
+    with warnings.catch_warnings(), time_limit(kind.limit):
+        warnings.simplefilter("ignore")
+        return kind.check(case)
 
 
 class HangingError(Exception):

@@ -41,7 +41,6 @@ def spans(f: Forest, chart: Chart) -> list[Tensor]:  # "b s n" by width, from 2
     scale = torch.where(known, chart.leaf_scale, 0.0).to(log_leaf.dtype)
     leaf = torch.exp(log_leaf - scale.unsqueeze(-1))
     leaves = prepared(rules, leaf)
-    tiny = torch.finfo(leaf.dtype).tiny
     found, lefts, rights = {1: leaf}, {1: leaf}, {1: leaf}
     for width in range(2, num_words + 1):
         count = num_words - width + 1
@@ -51,6 +50,6 @@ def spans(f: Forest, chart: Chart) -> list[Tensor]:  # "b s n" by width, from 2
         raw = step(rules, chart.shares[width], width, leaves, found[width - 1], left, right)
         ends = torch.diagonal(f.log_span, width, 1, 2)
         ends = torch.where(ends > float("-inf"), ends - ends.detach(), 0.0).unsqueeze(-1)  # its value is in the scales
-        found[width] = raw / chart.norms[width].clamp(min=tiny) * torch.exp(ends)
+        found[width] = raw / chart.norms[width] * torch.exp(ends)
         lefts[width], rights[width] = rules.span_span.left(found[width]), rules.span_span.right(found[width])
     return [found[width] for width in range(2, num_words + 1)]

@@ -18,7 +18,7 @@ from rankfold.operators.binary import Branch
 from rankfold.operators.binary_cpd import BinaryCPD
 from rankfold.operators.factor import Factor
 from rankfold.recursions.tree_potentials import Forest
-from rankfold.recursions.tree_scaled import Tops, clear, leaf_mantissas, plus, zeros_are_losses
+from rankfold.recursions.tree_scaled import Tops, clear, divisor, leaf_mantissas, plus, zeros_are_losses
 
 
 def shared(rules: Branch) -> bool:
@@ -111,7 +111,6 @@ def inside(f: Forest) -> Chart:
     known = f.inside() & (chart.leaf.amax(-1) > 0)
     leaf_scale = torch.where(known, chart.leaf_scale, float("-inf"))
     _write(chart, 1, chart.leaf, leaf_scale)
-    tiny = torch.finfo(chart.leaf.dtype).tiny
     head_scale = 0.0 if chart.sides.head is None else chart.sides.head.log_scale
     for width in range(2, chart.num_words + 1):
         one, other = splits(chart.scale, width)
@@ -121,8 +120,8 @@ def inside(f: Forest) -> Chart:
         share = torch.exp(scale - torch.where(top > float("-inf"), top, 0.0)).to(chart.leaf.dtype)
         left, right = splits(chart.grid, width)
         raw = (share.mT @ (left * right)).squeeze(2)
-        norm = raw.amax(-1, keepdim=True)
-        ranks = raw / norm.clamp(min=tiny)
+        norm = divisor(raw)
+        ranks = raw / norm
         whole = top[:, :, 0, 0] + norm[..., 0].double().log() + torch.diagonal(f.log_span, width, 1, 2)
         chart.ranks.append(ranks)
         chart.norms.append(norm)
@@ -160,7 +159,7 @@ def _nothing_lost(f: Forest, chart: Chart, leaf_scale: Tensor) -> Tensor:  # "b"
         return sound.all(-1)
     norm = torch.cat(chart.norms, 1)[..., 0]
     reached = torch.cat(chart.tops, 1) > float("-inf")
-    fine = (norm == 0) | clear(norm)
+    fine = clear(norm)
     below = list(range(2, chart.num_words))  # the whole sentence, last, has no sides
     if below:
         needed = bound * chart.sides.gain(leaf=False)[..., None] / norm[:, :-1].double().clamp(max=1.0)

@@ -67,7 +67,6 @@ def gradients(  # weight "b"
     here = f.lengths[:, None] == torch.arange(chart.num_words + 1, device=f.lengths.device)
     of_tops = of_top.unsqueeze(1) * here.unsqueeze(-1)  # "b w r": where a sentence's whole span is
     of_grid = torch.zeros_like(chart.grid)
-    tiny = torch.finfo(kind).tiny
     for width in range(chart.num_words, 1, -1):
         ranks, norm, shares = chart.ranks[width - 2], chart.norms[width - 2], chart.shares[width - 2]
         vectors = sides.parents(ranks) if see or width < chart.num_words else ranks
@@ -86,7 +85,7 @@ def gradients(  # weight "b"
             grad = grad @ sides.head.linear
         grad[:, 0] += of_tops[:, width]
         torch.diagonal(of_span, width, 1, 2).copy_((grad * ranks).sum(-1))
-        each = shares * (grad / norm.clamp(min=tiny)).unsqueeze(2)  # "b s k r"
+        each = shares * (grad / norm).unsqueeze(2)  # "b s k r"
         for mine, other in zip(splits(of_grid, width), reversed(splits(chart.grid, width)), strict=True):
             mine.addcmul_(each, other)
     of_leaf = _through_sides(chart, totals, of_grid, 1, chart.leaf)

@@ -105,16 +105,15 @@ def inside(f: Forest) -> Chart:
         scale.clone(),
         torch.ones(num, dtype=torch.bool, device=leaf.device),
     )
-    tiny = torch.finfo(leaf.dtype).tiny
     lows = []
     for width in range(2, num_words + 1):
         top, shares = _shares(f.rules, chart, width)
         chart.tops.append(top)
         chart.shares.append(shares)
         raw = step(f.rules, shares, width, leaves, chart.spans[width - 1], *slices(chart, width, num_words))
-        norm = raw.amax(-1, keepdim=True)
+        norm = divisor(raw)
         lows.append(raw.amin(-1))
-        span = raw / norm.clamp(min=tiny)
+        span = raw / norm
         whole = top + norm[..., 0].double().log() + torch.diagonal(f.log_span, width, 1, 2)
         for found, new in ((chart.spans, span), (chart.norms, norm), (chart.scales, whole)):
             found.append(new)
@@ -126,6 +125,16 @@ def inside(f: Forest) -> Chart:
             chart.end_scale[:, width:, num_words - width] = whole
     chart.sound.logical_and_(_nothing_lost(f, chart, lows))
     return chart
+
+
+def divisor(raw: Tensor) -> Tensor:  # "b s n" -> "b s 1"
+    """The largest entry of each span; of one without any weight a number that leaves its scale finite.
+
+    A weight of exactly 0 may be all that keeps a span from having weight: its gradient goes through that span, in
+    the scale of the splits there. Half of the dtype's range below them nothing else is disturbed by it.
+    """
+    norm = raw.amax(-1, keepdim=True)
+    return torch.where(norm == 0, torch.finfo(raw.dtype).tiny ** 0.5, norm)
 
 
 def clear(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -160,7 +169,7 @@ def _nothing_lost(f: Forest, chart: Chart, lows: list[Tensor]) -> Tensor:  # "b 
     by_width = [words, mixed] + [torch.maximum(inner, mixed)] * (num_words - 3)
     gain = torch.cat([x[:, None].expand_as(low) for x, low in zip(by_width, lows, strict=False)], 1)
     low = torch.cat(lows, 1).double() >= (info.tiny / info.eps) * gain
-    fine = ((norm == 0) | clear(norm)) & (low | ~zeros_are_losses(f)[:, None])
+    fine = (clear(norm)) & (low | ~zeros_are_losses(f)[:, None])
     return (~(reached & inside) | fine).all(1)
 
 

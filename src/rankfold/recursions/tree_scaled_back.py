@@ -51,8 +51,7 @@ def gradients(  # weight "b"
             left, right = (x.detach().requires_grad_() for x in slices(chart, width, num_words))
             log_weight = grad.new_zeros(*grad.shape[:2], grad.shape[2] if see else 1).requires_grad_()
             raw = step(rules, chart.shares[width], width, held, before, left, right)
-            tiny = torch.finfo(kind).tiny
-            span = raw / chart.norms[width].clamp(min=tiny) * torch.exp(log_weight)
+            span = raw / chart.norms[width] * torch.exp(log_weight)
             outputs, given = [span], [grad]
             if width < num_words - 1:
                 outputs += [rules.span_span.left(span), rules.span_span.right(span)]
