@@ -96,7 +96,7 @@ def case_rng(seed: int, kind: Kind, index: int) -> np.random.Generator:
 
 
 def deviation(kind: Kind, case: Case) -> Deviation | None:
-    """What `check` finds; an exception or a hang is a deviation. A hang is tried again: machines stand still at times."""
+    """What `check` finds; an exception or a hang is a deviation. A hang is tried again: machines may stand still."""
     try:
         try:
             return _checked(kind, case)
