@@ -36,6 +36,7 @@ class Oracle:
         self.fields = (self.initial, self.a, self.obs, self.final, self.lengths)
         self.solved = chain_oracle.solve(*self.fields)
         whole, terms = matrices.size(case["transition"], dtype)
+        self.weights = whole
         self.size = steps * (magnitude(self.obs) + whole) + magnitude(self.initial) + magnitude(self.final)
         apart = max(
             spread(self.obs), spread(self.initial), spread(self.final), matrices.apart(case["transition"], dtype)
@@ -49,9 +50,10 @@ class Oracle:
         self.of_logs = EPS["float64"] * (16 * steps * (1 + self.size) + terms)  # best paths are compared in float64
 
     def range(self) -> float:
-        """The widest spread of any message or table, in nats."""
+        """The widest spread of any message or table, and the largest logarithm of a weight, in nats."""
         s = self.solved
-        return max(spread(x) for x in (s.alpha, s.beta, self.obs, self.initial, self.final, self.a.reshape(1, -1)))
+        apart = max(spread(x) for x in (s.alpha, s.beta, self.obs, self.initial, self.final, self.a.reshape(1, -1)))
+        return max(apart, self.weights)
 
     def unheld(self, limit: float) -> Array:  # "z y"
         """Moves at one end of which a message lies further than `limit` from those that matter."""

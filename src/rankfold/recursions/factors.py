@@ -11,9 +11,13 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rankfold.errors import may_look
-from rankfold.operators import Banded, Dense, LowRank, RowScaled, Sum, WithoutDiagonal
+from rankfold.kernels.log_matmul import log_matmul
+from rankfold.numerics.log_space import log_sum, log_weights
+from rankfold.operators import Banded, Dense, LowRank, Multiplied, RowScaled, Sum, WithoutDiagonal
+from rankfold.operators.by_rows import row_blocks
 from rankfold.operators.protocol import Inner, KnowsGradients, Operator
 
 Op = TypeVar("Op", bound=Operator)
@@ -84,8 +88,8 @@ def at_zeros(
 ) -> tuple[Tensor, ...]:
     """Gradients found in logarithms; at linear weights of exactly zero, which have none, those of the linear product.
 
-    source[z] A[z, y] target[y] / Z is the expected use of a move. An impossible sequence has log Z = inf. Terms of a
-    sum are taken one by one and factors divided by their largest entry, so that no product overflows.
+    source[z] A[z, y] target[y] / Z is the expected use of a move. An impossible sequence has log Z = inf. Of operators
+    that are known the logarithms of these gradients are found, at any range; of others their products.
     """
     factors = c.transition.factors()
     zeros = [
@@ -94,8 +98,77 @@ def at_zeros(
     ]
     if not any(zeros):
         return tuple(grads)
-    linear = [torch.zeros_like(factor) for factor in factors]
-    for term, places in _terms(c.transition):
+    linear = _from_logs(c.transition, log_source, log_target - log_z[:, None], weight)
+    if linear is None:
+        linear = _from_products(c.transition, log_source, log_target, log_z, weight)
+    return tuple(
+        torch.where(factor == 0, line, by_log) if zero else by_log
+        for factor, zero, by_log, line in zip(factors, zeros, grads, linear, strict=True)
+    )
+
+
+def _from_logs(op: Operator, log_source: Tensor, log_target: Tensor, weight: Tensor) -> list[Tensor] | None:
+    """weight . source target^T pulled back to the linear weights of all factors; None of an operator unknown here."""
+    total: list[Tensor] | None = None
+    for sign in (1.0, -1.0):
+        signed = log_weights(torch.where(weight * sign > 0, weight * sign, 0.0))
+        if may_look(weight) and not bool((signed > float("-inf")).any()):
+            continue
+        target = (log_target + signed[:, None]).flatten(0, -2)
+        found = log_gradients(op, log_source.flatten(0, -2), target)
+        if found is None:
+            return None
+        part = [sign * torch.exp(x) for x in found]
+        total = part if total is None else [x + y for x, y in zip(total, part, strict=True)]
+    return [torch.zeros_like(x) for x in op.factors()] if total is None else total
+
+
+def log_gradients(op: Operator, log_x: Tensor, log_y: Tensor) -> list[Tensor] | None:  # "n z", "n y"
+    """log d (sum_n x[n] A y[n]) / d factor, in linear weights, of every factor; None of an operator unknown here.
+
+    Cost: one exponential for every term of such a product.
+    """
+    if isinstance(op, Sum):
+        parts = [log_gradients(term, log_x, log_y) for term in op.terms]
+        return None if any(x is None for x in parts) else [one for part in parts if part is not None for one in part]
+    logs = [x if is_log else log_weights(x) for x, is_log in zip(op.factors(), op.log_factors, strict=True)]
+    if isinstance(op, RowScaled):
+        rest = log_gradients(op.operator, log_x + logs[0], log_y)
+        return None if rest is None else [log_sum((log_x + op.operator.pull_log(log_y)).mT), *rest]
+    if isinstance(op, LowRank | Multiplied):
+        left, right = logs
+        return [log_matmul(log_x.mT, log_matmul(log_y, right)), log_matmul(log_y.mT, log_matmul(log_x, left))]
+    if isinstance(op, WithoutDiagonal):
+        return _without_diagonal(op, log_x, log_y, *logs)
+    if isinstance(op, Dense):
+        return [log_matmul(log_x.mT, log_y)]
+    if isinstance(op, Banded):
+        shifted = (_shifted(log_y, op.offset + c) for c in range(op.width))
+        return [torch.stack([log_sum((log_x + y).mT) for y in shifted], 1)]
+    return None
+
+
+def _without_diagonal(op: WithoutDiagonal, log_x: Tensor, log_y: Tensor, left: Tensor, right: Tensor) -> list[Tensor]:
+    """Pairs of states in blocks of rows, none with itself."""
+    of_left, of_right = [], torch.full_like(right, float("-inf"))
+    for rows in row_blocks(op, log_x):
+        pairs = log_matmul(log_x[:, rows].mT, log_y)
+        pairs = pairs.masked_fill(rows[:, None] == torch.arange(len(right), device=rows.device), float("-inf"))
+        of_left.append(log_matmul(pairs, right))
+        of_right = log_sum(torch.stack([of_right, log_matmul(pairs.mT, left[rows])], -1))
+    return [torch.cat(of_left), of_right]
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:  # "n z" -> "n z"
+    """x[:, z + by], -inf outside."""
+    num_states = x.shape[1]
+    return pad(x, (max(-by, 0), max(by, 0)), value=float("-inf"))[:, max(by, 0) : max(by, 0) + num_states]
+
+
+def _from_products(op: Operator, log_source: Tensor, log_target: Tensor, log_z: Tensor, weight: Tensor) -> list[Tensor]:
+    """The same from linear products: terms of a sum one by one, factors divided by their largest entry."""
+    linear = [torch.zeros_like(factor) for factor in op.factors()]
+    for term, places in _terms(op):
         tops = [_top(term, i) for i in range(len(places))]
         unit = term.with_factors(*(x / top for x, top in zip(term.factors(), tops, strict=True)))
         log_scale = unit.log_scale + torch.stack(tops).double().log().sum()
@@ -103,10 +176,7 @@ def at_zeros(
         found = factor_gradients(_Only(unit), source, target * weight[:, None], log=False)
         for place, grad, top in zip(places, found, tops, strict=True):
             linear[place] = linear[place] + grad / top
-    return tuple(
-        torch.where(factor == 0, line, by_log) if zero else by_log
-        for factor, zero, by_log, line in zip(factors, zeros, grads, linear, strict=True)
-    )
+    return linear
 
 
 class _Only(NamedTuple):
