@@ -96,7 +96,7 @@ def at_zeros(
         not is_log and (not may_look(factor) or bool((factor == 0).any()))
         for factor, is_log in zip(factors, c.transition.log_factors, strict=True)
     ]
-    if not any(zeros):
+    if not any(zeros) or not log_source.numel():
         return tuple(grads)
     linear = _from_logs(c.transition, log_source, log_target - log_z[:, None], weight)
     if linear is None:
