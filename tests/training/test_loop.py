@@ -83,7 +83,7 @@ def test_every_family_on_every_kind_of_batch(family: str, batching: str, data: P
     assert result.test is not None
     assert (result.test.tokens, result.test.sentences) == (25, 5)
     names = {item.name for item in result.run.iterdir()}
-    files = {"best", "checkpoint.safetensors", "data.json", "environment.json", "lock"}
+    files = {"best", "checkpoint.safetensors", "checkpoint-before.safetensors", "data.json", "environment.json", "lock"}
     files |= {"metrics.jsonl", "recipe.toml", "vocab.json"}
     assert names == files
     again = evaluate(load_model(result.run / "best"), corpus_of(config, data).test or [], config.data)
