@@ -40,7 +40,7 @@ def close(what: str, got: Any, want: Array, tol: Array | float, *, largest: floa
         fine |= np.isposinf(got) & (want >= largest * (1 - 1e-3))
     if fine.all():
         return
-    where = tuple(int(i[0]) for i in np.nonzero(~fine))
+    where = tuple(np.argwhere(~fine)[0].tolist())
     tol = np.broadcast_to(np.asarray(tol), want.shape)
     raise DeviatesError(
         what,

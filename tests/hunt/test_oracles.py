@@ -9,6 +9,8 @@ import pytest
 from tests.hunt import chain_oracle, grammar_oracle, matrices, rules, segment_oracle, tree_oracle, values
 from tests.hunt.arithmetic import exp, log, rare, total, wide
 from tests.hunt.compare import DeviatesError, close
+from tests.hunt.estimator_oracle import Model, durations
+from tests.hunt.estimators import Estimators
 from tests.hunt.grammars import Grammars
 from tests.hunt.segment_asked import Oracle as SegmentTruth
 from tests.hunt.segments import Segments
@@ -103,6 +105,98 @@ def test_segments(seed: int) -> None:
             for w, path in zip(weights, logs, strict=True):
                 uses[np.arange(length), path] += exp(w - log_z)
             np.testing.assert_allclose(truth.posterior[b].states.astype(float), uses, rtol=1e-10, atol=1e-12)
+
+
+def every_use(case: dict, model: Model, piece: slice):
+    """Every way to have made a sequence: its states, its log-weight, and the names and places of all that it used."""
+    o, t = case["options"], model.tables
+    initial, obs = log(t["initial"]), model.densities()[piece]
+    again = not case["segments"] or o["self_transitions"]
+    ranks = range(o["rank"] or 1)
+    for states in itertools.product(range(case["states"]), repeat=len(obs)):
+        for cuts in itertools.product([False, True], repeat=len(obs) - 1) if case["segments"] else [()]:
+            borders = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), len(obs)] if case["segments"] else []
+            pieces = list(itertools.pairwise(borders)) or [(i, i + 1) for i in range(len(obs))]
+            if any(len(set(states[s:e])) > 1 for s, e in pieces):
+                continue
+            w = initial[states[0]] + sum(obs[i, z] for i, z in enumerate(states))
+            used = [("initial", (states[0],))]
+            moves = [(states[s - 1], states[s]) for s, _ in pieces[1:]]
+            for path in itertools.product(ranks, repeat=len(moves)):
+                for lasts in every_duration(case, pieces):
+                    one, uses = w, list(used)
+                    for (z, y), r in zip(moves, path, strict=True):
+                        if o["rank"] is None:
+                            one = one + log(t["transition"])[z, y]
+                            uses.append(("weight", (z, y)))
+                            continue
+                        stay = 0.0 if again else (t["left"][z] * t["right"][z]).sum()
+                        here = 0.0 if z == y and not again else t["left"][z, r] * t["right"][y, r] / (1 - stay)
+                        one = one + log(np.longdouble(here))
+                        uses += [("left", (z, r)), ("right", (y, r))]
+                    for (s, _), d in zip(pieces, lasts, strict=True):
+                        if case["segments"]:
+                            one = one + durations(t, o["max_duration"])[states[s], d - 1]
+                            uses.append(("durations", (states[s], d - 1)))
+                    yield states, one, uses
+
+
+def every_duration(case: dict, pieces: list):
+    """The durations of segments: the last one's own where the end may cut it."""
+    if not case["segments"]:
+        return [[1] * len(pieces)]
+    longest = case["options"]["max_duration"]
+    seen = [e - s for s, e in pieces]
+    if max(seen) > longest:
+        return []
+    return [[*seen[:-1], d] for d in (range(seen[-1], longest + 1) if case["options"]["censored"] else [seen[-1]])]
+
+
+def too_many_ways(case: dict) -> bool:
+    x, rank = np.array(case["x"]), case["options"]["rank"] or 1
+    constant = case["options"]["observations"] == "gaussian" and not (np.nanvar(x, 0) > 0).all()
+    return max(case["lengths"]) > 4 or case["states"] > 3 or rank > 2 or case["start"] is None or constant
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_estimators(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    case = Estimators().draw(rng)
+    while too_many_ways(case):
+        case = Estimators().draw(rng)
+    model = Model(case)
+    log_z, uses = model.expected()
+    counts = {name: np.zeros_like(x) for name, x in uses.counts.items()}
+    for piece, found, best in zip(model.pieces, log_z, model.best(), strict=True):
+        ways = list(every_use(case, model, piece))
+        whole = total(np.array([-np.inf, *(w for _, w, _ in ways)], dtype=np.longdouble))
+        np.testing.assert_allclose(float(found), float(whole), rtol=1e-12)
+        tops: dict = {}  # ranks, and durations that were cut, are summed
+        states = np.zeros_like(uses.frames[piece])
+        for path, w, used in ways:
+            key = (path, *(at for name, at in used[:-1] if name == "durations"), len(used))
+            tops[key] = np.logaddexp(tops.get(key, -np.inf), w)
+            share = exp(w - whole) if np.isfinite(whole) else 0.0
+            states[np.arange(len(path)), list(path)] += share
+            for name, at in used:
+                counts[name][at] += share
+        np.testing.assert_allclose(float(best), float(max([-np.inf, *tops.values()])), rtol=1e-12)
+        np.testing.assert_allclose(uses.frames[piece].astype(float), states.astype(float), rtol=1e-10, atol=1e-14)
+    if case["options"]["rank"] is not None and case["segments"] and not case["options"]["self_transitions"]:
+        # Draws that did not leave: p / (1 - p) are expected before one that does, p the chance to stay.
+        left, right = model.tables["left"], model.tables["right"]
+        stayed = counts["left"].sum(1, keepdims=True) * left * right / (1 - (left * right).sum(1, keepdims=True))
+        counts["left"], counts["right"] = counts["left"] + stayed, counts["right"] + stayed
+    for name in counts if np.isfinite(log_z).all() else ():
+        if name != "durations" or case["segments"]:
+            np.testing.assert_allclose(uses.counts[name].astype(float), counts[name].astype(float), 1e-10, 1e-14)
+    if np.isfinite(log_z).all():
+        before = model.objective()
+        for _ in range(3):
+            model.tables = model.maximised(model.expected()[1])
+            value = model.objective()
+            assert value >= before - 1e-12 * (1 + abs(before))
+            before = value
 
 
 def too_many(case: dict) -> bool:
@@ -241,6 +335,8 @@ def test_gradients_of_rules_are_differences() -> None:
 def test_a_wrong_number_is_seen() -> None:
     with pytest.raises(DeviatesError, match="posterior"):
         close("posterior", np.array([0.5, np.nan]), np.array([0.5, 0.5]), 1e-3)
+    with pytest.raises(DeviatesError, match="score"):
+        close("score", np.array(2.0), np.array(3.0), 1e-3)
     with pytest.raises(DeviatesError):
         close("log_z", np.array([-np.inf]), np.array([3.0]), 1e-3)
     with pytest.raises(DeviatesError):
