@@ -11,10 +11,11 @@ import rankfold
 from tests.hunt import chain_oracle, matrices
 from tests.hunt.arithmetic import EPS, NONE, Array, magnitude, rare, rounding, spread, total, wide
 from tests.hunt.compare import array, close, expect
-from tests.hunt.factors import LIMIT, expect_counts, expect_gradients
+from tests.hunt.factors import LIMIT, expect_counts, expect_gradients, gradients, places
 from tests.hunt.kind import Case
+from tests.hunt.second import HELD, expect_second
 
-HELD = 280.0  # nats within which a posterior can be differentiated again at zero weights
+TABLES = ("log_initial", "log_obs", "log_final")
 
 
 def _summed(moves: Array) -> Array:  # "b t z y" -> "z y"
@@ -48,6 +49,19 @@ class Oracle:
         self.exact = rounding(dtype, steps, terms, apart, self.size)
         self.double = rounding("float64", steps, terms, apart, self.size)
         self.of_logs = EPS["float64"] * (16 * steps * (1 + self.size) + terms)  # best paths are compared in float64
+
+    def tables(self, case: Case) -> dict[str, Array]:
+        """The gradients of the tables that there are."""
+        weights = np.array(case["upstream"])
+        posterior = self.solved.posterior * weights[:, None, None]
+        ends = posterior[np.arange(len(weights)), self.lengths - 1]
+        found = {"log_initial": posterior[:, 0], "log_obs": posterior, "log_final": ends}
+        return {k: x.sum(0) if np.ndim(case[k]) == 1 else x for k, x in found.items() if case[k] is not None}
+
+    def moves(self, case: Case) -> Array:  # "b t z y"
+        """The log of the gradient in the matrix of each step."""
+        with np.errstate(divide="ignore"):
+            return self.solved.moves + np.log(np.array(case["upstream"]))[:, None, None, None]
 
     def range(self) -> float:
         """The widest spread of any message or table, and the largest logarithm of a weight, in nats."""
@@ -102,6 +116,7 @@ class Asked:
     def all(self) -> None:
         """Every question."""
         self.log_z()
+        self.second()
         self.strict()
         self.posterior()
         self.counts()
@@ -125,17 +140,34 @@ class Asked:
         inputs = [x for x in (p.log_initial, p.log_obs, p.log_final, *p.transition.factors()) if x is not None]
         upstream = torch.tensor(case["upstream"], dtype=torch.float64, device=self.device)
         grads = list(torch.autograd.grad(out, inputs, upstream))
-        weights = np.array(case["upstream"])
-        posterior = truth.solved.posterior * weights[:, None, None]
-        ends = posterior[np.arange(len(weights)), truth.lengths - 1]
-        tol = truth.rounded * max(1.0, weights.sum())
-        for name, want in (("log_initial", posterior[:, 0]), ("log_obs", posterior), ("log_final", ends)):
-            if case[name] is not None:
-                want = want.sum(0) if np.ndim(case[name]) == 1 else want
-                close(f"gradient of {name}", grads.pop(0), want, tol)
-        with np.errstate(divide="ignore"):
-            moves = truth.solved.moves + np.log(weights)[:, None, None, None]
+        tol = truth.rounded * max(1.0, sum(case["upstream"]))
+        for name, want in truth.tables(case).items():
+            close(f"gradient of {name}", grads.pop(0), want, tol)
+        moves = truth.moves(case)
         expect_gradients(case, grads, _summed(moves), truth.unheld(LIMIT[case["dtype"]]), tol * max(1, moves.shape[1]))
+
+    def second(self) -> None:
+        """Second derivatives, in some cases."""
+        case, p, truth = self.case, self.p, self.truth
+        steps, states = truth.obs.shape[1:]
+        if case["seed"] % 4 != 2 or states > 16:
+            return
+
+        def of_oracle(case: Case) -> list[Array]:
+            found = Oracle(case)
+            return [*found.tables(case).values(), *gradients(case, _summed(found.moves(case)))]
+
+        expect_second(
+            case,
+            rankfold.chain.log_z(p, case["arithmetic"], case["precision"]),
+            [x for x in (p.log_initial, p.log_obs, p.log_final, *p.transition.factors()) if x is not None],
+            lambda case: places(case, TABLES),
+            of_oracle,
+            rounded=truth.rounded,
+            size=truth.size,
+            uses=6 * steps,
+            apart=truth.range(),
+        )
 
     def strict(self) -> None:
         """`strict` raises exactly if some sequence is impossible."""

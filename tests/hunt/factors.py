@@ -11,6 +11,7 @@ from tests.hunt import matrices
 from tests.hunt.arithmetic import NONE, Array, exp
 from tests.hunt.compare import array, close, expect
 from tests.hunt.kind import Case
+from tests.hunt.second import Place
 
 LIMIT = {"float32": 87.0, "float64": 283.0}  # nats: how far the gradient of a zero weight is exact (docs/numerics.md)
 
@@ -46,3 +47,15 @@ def expect_counts(case: Case, counts: list[Any], moves: Array, tol: float) -> No
     dtype, m = case["dtype"], case["transition"]
     for i, ((want, value, _), got) in enumerate(zip(matrices.pulled(m, moves, dtype), counts, strict=True)):
         close(f"counts of factor {i} of {m['op']}", got, exp(want + value), tol)
+
+
+def gradients(case: Case, moves: Array) -> list[Array]:  # "z y"
+    """The gradient of every factor, of that of the matrix in logarithms."""
+    found = matrices.pulled(case["transition"], moves, case["dtype"])
+    return [exp(want + value) if logged else exp(want) for want, value, logged in found]
+
+
+def places(case: Case, names: tuple[str, ...]) -> list[Place]:
+    """Where the tables of these names are, those that there are, and the operator's tensors."""
+    tables = [Place(case, name, logged=True) for name in names if case[name] is not None]
+    return [*tables, *(Place(m, name, m["log"]) for m, name in matrices.tensors(case["transition"]))]

@@ -94,6 +94,15 @@ def source(m: Matrix) -> str:
     return f"{name}{form}(tensor({m['left']}), tensor({m['right']}))"
 
 
+def tensors(m: Matrix) -> Iterator[tuple[Matrix, str]]:
+    """Owners and names of the tensors in the order of the library's factors."""
+    for name in ("scale", "weight", "left", "right"):
+        if name in m:
+            yield m, name
+    for part in m.get("terms", [m["of"]] if "of" in m else []):
+        yield from tensors(part)
+
+
 def numbers(m: Matrix, name: str, dtype: str) -> Array:
     """The logarithms of one of its tensors."""
     x = wide(m[name], dtype)

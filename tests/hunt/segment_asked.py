@@ -11,8 +11,9 @@ import rankfold
 from tests.hunt import matrices, segment_oracle
 from tests.hunt.arithmetic import EPS, Array, magnitude, rare, rounding, total, wide
 from tests.hunt.compare import array, close, expect
-from tests.hunt.factors import LIMIT, expect_counts, expect_gradients
+from tests.hunt.factors import LIMIT, expect_counts, expect_gradients, gradients, places
 from tests.hunt.kind import Case
+from tests.hunt.second import expect_second
 
 RENEW = 8  # frames for which log-weights of open segments are added up in the dtype of the potentials
 TABLES = ("log_initial", "log_duration", "log_obs", "log_final")
@@ -50,6 +51,24 @@ class Oracle:
         tails = EPS[dtype] * 2 * (1 + magnitude(duration)) * case["censored"]
         self.of_logs = EPS["float64"] * (16 * steps * (1 + self.size) + terms) + tails
 
+    def tables(self, case: Case) -> dict[str, Array]:
+        """The gradients of the tables that there are."""
+        weights = np.array(case["upstream"])
+        each = list(zip(weights, self.posterior, strict=True))
+        found = {
+            "log_initial": np.stack([w * one.initial for w, one in each]),
+            "log_duration": np.asarray(sum(w * one.durations for w, one in each)),
+            "log_obs": self.padded("states") * weights[:, None, None],
+            "log_final": np.stack([w * one.final for w, one in each]),
+        }
+        return {k: x.sum(0) if np.ndim(case[k]) == 1 else x for k, x in found.items() if case[k] is not None}
+
+    def moves(self, weights: Any) -> Array:  # "z y"
+        """The log of the gradient in the matrix."""
+        with np.errstate(divide="ignore"):
+            parts = [one.moves(self.a) + np.log(w) for one, w in zip(self.solved, weights, strict=True)]
+        return total(np.stack(parts), 0)
+
     def padded(self, name: str) -> Array:  # "b t z"
         """A table by frames, 0 beyond the lengths."""
         rows = [getattr(one, name) for one in self.posterior]
@@ -83,6 +102,7 @@ class Asked:
     def all(self) -> None:
         """Every question."""
         self.log_z()
+        self.second()
         self.strict()
         self.posterior()
         self.counts()
@@ -96,34 +116,45 @@ class Asked:
         out = rankfold.semi_markov.log_z(p, case["arithmetic"], stretch=case["stretch"])
         expect("dtype of log_z", out.dtype == torch.float64, out.dtype)
         close("log_z", out, truth.log_z, truth.rounded)
-        weights = np.array(case["upstream"])
-        inputs = [
-            x for x in (p.log_initial, p.log_duration, p.log_obs, p.log_final, *p.transition.factors()) if x is not None
-        ]
-        upstream = torch.tensor(case["upstream"], dtype=torch.float64, device=self.device)
-        grads = list(torch.autograd.grad(out, inputs, upstream))
-        tol = truth.rounded * max(1.0, weights.sum())
+        grads = list(
+            torch.autograd.grad(out, self.inputs(), torch.tensor(case["upstream"], device=self.device).to(out))
+        )
+        tol = truth.rounded * max(1.0, sum(case["upstream"]))
         steps = truth.inside.shape[1]
-        initial = np.stack([w * one.initial for w, one in zip(weights, truth.posterior, strict=True)])
-        final = np.stack([w * one.final for w, one in zip(weights, truth.posterior, strict=True)])
-        durations = sum(w * one.durations for w, one in zip(weights, truth.posterior, strict=True))
-        states = truth.padded("states") * weights[:, None, None]
-        for name, want, uses in (
-            ("log_initial", initial, 1),
-            ("log_duration", durations, steps),
-            ("log_obs", states, 1),
-            ("log_final", final, 1),
-        ):
-            if case[name] is not None:
-                want = want.sum(0) if np.ndim(case[name]) == 1 else want
-                close(f"gradient of {name}", grads.pop(0), want, tol * uses)
-        expect_gradients(case, grads, self.moves(weights), self.unheld(), tol * steps)
+        for name, want in truth.tables(case).items():
+            close(f"gradient of {name}", grads.pop(0), want, tol * (steps if name == "log_duration" else 1))
+        expect_gradients(case, grads, truth.moves(case["upstream"]), self.unheld(), tol * steps)
 
-    def moves(self, weights: Array) -> Array:  # "z y"
-        """The log of the gradient in the matrix."""
-        with np.errstate(divide="ignore"):
-            parts = [one.moves(self.truth.a) + np.log(w) for one, w in zip(self.truth.solved, weights, strict=True)]
-        return total(np.stack(parts), 0)
+    def inputs(self) -> list[Any]:
+        """The tensors that there are."""
+        p = self.p
+        found = (p.log_initial, p.log_duration, p.log_obs, p.log_final, *p.transition.factors())
+        return [x for x in found if x is not None]
+
+    def second(self) -> None:
+        """Second derivatives, in some cases."""
+        case, truth = self.case, self.truth
+        if case["seed"] % 4 != 2:
+            return
+
+        def of_oracle(case: Case) -> list[Array]:
+            found = Oracle(case)
+            return [*found.tables(case).values(), *gradients(case, found.moves(case["upstream"]))]
+
+        tables = [wide(case[name], "float64") for name in TABLES if case[name] is not None]
+        messages = [x for one in truth.solved for x in (one.opened, one.begun, one.after)]
+        whole, _ = matrices.size(case["transition"], case["dtype"])
+        expect_second(
+            case,
+            rankfold.semi_markov.log_z(self.p, case["arithmetic"], stretch=case["stretch"]),
+            self.inputs(),
+            lambda case: places(case, TABLES),
+            of_oracle,
+            rounded=truth.rounded,
+            size=truth.size,
+            uses=8 * truth.inside.shape[1],
+            apart=max(whole, *(segment_spread(x) for x in [*messages, *tables])),
+        )
 
     def unheld(self) -> Array:  # "z y"
         """Moves that some sequence's range puts beyond the stated limit of gradients of zero weights."""
@@ -166,7 +197,7 @@ class Asked:
         close("counts of initial", found.initial, np.asarray(initial), tol)
         close("counts of durations", found.durations, np.asarray(sum(one.durations for one in truth.posterior)), tol)
         close("counts of states", found.states, truth.padded("states"), truth.rounded)
-        expect_counts(self.case, list(found.transition), self.moves(np.ones(num)), tol)
+        expect_counts(self.case, list(found.transition), truth.moves(np.ones(num)), tol)
 
     def best(self) -> None:
         """The best segmentation: its value, that it attains it, and the table of its segments."""

@@ -281,7 +281,7 @@ def test_gradients_of_operators_are_differences(seed: int) -> None:
     def value(m: matrices.Matrix) -> np.longdouble:
         return exp(g + matrices.written(m, "float64")).sum()
 
-    tensors = list(_tensors(m))
+    tensors = list(matrices.tensors(m))
     for (owner, name), (log_grad, log_value, logged) in zip(tensors, matrices.pulled(m, g, "float64"), strict=True):
         x = np.array(owner[name])
         at = tuple(int(rng.integers(n)) for n in x.shape)
@@ -295,15 +295,6 @@ def test_gradients_of_operators_are_differences(seed: int) -> None:
         want = exp(log_grad + log_value)[at] if logged else exp(log_grad)[at]
         difference = float((ends[0] - ends[1]) / (2e-6 if logged else 1e-6))
         np.testing.assert_allclose(difference, float(want), rtol=1e-6, atol=1e-8)
-
-
-def _tensors(m: matrices.Matrix):
-    """Owners and names of the tensors in the order of the library's factors."""
-    for name in ("scale", "weight", "left", "right"):
-        if name in m:
-            yield m, name
-    for part in m.get("terms", [m["of"]] if "of" in m else []):
-        yield from _tensors(part)
 
 
 def test_gradients_of_rules_are_differences() -> None:

@@ -12,6 +12,7 @@ from tests.hunt import rules, tree_oracle
 from tests.hunt.arithmetic import EPS, NONE, Array, exp, magnitude, rare, rounding, total, wide
 from tests.hunt.compare import array, close, expect
 from tests.hunt.kind import Case
+from tests.hunt.second import Place, expect_second
 from tests.hunt.tree_oracle import KINDS
 
 LIMIT = {"float32": 43.0, "float64": 283.0}  # nats: how far gradients of zero weights are exact (docs/numerics.md)
@@ -50,6 +51,20 @@ class Oracle:
         messages = [x for one in self.solved for x in (*one.inside.values(), *one.outside.values())]
         tables = [one.rules[kind].reshape(-1) for one in self.sentences for kind in KINDS]
         self.range = max(_spread(x) for x in [*messages, *tables, *logs.values()])
+
+    def ends(self, case: Case) -> dict[str, Array]:
+        """The gradients of the tables that there are, rules aside."""
+        weights = np.array(case["upstream"])[:, None]
+        _, words, p = shape = np.shape(case["log_leaf"])
+        n = np.shape(case["log_root"])[-1]
+        both = list(zip(self.labelled, self.lengths, strict=True))
+        found = {
+            "log_leaf": self.leaves(np.zeros(shape)) * weights[..., None],
+            "log_root": np.stack([x[0, t] if t > 1 else np.zeros(n) for x, t in both]) * weights,
+            "log_root_leaf": np.stack([x[0, 1] if t == 1 else np.zeros(p) for x, t in both]) * weights,
+            "log_span": self.spans(words) * weights[..., None],
+        }
+        return {k: x.sum(0) if np.ndim(case[k]) == 1 else x for k, x in found.items() if case[k] is not None}
 
     def spans(self, words: int) -> Array:  # "b t+1 t+1"
         """The posterior of every bracket."""
@@ -102,6 +117,7 @@ class Asked:
     def all(self) -> None:
         """Every question."""
         self.log_z()
+        self.second()
         self.strict()
         self.posteriors()
         self.best()
@@ -122,29 +138,32 @@ class Asked:
         got = dict(zip(named, grads, strict=True))
         tol = truth.rounded * max(1.0, weights.sum())
         words = self.shape[1]
-        each = weights[:, None]
-        top = np.stack(
-            [
-                x[0, length] if length > 1 else 0.0 * np.zeros(self.p.log_root.shape[-1])
-                for x, length in zip(truth.labelled, truth.lengths, strict=True)
-            ]
-        )
-        only = np.stack(
-            [
-                x[0, 1] if length == 1 else np.zeros(self.shape[2])
-                for x, length in zip(truth.labelled, truth.lengths, strict=True)
-            ]
-        )
-        wants = {
-            "log_leaf": truth.leaves(np.zeros(self.shape)) * each[..., None],
-            "log_root": top * each,
-            "log_root_leaf": only * each,
-            "log_span": truth.spans(words) * each[..., None],
-        }
-        for name, want in wants.items():
-            if name in got:
-                close(f"gradient of {name}", got[name], want.sum(0) if np.ndim(case[name]) == 1 else want, tol)
+        for name, want in truth.ends(case).items():
+            close(f"gradient of {name}", got[name], want, tol)
         self.of_rules(got, weights, tol * words)
+
+    def second(self) -> None:
+        """Second derivatives, in some cases: the direction moves rules, too; what is compared are the others."""
+        case, truth = self.case, self.truth
+        if case["seed"] % 4 != 2:
+            return
+
+        def places(case: Case) -> list[Place]:
+            tables = [Place(case, name, logged=True) for name in ENDS if case[name] is not None]
+            logged = {name: rule["log"] for rule in case["rules"].values() for name in rule["of"]}
+            return [*tables, *(Place(case["tensors"], name, logged[name]) for name in case["tensors"])]
+
+        expect_second(
+            case,
+            rankfold.tree.log_z(self.p, case["arithmetic"]),
+            [*(getattr(self.p, name) for name in ENDS if case[name] is not None), *self.tensors.values()],
+            places,
+            lambda case: list(Oracle(case).ends(case).values()),
+            rounded=truth.rounded,
+            size=truth.size,
+            uses=10 * self.shape[1],
+            apart=max(truth.range, truth.size),
+        )
 
     def of_rules(self, got: dict[str, Any], weights: Array, tol: float) -> None:
         """Gradients of the rules' tensors."""

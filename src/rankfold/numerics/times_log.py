@@ -54,8 +54,10 @@ class _TimesLog(Function):
         (grad_y,) = grads
         log_w, scale, log_shift, y = ctx.saved_tensors
         # In tensors that autograd knows (inputs and the output), so that a second derivative follows.
-        # A weight too large for the dtype becomes the largest number: 0 times it is 0, as it must be.
+        # A weight too large for the dtype becomes the largest number: 0 times it is 0, as it must be. One exponential
+        # of both constants, in float64: a quotient by a tiny scale would overflow where the weight is 0, too.
         top = math.log(torch.finfo(log_w.dtype).max) - 1  # its exponential must not round to infinity
-        grad_x = grad_y * torch.exp((log_w - log_shift).clamp(max=top)) / scale
+        log_weight = (log_w - log_shift).double() - scale.double().log()
+        grad_x = grad_y * torch.exp(log_weight.clamp(max=top)).to(grad_y.dtype)
         grad_log_w = grad_y * y
         return grad_x, grad_log_w.sum_to_size(log_w.shape), None, None

@@ -167,11 +167,12 @@ def _retrace(c: Segments, known: Tensor) -> tuple[Tensor, bool]:  # "b" -> "b"
 def _expect_same(found: Sequence[Tensor], known: Sequence[Tensor]) -> None:
     """Raise unless a gradient on scaled vectors is the known one: where the range is too wide for them it is not.
 
-    Nor where it is so large that what is made of it next may overflow.
+    Nor where it is so large that what is made of it next may overflow. Second derivatives are off by what differs here.
     """
     most = torch.finfo(torch.float64).max ** 0.5
     for one, other in zip(found, known, strict=True):
-        same = torch.allclose(one.detach(), other.to(one.dtype), rtol=2.0**-12, atol=2.0**-12)
+        rounding = 2.0**-30 if one.dtype == torch.float64 else 2.0**-12
+        same = torch.allclose(one.detach(), other.to(one.dtype), rtol=rounding, atol=rounding)
         if not same or bool((one.detach().abs() > most).any()):
             raise UnsupportedError(
                 "a posterior of a sequence whose range exceeds float64 was to be differentiated in transition\n"
