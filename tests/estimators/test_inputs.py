@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from rankfold.errors import DataError
 from rankfold.estimators import HMM, HSMM
 from tests.estimators.cases import walks
 
@@ -261,3 +262,14 @@ def test_gradient_steps_begin_inside() -> None:
         HMM(2, observations="bernoulli").fit(x)
     with pytest.raises(ValueError, match="labels: is no array"):
         HMM(2).fit([x], labels=[[[1], [2, 3]]])
+
+
+def test_a_table_of_one_column_is_a_sequence_of_symbols() -> None:
+    """Not the names of its columns, which is what iterating a DataFrame gives."""
+    words = np.array([["a"], ["b"], [None], ["b"]] * 10, dtype=object)
+    fit = HMM(2, observations="categorical", random_state=0).fit(Table(words, ["word"]))
+    assert fit.symbols_.tolist() == ["a", "b"]
+    alone = HMM(2, observations="categorical", random_state=0).fit(words[:, 0])
+    assert fit.score(Table(words, ["word"])) == alone.score(words[:, 0])
+    with pytest.raises(DataError, match=r"sequence 0: has shape \(40, 2\)"):
+        HMM(2, observations="categorical").fit(Table(np.repeat(words, 2, 1), ["word", "tag"]))

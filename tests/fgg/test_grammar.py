@@ -326,3 +326,11 @@ def test_batches_of_different_sizes_are_an_error() -> None:
     one = g.with_factors({"e": torch.rand(1, 2, 3), "i": torch.rand(3, 2)})
     assert sum_product(conjoin(one, string_query([[0], [1], [2]]))).shape == (3,)
     assert sum_product(conjoin(one, string_query([0]))).shape == (3,)
+
+
+def test_an_empty_batch_and_a_device_that_is_not_here_are_refused() -> None:
+    g = parse("domain Z = 2\nfactor a: Z batched\nS() -> a(z)")
+    with pytest.raises(ShapeError, match="at least one sentence"):
+        g.with_factors({"a": torch.ones(0, 2)})
+    with pytest.raises(UnsupportedError, match="torch has not here"):
+        g.with_factors({"a": torch.ones(1, 2)}).to("cuda:99")

@@ -104,3 +104,9 @@ def test_what_the_message_says_instead_works(name: str) -> None:
     found = torch.autograd.functional.hessian(lambda y: SUMS[name](y).sum(), weight)
     assert found.shape == (3, 3, 3, 3)
     torch.testing.assert_close(found, found.permute(2, 3, 0, 1), rtol=1e-9, atol=1e-9)
+
+
+def test_words_inside_a_transform_are_refused_by_name() -> None:
+    words = torch.zeros(2, 1, 4, dtype=torch.int64)
+    with pytest.raises(rankfold.errors.UnsupportedError, match="words is inside a transform of torch"):
+        vmap(lambda ids: model(ids).log_partition)(words)

@@ -50,7 +50,7 @@ def _symbols(sequence: Any, i: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """The symbols, int64 or str, and which of them are missing."""
     if isinstance(sequence, str):
         sequence = np.array(list(sequence), dtype=str)
-    known = hasattr(sequence, "dtype")
+    known = hasattr(sequence, "dtype") or hasattr(sequence, "__array__")  # a DataFrame has the second alone
     array = as_array(sequence if known else _objects(sequence, i), f"sequence {i}")
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]

@@ -21,7 +21,15 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect_plain, expect_weights, may_look
+from rankfold.errors import (
+    DomainError,
+    ShapeError,
+    UnsupportedError,
+    expect_device,
+    expect_plain,
+    expect_weights,
+    may_look,
+)
 from rankfold.fgg.derived import Derived
 from rankfold.fgg.factored import Factored
 from rankfold.fgg.hrg import HRG
@@ -131,8 +139,9 @@ class Grammar:
 
     def to(self, kind: torch.dtype | torch.device | str) -> Grammar:
         """The same grammar with its tensors in this dtype or on this device; modules are the caller's to move."""
-        factors = {name: _moved(name, factor, kind) for name, factor in self.factors.items()}
         is_dtype = isinstance(kind, torch.dtype)
+        kind = kind if isinstance(kind, torch.dtype) else expect_device(kind)
+        factors = {name: _moved(name, factor, kind) for name, factor in self.factors.items()}
         observed = self.observed if is_dtype else {name: table.to(kind) for name, table in self.observed.items()}
         moved = {name: x.to(kind) for name, x in self.written.items()}
         return Grammar(self.hrg, factors, observed, moved)
@@ -257,6 +266,8 @@ def _check_factor(hrg: HRG, name: str, factor: Tensor | Factored) -> None:
             f"Factor {name!r} is batched, and factored forms have no batch axis.\n  Give the tensor."
         )
     shape = tuple(factor.shape)
+    if label.is_batched and shape[:1] == (0,):
+        raise ShapeError(f"Factor {name!r} has shape {shape}: a batch has at least one sentence.")
     own = shape[label.is_batched :]
     sizes = [hrg.known_size(domain) for domain in label.type]
     fits = len(own) == len(sizes) and all(s is None or s == n for s, n in zip(sizes, own, strict=True))

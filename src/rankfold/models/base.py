@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DomainError, ShapeError, may_look
+from rankfold.errors import DomainError, ShapeError, expect_plain, may_look
 from rankfold.models.config import PlanName
 from rankfold.models.grammar_config import AnyConfig
 from rankfold.models.saved import SavedModel, Shares
@@ -129,6 +129,7 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
         if not isinstance(words, Tensor) or words.dtype not in IDS or words.ndim != 2 or not words.numel():
             what = f"shape {tuple(words.shape)}, {words.dtype}" if isinstance(words, Tensor) else type(words).__name__
             raise ShapeError(f'words is {what}, but integer ids "b t" were expected, at least one.')
+        expect_plain(words, name="words")
         device = self.device
         lengths, _ = checked_lengths(lengths, len(words), words.shape[1], torch.empty(0, device=device))
         words = words.to(device).long()

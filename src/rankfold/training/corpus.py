@@ -88,8 +88,8 @@ class Corpus:
                 )
         if not any(self.vocabulary.unk_id in row for row in self.train):
             lines.append(
-                "warning: the training text has no <unk>: unknown words have no trained probability; with "
-                "data.min_count=2 words seen once train it"
+                "warning: the training text has no <unk>: unknown words have no trained probability; words rarer "
+                "than data.min_count would train it, and no word is"
             )
         return lines
 
