@@ -310,7 +310,10 @@ class Asked:
             return
         made = rankfold.rank_space(self.p.rules, self.p.log_root)
         found = rankfold.tree.log_z(self.p._replace(rules=made.rules, log_root=made.log_root), self.case["arithmetic"])
-        tol = self.truth.rounded + EPS[self.case["dtype"]] * magnitude(array(made.log_root)) * 4
+        # Rules and root over ranks are rounded to the dtype once more, each time a word or a bracket uses them.
+        made_of = [magnitude(x) for kind in KINDS for x in rules.parts(self.case, kind, 0)]
+        uses = 2 * max(self.truth.lengths) * 2 * max(made_of) + 4 * magnitude(array(made.log_root))
+        tol = self.truth.rounded + EPS[self.case["dtype"]] * uses
         # Products of weights are made in their own dtype, the root's in float64: beyond its range nothing is promised.
         logs = [x for kind in KINDS for x in rules.parts(self.case, kind, 0)]
         fits = 2 * max(magnitude(x) for x in logs) < 85.0 and _spread(self.truth.sentences[0].root) < 600.0

@@ -67,9 +67,12 @@ def test_where_nothing_may_be_repeated_a_doubtful_sentence_is_nan(name: str, mon
     p = apart(3000.0, torch.float64, name)
     wanted = log_z(p)
     monkeypatch.setattr(tree_solve, "may_look", lambda _: False)
-    found = log_z(p)
+    at = leaves(p)
+    found = log_z(at.potentials)
     assert found.isnan().tolist() == [False, True, False]
     assert torch.equal(found[[0, 2]], wanted[[0, 2]])
+    (leaf,) = torch.autograd.grad(found.sum(), at.fields["log_leaf"])
+    assert leaf.isnan().flatten(1).any(1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("name", ["mixed", "shared"])
@@ -86,8 +89,9 @@ def test_where_nothing_may_be_repeated_a_doubtful_gradient_is_nan(name: str, mon
     monkeypatch.setattr(module, "gradients", lossy)
     monkeypatch.setattr(tree_solve, "may_look", lambda _: False)
     at = leaves(p)
-    (root,) = torch.autograd.grad(log_z(at.potentials).sum(), at.fields["log_root"])
-    assert root.isnan().any(1).tolist() == [False, True, False]
+    names = ("log_root", "log_leaf", "log_span")
+    for grad in torch.autograd.grad(log_z(at.potentials).sum(), [at.fields[name] for name in names]):
+        assert grad.isnan().flatten(1).any(1).tolist() == [False, True, False]
 
 
 def late(kind: str, gap: float, step: float, num_words: int, dtype: torch.dtype) -> TreePotentials:

@@ -110,6 +110,8 @@ class Solution:
         """
         f = self.forest
         here = torch.where(self.tops.total > 0, weight, 0.0)
+        if not may_look(here):  # inside a captured graph: sentences that cannot be vouched for are NaN
+            here = torch.where(self.log_z.isnan(), float("nan"), here)
         grads = self._outside(here, of_factors=of_factors)
         # A few roundings a width, each of at most 2 eps, with room for sums over many symbols.
         tolerance = 64 * torch.finfo(f.log_leaf.dtype).eps * (f.log_leaf.shape[1] + 8)
@@ -117,7 +119,7 @@ class Solution:
         found = grads[0].double().sum((1, 2)) + grads[2].double().sum((1, 2))
         trusted = (found - parts).abs() <= tolerance * parts.abs()
         if not may_look(trusted):
-            grads[1] = torch.where(trusted[:, None], grads[1], float("nan"))
+            grads[:3] = [torch.where(trusted.view(-1, *[1] * (x.ndim - 1)), x, float("nan")) for x in grads[:3]]
         elif not trusted.all():
             self._widen((~trusted).nonzero()[:, 0])
             grads = self._outside(torch.where(self.tops.total > 0, weight, 0.0), of_factors=of_factors)
