@@ -181,3 +181,14 @@ def test_the_toy_corpus_writes_over_nothing(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{name} exists"):
         write_toy_corpus(str(tmp_path), num=20, num_held_out=5)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "my only copy\n"}
+
+
+def test_the_toy_text_has_words_to_train_unk_on(tmp_path: Path) -> None:
+    write_toy_corpus(tmp_path, num=400, num_held_out=20)
+    counts = Counter((tmp_path / "train.txt").read_text().split())
+    known = {choice.parts[0] for choices in grammar().values() for choice in choices}
+    rare = {word for word, count in counts.items() if count < 2}
+    assert rare
+    assert rare.isdisjoint(known)
+    assert {word for word in counts if word not in known} == rare
+    assert rare.isdisjoint((tmp_path / "valid.txt").read_text().split())

@@ -87,6 +87,7 @@ def draw_trees(num: int, *, seed: int, max_words: int = 14) -> list[Tree]:
 def write_toy_corpus(folder: str | Path, *, num: int = 4000, num_held_out: int = 300, seed: int = 1) -> None:
     """`train.txt` and `valid.txt`, sentences alone, and `test.trees`, sentences not among them with their trees.
 
+    Of the former, every 40th with a name has one that stands nowhere else, so that `data.min_count = 2` trains `<unk>`.
     Files that hold the same stay untouched; where one holds anything else, `DataError`, and nothing is written.
     """
     drawn = draw_trees(num + num_held_out, seed=seed)
@@ -94,9 +95,19 @@ def write_toy_corpus(folder: str | Path, *, num: int = 4000, num_held_out: int =
     fresh = [tree for tree in draw_trees(4 * num_held_out, seed=seed + 1) if tuple(tree.words) not in seen]
     test = list({tuple(tree.words): tree for tree in fresh}.values())[:num_held_out]
     texts = {"test.trees": "".join(f"{tree}\n" for tree in test)}
-    for name, trees in (("train.txt", drawn[:num]), ("valid.txt", drawn[num:])):
-        texts[name] = "".join(" ".join(tree.words) + "\n" for tree in trees)
+    lines = [" ".join(words) + "\n" for words in _with_rare_names([list(tree.words) for tree in drawn])]
+    texts |= {"train.txt": "".join(lines[:num]), "valid.txt": "".join(lines[num:])}
     write_new({Path(folder) / name: text for name, text in texts.items()})
+
+
+def _with_rare_names(sentences: list[list[str]], every: int = 40) -> list[list[str]]:
+    """The first name of every so-manieth sentence that has one becomes a name of its own, made of four syllables."""
+    names, syllables = {choice.parts[0] for choice in grammar()["NAME"]}, ("ba", "do", "ki", "lu", "me")
+    named = [words for words in sentences if names & set(words)]
+    for i, words in enumerate(named[::every]):
+        place = next(place for place, word in enumerate(words) if word in names)
+        words[place] = "".join(syllables[i // 5**k % 5] for k in range(4)) + ("" if i < 625 else str(i // 625))
+    return sentences
 
 
 def _draw(symbol: str, rules: dict[str, list[Choice]], generator: torch.Generator, room: list[int]) -> Tree | None:
