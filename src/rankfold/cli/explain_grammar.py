@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def sized(path: str, settings: Sequence[str]) -> Grammar:
     """The grammar of a file, with the sizes of domains that `--set N=30` gives."""
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise DataError(f"There is no file {path}.")
     sizes: dict[str, int] = {}
     for setting in settings:
