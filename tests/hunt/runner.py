@@ -173,6 +173,7 @@ def keep(found: Found, folder: Path = REGRESSIONS) -> Path:
     """Write a deviation as a regression file; the test of this folder replays it from then on."""
     folder.mkdir(parents=True, exist_ok=True)
     record = {name: value for name, value in asdict(found).items() if name != "program"}
+    record["detail"] = found.detail.partition("\nTraceback")[0]  # paths of a machine belong to no file
     text = json.dumps(record, indent=1)
     path = folder / f"{found.kind}-{zlib.crc32(json.dumps(found.case).encode()):08x}.json"
     path.write_text(text + "\n", encoding="utf-8")
