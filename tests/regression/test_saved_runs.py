@@ -1,7 +1,7 @@
 """Runs that version 0.1.0 was cut off in, kept as files: later versions go on with them and end at the same numbers.
 
-`saved_0_1/NAME` is a run after 7 of 11 updates (of frames: 4 of 7), `expected.json` how version 0.1.0 ended each after a resume.
-Everything goes through the commands, whose names stay.
+`saved_0_1/NAME` is a run after 7 of 11 updates (of frames: 4 of 7), `expected.json` how version 0.1.0 ended each after
+a resume. Everything goes through the commands, whose names stay.
 """
 
 import json
