@@ -88,7 +88,9 @@ class Evaluate(Command):
         if outcome.error is not None:
             return None
         found = json.loads(outcome.printed)
-        return None if found["perplexity"] >= 1 or case["victim"].startswith("run/best") else f"perplexity: {found}"
+        if case["victim"].startswith("run/best"):  # another model: sentences may be impossible, and perplexity infinite
+            return None
+        return None if (found["perplexity"] or 0) >= 1 else f"perplexity: {found}"
 
 
 class Resume(Command):

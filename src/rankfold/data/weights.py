@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def load_sharded(
     metadata: dict[str, str] = {}
     found, digests = {}, []
     for name in sorted(set(weight_map.values())):
-        if not index.with_name(name).exists():
+        if not os.path.exists(index.with_name(name)):  # also of a name that is too long for any file
             raise DataError(f"{index.with_name(name)}: no such file, but {index.name} names it.\n  {REMEDY}")
         shard, metadata, digest = _load(index.with_name(name), device)
         tensors.update(shard)
