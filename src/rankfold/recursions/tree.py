@@ -104,7 +104,7 @@ def _refuse_undefined(grad: Tensor) -> None:
     """Raise where a derivative of a gradient is undefined: logarithms of weights of zero have none."""
     if may_look(grad) and bool(grad.isnan().any()):
         raise UnsupportedError(
-            "log Z of a sentence whose range exceeds float64 cannot be differentiated twice: some rules weigh exactly 0.\n"
+            "log Z of sentences beyond the range of float64 is not differentiable twice where rules weigh exactly 0.\n"
             "  Give rules by their logarithms (from_log), or ask for first derivatives alone."
         )
 
