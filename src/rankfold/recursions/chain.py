@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
-from rankfold.numerics.function import Function
+from rankfold.numerics.function import Function, refuse_undefined
 from rankfold.numerics.precision import Precision, check_precision, matmul_precision
 from rankfold.numerics.scaled import Scaled
 from rankfold.recursions.chain_filter import log_filtered, log_push
@@ -143,6 +143,7 @@ class _LogZ(Function):
             tensors = tuple(x.view_as(x) for x in tensors)
             (out,) = ctx.solution.retrace(ctx.chain.with_tensors(*tensors), "log_z")
             asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
+            refuse_undefined(asked, tensors[3:])
             with matmul_precision(ctx.precision, weight.device):
                 found = iter(torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True))
         else:

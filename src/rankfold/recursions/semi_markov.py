@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
-from rankfold.numerics.function import Function
+from rankfold.numerics.function import Function, refuse_undefined
 from rankfold.recursions import semi_markov_back, semi_markov_plain
 from rankfold.recursions.semi_markov_long import carried_on, solve_long
 from rankfold.recursions.semi_markov_potentials import Segments, SemiMarkovPotentials, checked, survival
@@ -133,6 +133,7 @@ class _LogZ(Function):
             tensors = tuple(x.view_as(x) for x in tensors)
             out, in_range = _retrace(ctx.segments.with_tensors(*tensors), ctx.solution.log_z)
             asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
+            refuse_undefined(asked, tensors[4:])
             grads = torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True)
             if not in_range:
                 solved = ctx.solution.gradients(weight.detach(), of_transition=any(wanted[4:]))

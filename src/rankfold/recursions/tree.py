@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
-from rankfold.numerics.function import Function
+from rankfold.numerics.function import Function, refuse_undefined
 from rankfold.recursions import tree_log
 from rankfold.recursions.tree_potentials import Forest, TreePotentials, checked
 from rankfold.recursions.tree_solve import Solution
@@ -87,9 +87,7 @@ class _LogZ(Function):
             # Views, because inputs may be made of one another: only the last step to each is asked for.
             tensors = tuple(x.view_as(x) for x in tensors)
             asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
-            if may_look(weight) and any(bool((x == 0).any()) for x in tensors[4:]):
-                for x in asked:
-                    x.register_hook(_refuse_undefined)
+            refuse_undefined(asked, tensors[4:])
             out = ctx.solution.retrace(ctx.forest.with_tensors(*tensors))
             found = iter(torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True))
             return (None, *(next(found) if want else None for want in wanted))
@@ -97,15 +95,6 @@ class _LogZ(Function):
         return (
             None,
             *(x.to(like.dtype) if want else None for x, like, want in zip(solved, tensors, wanted, strict=True)),
-        )
-
-
-def _refuse_undefined(grad: Tensor) -> None:
-    """Raise where a derivative of a gradient is undefined: logarithms of weights of zero have none."""
-    if may_look(grad) and bool(grad.isnan().any()):
-        raise UnsupportedError(
-            "log Z of sentences beyond the range of float64 is not differentiable twice where rules weigh exactly 0.\n"
-            "  Give rules by their logarithms (from_log), or ask for first derivatives alone."
         )
 
 
