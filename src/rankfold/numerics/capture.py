@@ -21,8 +21,7 @@ def captured(
 ) -> tuple[torch.cuda.CUDAGraph, Result]:
     """The graph of `work`, and what it returned: tensors that every replay writes again.
 
-    `work` runs twice beforehand, because libraries set themselves up on first use, which cannot be captured. The
-    library of products is set up apart: a capture, which cannot look at values, may multiply where `work` did not.
+    `work` runs twice beforehand, because libraries set themselves up on first use, which cannot be captured.
     Random numbers inside come from `generator`, which may be seeded anew before each replay.
     """
     graph = torch.cuda.CUDAGraph()
@@ -31,7 +30,6 @@ def captured(
     side = _side(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        _set_up_products(torch.cuda.current_device())
         for _ in range(2):
             work()
     torch.cuda.current_stream().wait_stream(side)
@@ -64,15 +62,6 @@ def beside(*read: Tensor | None) -> Iterator[Callable[[Tensor | None], None]]:
 
     with torch.cuda.stream(branch):
         yield join
-
-
-@functools.cache
-def _set_up_products(device: int) -> None:
-    """One product of each dtype with its gradient: this thread and autograd's have their own handles."""
-    with torch.enable_grad():
-        for dtype in (torch.float32, torch.float64, torch.bfloat16):
-            x = torch.ones(2, 2, device=f"cuda:{device}", dtype=dtype, requires_grad=True)
-            torch.autograd.grad((x @ x).sum() + torch.bmm(x[None], x[None]).sum(), x)
 
 
 @functools.cache
