@@ -12,7 +12,6 @@ import torch
 import rankfold
 from rankfold import FrameConfig, FrameModel, build_frame_model, build_model, load_model
 from rankfold.data.frames import Frames
-from rankfold.data.synthetic import draw_tables
 from rankfold.models import GrammarConfig
 from tests.estimators.cases import observed, walks
 from tests.models import cases, grammar_cases
@@ -153,7 +152,6 @@ def test_questions() -> None:
             "segments": rankfold.viterbi_segments(s).log_prob,
             "trees": rankfold.span_posterior(t).detach(),
             "grammar": torch.zeros(1, dtype=rankfold.fgg.library("hmm", Z=2, V=2).dtype),
-            "drawn": draw_tables(4, 2, 3, seed=0).left,
         }
 
     check(work)

@@ -13,7 +13,6 @@ from typing import Any
 
 from rankfold.cli import (
     bench,
-    compare,
     data,
     demo,
     doctor,
@@ -30,7 +29,7 @@ from rankfold.cli import (
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.version import __version__
 
-COMMANDS = (train, evaluate, parse, score, sample, segment, predict, tag, explain, data, demo, compare, bench, doctor)
+COMMANDS = (train, evaluate, parse, score, sample, segment, predict, tag, explain, data, demo, bench, doctor)
 
 
 class Command(argparse.ArgumentParser):

@@ -26,7 +26,7 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.config import Family, ModelConfig, PlanName
 from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
 from rankfold.numerics.precision import Precision
-from rankfold.plots.posterior import expect_picture, require_matplotlib
+from rankfold.plots.picture import expect_picture, require_matplotlib
 from rankfold.plots.scaling import plot_scaling
 
 EXAMPLE = """\

@@ -24,7 +24,7 @@ from rankfold.models import load_model
 from rankfold.models.catalog import AnyModel
 from rankfold.models.sequence_model import SequenceModel
 from rankfold.plots.learning import plot_learning
-from rankfold.plots.posterior import require_matplotlib
+from rankfold.plots.picture import require_matplotlib
 from rankfold.training.corpus import Corpus, read_corpus
 from rankfold.training.loop import train
 from rankfold.training.recipes import load_recipe

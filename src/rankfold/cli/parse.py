@@ -18,7 +18,7 @@ from rankfold.data.text import STDIN, escaped, expect_no_brackets, holds_trees, 
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
-from rankfold.plots.posterior import expect_picture
+from rankfold.plots.picture import expect_picture
 from rankfold.plots.tree_svg import save_tree
 from rankfold.plots.trees import tree_text
 

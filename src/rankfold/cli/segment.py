@@ -18,7 +18,7 @@ from rankfold.cli.output import to_json
 from rankfold.data.frame_batch import FrameBatch
 from rankfold.decoding.segments import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError
-from rankfold.plots.posterior import expect_picture
+from rankfold.plots.picture import expect_picture
 from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
 
 Kind = Literal["strips", "posterior", "durations", "roll"]

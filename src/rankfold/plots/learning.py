@@ -14,7 +14,7 @@ import torch
 
 from rankfold.analysis.usage import UsageSummary, state_usage
 from rankfold.errors import DataError
-from rankfold.plots.posterior import require_matplotlib, save_figure
+from rankfold.plots.picture import require_matplotlib, save_figure
 
 # Blue, vermilion and green of Okabe and Ito, which colour-blind readers tell apart; grey for what is compared with.
 TRAIN, VALID, STATES, BASELINE = "#0072B2", "#D55E00", "#009E73", "0.35"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.errors import DataError
-from rankfold.plots.posterior import require_matplotlib, save_figure
+from rankfold.plots.picture import require_matplotlib, save_figure
 
 # Those of Okabe and Ito, one for each precision and order; the reference of each precision is dashed.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

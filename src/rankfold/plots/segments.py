@@ -15,7 +15,7 @@ from rankfold.analysis.segmentation import segments_of
 from rankfold.data.frames import UNKNOWN
 from rankfold.data.music import NUM_KEYS, key_name
 from rankfold.errors import DataError, DomainError
-from rankfold.plots.posterior import require_matplotlib, save_figure
+from rankfold.plots.picture import require_matplotlib, save_figure
 
 # Those of Okabe and Ito, which colour-blind readers tell apart; then paler and darker ones.
 _FIRST = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")

@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from rankfold.data.trees import Tree
-from rankfold.plots.posterior import SVG_MARK, expect_picture
+from rankfold.plots.picture import SVG_MARK, expect_picture
 from rankfold.plots.trees import lacking_brackets
 
 SIZE = 14  # of the letters, in pixels

@@ -1,0 +1,38 @@
+"""Pictures as files: what draws them is installed, what they replace is a picture of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rankfold.errors import UnsupportedError, expect_absent
+
+PNG_MARK, SVG_MARK = b"Software\0rankfold", '<svg data-drawn-by="rankfold"'  # how pictures say who drew them
+
+
+def require_matplotlib() -> None:
+    """Raise, saying what to install, where pictures cannot be drawn."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedError("a picture needs matplotlib.\n  Install it: pip install matplotlib.") from error
+
+
+def expect_picture(path: str | Path) -> None:
+    """Raise unless a picture may be saved there: nothing is there, or a PNG or SVG that rankfold drew."""
+    try:
+        with Path(path).open("rb") as stream:
+            head = stream.read(512)
+    except OSError:
+        head = b""
+    if not ((head.startswith(b"\x89PNG") and PNG_MARK in head) or head.startswith(SVG_MARK.encode())):
+        expect_absent(path, "a picture (.png, or the .svg of a tree) that rankfold drew")
+
+
+def save_figure(figure: Any, path: str | Path) -> Path:
+    """Save a figure of matplotlib; its folders are made. A picture of ours is replaced, any other file refused."""
+    path = Path(path)
+    expect_picture(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130, metadata={"Software": "rankfold"} if path.suffix.lower() == ".png" else None)
+    return path
