@@ -1,6 +1,8 @@
 """Semi-Markov chains through the kernel that takes all frames at once, as on a GPU: float32 against float64."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +25,8 @@ from rankfold.recursions.semi_markov_forward import forward
 from rankfold.recursions.semi_markov_fused import scan
 from rankfold.recursions.semi_markov_potentials import checked
 from rankfold.recursions.semi_markov_underflow import _Noise
+from tests.hunt.runner import REGRESSIONS
+from tests.hunt.segments import Segments
 from tests.recursions.build import INF, seeded
 from tests.recursions.segment_batches import batch, doubled, leaves
 from tests.training.replays import capturing
@@ -202,6 +206,63 @@ def test_what_may_be_missing_is_followed(spread: float, passes: int, steps: list
         blind = semi_markov.log_z(p)
     torch.testing.assert_close(blind[1], exact[1], rtol=1e-6, atol=1e-5)
     assert bool(blind[0].isnan()) == (passes > 1)
+
+
+VANISHING: dict[str, Callable[[], Operator]] = {
+    "one map": lambda: Dense.from_log(torch.tensor([[-INF, -300.0], [-300.0, 0.0]])),
+    "two maps": lambda: LowRank.from_log(torch.tensor([[-300.0], [0.0]]), torch.tensor([[-300.0], [0.0]])),
+    "blocks": lambda: WithoutDiagonal(LowRank.from_log(*(torch.tensor([[-300.0], *[[0.0]] * 34]) for _ in range(2)))),
+}
+
+
+@pytest.mark.parametrize(("d", "censored"), [(1, False), (2, True), (3, False)])
+@pytest.mark.parametrize("kind", VANISHING)
+def test_what_vanishes_altogether_is_followed(
+    kind: str, d: int, censored: bool, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What leaves state 0 is too small for float32: nothing closes at the frames after it, which are possible."""
+    monkeypatch.setattr(without_diagonal, "FEW", 0)
+    op = VANISHING[kind]()
+    z, _ = op.shape
+    nowhere = torch.full((z,), -INF)
+    nowhere[0] = 0.0
+    durations = torch.full((z, d), -INF)
+    durations[:, 0] = -50.0  # a segment has one frame, the window more
+    log_obs = torch.zeros(2, d + 4, z)
+    log_obs[1, 1] = -INF  # impossible indeed
+    p = SemiMarkovPotentials(nowhere, op, durations, log_obs, None, torch.linspace(0.0, 1.0, z), censored)
+    check(p, rtol=1e-6, atol=1e-5)
+    value = semi_markov.log_z(p)
+    assert value.isfinite().tolist() == [True, False]
+    assert steps[:2] == [d + 4] * 2  # the kernel's own, and what may be missing from it
+    with capturing():
+        blind = semi_markov.log_z(p)
+    assert blind[0].isnan()  # never wrong
+    assert blind[1] == -INF
+
+
+def test_what_vanishes_at_a_border_is_followed() -> None:
+    carried = torch.tensor([[[0.0, -INF]]])
+    p = SemiMarkovPotentials(carried, VANISHING["one map"](), torch.full((2, 1), -50.0), torch.zeros(1, 4, 2))
+    check(p, rtol=1e-6, atol=1e-5)
+    assert semi_markov.log_z(p).isfinite()
+
+
+def test_what_may_be_missing_where_nothing_closes_is_no_reason_to_repeat(steps: list[int]) -> None:
+    """State 0 takes two frames, state 1 three, in turns: at some frames only what rounding could have left ends."""
+    durations = torch.tensor([[-INF, 0.0, -INF], [-INF, -INF, 0.0]])
+    apart = Dense(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    p = SemiMarkovPotentials(torch.tensor([0.0, -INF]), apart, durations, torch.zeros(1, 10, 2))
+    torch.testing.assert_close(semi_markov.log_z(p), torch.zeros(1, dtype=torch.float64))
+    assert steps == [10, 10]
+
+
+KEPT = sorted(REGRESSIONS.glob("segments-*.json"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_what_the_hunt_once_found_stays_right(path: Path) -> None:
+    assert Segments().check(json.loads(path.read_text(encoding="utf-8"))["case"]) is None
 
 
 def test_captured(steps: list[int]) -> None:

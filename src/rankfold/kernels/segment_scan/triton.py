@@ -25,7 +25,7 @@ def _close(
     window, opened, obs, durations, closings, log_closed, step, change, num_ages, width, stride,
     AGES: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Add a frame to the window and sum over ages, tile by tile; the largest of the sums."""
+    """Add a frame to the window and sum over ages, tile by tile; the largest of the sums, of each place in a tile."""
     place = tl.arange(0, AGES)
     age = step % num_ages - place
     age = tl.where(age < 0, age + num_ages, age)
@@ -50,7 +50,7 @@ def _close(
         closed = top + tl.log(tl.sum(tl.exp(x - top[None, :]), 0))
         tl.store(log_closed + at, closed, mask=known)
         best = tl.maximum(best, tl.where(known, closed, float("-inf")))
-    return tl.max(best, 0)
+    return best
 
 
 @triton.jit
@@ -150,7 +150,7 @@ def _scan(
         now, after = opened + row * width, opened + (row + num) * width
         closed = log_closed + row * width
         tl.store(changes + row, change)
-        best = _close(
+        by_state = _close(
             window,
             now,
             obs + row * width,
@@ -166,35 +166,42 @@ def _scan(
             STATES,
         )
         if NOISE:
-            best = tl.load(tops + row)
+            top = tl.load(tops + row)
+            best = top
+            if top == LOWEST:  # the other pass had nothing to push, which may all be missing: it has a scale of its own
+                best = tl.max(by_state, 0)
+                best = tl.where(best == float("-inf"), LOWEST, best)
         else:
+            best = tl.max(by_state, 0)
             best = tl.where(best == float("-inf"), LOWEST, best)
-            tl.store(tops + row, best)
+            top = best
+            tl.store(tops + row, top)
         # Where nothing closes, nothing is pushed and nothing goes missing.
         share = tl.where(best == LOWEST, 0.0, 1.0)
-        change = tl.where(best == LOWEST, 0.0, best)
+        best = tl.where(best == LOWEST, 0.0, best)
+        change = tl.where(top == LOWEST, 0.0, top)
         tl.debug_barrier()
         if step < num_steps - 1:
             if NUM_MAPS == 3:
-                _sum_blocks(closed, first, between, change, width, num_blocks, size, rank, BLOCKS, SIZE, RANK)
+                _sum_blocks(closed, first, between, best, width, num_blocks, size, rank, BLOCKS, SIZE, RANK)
                 tl.debug_barrier()
                 _spread_blocks(
-                    closed, between, second, pairs, after, change, scale, missing, share, width, num_blocks, size, rank,
+                    closed, between, second, pairs, after, best, scale, missing, share, width, num_blocks, size, rank,
                     BLOCKS, SIZE, RANK, OTHERS, NOISE,
                 )  # fmt: skip
             elif NUM_MAPS == 2:
                 _multiply(
-                    closed, first, between, change, scale, missing, share, width, rank, in_first, out_first,
+                    closed, first, between, best, scale, missing, share, width, rank, in_first, out_first,
                     IN_FIRST, OUT_FIRST, True, False, False,
                 )  # fmt: skip
                 tl.debug_barrier()
                 _multiply(
-                    between, second, after, change, scale, missing, share, rank, width, in_second, out_second,
+                    between, second, after, best, scale, missing, share, rank, width, in_second, out_second,
                     IN_SECOND, OUT_SECOND, False, True, NOISE,
                 )  # fmt: skip
             else:
                 _multiply(
-                    closed, first, after, change, scale, missing, share, width, width, in_first, out_first,
+                    closed, first, after, best, scale, missing, share, width, width, in_first, out_first,
                     IN_FIRST, OUT_FIRST, True, True, NOISE,
                 )  # fmt: skip
         tl.debug_barrier()
@@ -223,7 +230,7 @@ def scan(
 
     Three maps are blocks: "k s r", "k s r" and "k s s", contiguous, what is beyond the last state in them 0.
     With `noise` = (top, missing) the pass follows what may be missing from another one, whose tops are given: every
-    product of that one may lack `missing`.
+    product of that one may lack `missing`. Where that one closes nothing, what may be missing still closes.
     Cost: one launch, d z exponentials and one product a frame and sequence, by one multiprocessor each.
     """
     num_steps, num, width = log_obs.shape
