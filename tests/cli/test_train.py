@@ -13,7 +13,7 @@ import pytest
 from rankfold import cli
 from rankfold.cli.train import unread
 from rankfold.training import report
-from rankfold.training.recipes import load_recipe, recipe_names
+from rankfold.training.recipes import load_recipe, recipe_groups, recipe_names
 from rankfold.training.report import Lines
 from rankfold.training.run_dir import RunDir
 from tests.cli.test_language_models import as_json, said, write_corpus, write_recipe
@@ -128,10 +128,15 @@ def test_resuming_with_the_recipe_again(
 
 
 def test_the_list_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(capsys, "train", "--list").splitlines()
-    assert [line.split()[0] for line in lines] == recipe_names()
-    assert all(len(line.split()) > 3 for line in lines)
-    assert list(as_json(capsys, "train", "--list")) == recipe_names()
+    for papers in (False, True):
+        more = ["--all"] if papers else []
+        groups = recipe_groups(papers=papers)
+        described = {name: text for group in groups.values() for name, text in group.items()}
+        lines = [line for line in said(capsys, "train", "--list", *more).splitlines() if line]
+        assert [line for line in lines if not line.startswith("  ")] == list(groups)
+        assert [line.split(maxsplit=1) for line in lines if line.startswith("  ")] == [*map(list, described.items())]
+        assert as_json(capsys, "train", "--list", *more) == described
+        assert papers == (sorted(described) == recipe_names())
 
 
 @pytest.mark.parametrize(
@@ -139,6 +144,7 @@ def test_the_list_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "small-lhmm"),
         (["--recipe", "small-lhm"], "Did you mean small-lhmm?"),
+        (["--all"], "--all goes with --list"),
         (["--recipe", "gone.toml"], "gone.toml: no such file"),
         (["--recipe", "tiny.toml", "--set", "model.num_state=4"], "Did you mean model.num_states?"),
         (["--recipe", "tiny.toml", "--set", "model.rank=many"], "model.rank is 'many', but a whole number"),

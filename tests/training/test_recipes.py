@@ -1,6 +1,7 @@
 """Recipes that come with the library, and those of a user, with single values set on top."""
 
 import dataclasses
+import json
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -13,14 +14,12 @@ from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DataError, DomainError
 from rankfold.models import FrameConfig, ModelConfig, build_frame_model, build_model
 from rankfold.models.grammar_config import GrammarConfig
-from rankfold.settings import differences, to_toml
-from rankfold.training.config import Config
-from rankfold.training.recipes import load_recipe, recipe_names
+from rankfold.settings import differences, to_mapping, to_toml
+from rankfold.training.recipes import GROUPS, load_recipe, recipe_groups, recipe_names
 from tests.training.runs import FAMILIES, tiny
 
-
-def shipped(name: str) -> list[str]:
-    return (files("rankfold") / "recipes" / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+# Every recipe of version 0.1 as it was resolved then: the values that most have, by kind of model, and what differs.
+BEFORE = json.loads(Path(__file__).with_name("recipes_0_1.json").read_text(encoding="utf-8"))
 
 
 def test_there_are_recipes() -> None:
@@ -28,10 +27,35 @@ def test_there_are_recipes() -> None:
     assert {f"small-{family}" for family in FAMILIES} <= set(recipe_names())
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_loads_and_says_what_it_is(name: str) -> None:
-    assert isinstance(load_recipe(name), Config)
-    assert shipped(name)[0].startswith("# ")
+def test_recipes_to_pick_from_are_few_and_described() -> None:
+    """Each is a file with a group that is listed; the papers' rows are apart, and together they are all."""
+    groups, everything = recipe_groups(), recipe_groups(papers=True)
+    assert tuple(groups) == GROUPS == tuple(everything)[: len(GROUPS)]
+    assert all(groups.values())
+    picked = {name: text for group in groups.values() for name, text in group.items()}
+    files_there = {path.name for path in (files("rankfold") / "recipes").iterdir()}
+    assert files_there == {f"{name}.toml" for name in picked} | {"papers.toml"}
+    assert 15 <= len(picked) <= 25
+    assert len(set(picked.values())) == len(picked)
+    described = {name: text for group in everything.values() for name, text in group.items()}
+    assert sorted(described) == recipe_names()
+    assert all(text[0].isupper() and text.endswith(".") and "\n" not in text for text in described.values())
+
+
+def test_names_of_version_0_1_are_all_known() -> None:
+    assert set(BEFORE["recipes"]) <= set(recipe_names())
+
+
+@pytest.mark.parametrize("name", BEFORE["recipes"])
+def test_a_name_of_version_0_1_means_what_it_meant(name: str) -> None:
+    """Every value is the same, of the same type; keys that are newer than that are not looked at."""
+    kind, changed = BEFORE["recipes"][name]
+    found = to_mapping(load_recipe(name))
+    expected = {
+        (table, key): value for table, values in BEFORE["common"][kind].items() for key, value in values.items()
+    }
+    expected |= {tuple(place.split(".")): value for place, value in changed.items()}
+    assert {at: repr(found[at[0]][at[1]]) for at in expected} == {at: repr(value) for at, value in expected.items()}
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -122,19 +146,14 @@ def test_two_ways_to_train_one_model(name: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_small_recipes_differ_by_the_family_alone(family: str) -> None:
-    pairs = zip(shipped("small-lhmm"), shipped(f"small-{family}"), strict=True)
-    different = [(before, after) for before, after in pairs if before != after]
-    assert different == ([] if family == "lhmm" else [('family = "lhmm"', f'family = "{family}"')])
     found = differences(load_recipe("small-lhmm"), load_recipe(f"small-{family}"))
     assert found == ([] if family == "lhmm" else [f"model.family: 'lhmm' -> '{family}'"])
-    assert load_recipe(f"small-{family}").model.family == family
 
 
 @pytest.mark.parametrize("family", GRAMMAR_FAMILIES)
 def test_small_recipes_of_grammars_differ_by_the_family_alone(family: str) -> None:
-    pairs = zip(shipped("small-rankpcfg"), shipped(f"small-{family}"), strict=True)
-    different = [(before, after) for before, after in pairs if before != after]
-    assert different == ([] if family == "rankpcfg" else [('family = "rankpcfg"', f'family = "{family}"')])
+    found = differences(load_recipe("small-rankpcfg"), load_recipe(f"small-{family}"))
+    assert found == ([] if family == "rankpcfg" else [f"model.family: 'rankpcfg' -> '{family}'"])
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
@@ -168,6 +187,20 @@ def test_a_recipe_nobody_knows() -> None:
         load_recipe("nowhere.toml")
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("lhmm", "small-lhmm"), ("rank", "small-rank"), ("lhm", "small-lhmm"), ("vlhmm-16384", "vlhmm-16384-ptb")],
+)
+def test_a_name_that_contains_it_comes_first(name: str, near: str) -> None:
+    with pytest.raises(DataError, match=rf"Did you mean {near}\?"):
+        load_recipe(name)
+
+
+def test_the_nearest_names_are_of_both_lists() -> None:
+    with pytest.raises(DataError, match=r"Did you mean lhmm-16384-2048-ptb\? Others like it: .*lhmm-16384-8192-ptb"):
+        load_recipe("lhmm-16384-2048-pbt")
+
+
 def test_a_recipe_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.toml").write_text(to_toml(tiny()))
     assert load_recipe(tmp_path / "mine.toml") == tiny()
@@ -186,8 +219,18 @@ def test_a_base_gives_what_is_not_said(tmp_path: Path) -> None:
     found = differences(load_recipe("small-lhmm"), load_recipe(path))
     assert found == ["model.rank: 256 -> 7", "train.lr: 0.005 -> 1.0"]
     assert load_recipe(path, ["model.rank=9"]).model.rank == 9
-    path.write_text('base = "small-lhmm"\n')
-    assert load_recipe(path) == load_recipe("small-lhmm")
+    for base in ("small-lhmm", "small-hmm", "vlhmm-16384-ptb", "rank-2048-4096-ptb"):  # which have bases, too
+        path.write_text(f'base = "{base}"\n')
+        assert load_recipe(path) == load_recipe(base)
+
+
+def test_a_copy_of_a_shipped_file_may_keep_its_description(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text((files("rankfold") / "recipes" / "small-hmm.toml").read_text(encoding="utf-8"))
+    assert load_recipe(path) == load_recipe("small-hmm")
+    path.write_text("group = 3\n")
+    with pytest.raises(DataError, match="group is 3, but a string"):
+        load_recipe(path)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +239,6 @@ def test_a_base_gives_what_is_not_said(tmp_path: Path) -> None:
         ('base = "smal-lhmm"', r"its base is 'smal-lhmm'(.|\n)*Did you mean small-lhmm\?"),
         ("base = 3", r"its base is 3, but the name of a shipped recipe"),
         ('base = "mine.toml"', "its base is 'mine.toml'"),
-        ('base = "hmm-16384-ptb"', r"base hmm-16384-ptb has a base itself, lhmm-4096-1024-ptb\.\n  One step"),
         ('base = "small-lhmm"\n[modell]\nrank = 3', "unknown key modell"),
         ('base = "small-lhmm"\nmodel = 3', "model is 3, but a table"),
     ],

@@ -9,7 +9,6 @@ import argparse
 import math
 import shlex
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from rankfold.models.grammar_config import GrammarConfig, readers
 from rankfold.settings import assign, build, read_toml
 from rankfold.training import report
 from rankfold.training.config import Config
-from rankfold.training.recipes import load_recipe, recipe_names
+from rankfold.training.recipes import load_recipe, recipe_groups
 from rankfold.training.result import Result
 from rankfold.training.run_dir import RECIPE, RunDir
 from rankfold.training.task import NATS, PERPLEXITY, Measure
@@ -62,7 +61,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--out", type=Path, metavar="RUN", help="folder of the run")
     add_settings(parser)
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, by its own recipe")
-    parser.add_argument("--list", action="store_true", help="print the recipes that come with the library")
+    parser.add_argument("--list", action="store_true", help="print the recipes to pick from, in groups")
+    parser.add_argument("--all", action="store_true", help="with --list: the rows of the papers' tables as well")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -83,7 +83,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train and print how it ended; 130 if it was interrupted."""
     if arguments.list:
-        return _list(as_json=arguments.json)
+        return _list(papers=arguments.all, as_json=arguments.json)
+    if arguments.all:
+        raise DataError("--all goes with --list: it shows the rows of the papers' tables as well.")
     if arguments.data is None or arguments.out is None:
         raise DataError("train needs --data DIR and --out RUN; rankfold train --help shows an example.")
     config = find_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
@@ -114,7 +116,8 @@ def find_config(recipe: str | None, settings: Sequence[str], out: Path, *, resum
     if recipe is not None:
         return load_recipe(recipe, settings)
     if not resume:
-        raise DataError(f"train needs --recipe: a TOML file, or one of {', '.join(recipe_names())}.")
+        names = ", ".join(name for group in recipe_groups().values() for name in group)
+        raise DataError(f"train needs --recipe: a TOML file, or one of {names}.\n  rankfold train --list says more.")
     with RunDir.open(out) as opened:
         path = opened.path / RECIPE
         mapping = read_toml(path)
@@ -123,22 +126,17 @@ def find_config(recipe: str | None, settings: Sequence[str], out: Path, *, resum
     return build(Config, mapping, source=path)
 
 
-def recipes() -> dict[str, str]:
-    """The recipes that come with the library, each with the first line of its comment."""
-    folder = files("rankfold") / "recipes"
-    texts = {name: (folder / f"{name}.toml").read_text(encoding="utf-8").splitlines() for name in recipe_names()}
-    return {
-        name: next((line.lstrip("# ").rstrip() for line in lines if line.startswith("#")), "")
-        for name, lines in texts.items()
-    }
-
-
-def _list(*, as_json: bool) -> int:
-    known = recipes()
-    width = max(map(len, known))
-    models = {name: load_recipe(name).model for name in known}
-    lines = (f"{name:<{width}}  {models[name].family:<8}  {text}" for name, text in known.items())
-    print(to_json(known, indent=2) if as_json else "\n".join(lines))
+def _list(*, papers: bool, as_json: bool) -> int:
+    groups = recipe_groups(papers=papers)
+    if as_json:
+        print(to_json({name: text for group in groups.values() for name, text in group.items()}, indent=2))
+        return 0
+    width = max(len(name) for group in groups.values() for name in group)
+    for i, (group, described) in enumerate(groups.items()):
+        print(f"{chr(10) if i else ''}{group}")
+        print("\n".join(f"  {name:<{width}}  {text}" for name, text in described.items()))
+    if not papers:
+        say("\nrankfold train --list --all shows the rows of the papers' tables as well")
     return 0
 
 

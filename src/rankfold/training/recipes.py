@@ -1,13 +1,15 @@
-"""Recipes by name or by file, with single values set from the command line. Read next: `training/config.py`.
+"""Recipes by name or from a file, with single values set on top.
 
-A recipe may begin with `base = "name"`: it is then that recipe with the values it gives itself. One step only, so that
-two files say all there is; a run keeps every value in its own recipe.toml.
+A shipped recipe is a file of its own, listed in groups to pick from, or a row of the table `papers.toml`. With
+`base = "name"` it is that shipped recipe and the values it gives itself; a run keeps every value in its recipe.toml.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -16,59 +18,86 @@ from rankfold.errors import DataError
 from rankfold.settings import assign, build, read_toml
 from rankfold.training.config import Config
 
+PAPERS = "papers.toml"
+GROUPS = (
+    "text on a laptop",
+    "text on a GPU",
+    "grammars on a laptop",
+    "grammars on a GPU",
+    "segments of recordings",
+    "music",
+)
+
 
 def recipe_names() -> list[str]:
-    """The recipes that come with the library."""
-    folder = files("rankfold") / "recipes"
-    return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
+    """Every shipped recipe, the papers' rows included, in alphabetical order."""
+    return sorted(_shipped())
+
+
+def recipe_groups(*, papers: bool = False) -> dict[str, dict[str, str]]:
+    """Recipes to pick from, by group: a description by name. `papers`: the rows of the papers' tables as well."""
+    groups: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
+    for name, recipe in _shipped().items():
+        if papers or recipe["group"] in GROUPS:
+            groups.setdefault(recipe["group"], {})[name] = recipe["description"]
+    return groups
 
 
 def load_recipe(name: str | Path, settings: Sequence[str] = ()) -> Config:
     """A recipe by its name, or from a TOML file, with `a.b=c` settings on top; unknown keys are refused."""
     text = str(name)
-    mapping = _read(text)
-    if "base" in mapping:
-        mapping = _on_base(mapping, text)
+    mapping = _resolve(_read(text), text)
     for setting in settings:
         assign(mapping, setting)
     source = f"recipe {text}" + (" with --set " + " --set ".join(settings) if settings else "")
     return build(Config, mapping, source=source)
 
 
+@cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    """The content of every shipped recipe, by name: files first, then the rows of `papers.toml` in its order."""
+    with as_file(files("rankfold") / "recipes") as folder:
+        names = sorted(path.stem for path in folder.glob("*.toml") if path.name != PAPERS)
+        single = {name: read_toml(folder / f"{name}.toml") for name in names}
+        table = read_toml(folder / PAPERS)
+    return single | {name: {"group": group, **row} for group, rows in table.items() for name, row in rows.items()}
+
+
 def _read(text: str) -> dict[str, Any]:
     """The content of a recipe by its name, or of a file."""
-    if text in recipe_names():
-        with as_file(files("rankfold") / "recipes" / f"{text}.toml") as path:
-            return read_toml(path)
+    if text in _shipped():
+        return copy.deepcopy(_shipped()[text])
     if Path(text).exists() or text.endswith(".toml"):
         return read_toml(text)
-    raise DataError(f"no recipe and no file is called {text!r}.\n  {_hint(text)} A file of your own ends in .toml.")
+    raise DataError(f"no recipe and no file is called {text!r}.\n  {_nearest(text)} A file of your own ends in .toml.")
 
 
-def _on_base(mapping: dict[str, Any], text: str) -> dict[str, Any]:
-    """The recipe that a recipe names as its base, with the recipe's own values in place of those it has."""
-    own = dict(mapping)
-    base = own.pop("base")
-    if base not in recipe_names():
+def _resolve(mapping: dict[str, Any], text: str) -> dict[str, Any]:
+    """The tables of a recipe, with those of its base below them; what describes it is left out."""
+    for key in ("description", "group"):
+        value = mapping.pop(key, "")
+        if not isinstance(value, str):
+            raise DataError(f"recipe {text}: {key} is {value!r}, but a string, in double quotes was expected.")
+    if "base" not in mapping:
+        return mapping
+    base = mapping.pop("base")
+    if not isinstance(base, str) or base not in _shipped():
         raise DataError(
-            f"recipe {text}: its base is {base!r}, but the name of a shipped recipe was expected.\n  {_hint(str(base))}"
+            f"recipe {text}: its base is {base!r}, but the name of a shipped recipe was expected.\n  "
+            f"{_nearest(str(base))}"
         )
-    merged = _read(base)
-    if "base" in merged:
-        below = merged.pop("base")
-        values = ", ".join(f"{table}.{key}={value}" for table, own in merged.items() for key, value in own.items())
-        raise DataError(
-            f"recipe {text}: its base {base} has a base itself, {below}.\n"
-            f"  One step is allowed: take {below}, and set what {base} sets: {values}."
-        )
-    for table, values in own.items():
+    merged = _resolve(_read(base), base)
+    for table, values in mapping.items():
         both = isinstance(values, dict) and isinstance(merged.get(table), dict)
         merged[table] = {**merged[table], **values} if both else values
     return merged
 
 
-def _hint(name: str) -> str:
-    """The shipped recipe that is most like a name, one that contains it before others, or where they are listed."""
+def _nearest(name: str) -> str:
+    """The shipped recipes that are most like a name, those that contain it before others, or how to list them."""
     containing = [known for known in recipe_names() if name in known and len(name) > 2]
-    near = difflib.get_close_matches(name, containing or recipe_names(), n=1, cutoff=0.0 if containing else 0.6)
-    return f"Did you mean {near[0]}?" if near else "rankfold train --list shows those that come along."
+    near = difflib.get_close_matches(name, containing or recipe_names(), n=4, cutoff=0.0 if containing else 0.6)
+    if not near:
+        return "rankfold train --list shows those to pick from, --list --all also the papers' rows."
+    others = f" Others like it: {', '.join(near[1:])}." if near[1:] else ""
+    return f"Did you mean {near[0]}?{others}"
