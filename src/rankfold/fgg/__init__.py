@@ -10,25 +10,32 @@ from rankfold.fgg.b_fgg import why_not_b_fgg
 from rankfold.fgg.conjoin import conjoin
 from rankfold.fgg.cost import Cost, cost
 from rankfold.fgg.decompose import decompose
-from rankfold.fgg.derivation import Derivation
+from rankfold.fgg.dependencies import pruned
 from rankfold.fgg.derivations import best, sample
-from rankfold.fgg.draw import to_dot, to_svg
 from rankfold.fgg.explain import explain
 from rankfold.fgg.factored import Factored
 from rankfold.fgg.grammar import Factor, Grammar
 from rankfold.fgg.hrg import HRG
-from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.json import from_json, to_json
-from rankfold.fgg.library import library, library_names, library_text
+from rankfold.fgg.hypergraph import Derivation, Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.language.drawing import to_dot, to_svg
+from rankfold.fgg.language.json_format import from_json, to_json
+from rankfold.fgg.language.text import (
+    format_rule,
+    format_text,
+    library,
+    library_names,
+    library_text,
+    parse,
+    read,
+    write,
+)
 from rankfold.fgg.marginals import Marginals, marginals
 from rankfold.fgg.merge import merge
 from rankfold.fgg.plan import Plan, plan
-from rankfold.fgg.prune import pruned
 from rankfold.fgg.query import Query, automaton_query, string_query
 from rankfold.fgg.rank_space import rank_space
 from rankfold.fgg.recompose import recompose
 from rankfold.fgg.sum_product import count, sum_product
-from rankfold.fgg.text import format_rule, format_text, parse, read, write
 
 __all__ = [
     "HRG",

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from rankfold.errors import DomainError
+from rankfold.fgg.dependencies import derivable
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.prune import derivable
 from rankfold.fgg.query import Query
 from rankfold.fgg.query_grammar import query_grammar
 

@@ -15,14 +15,15 @@ from rankfold.errors import UnsupportedError
 from rankfold.fgg.conjoin import conjoin
 from rankfold.fgg.cost import Cost, cost
 from rankfold.fgg.decompose import decompose
+from rankfold.fgg.dependencies import cycle
 from rankfold.fgg.factored import Factored
 from rankfold.fgg.grammar import Factor, Grammar
+from rankfold.fgg.hrg import is_inclusion
 from rankfold.fgg.hypergraph import Rule
-from rankfold.fgg.inclusion import is_inclusion
+from rankfold.fgg.language.text import format_rule
 from rankfold.fgg.query import string_query
 from rankfold.fgg.rank_space import rank_space
-from rankfold.fgg.schedule import cycle, schedule
-from rankfold.fgg.text import format_rule
+from rankfold.fgg.schedule import schedule
 
 WRITTEN, RANKED = "as written", "in rank space"
 SHORT, LONG = 8, 16  # lengths whose numbers of uses tell the power of the length

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
+from rankfold.fgg.dependencies import components, productive_rules
 from rankfold.fgg.fragments import observed_values, rule_sum
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Rule
-from rankfold.fgg.schedule import productive_rules
 from rankfold.fgg.semirings import LOGS, REAL, Arithmetic
 
 STEPS = 200  # at a double root, the worst case, each step still halves the distance: 53 reach float64's last digit
@@ -305,41 +304,3 @@ def infinite(names: str) -> DomainError:
         "  Lower the weights of rules that come back to them (probabilities of alternatives sum to at most 1), or "
         "conjoin with a query of bounded length."
     )
-
-
-def components(hrg: HRG, rules: Mapping[str, tuple[Rule, ...]]) -> list[list[str]]:
-    """Sets of nonterminals that need each other, each after all it needs (Tarjan's algorithm, without recursion)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-    needs = {
-        name: list(dict.fromkeys(e.label for rule in own for e in hrg.nonterminal_edges(rule)))
-        for name, own in rules.items()
-    }
-    for root in rules:
-        if root in index:
-            continue
-        path = [(root, iter(needs[root]))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        while path:
-            name, rest = path[-1]
-            child = next(rest, None)
-            if child is None:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[name])
-                if low[name] == index[name]:
-                    cut = stack.index(name)
-                    found.append(stack[cut:])
-                    for member in stack[cut:]:
-                        low[member] = len(rules)  # done: no longer on the stack
-                    del stack[cut:]
-            elif child not in index:
-                index[child] = low[child] = len(index)
-                stack.append(child)
-                path.append((child, iter(needs[child])))
-            elif child in stack:
-                low[name] = min(low[name], index[child])
-    return found

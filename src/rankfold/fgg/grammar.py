@@ -32,10 +32,8 @@ from rankfold.errors import (
 )
 from rankfold.fgg.derived import Derived
 from rankfold.fgg.factored import Factored
-from rankfold.fgg.hrg import HRG
-from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.inclusion import inclusion, is_inclusion
-from rankfold.fgg.names import expect_known
+from rankfold.fgg.hrg import HRG, inclusion, is_inclusion
+from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule, expect_known
 
 __all__ = ["HRG", "Domain", "Edge", "Factor", "Factored", "Fragment", "Grammar", "Label", "Node", "Rule"]
 

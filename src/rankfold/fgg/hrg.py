@@ -1,22 +1,26 @@
 """A hyperedge replacement graph grammar (Definition 4), validated once, with its domains (Omega of Definition 2).
 
 This is the structure of a grammar without its numbers: hashable, so that schedules and conjunctions are cached by it.
-Read next: `grammar.py`, which adds factors and observed values.
+A label `in[N,N+P]`, an inclusion, ties a node of a union of domains to a node of one of its parts and needs no tensor.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
+from torch import Tensor
+
 from rankfold.errors import DomainError, ShapeError
-from rankfold.fgg.hypergraph import Domain, Edge, Label, Node, Rule
-from rankfold.fgg.names import expect_known, expect_unique
+from rankfold.fgg.hypergraph import Domain, Edge, Label, Node, Rule, expect_known, expect_unique
 
 ENTRIES = 2**63
 NESTED = 64  # unions of unions: they are walked by recursion
+_INCLUSION = re.compile(r"in\[([^,\]]+),([^,\]]+)\]")
 
 
 @dataclass(frozen=True, eq=True)
@@ -137,11 +141,8 @@ class HRG:
 
     def known_size(self, domain: str) -> int | None:
         """The number of values of a domain, or None while it is not known."""
-        value = self.domain(domain)
-        if not value.parts:
-            return value.size
-        sizes = [self.known_size(part) for part in value.parts]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+        expect_known(domain, self._domain, "the question", "domain")
+        return size_of(self._domain, domain)
 
     def part(self, part: str, union: str) -> range | None:
         """The values of `union` that are those of its part, or None if it is not one; parts of parts count."""
@@ -155,8 +156,7 @@ class HRG:
 
     def contains(self, union: str, part: str) -> bool:
         """Whether `part` is one of the parts of `union`, or of their parts."""
-        parts = self.domain(union).parts
-        return part in parts or any(self.contains(name, part) for name in parts)
+        return is_part(self._domain, part, union)
 
     def with_domains(self, sizes: Mapping[str, int]) -> HRG:
         """The same structure with these sizes of domains."""
@@ -165,6 +165,39 @@ class HRG:
             if domain.parts:
                 raise ShapeError(f"Domain {name!r} is a union: give the sizes of its parts {', '.join(domain.parts)}.")
         return replace(self, domains=tuple(replace(d, size=sizes.get(d.name, d.size)) for d in self.domains))
+
+
+def size_of(domains: Mapping[str, Domain], name: str) -> int | None:
+    """The number of values of a domain, the sum of its parts' if it is a union, or None while it is not known."""
+    domain = domains[name]
+    if not domain.parts:
+        return domain.size
+    sizes = [size_of(domains, part) for part in domain.parts]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def is_part(domains: Mapping[str, Domain], part: str, union: str) -> bool:
+    """Whether a domain is one of the parts of a union, or of their parts."""
+    return any(name == part or is_part(domains, part, name) for name in domains[union].parts)
+
+
+def inclusion_label(part: str, union: str) -> Label:
+    """The label `in[part,union]`, which attaches to a node of the part and a node of the union."""
+    return Label(f"in[{part},{union}]", (part, union), is_terminal=True)
+
+
+def is_inclusion(label: str) -> bool:
+    """Whether a label is an inclusion by its name."""
+    return _INCLUSION.fullmatch(label) is not None
+
+
+def inclusion(hrg: HRG, label: str, *, dtype: torch.dtype, device: torch.device) -> Tensor:  # "part union"
+    """The matrix of an inclusion: 1 where the union's value is the part's value, else 0."""
+    part, union = hrg.label(label).type
+    values = hrg.part(part, union)
+    if values is None:
+        raise DomainError(f"Label {label!r} names {part!r} as a part of {union!r}, which it is not.")
+    return torch.eye(hrg.size(union), dtype=dtype, device=device)[values.start : values.stop]
 
 
 def _check_domains(hrg: HRG) -> None:

@@ -1,15 +1,20 @@
-"""Domains, labels, nodes, edges, fragments and rules: the parts of a factor graph grammar, as frozen values.
+"""Domains, labels, nodes, edges, fragments, rules and derivations as frozen values, and functions of their names.
 
-They hold names only and check nothing: `hrg.py` validates a whole grammar once. The definitions named here are those of
-"Dynamic programming in rank space" (Yang, Liu and Tu, 2022), after Chiang and Riley (2020). Read next: `hrg.py`.
+The values check nothing: `hrg.py` validates a whole grammar once. The definitions named here are those of "Dynamic
+programming in rank space" (Yang, Liu and Tu, 2022), after Chiang and Riley (2020).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+
+from rankfold.errors import DomainError
 
 Cell = tuple[str, int]
+_SHOWN = 8  # names in a message; a conjoined grammar has thousands
 
 
 @dataclass(frozen=True)
@@ -113,3 +118,60 @@ class Rule:
     left: str
     right: Fragment
     template: str | None = None
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A derivation with an assignment: a rule by its name, the values of its nodes, a derivation for each nonterminal.
+
+    `log_weight` is the logarithm of the product of all factors, here and below, where it is known.
+    """
+
+    rule: str
+    values: Mapping[str, int]
+    children: tuple[Derivation, ...] = ()
+    log_weight: float | None = None
+
+    def __iter__(self) -> Iterator[Derivation]:
+        """This derivation and all below it, parents first."""
+        ahead = [self]
+        while ahead:
+            found = ahead.pop()
+            yield found
+            ahead += reversed(found.children)
+
+
+def expect_unique(names: Iterable[str], kind: str) -> None:
+    """Raise if a name appears twice."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise DomainError(f"There are {times} of one name: {kind} {name!r}. Rename all but one.")
+
+
+def expect_known(name: str, known: Mapping[str, object], where: str, kind: str) -> None:
+    """Raise unless a name, used at `where`, is one of the known names."""
+    if name not in known:
+        raise DomainError(f"There is no {kind} {name!r}, named by {where}.\n  {suggestion(name, known)}")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The nearest known name, or the known names, as a sentence."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    shown = ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {shown or 'none'}."
+
+
+def fresh_name(stem: str, taken: Collection[str]) -> str:
+    """The stem with the first number that makes it new."""
+    number = 1
+    while f"{stem}{number}" in taken:
+        number += 1
+    return f"{stem}{number}"
+
+
+def primed_name(name: str, taken: Collection[str]) -> str:
+    """The name with as many primes as make it new."""
+    while name in taken:
+        name += "'"
+    return name

@@ -13,8 +13,8 @@ from dataclasses import replace
 from rankfold.errors import UnsupportedError
 from rankfold.fgg.derived import Expression, derive
 from rankfold.fgg.grammar import Factor, Grammar
+from rankfold.fgg.hrg import is_inclusion
 from rankfold.fgg.hypergraph import Edge, Fragment, Label, Rule
-from rankfold.fgg.inclusion import is_inclusion
 
 
 def merge(g: Grammar, rules: Collection[str] | None = None) -> Grammar:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rankfold.errors import DomainError, may_look
 from rankfold.fgg.grammar import Factor, Grammar
-from rankfold.fgg.names import suggestion
+from rankfold.fgg.hypergraph import suggestion
 from rankfold.fgg.query import Query, Word
 from rankfold.fgg.query_structure import constant_label, evidence_label, observed_domain, query_structure
 

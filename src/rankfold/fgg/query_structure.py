@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.fgg.hrg import HRG
-from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.names import fresh_name, suggestion
+from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule, fresh_name, suggestion
 from rankfold.fgg.query import Arc, QueryShape
 
 Labels = frozenset[str]

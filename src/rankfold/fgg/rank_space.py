@@ -20,10 +20,10 @@ import torch
 
 from rankfold.errors import UnsupportedError
 from rankfold.fgg.decompose import fresh_node
+from rankfold.fgg.dependencies import productive_rules
 from rankfold.fgg.derived import Expression, derive
 from rankfold.fgg.grammar import Factor, Grammar
 from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.schedule import productive_rules
 from rankfold.fgg.state_nodes import attached, child_of_head, expect_b_fragment, head, heads, is_observed, side, states
 from rankfold.fgg.symbol_order import in_order
 

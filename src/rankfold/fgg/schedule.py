@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from rankfold.errors import UnsupportedError
+from rankfold.fgg.dependencies import cycle_remedy, cycle_text, needs, productive_rules
 from rankfold.fgg.hoist import cut, hoisted
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Cell, Fragment, Node, Rule
@@ -110,98 +111,26 @@ def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = Fa
     )
 
 
-def productive_rules(hrg: HRG) -> dict[str, tuple[Rule, ...]]:
-    """The rules of every nonterminal that the start symbol reaches and that derive something."""
-    children = {rule.name: [edge.label for edge in hrg.nonterminal_edges(rule)] for rule in hrg.rules}
-    parents: dict[str, list[Rule]] = {}
-    missing = {rule.name: len(set(children[rule.name])) for rule in hrg.rules}
-    for rule in hrg.rules:
-        for label in set(children[rule.name]):
-            parents.setdefault(label, []).append(rule)
-    productive: set[str] = set()
-    waiting = [rule.left for rule in hrg.rules if not missing[rule.name]]
-    while waiting:
-        label = waiting.pop()
-        if label in productive:
-            continue
-        productive.add(label)
-        for rule in parents.get(label, ()):
-            missing[rule.name] -= 1
-            if not missing[rule.name]:
-                waiting.append(rule.left)
-    found: dict[str, tuple[Rule, ...]] = {}
-    waiting = [hrg.start]
-    while waiting:
-        label = waiting.pop()
-        if label in found:
-            continue
-        found[label] = tuple(rule for rule in hrg.rules_of(label) if all(x in productive for x in children[rule.name]))
-        waiting += [child for rule in found[label] for child in children[rule.name]]
-    return found
-
-
-def cycle(hrg: HRG) -> tuple[str, ...]:
-    """Nonterminals of which each needs the next and the last the first; empty for an acyclic grammar."""
-    rules = productive_rules(hrg)
-    state: dict[str, int] = {}
-    for root in rules:
-        if root in state:
-            continue
-        path, stack = [], [(root, iter(_needed(hrg, rules[root])))]
-        state[root] = 1
-        path.append(root)
-        while stack:
-            label, rest = stack[-1]
-            child = next(rest, None)
-            if child is None:
-                state[label] = 2
-                stack.pop()
-                path.pop()
-            elif state.get(child) == 1:
-                return tuple(path[path.index(child) :])
-            elif child not in state:
-                state[child] = 1
-                path.append(child)
-                stack.append((child, iter(_needed(hrg, rules[child]))))
-    return ()
-
-
-def cycle_remedy(hrg: HRG, around: tuple[str, ...]) -> str:
-    """What to do about nonterminals that need each other: ask a query, or, after one, mend the rules or the query."""
-    if all(hrg.label(name).span is None for name in around):
-        return "Conjoin it with a query first: conjoin(g, string_query(words))."
-    return (
-        "The query leaves that cycle: remove rules that come back to a symbol and read no word on the way, or arcs of "
-        "the query that come back to a state."
-    )
-
-
-def _needed(hrg: HRG, rules: tuple[Rule, ...]) -> list[str]:
-    return list(dict.fromkeys(edge.label for rule in rules for edge in hrg.nonterminal_edges(rule)))
-
-
 def _levels(hrg: HRG, rules: Mapping[str, tuple[Rule, ...]]) -> dict[str, int]:
     """0 for nonterminals that need no other, else one more than the highest they need."""
-    needs = {label: _needed(hrg, own) for label, own in rules.items()}
+    children = {label: needs(hrg, own) for label, own in rules.items()}
     users: dict[str, list[str]] = {}
-    for label, children in needs.items():
-        for child in children:
+    for label, below in children.items():
+        for child in below:
             users.setdefault(child, []).append(label)
-    left = {label: len(children) for label, children in needs.items()}
+    left = {label: len(below) for label, below in children.items()}
     ready = [label for label, count in left.items() if not count]
     found: dict[str, int] = {}
     while ready:
         label = ready.pop()
-        found[label] = 1 + max((found[child] for child in needs[label]), default=-1)
+        found[label] = 1 + max((found[child] for child in children[label]), default=-1)
         for user in users.get(label, ()):
             left[user] -= 1
             if not left[user]:
                 ready.append(user)
     if len(found) < len(rules):
-        around = cycle(hrg)
         raise UnsupportedError(
-            f"The grammar is recursive: {' needs '.join((*around, around[0]))}.\n"
-            f"  {cycle_remedy(hrg, around)} Only sums have a least fixed point."
+            f"The grammar is recursive: {cycle_text(hrg)}.\n  {cycle_remedy(hrg)} Only sums have a least fixed point."
         )
     return found
 

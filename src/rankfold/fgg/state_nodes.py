@@ -9,9 +9,8 @@ from __future__ import annotations
 from rankfold.errors import UnsupportedError
 from rankfold.fgg.b_fgg import why_not_b_fragment
 from rankfold.fgg.derived import Expression
-from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hrg import HRG, is_inclusion
 from rankfold.fgg.hypergraph import Edge, Rule
-from rankfold.fgg.inclusion import is_inclusion
 
 DECOMPOSE = "decompose(g, {label: (u, v, w)})"
 

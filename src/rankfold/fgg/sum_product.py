@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import get_args
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from rankfold.errors import DomainError, UnsupportedError, may_look, same_kind
 from rankfold.fgg.cells import words_at
+from rankfold.fgg.dependencies import cycle, cycle_remedy, cycle_text, productive_rules
 from rankfold.fgg.derived import Derived, Made, of_ranks, value_of
 from rankfold.fgg.factored import Factored
 from rankfold.fgg.fixed_point import fixed_point
@@ -23,7 +23,7 @@ from rankfold.fgg.grammar import Grammar, check_weights, expect_one_batch
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.recompose import recompose
 from rankfold.fgg.run import Run, Tapped
-from rankfold.fgg.schedule import Schedule, cycle, cycle_remedy, productive_rules, schedule
+from rankfold.fgg.schedule import Schedule, schedule
 from rankfold.fgg.semirings import LOGS, MAX, SCALED, SUPPORT, Arithmetic, Counting, Semiring
 from rankfold.numerics.log_space import log_weights
 
@@ -60,7 +60,7 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
     if semiring == "max":
         g = recompose(g, "the maximum")
         return _shaped(g, solve_plain(g, MAX).start()[0])
-    if is_recursive(g.hrg):
+    if cycle(g.hrg):
         value, scale = fixed_point(g, tensors_of(g, labels_in_use(g.hrg)))
         return _shaped(g, value * torch.exp(scale) if semiring == "real" else log_weights(value) + scale)
     run = solve(g)
@@ -166,18 +166,10 @@ def labels_in_use(hrg: HRG) -> list[str]:
     return list(dict.fromkeys(edge.label for rule in rules for edge in hrg.terminal_edges(rule)))
 
 
-@lru_cache(maxsize=256)
-def is_recursive(hrg: HRG) -> bool:
-    """Whether a nonterminal can derive itself, so that there are derivations without end to their number."""
-    return bool(cycle(hrg))
-
-
 def _expect_finite(g: Grammar, what: str) -> None:
-    if is_recursive(g.hrg):
-        around = cycle(g.hrg)
+    if cycle(g.hrg):
         raise DomainError(
-            f"The sum is infinite: {what} a grammar in which {' needs '.join((*around, around[0]))} has no end.\n"
-            f"  {cycle_remedy(g.hrg, around)}"
+            f"The sum is infinite: {what} a grammar in which {cycle_text(g.hrg)} has no end.\n  {cycle_remedy(g.hrg)}"
         )
 
 

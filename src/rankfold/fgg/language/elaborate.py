@@ -2,20 +2,23 @@
 
 The domain of a node is written at it, or follows from a label it touches; the domains of a label are declared,
 written at the left side of its rules, or follow from nodes. Where a node of a union meets a label that wants one of
-its parts (or the other way round), a second node and an inclusion factor are put between. Read next: `text.py`.
+its parts (or the other way round), a second node and an inclusion factor are put between.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import DataError, ShapeError
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.hrg import HRG, expect_unions
-from rankfold.fgg.hypergraph import Cell, Domain, Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.inclusion import inclusion_label, is_inclusion
-from rankfold.fgg.infer import LabelDraft, RuleDraft, contains, infer_domains
-from rankfold.fgg.names import fresh_name, suggestion
-from rankfold.fgg.statements import Argument, Atom, LabelLine, RuleLine, Statements
-from rankfold.fgg.tokens import Token, text_error
-from rankfold.fgg.written import placed, with_numbers
+from rankfold.fgg.hrg import HRG, expect_unions, inclusion_label, is_inclusion, is_part, size_of
+from rankfold.fgg.hypergraph import Cell, Domain, Edge, Fragment, Label, Node, Rule, fresh_name, suggestion
+from rankfold.fgg.language.syntax import Argument, Atom, LabelLine, RuleLine, Statements, Token, text_error
 
 
 def elaborate(lines: Statements) -> Grammar:
@@ -23,11 +26,34 @@ def elaborate(lines: Statements) -> Grammar:
     return _Elaboration(lines).grammar()
 
 
+@dataclass
+class _LabelDraft:
+    """What is known of a label: its first token and the domain of each position so far."""
+
+    at: Token
+    is_terminal: bool
+    type: list[str | None]
+    is_batched: bool = False
+
+
+@dataclass
+class _RuleDraft:
+    """A rule with its nodes by name: the argument that wrote each first, its domain so far, its observed value."""
+
+    line: RuleLine
+    first: dict[str, Argument] = field(default_factory=dict)
+    domain: dict[str, str | None] = field(default_factory=dict)
+    observed: dict[str, int | str | Cell] = field(default_factory=dict)
+    written: frozenset[str] = frozenset()
+    atoms: list[tuple[Atom, list[str]]] = field(default_factory=list)
+    externals: list[str] = field(default_factory=list)
+
+
 class _Elaboration:
     def __init__(self, lines: Statements) -> None:
         self.lines = lines
         self.domains: dict[str, Domain] = {}
-        self.labels: dict[str, LabelDraft] = {}
+        self.labels: dict[str, _LabelDraft] = {}
 
     def grammar(self) -> Grammar:
         for line in self.lines.domains:
@@ -42,7 +68,7 @@ class _Elaboration:
                 self.known_domain(part)
                 self.expect_smaller(line.name.text, part)
         if self.lines.domains:
-            with placed(self.lines.domains[0].name):
+            with _errors_at(self.lines.domains[0].name):
                 expect_unions({domain.name: domain.parts for domain in self.domains.values()})
         for declared in self.lines.labels:
             self.declare(declared)
@@ -52,7 +78,7 @@ class _Elaboration:
         for rule in self.lines.rules:
             self.note_left(rule)
         drafts = [self.draft(rule) for rule in self.lines.rules]
-        infer_domains(drafts, self.labels, self.domains)
+        _infer_domains(drafts, self.labels, self.domains)
         counts: dict[str, int] = {}
         rules: dict[str, Rule] = {}
         for draft in drafts:
@@ -63,7 +89,7 @@ class _Elaboration:
                 raise text_error(draft.line.name or draft.line.left.label, f"there is a rule {name!r} before.")
             rules[name] = self.rule(draft, name)
         labels = tuple(
-            Label(name, tuple(self.settled(label)), label.is_terminal, label.is_batched)
+            Label(name, tuple(map(str, label.type)), label.is_terminal, label.is_batched)
             for name, label in self.labels.items()
         )
         start = self.lines.start or self.lines.rules[0].left.label
@@ -71,7 +97,7 @@ class _Elaboration:
             raise text_error(start, f"there is no label {start.text!r}. {suggestion(start.text, self.labels)}")
         self.expect_start(start)
         hrg = HRG(tuple(self.domains.values()), labels, tuple(rules.values()), start.text)
-        return with_numbers(Grammar(hrg), self.lines)
+        return _attach_literals(Grammar(hrg), self.lines)
 
     def expect_start(self, at: Token) -> None:
         label = self.labels[at.text]
@@ -113,7 +139,7 @@ class _Elaboration:
         if name in self.labels:
             raise text_error(line.name, f"label {name!r} is declared twice.")
         types: list[str | None] = [self.known_domain(at) for at in line.type]
-        self.labels[name] = LabelDraft(line.name, line.is_terminal, types, line.is_batched)
+        self.labels[name] = _LabelDraft(line.name, line.is_terminal, types, line.is_batched)
 
     def note_left(self, line: RuleLine) -> None:
         """Note a nonterminal and what its left side says about its domains."""
@@ -125,7 +151,7 @@ class _Elaboration:
                     f"expected a nonterminal on the left side, found {at.text!r}; nonterminals begin with a capital "
                     "letter or are declared by `symbol`.",
                 )
-            self.labels[at.text] = LabelDraft(at, False, [None] * len(line.left.arguments))
+            self.labels[at.text] = _LabelDraft(at, False, [None] * len(line.left.arguments))
         label = self.labels[at.text]
         if label.is_terminal:
             raise text_error(at, f"expected a nonterminal on the left side, but {at.text!r} is a factor.")
@@ -140,7 +166,7 @@ class _Elaboration:
                     )
                 label.type[position] = domain
 
-    def arity(self, atom: Atom, label: LabelDraft) -> None:
+    def arity(self, atom: Atom, label: _LabelDraft) -> None:
         if len(atom.arguments) != len(label.type):
             raise text_error(
                 atom.label,
@@ -148,7 +174,7 @@ class _Elaboration:
                 f"{len(atom.arguments)}.",
             )
 
-    def note_right(self, atom: Atom) -> LabelDraft:
+    def note_right(self, atom: Atom) -> _LabelDraft:
         name = atom.label.text
         if name not in self.labels:
             if name[0].isupper():
@@ -160,13 +186,13 @@ class _Elaboration:
             types: list[str | None] = [None] * len(atom.arguments)
             if is_inclusion(name):
                 types = [self.known_domain(atom.label._replace(text=part)) for part in name[3:-1].split(",")]
-            self.labels[name] = LabelDraft(atom.label, True, types)
+            self.labels[name] = _LabelDraft(atom.label, True, types)
         self.arity(atom, self.labels[name])
         return self.labels[name]
 
-    def draft(self, line: RuleLine) -> RuleDraft:
+    def draft(self, line: RuleLine) -> _RuleDraft:
         written = frozenset(str(a.name) for atom in (line.left, *line.right) for a in atom.arguments)
-        draft = RuleDraft(line, written=written)
+        draft = _RuleDraft(line, written=written)
         draft.externals = [self.note_node(draft, argument) for argument in line.left.arguments]
         for argument in line.left.arguments:
             if argument.observed is not None:
@@ -178,7 +204,7 @@ class _Elaboration:
             draft.atoms.append((atom, [self.note_node(draft, argument) for argument in atom.arguments]))
         return draft
 
-    def note_node(self, draft: RuleDraft, argument: Argument) -> str:
+    def note_node(self, draft: _RuleDraft, argument: Argument) -> str:
         """Note a node by its name (a bare constant gets one) and what is written about it."""
         name = argument.name
         if name is None:
@@ -197,20 +223,7 @@ class _Elaboration:
             raise text_error(argument.at, f"node {name!r} is observed twice, as different values.")
         return name
 
-    def settled(self, label: LabelDraft) -> list[str]:
-        return [domain for domain in label.type if domain is not None]
-
-    def contains(self, union: str, part: str) -> bool:
-        return contains(self.domains, union, part)
-
-    def size(self, domain: Domain) -> int | None:
-        """The number of values of a domain, or None where the text leaves it open."""
-        if not domain.parts:
-            return domain.size
-        sizes = [self.size(self.domains[part]) for part in domain.parts]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
-
-    def rule(self, draft: RuleDraft, name: str) -> Rule:
+    def rule(self, draft: _RuleDraft, name: str) -> Rule:
         nodes = {node: Node(node, str(domain), self.value(draft, node)) for node, domain in draft.domain.items()}
         edges: list[Edge] = []
         for external, wanted in zip(draft.externals, self.labels[draft.line.left.label.text].type, strict=True):
@@ -234,25 +247,25 @@ class _Elaboration:
     def bridge(self, at: Token, atom: Atom, nodes: dict[str, Node], node: str, wanted: str, edges: list[Edge]) -> str:
         """A new node of the wanted domain, tied to the given one by an inclusion."""
         found = nodes[node].domain
-        if not (self.contains(found, wanted) or self.contains(wanted, found)):
+        if not (is_part(self.domains, wanted, found) or is_part(self.domains, found, wanted)):
             raise text_error(
                 at,
                 f"node {node!r} has domain {found!r}, but {atom.label.text!r} wants {wanted!r}; no union joins them.",
             )
         new = fresh_name(node, nodes)
         nodes[new] = Node(new, wanted)
-        part, union = (wanted, found) if self.contains(found, wanted) else (found, wanted)
+        part, union = (wanted, found) if is_part(self.domains, wanted, found) else (found, wanted)
         label = inclusion_label(part, union)
-        self.labels.setdefault(label.name, LabelDraft(at, True, list(label.type)))
+        self.labels.setdefault(label.name, _LabelDraft(at, True, list(label.type)))
         edges.append(Edge(label.name, (new, node) if part == wanted else (node, new)))
         return new
 
-    def value(self, draft: RuleDraft, node: str) -> int | Cell | None:
+    def value(self, draft: _RuleDraft, node: str) -> int | Cell | None:
         """The observed value of a node; a named value becomes its number."""
         observed = draft.observed.get(node)
         at, domain = draft.first[node].at, self.domains[str(draft.domain[node])]
         if isinstance(observed, int):
-            size = self.size(domain)
+            size = size_of(self.domains, domain.name)
             if size is not None and observed >= size:
                 raise text_error(at, f"domain {domain.name!r} has the values 0 to {size - 1}, found {observed}.")
         if not isinstance(observed, str):
@@ -267,3 +280,98 @@ class _Elaboration:
 def automatic_name(left: str, number: int) -> str:
     """The name of the number-th rule of a nonterminal, counted from 1."""
     return f"{left}.{number}"
+
+
+def _infer_domains(drafts: list[_RuleDraft], labels: Mapping[str, _LabelDraft], domains: Mapping[str, Domain]) -> None:
+    """Fill in the domains of all nodes and labels; raises at a node whose domain nothing tells.
+
+    What is written spreads from labels to the nodes they touch and from nodes to labels, until nothing changes. A node
+    that touches a union and some of its parts is of the union.
+    """
+    places = [_places(draft, labels) for draft in drafts]
+    changed = True
+    while changed:
+        told = [_to_nodes(*pair, domains) for pair in zip(drafts, places, strict=True)]
+        changed = any(told) or any(_to_a_label(*pair) for pair in zip(drafts, places, strict=True))
+    for draft in drafts:
+        for name, domain in draft.domain.items():
+            if domain is None:
+                at = draft.first[name].at
+                constant = at.text != name
+                here = "" if constant else f"write it here, as in {name}: N, or "
+                raise text_error(
+                    at, f"the domain of {at.text!r} is not known; {here}declare its factor, as in factor f: N."
+                )
+
+
+_Places = list[tuple[_LabelDraft, int, str]]
+
+
+def _places(draft: _RuleDraft, labels: Mapping[str, _LabelDraft]) -> _Places:
+    """Each place where a label meets a node of the rule: label, position and node, the left side's first."""
+    atoms = [(draft.line.left, draft.externals), *draft.atoms]
+    return [(labels[atom.label.text], position, name) for atom, names in atoms for position, name in enumerate(names)]
+
+
+def _to_nodes(draft: _RuleDraft, places: _Places, domains: Mapping[str, Domain]) -> bool:
+    changed = False
+    for name, domain in draft.domain.items():
+        if domain is not None:
+            continue
+        known = [found for label, i, node in places if node == name and (found := label.type[i]) is not None]
+        if known:
+            unions = [d for d in known if all(d == other or is_part(domains, other, d) for other in known)]
+            draft.domain[name] = known[0] if name in draft.externals or not unions else unions[0]
+            changed = True
+    return changed
+
+
+def _to_a_label(draft: _RuleDraft, places: _Places) -> bool:
+    """Tell one label what a node knows; one at a time, so that nodes hear of it before others guess."""
+    for label, position, name in places:
+        if label.type[position] is None and draft.domain[name] is not None:
+            label.type[position] = draft.domain[name]
+            return True
+    return False
+
+
+def _attach_literals(grammar: Grammar, lines: Statements) -> Grammar:
+    """The grammar with the numbers of its text: weights of factors, in float64, and observed values."""
+    for line in lines.labels:
+        if line.weights is not None:
+            with _errors_at(line.name):
+                weights = {**grammar.written, line.name.text: _weights(line)}
+                grammar = Grammar(grammar.hrg, grammar.factors, grammar.observed, weights)
+    for given in lines.given:
+        name = given.name.text
+        if name in grammar.observed:
+            raise text_error(given.name, f"the observed {name!r} are given twice.")
+        with _errors_at(given.name):
+            grammar = grammar.with_observed({name: _to_tensor(given.values, repr(name), torch.int64)})
+    return grammar
+
+
+def _weights(line: LabelLine) -> Tensor:
+    name = line.name.text
+    found = _to_tensor(line.weights, f"factor {name!r}", torch.float64)
+    if found.ndim != len(line.type) + line.is_batched:
+        raise ShapeError(
+            f"factor {name!r} is written with shape {tuple(found.shape)}, but attaches to {len(line.type)} nodes."
+        )
+    return found
+
+
+def _to_tensor(rows: object, what: str, dtype: torch.dtype) -> Tensor:
+    try:
+        return torch.tensor(rows, dtype=dtype)
+    except (TypeError, ValueError, OverflowError) as wrong:
+        raise DataError(f"the rows of {what} are not equally long.") from wrong
+
+
+@contextmanager
+def _errors_at(at: Token) -> Iterator[None]:
+    """Errors within name the place of a token."""
+    try:
+        yield
+    except ValueError as wrong:
+        raise type(wrong)(f"line {at.line}, column {at.column}: {wrong}") from wrong

@@ -1,26 +1,28 @@
-"""Grammars as text and files: `parse` and `format_text`, `read` and `write`. The language is shown in `syntax.py`.
+"""Grammars as text and files, and the built-in ones; `syntax.py` shows the language.
 
 Texts and grammars go to and fro without loss: `parse(format_text(g)).hrg == g.hrg`, save what a conjunction notes
-about its origin; observed words are written too. Files that end in .json hold the JSON of `json.py`, all others text.
+about its origin; observed words are written too. Files that end in .json hold JSON (`json_format.py`), all others text.
 """
 
 from __future__ import annotations
 
-import json as standard_json
+import json
 import warnings
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError, expect_absent
-from rankfold.fgg.elaborate import automatic_name, elaborate
+from rankfold.fgg.dependencies import pruned, unproductive, unreachable
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.hypergraph import Domain, Label, Node, Rule
-from rankfold.fgg.json import from_json, to_json
-from rankfold.fgg.prune import pruned, unproductive, unreachable
-from rankfold.fgg.syntax import statements
-from rankfold.fgg.tokens import PLAIN_NAME
+from rankfold.fgg.hypergraph import Domain, Label, Node, Rule, suggestion
+from rankfold.fgg.language.elaborate import automatic_name, elaborate
+from rankfold.fgg.language.json_format import from_json, to_json
+from rankfold.fgg.language.syntax import PLAIN_NAME, statements
+
+_FOLDER = files("rankfold.fgg").joinpath("structures")
 
 
 def parse(text: str, *, prune: bool = False) -> Grammar:
@@ -29,7 +31,7 @@ def parse(text: str, *, prune: bool = False) -> Grammar:
     Raises `DataError` naming line, column and what was expected. Warns of nonterminals that no derivation reaches
     or that derive nothing; with `prune` they and their rules are removed instead.
     """
-    return _swept(elaborate(statements(text)), prune=prune)
+    return _check_use(elaborate(statements(text)), prune=prune)
 
 
 def read(path: str | Path, *, prune: bool = False) -> Grammar:
@@ -37,10 +39,27 @@ def read(path: str | Path, *, prune: bool = False) -> Grammar:
     try:
         text = _content(Path(path))
         if Path(path).suffix == ".json":
-            return _swept(from_json(_loaded(text)), prune=prune)
+            return _check_use(from_json(_load_json(text)), prune=prune)
         return parse(text, prune=prune)
     except (DataError, DomainError, ShapeError, UnsupportedError) as wrong:
         raise type(wrong)(f"{path}: {wrong}") from wrong
+
+
+def library_names() -> list[str]:
+    """The names of the built-in grammars: the papers' models, and those they name as next."""
+    return sorted(entry.name.removesuffix(".fgg") for entry in _FOLDER.iterdir() if entry.name.endswith(".fgg"))
+
+
+def library_text(name: str) -> str:
+    """The text of a built-in grammar."""
+    if name not in library_names():
+        raise DataError(f"There is no grammar {name!r} in the library. {suggestion(name, library_names())}")
+    return _FOLDER.joinpath(f"{name}.fgg").read_text(encoding="utf-8")
+
+
+def library(name: str, **sizes: int) -> Grammar:
+    """A built-in grammar, with these sizes of its domains: `library("hmm", Z=64, V=1000)`."""
+    return parse(library_text(name)).with_domains(sizes)
 
 
 def _content(path: Path) -> str:
@@ -57,8 +76,8 @@ def _content(path: Path) -> str:
         ) from None
 
 
-def _loaded(text: str) -> Any:
-    """What JSON holds; raises where it is none, repeats a key or is nested without end."""
+def _load_json(text: str) -> Any:
+    """The object of a JSON text; raises where it is none, repeats a key or is nested without end."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -69,8 +88,8 @@ def _loaded(text: str) -> Any:
         return found
 
     try:
-        return standard_json.loads(text, object_pairs_hook=once)
-    except standard_json.JSONDecodeError as wrong:
+        return json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError as wrong:
         raise DataError(f"line {wrong.lineno}, column {wrong.colno}: {wrong.msg}.") from wrong
     except DataError:
         raise
@@ -86,7 +105,7 @@ def write(grammar: Grammar, path: str | Path, *, weights: bool | None = None) ->
     """
     expect_absent(path)
     if Path(path).suffix == ".json":
-        content = standard_json.dumps(to_json(grammar, weights=weights is not False), indent=1) + "\n"
+        content = json.dumps(to_json(grammar, weights=weights is not False), indent=1) + "\n"
     else:
         content = format_text(grammar, weights=bool(weights))
     Path(path).write_text(content, encoding="utf-8")
@@ -151,7 +170,7 @@ def _domain(domain: Domain) -> str:
     if domain.parts:
         return f"{head} = {' + '.join(map(_name, domain.parts))}"
     if domain.values:
-        return f"{head} = {' '.join(map(standard_json.dumps, domain.values))}"
+        return f"{head} = {' '.join(map(json.dumps, domain.values))}"
     return head if domain.size is None else f"{head} = {domain.size}"
 
 
@@ -170,7 +189,8 @@ def _name(name: str) -> str:
     return name if PLAIN_NAME.fullmatch(name) else f"`{name}`"
 
 
-def _swept(grammar: Grammar, *, prune: bool) -> Grammar:
+def _check_use(grammar: Grammar, *, prune: bool) -> Grammar:
+    """The grammar; nonterminals of no derivation are removed, or warned of."""
     if prune:
         return pruned(grammar)
     for found, what in ((unproductive(grammar.hrg), "derives nothing"), (unreachable(grammar.hrg), "is never reached")):

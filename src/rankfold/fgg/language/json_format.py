@@ -2,9 +2,8 @@
 
 `grammar` holds terminals, nonterminals, start and rules, nodes by number; `interpretation` holds domains as lists
 of values and factors as nested lists of weights. Names of rules, parts of unions and the like are further keys,
-which `fggs` passes over. An observed node, which `fggs` does not know, is an ordinary one with one more factor
-`is[V,3]`, 1 at its value and else 0; read back, it is observed again, as a constant. Of a batch, one sentence is
-written.
+which `fggs` passes over. An observed node, which `fggs` does not know, has one more factor `is[V,3]`, 1 at its value
+and else 0; read back, it is observed again, as a constant. Of a batch, one sentence is written.
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DataError, UnsupportedError
-from rankfold.fgg.elaborate import automatic_name
-from rankfold.fgg.factored import Factored
-from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.hrg import HRG
+from rankfold.fgg.grammar import Factor, Grammar
+from rankfold.fgg.hrg import HRG, is_inclusion
 from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.inclusion import is_inclusion
+from rankfold.fgg.language.elaborate import automatic_name
 
 _VALUE = re.compile(r"is\[(.+),([0-9]{1,18})\]")
 
@@ -97,7 +94,7 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
     order = {name: k for k, name in enumerate(_strings(structure, "order", where="grammar", default=[]))}
     names_kept = sorted((name for name in labels if not _VALUE.fullmatch(name)), key=lambda n: order.get(n, len(order)))
     kept = {name: labels[name] for name in names_kept}
-    factors: dict[str, Tensor | torch.nn.Module | Factored] = {}
+    factors: dict[str, Factor] = {}
     for name, entry in _key(numbers, "factors", dict, where="interpretation").items():
         where = f"interpretation.factors.{name}"
         if name not in labels or not labels[name].is_terminal:

@@ -1,4 +1,4 @@
-"""Drawings of rules and derivations: text for graphviz, and SVG with a layout of our own. What is shown: `picture.py`.
+"""Drawings of rules and of the factor graphs of derivations: text for graphviz, and SVG with a layout of our own.
 
 Variables are round, external ones black, observed ones grey; factors are small black squares, nonterminals boxes.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from html import escape
+from typing import Literal, NamedTuple
 
-from rankfold.fgg.derivation import Derivation
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.hypergraph import Rule
-from rankfold.fgg.picture import Picture, derivation_picture, rule_picture
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hypergraph import Derivation, Node, Rule
 
+Kind = Literal["variable", "external", "observed", "factor", "nonterminal"]
 _STYLE = {
     "variable": 'shape=circle style=""',
     "external": "shape=circle style=filled fillcolor=black fontcolor=white",
@@ -23,13 +24,28 @@ _STYLE = {
 _STEP_X, _STEP_Y, _RADIUS, _LETTER = 74, 54, 13, 7  # pixels: between dots, between rows, of a circle, of a letter
 
 
+class _Dot(NamedTuple):
+    """A node (round) or an edge (square) of a drawn hypergraph."""
+
+    text: str
+    kind: Kind
+
+
+class _Picture(NamedTuple):
+    """A hypergraph to draw: dots by number, and lines from the dot of an edge to the dots of its nodes, in order."""
+
+    title: str
+    dots: tuple[_Dot, ...]
+    lines: tuple[tuple[int, int], ...]
+
+
 def to_dot(grammar: Grammar, what: Rule | Derivation | None = None) -> str:
     """Graphviz text of a rule or a derivation's factor graph; of all rules, one cluster each, without `what`."""
     lines = ["graph {", "  rankdir=TB; node [fontsize=10 margin=0.03]; edge [fontsize=8];"]
     for number, picture in enumerate(_pictures(grammar, what)):
-        lines.append(f"  subgraph cluster{number} {{ label={_quoted(picture.title)}; color=transparent;")
+        lines.append(f"  subgraph cluster{number} {{ label={_quote(picture.title)}; color=transparent;")
         for dot, (text, kind) in enumerate(picture.dots):
-            label = f"xlabel={_quoted(text)}" if kind == "factor" else f"label={_quoted(text)}"
+            label = f"xlabel={_quote(text)}" if kind == "factor" else f"label={_quote(text)}"
             lines.append(f"    d{number}_{dot} [{label} {_STYLE[kind]}];")
         for source, target in picture.lines:
             lines.append(f"    d{number}_{source} -- d{number}_{target};")
@@ -45,20 +61,78 @@ def to_svg(grammar: Grammar, what: Rule | Derivation | None = None) -> str:
     parts: list[str] = []
     top, width = 0, 0
     for picture in _pictures(grammar, what):
-        drawn, right, bottom = _drawn(picture, top)
+        drawn, right, bottom = _svg_elements(picture, top)
         parts += drawn
         top, width = bottom, max(width, right)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top}" viewBox="0 0 {width} {top}"'
     return "\n".join([head + ' font-family="sans-serif" font-size="11">', *parts, "</svg>"]) + "\n"
 
 
-def _pictures(grammar: Grammar, what: Rule | Derivation | None) -> list[Picture]:
+def _pictures(grammar: Grammar, what: Rule | Derivation | None) -> list[_Picture]:
     if isinstance(what, Derivation):
-        return [derivation_picture(grammar.hrg, what)]
-    return [rule_picture(grammar.hrg, rule) for rule in ([what] if isinstance(what, Rule) else grammar.rules)]
+        return [_derivation_picture(grammar.hrg, what)]
+    return [_rule_picture(grammar.hrg, rule) for rule in ([what] if isinstance(what, Rule) else grammar.rules)]
 
 
-def _rows(picture: Picture) -> list[list[int]]:
+def _rule_picture(hrg: HRG, rule: Rule) -> _Picture:
+    """The right side of a rule."""
+    dots: list[_Dot] = []
+    lines: list[tuple[int, int]] = []
+    place = {}
+    for node in rule.right.nodes:
+        place[node.name] = len(dots)
+        kind: Kind = "external" if node.name in rule.right.externals else "variable"
+        dots.append(
+            _Dot(
+                node.name if node.observed is None else _observed_text(node),
+                "observed" if node.observed is not None else kind,
+            )
+        )
+    for edge in rule.right.edges:
+        lines += [(len(dots), place[name]) for name in edge.nodes]
+        dots.append(_Dot(edge.label, "factor" if hrg.label(edge.label).is_terminal else "nonterminal"))
+    title = f"{rule.left}({', '.join(rule.right.externals)}) ->"
+    return _Picture(title, tuple(dots), tuple(lines))
+
+
+def _derivation_picture(hrg: HRG, derivation: Derivation) -> _Picture:
+    """The factor graph a derivation generates: external nodes are the nodes of the edges that were replaced."""
+    dots: list[_Dot] = []
+    lines: list[tuple[int, int]] = []
+    ahead: list[tuple[Derivation, list[int]]] = [(derivation, [])]
+    while ahead:
+        part, attached = ahead.pop()
+        rule = hrg.rule(part.rule)
+        place = dict(zip(rule.right.externals, attached, strict=True))
+        for node in rule.right.nodes:
+            if node.name not in place:
+                place[node.name] = len(dots)
+                text = (
+                    f"{node.name} = {_value_name(hrg, node, part.values[node.name])}"
+                    if node.name in part.values
+                    else node.name
+                )
+                dots.append(_Dot(text, "variable" if node.observed is None else "observed"))
+        for edge in hrg.terminal_edges(rule):
+            lines += [(len(dots), place[name]) for name in edge.nodes]
+            dots.append(_Dot(edge.label, "factor"))
+        inner = zip(hrg.nonterminal_edges(rule), part.children, strict=True)
+        ahead += reversed([(child, [place[name] for name in edge.nodes]) for edge, child in inner])
+    return _Picture("", tuple(dots), tuple(lines))
+
+
+def _value_name(hrg: HRG, node: Node, value: int) -> str:
+    values = hrg.domain(node.domain).values
+    return values[value] if values else str(value)
+
+
+def _observed_text(node: Node) -> str:
+    if isinstance(node.observed, tuple):
+        return "{} = {}[{}]".format(node.name, *node.observed)
+    return f"{node.name} = {node.observed}"
+
+
+def _rows(picture: _Picture) -> list[list[int]]:
     """The dots in rows: breadth first from external nodes, or from the first dot; pieces apart start at the top."""
     near: dict[int, list[int]] = {dot: [] for dot in range(len(picture.dots))}
     for source, target in picture.lines:
@@ -79,7 +153,7 @@ def _rows(picture: Picture) -> list[list[int]]:
     return rows
 
 
-def _drawn(picture: Picture, top: int) -> tuple[list[str], int, int]:
+def _svg_elements(picture: _Picture, top: int) -> tuple[list[str], int, int]:
     """The SVG elements of a picture whose upper edge is at `top`; its right and lower edges."""
     rows = _rows(picture)
     title = len(picture.title) * _LETTER + _STEP_X // 2
@@ -116,5 +190,5 @@ def _dot(x: int, y: int, text: str, kind: str) -> list[str]:
     return [box, f'<text x="{x}" y="{y + 4}" text-anchor="middle" fill="{colour}">{escape(text)}</text>']
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""From tokens to statements: the text language's syntax, before any name is looked up. Read next: `text.py`.
+"""From a text to its statements: tokens, and the syntax of the text language, before any name is looked up.
 
 domain N = 5                               a domain and its size; `domain N` leaves the size open
 domain M = N + P                           a union
@@ -16,14 +16,150 @@ X(n) -> emit(n, "the")                     a constant; also emit(n, 0), emit(n, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rankfold.errors import DataError
 from rankfold.fgg.hypergraph import Cell
-from rankfold.fgg.statements import Argument, Atom, DomainLine, GivenLine, LabelLine, RuleLine, Statements
-from rankfold.fgg.tokens import Token, text_error, tokens
 
 DIGITS = 18  # of whole numbers: all of them are below 2^63
+_WORDS = re.compile(
+    r"""(?P<space>[ \t\r]+|\#[^\n]*)
+    |(?P<line>\n|;)
+    |(?P<name>[A-Za-z_][\w']*(?:\[[^\[\]\n]*\])*)
+    |`(?P<quoted>[^`\n]+)`
+    |(?P<string>"(?:[^"\\\n]|\\.)*")
+    |(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
+    |(?P<mark>->|[(),:=|+\[\]])""",
+    re.VERBOSE,
+)
+PLAIN_NAME = re.compile(r"[A-Za-z_][\w']*(?:\[[^\[\]\n]*\])*")
+
+
+class Token(NamedTuple):
+    """A word of the text: its kind ("name", "string", "number", "end of line", "end of text", or itself)."""
+
+    kind: str
+    text: str
+    line: int
+    column: int
+
+    @property
+    def shown(self) -> str:
+        """The token as it is named in errors."""
+        return self.kind if self.kind.startswith("end") else repr(self.text)
+
+
+def text_error(at: Token, message: str) -> DataError:
+    """The error of a text at a token."""
+    return DataError(f"line {at.line}, column {at.column}: {message}")
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The tokens of a text; comments run from # to the end of the line, lines within parentheses are joined.
+
+    A line that begins with | continues the rule before it.
+    """
+    line, line_start, at, depth = 1, 0, 0, 0
+    pending: Token | None = None
+    while at < len(text):
+        found = _WORDS.match(text, at)
+        column = at - line_start + 1
+        if found is None:
+            expected = (
+                f"expected a closing {text[at]} before the end of the line, and something within."
+                if text[at] in '"`'
+                else f"expected a name, a number, a string or one of -> ( ) , : = | +, found {text[at]!r}."
+            )
+            raise text_error(Token("?", text[at], line, column), expected)
+        kind, value = str(found.lastgroup), found.group(str(found.lastgroup))
+        if kind == "line" and depth == 0 and pending is None:
+            pending = Token("end of line", value, line, column)
+        elif kind not in ("line", "space"):
+            token = Token({"quoted": "name", "mark": value}.get(kind, kind), value, line, column)
+            depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(value, 0) if kind == "mark" else 0
+            depth = max(depth, 0)
+            if pending is not None and token.kind != "|":
+                yield pending
+            pending = None
+            yield token
+        if value == "\n":
+            line, line_start = line + 1, found.end()
+        at = found.end()
+    column = len(text) - line_start + 1
+    yield pending or Token("end of line", "", line, column)
+    yield Token("end of text", "", line, column)
+
+
+@dataclass(frozen=True)
+class DomainLine:
+    """A declaration of a domain, its kind the word it begins with: a size, named values, or the parts of a union."""
+
+    name: Token
+    kind: str
+    size: int | None = None
+    values: tuple[str, ...] = ()
+    parts: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True)
+class LabelLine:
+    """A declaration of a factor or a nonterminal; `weights` are nested lists."""
+
+    name: Token
+    is_terminal: bool
+    type: tuple[Token, ...]
+    is_batched: bool = False
+    weights: object = None
+
+
+@dataclass(frozen=True)
+class GivenLine:
+    """A declaration of observed values; `values` are whole numbers in nested lists."""
+
+    name: Token
+    values: object
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A node as it is written in an edge; `name` is None for a bare constant."""
+
+    at: Token
+    name: str | None
+    domain: Token | None = None
+    observed: int | str | Cell | None = None
+
+
+@dataclass(frozen=True)
+class Atom:
+    """An edge as it is written."""
+
+    label: Token
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class RuleLine:
+    """A rule as it is written."""
+
+    name: Token | None
+    left: Atom
+    right: tuple[Atom, ...]
+
+
+@dataclass
+class Statements:
+    """The statements of a text by kind, in order."""
+
+    domains: list[DomainLine] = field(default_factory=list)
+    labels: list[LabelLine] = field(default_factory=list)
+    rules: list[RuleLine] = field(default_factory=list)
+    given: list[GivenLine] = field(default_factory=list)
+    start: Token | None = None
+    end: Token | None = None
 
 
 def statements(text: str) -> Statements:
@@ -50,6 +186,12 @@ class _Reader:
         """Whether the next token is one of these words and begins a declaration: a name follows."""
         return self.next_is("name") and self.here.text in words and self.tokens[self.at + 1].kind == "name"
 
+    def accept(self, kind: str) -> bool:
+        """Whether the next token is of this kind; it is taken then."""
+        is_next = self.next_is(kind)
+        self.at += is_next
+        return is_next
+
     def take(self, kind: str, expected: str) -> Token:
         token = self.here
         if token.kind != kind:
@@ -59,9 +201,9 @@ class _Reader:
 
     def read(self) -> Statements:
         while not self.next_is("end of text"):
-            if self.next_is("end of line"):
-                self.at += 1
-            elif self.word("domain", "observed", "rank"):
+            if self.accept("end of line"):
+                continue
+            if self.word("domain", "observed", "rank"):
                 self.domain()
             elif self.word("factor", "symbol"):
                 self.label()
@@ -81,8 +223,7 @@ class _Reader:
         kind = self.take("name", "a declaration").text
         name = self.take("name", "the name of a domain")
         size, values, parts = None, [], []
-        if self.next_is("="):
-            self.at += 1
+        if self.accept("="):
             if self.next_is("string"):
                 while self.next_is("string"):
                     token = self.here
@@ -99,8 +240,7 @@ class _Reader:
 
     def union(self, expected: str) -> list[Token]:
         parts = [self.take("name", expected)]
-        while self.next_is("+"):
-            self.at += 1
+        while self.accept("+"):
             parts.append(self.take("name", "a domain after +"))
         return parts
 
@@ -114,19 +254,15 @@ class _Reader:
         name = self.take("name", "the name of a label")
         types: list[Token] = []
         batched, weights = False, None
-        if self.next_is(":"):
-            self.at += 1
-            if self.next_is("name") and not self._batched():
+        if self.accept(":") and self.next_is("name") and not self._batched():
+            types.append(self.type())
+            while self.accept(","):
                 types.append(self.type())
-                while self.next_is(","):
-                    self.at += 1
-                    types.append(self.type())
         if self._batched():
             if not is_terminal:
                 raise text_error(self.here, "expected no `batched`: only factors have a batch axis.")
             batched, self.at = True, self.at + 1
-        if is_terminal and self.next_is("="):
-            self.at += 1
+        if is_terminal and self.accept("="):
             weights = self.numbers(self.weight, len(types) + batched + 1, f"for {len(types)} domains")
         self.end("a domain" if not types else ", = or batched" if is_terminal else ",")
         self.found.labels.append(LabelLine(name, is_terminal, tuple(types), batched, weights))
@@ -145,11 +281,10 @@ class _Reader:
             raise text_error(self.here, f"expected a number, found [: lists are nested too deep {why}.")
         self.take("[", "a number or [")
         rows: list[object] = []
-        while not self.next_is("]"):
+        while not self.accept("]"):
             if rows:
                 self.take(",", ", or ]")
             rows.append(self.numbers(one, depth - 1, why))
-        self.at += 1
         return rows
 
     def given(self) -> None:
@@ -172,8 +307,8 @@ class _Reader:
     def rule(self) -> None:
         name = None
         first = self.take("name", "a declaration (domain, observed, rank, factor, symbol, start, given) or a rule")
-        if self.next_is(":"):
-            name, self.at = first, self.at + 1
+        if self.accept(":"):
+            name = first
             first = self.take("name", "the left side of a rule")
         left = self.atom(first)
         self.take("->", "->")
@@ -185,21 +320,20 @@ class _Reader:
                 while self.next_is("name"):
                     right.append(self.atom(self.take("name", "a label")))
             self.found.rules.append(RuleLine(name, left, tuple(right)))
-            if not self.next_is("|"):
+            bar = self.here
+            if not self.accept("|"):
                 break
             if name is not None:
-                raise text_error(self.here, "expected one right side: a named rule has no alternatives, name each.")
-            self.at += 1
+                raise text_error(bar, "expected one right side: a named rule has no alternatives, name each.")
         self.end("a label, |")
 
     def atom(self, label: Token) -> Atom:
         self.take("(", f"( after {label.text}")
         arguments: list[Argument] = []
-        while not self.next_is(")"):
+        while not self.accept(")"):
             if arguments:
                 self.take(",", ", or )")
             arguments.append(self.argument())
-        self.at += 1
         return Atom(label, tuple(arguments))
 
     def argument(self) -> Argument:
@@ -208,11 +342,9 @@ class _Reader:
             return Argument(at, None, observed=self.constant())
         name = self.take("name", "a node, a number or a string in quotes")
         domain, observed = None, None
-        if self.next_is(":"):
-            self.at += 1
+        if self.accept(":"):
             domain = self.type()
-        if self.next_is("="):
-            self.at += 1
+        if self.accept("="):
             observed = self.constant()
         return Argument(at, name.text, domain, observed)
 

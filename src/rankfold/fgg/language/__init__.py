@@ -1,0 +1,1 @@
+"""Grammars in writing: text (`syntax`, `elaborate`, `text`), the JSON of the `fggs` package, drawings."""
