@@ -84,7 +84,7 @@ class Run:
             return
         shape = self._shape(block.table)
         num = block.end - block.begin
-        operands = [self._operands(group) for group in block.groups]
+        operands = [self.operands(group) for group in block.groups]
         scale = None
         if self.arithmetic.is_scaled:
             scale = self.scaling.of_parents(block, [own[1] for own in operands], self.batch)
@@ -137,7 +137,7 @@ class Run:
             return value, None
         return value, _taken(self.scaling.scales[table], how.blocks, how.index_of)
 
-    def _operands(self, group: Group) -> tuple[list[Operand], Tensor]:
+    def operands(self, group: Group) -> tuple[list[Operand], Tensor]:
         """What the group multiplies, children first, and the logarithm of its scale, "p s b" ("p b": one split)."""
         found: list[Operand] = []
         device, axis_of = self.like.device, node_axes(group)

@@ -22,7 +22,8 @@ class Scaling:
     """What a pass keeps of its scales: of each table the logarithms, block by block, "row b", float64.
 
     `low` are the smallest entries of each block, `high` its largest, `least` the level below which entries may have
-    lost digits; `unscaled` are the blocks with that level, `lost` says whether scaling took digits of a factor.
+    lost digits; `unscaled` are the blocks with that level, `lost` says whether scaling took digits of a factor,
+    `has_nothing` whether sums are 0 because factors are.
     """
 
     scales: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class Scaling:
     least: list[float] = field(default_factory=list)
     unscaled: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
     lost: list[Tensor] = field(default_factory=list)
+    has_nothing: bool = False
 
     def is_sound(self) -> Tensor:  # ""   bool
         """Whether no entry may have lost digits; a zero counts as lost here, whatever its reason."""

@@ -111,7 +111,7 @@ class Counting(Linear):
 
 class Logs:
     """Logarithms throughout: any range, an exponential for every term. Differentiable; gradient 0 at terms without
-    weight."""
+    weight, whose own is found by `fgg/zeros.py`."""
 
     is_scaled = False
 

@@ -25,6 +25,7 @@ from rankfold.fgg.recompose import recompose
 from rankfold.fgg.run import Run, Tapped
 from rankfold.fgg.schedule import Schedule, schedule
 from rankfold.fgg.semirings import LOGS, MAX, SCALED, SUPPORT, Arithmetic, Counting, Semiring
+from rankfold.fgg.zeros import with_finite, with_zeros
 from rankfold.numerics.log_space import log_weights
 
 INT64 = 2**63
@@ -42,7 +43,8 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
     - "max": the logarithm of the largest weight of any derivation with an assignment. Not differentiable; see `best`.
     - "counting": how many derivations with an assignment have any weight, exactly, int64; see `count` beyond 2^63.
 
-    Differentiable ("log", "real") in every factor, twice, right where weights are exactly 0. Acyclic grammars, as
+    Differentiable ("log", "real") in every factor, right where weights are exactly 0, and twice (in logarithms not at
+    such weights: `UnsupportedError`). Acyclic grammars, as
     they are after a query; for others see `fixed_point`. Cost: `cost(g)`. Memory: a row for every nonterminal of
     the query, and for gradients what was read of them. Source: Chiang and Riley 2020, theorem 15; equations 3 and 4
     of Yang, Liu, Tu 2022.
@@ -64,7 +66,13 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
         value, scale = fixed_point(g, tensors_of(g, labels_in_use(g.hrg)))
         return _shaped(g, value * torch.exp(scale) if semiring == "real" else log_weights(value) + scale)
     run = solve(g)
-    return _shaped(g, z_of(run) if semiring == "real" else log_z_of(run))
+    value = z_of(run) if semiring == "real" else log_z_of(run)
+    is_log = semiring == "log"
+    if run.arithmetic is LOGS:
+        value = with_zeros(value, run, is_log=is_log)
+    elif run.scaling.has_nothing:
+        with_finite(value, run, is_log=is_log)
+    return _shaped(g, value)
 
 
 def count(g: Grammar) -> int | list[int]:
@@ -92,7 +100,9 @@ def count(g: Grammar) -> int | list[int]:
 def solve(g: Grammar, tapped: Tapped = (), *, weights: dict[str, Tensor] | None = None) -> Run:
     """A sound pass in scaled arithmetic or, where there is none, in logarithms; autograd follows it."""
     plan = schedule(g.hrg, _whole(tapped))
-    return _sound(g, plan, _weights_at_cells(g, plan) if weights is None else weights, g.batch or 1, tapped)
+    if weights is None:  # views: what is done to their gradients is done to no tensor of the caller's
+        weights = {label: x.view_as(x) if x.requires_grad else x for label, x in _weights_at_cells(g, plan).items()}
+    return _sound(g, plan, weights, g.batch or 1, tapped)
 
 
 def solve_plain(g: Grammar, arithmetic: Arithmetic, tapped: Tapped = ()) -> Run:
@@ -227,7 +237,10 @@ def _sound(g: Grammar, plan: Schedule, weights: dict[str, Tensor], batch: int, t
             break  # no rule is long
         run = _run(g, used, SCALED, own, batch, tapped)
         sound = run.scaling.is_sound()
-        if not may_look(sound) or bool(sound) or _explained(run):
+        if not may_look(sound) or bool(sound):
+            return run
+        if _explained(run):
+            run.scaling.has_nothing = True
             return run
     return _run(g, plan, LOGS, {label: x.double() for label, x in weights.items()}, batch, tapped)
 
