@@ -52,11 +52,12 @@ from rankfold.operators import (
     WithoutDiagonal,
     rank_space,
 )
-from rankfold.recursions import chain, semi_markov, tree
-from rankfold.recursions.chain_blocks import BlockChainPotentials
-from rankfold.recursions.potentials import ChainPotentials
-from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
-from rankfold.recursions.tree_potentials import TreePotentials
+from rankfold.recursions import chain, tree
+from rankfold.recursions import segments as semi_markov
+from rankfold.recursions.blocks import BlockPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.recursions.tree.potentials import TreePotentials
 from rankfold.version import __version__
 
 __all__ = [
@@ -67,8 +68,8 @@ __all__ = [
     "BinaryCPD",
     "BinaryDense",
     "BinaryMatricised",
-    "BlockChainPotentials",
     "BlockHMM",
+    "BlockPotentials",
     "Branch",
     "ChainPotentials",
     "DataError",
@@ -94,7 +95,7 @@ __all__ = [
     "Segment",
     "SegmentCounts",
     "SegmentPosterior",
-    "SemiMarkovPotentials",
+    "SegmentPotentials",
     "ShapeError",
     "Sum",
     "TreePotentials",

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import Dense, LowRank, SemiMarkovPotentials, semi_markov
+from rankfold import Dense, LowRank, SegmentPotentials, semi_markov
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import current_precision, matmul_precision, product, summed_outer
-from rankfold.recursions import semi_markov_fused
-from rankfold.recursions.chain_blocks import log_z
-from rankfold.recursions.semi_markov_sweep import Linear
+from rankfold.recursions.blocks import log_z
+from rankfold.recursions.segments import fused
+from rankfold.recursions.segments.sweep import Linear
 from tests.kernels.scans import check, given
 from tests.recursions import segment_batches
 from tests.recursions.block_chains import block_chain, leaves
@@ -54,8 +54,8 @@ def test_scans_of_segments(z: int, r: int, d: int, graph: bool, dtype: torch.dty
     lengths = [230, 1, 77]
     log_obs = 3 * drawn(3, 230, z, seed=2).to(dtype)
     log_duration = drawn(z, d, seed=3).log_softmax(1).to(dtype)
-    p = SemiMarkovPotentials(
-        drawn(z, seed=4).to(dtype), op, log_duration, log_obs, torch.tensor(lengths, device=CUDA), censored=True
+    p = SegmentPotentials(
+        drawn(z, seed=4).to(dtype), op, log_duration, log_obs, lengths=torch.tensor(lengths, device=CUDA), censored=True
     )
     at, tensors = segment_batches.leaves(p)
 
@@ -63,7 +63,7 @@ def test_scans_of_segments(z: int, r: int, d: int, graph: bool, dtype: torch.dty
         value = semi_markov.log_z(at)
         return [value, *torch.autograd.grad(value.sum(), tensors)]
 
-    assert semi_markov_fused._maps(Linear(op, log_obs), log_obs, log_duration.mT.contiguous()) is not None
+    assert fused._maps(Linear(op, log_obs), log_obs, log_duration.mT.contiguous()) is not None
     if graph:
         recorded, found = captured(step)
         recorded.replay()

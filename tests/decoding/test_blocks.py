@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 
 from rankfold import DomainError, entropy, state_posterior
 from rankfold.decoding.blocks import block_entropy, block_posterior
-from rankfold.recursions.chain_blocks import BlockChainPotentials
+from rankfold.recursions.blocks import BlockPotentials
 from tests.oracles import block_chain as oracle
 from tests.recursions.block_chains import (
     block_chain,
@@ -70,7 +70,7 @@ def test_float32_potentials() -> None:
 
 
 def test_a_uniform_chain() -> None:
-    p = BlockChainPotentials(
+    p = BlockPotentials(
         torch.zeros(1, 4), torch.zeros(1, 4, 4, 4), torch.zeros(1, 5, 4), torch.zeros(1, 5, dtype=torch.int64)
     )
     assert float(block_entropy(p)) == pytest.approx(5 * math.log(4), rel=1e-12)

@@ -113,10 +113,10 @@ def test_posteriors_of_segments_where_float32_has_few_digits_left(seed: int) -> 
     log_duration[0, 3:5], log_duration[1, 3], log_duration[2, 5] = math.log(0.5), 0.0, 0.0
     moves = (1 - torch.eye(3)) / 2
     start = torch.tensor([0.0, -INF, -INF])
-    (one,) = segments(semi_markov.SemiMarkovPotentials(start, Dense(moves), log_duration, log_obs))
+    (one,) = segments(semi_markov.SegmentPotentials(start, Dense(moves), log_duration, log_obs))
     wide = (x.double() for x in (start, moves, log_duration, log_obs))
     start, moves, log_duration, log_obs = wide
-    (other,) = segments(semi_markov.SemiMarkovPotentials(start, Dense(moves), log_duration, log_obs))
+    (other,) = segments(semi_markov.SegmentPotentials(start, Dense(moves), log_duration, log_obs))
     assert [x[:3] for x in one] == [x[:3] for x in other]
     assert [x.posterior for x in one] == pytest.approx([x.posterior for x in other], rel=1e-9)
     assert [x.frames for x in one] == pytest.approx([x.frames for x in other], rel=1e-9)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rankfold import ParsedTree, leaf_posterior, mbr_tree, rank_space
-from rankfold.recursions.tree_cky import best_brackets
+from rankfold.recursions.tree.best import best_brackets
 from tests.oracles import tree as oracle
 from tests.recursions.trees import EVERY, INF, doubled_range, enumerated, potentials, sentences
 

@@ -18,7 +18,7 @@ from rankfold import (
     rank_space,
     tree,
 )
-from rankfold.recursions.tree_mass import mass
+from rankfold.recursions.tree.termination import mass
 from tests.decoding.grammars import N, P, V, emission, normalised, root
 from tests.oracles import prefix as oracle
 from tests.recursions.build import pad_with_nan, seeded

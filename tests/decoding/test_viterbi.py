@@ -14,7 +14,7 @@ from rankfold import (
     LowRank,
     Operator,
     RowScaled,
-    SemiMarkovPotentials,
+    SegmentPotentials,
     Sum,
     UnsupportedError,
     WithoutDiagonal,
@@ -276,7 +276,7 @@ def test_values_of_ten_thousand_nats_have_float64s_digits() -> None:
     for operator, log_matrix in operators:
         p = ChainPotentials(torch.zeros(3), operator, torch.zeros(1, 2, 3))
         assert viterbi(p).log_prob.item() == pytest.approx(log_matrix.max().item(), rel=1e-14)
-        s = SemiMarkovPotentials(torch.zeros(3), operator, torch.zeros(3, 1), torch.zeros(1, 2, 3))
+        s = SegmentPotentials(torch.zeros(3), operator, torch.zeros(3, 1), torch.zeros(1, 2, 3))
         assert viterbi_segments(s).log_prob.item() == pytest.approx(log_matrix.max().item(), rel=1e-14)
     p = ChainPotentials(torch.zeros(3), LowRank.from_log(log_left, log_right), torch.zeros(1, 2, 3))
     joint = (log_left.double()[:, None] + log_right.double()).max().item()

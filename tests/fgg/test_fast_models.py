@@ -20,7 +20,7 @@ from rankfold import (
     LowRank,
     Operator,
     RowScaled,
-    SemiMarkovPotentials,
+    SegmentPotentials,
     Sum,
     TreePotentials,
     WithoutDiagonal,
@@ -120,9 +120,7 @@ def test_segments() -> None:
     initial, move, duration = rand(4, seed=1), rand(4, 4, seed=2), rand(4, 3, seed=3)
     emit, final = rand(4, WORDS, seed=4), rand(4, seed=5)
     obs = emit.log().mT[words()]
-    fast = semi_markov.log_z(
-        SemiMarkovPotentials(initial.log(), Dense(move), duration.log(), obs, log_final=final.log())
-    )
+    fast = semi_markov.log_z(SegmentPotentials(initial.log(), Dense(move), duration.log(), obs, log_final=final.log()))
     text = """
     domain Z = 4; domain D = 3; observed V = 3
     factor duration: Z, D

@@ -9,7 +9,7 @@ import torch
 
 import rankfold
 from rankfold.decoding.blocks import block_entropy, block_posterior
-from rankfold.recursions import chain_blocks
+from rankfold.recursions import blocks
 from tests.hunt import chain_oracle, matrices, values
 from tests.hunt.arithmetic import EPS, NONE, exp, magnitude, rare, rounding, wide
 from tests.hunt.compare import DeviatesError, close, expect
@@ -101,9 +101,9 @@ def check(case: Case, device: str) -> None:
             x[~inside] = np.nan
         tensors.append(torch.tensor(x, dtype=getattr(torch, dtype), device=device).requires_grad_())
     counted = None if case["lengths"] is None else torch.tensor(case["lengths"], device=device)
-    p = rankfold.BlockChainPotentials(*tensors, torch.tensor(case["block"], device=device), counted)
+    p = rankfold.BlockPotentials(*tensors, torch.tensor(case["block"], device=device), counted)
 
-    out = chain_blocks.log_z(p)
+    out = blocks.log_z(p)
     close("log_z", out, solved.log_z, tol[dtype])
     upstream = np.array(case["upstream"])
     grads = torch.autograd.grad(out, tensors, torch.tensor(upstream, device=device))
@@ -118,7 +118,7 @@ def check(case: Case, device: str) -> None:
         chain_oracle.entropy(solved, a, a, initial, obs, final, lengths),
         tol["float64"] * (1 + size),
     )
-    last, log_total = chain_blocks.advance(p)
+    last, log_total = blocks.advance(p)
     ends = np.where(
         possible[:, None],
         solved.alpha[np.arange(num), lengths - 1] - np.where(possible, solved.log_z, 0.0)[:, None],
@@ -127,12 +127,12 @@ def check(case: Case, device: str) -> None:
     close("filtered", last, ends, tol[dtype] + EPS[dtype] * np.abs(np.where(np.isfinite(ends), ends, 0.0)))
     close("log_z of advance", log_total, solved.log_z, tol[dtype])
 
-    path, log_prob = chain_blocks.best_path(p)
+    path, log_prob = blocks.best_path(p)
     best = chain_oracle.best(*fields)
     exact = 16 * steps * EPS["float64"] * (1 + size)
     close("best path", log_prob, best, exact)
     generator = torch.Generator(device).manual_seed(case["seed"])
-    drawn = chain_blocks.draw(p, case["samples"], generator)
+    drawn = blocks.draw(p, case["samples"], generator)
     floor = np.where(possible, solved.log_z, 0.0) - steps * np.log(states) - np.log(1e15)
     block = np.array(case["block"])
     known = solved.inside & possible[:, None]

@@ -85,13 +85,13 @@ class Asked:
         tensors = {k: None if case[k] is None else self.tensor(case[k]) for k in TABLES}
         obs = np.array(case["log_obs"])
         obs[~self.truth.inside] = np.nan
-        self.p = rankfold.SemiMarkovPotentials(
+        self.p = rankfold.SegmentPotentials(
             tensors["log_initial"],
             matrices.build(case["transition"], self.tensor),
             tensors["log_duration"],
             self.tensor(obs),
-            None if case["lengths"] is None else torch.tensor(case["lengths"], device=device),
             tensors["log_final"],
+            None if case["lengths"] is None else torch.tensor(case["lengths"], device=device),
             case["censored"],
         )
 

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from rankfold.kernels.two_way import passes, verdict
 from rankfold.kernels.two_way import triton as kernel
 from rankfold.numerics.rounded import Rounded
-from rankfold.recursions.chain_scaled import per_entry
+from rankfold.recursions.chain.scaled import per_entry
 
 pytestmark = HERE
 PRECISIONS = [

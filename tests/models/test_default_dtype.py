@@ -137,7 +137,7 @@ def test_questions() -> None:
         first = torch.zeros(3, dtype=torch.float32)
         p = rankfold.ChainPotentials(first, rankfold.Dense(weight), log_obs, lengths=torch.tensor([4, 2]))
         log_duration = torch.zeros(3, 2, dtype=torch.float32)
-        s = rankfold.SemiMarkovPotentials(first, p.transition, log_duration, log_obs, lengths=p.lengths)
+        s = rankfold.SegmentPotentials(first, p.transition, log_duration, log_obs, lengths=p.lengths)
         rule = rankfold.BinaryDense(weight.expand(3, 3, 3))
         t = rankfold.TreePotentials(log_obs, rankfold.Branch(rule, rule, rule, rule), first, lengths=p.lengths)
         totals = [rankfold.chain.log_z(p), rankfold.semi_markov.log_z(s), rankfold.tree.log_z(t)]

@@ -202,7 +202,7 @@ def test_unnormalised_durations_lose_mass() -> None:
     kept = torch.tensor(case.log_duration).exp().sum(1)
     assert bool((kept < 1).all())
     p = case.model.potentials(case.batch)
-    assert isinstance(p, semi_markov.SemiMarkovPotentials)
+    assert isinstance(p, semi_markov.SegmentPotentials)
     torch.testing.assert_close(p.log_duration.exp().sum(1), kept.double(), rtol=1e-6, atol=0)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankfold.models import HMM
 from rankfold.operators import Dense
 from rankfold.recursions import chain
-from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
 from tests.models.cases import CASES, Case, seeded, some_strings
 from tests.params.build import EXACT
 

@@ -93,7 +93,7 @@ def test_orders(choices: dict[str, Any], orders: list[list[int]]) -> None:
     for i in range(2):
         keeps = [w for path, w in case.enumerated(i).items() if passes(case, path) == orders[i]]
         assert found[i].item() == pytest.approx(chain.log_sum_exp(keeps), rel=1e-11)
-    if isinstance(p, semi_markov.SemiMarkovPotentials):  # an order ends in its last place, however it is cut
+    if isinstance(p, semi_markov.SegmentPotentials):  # an order ends in its last place, however it is cut
         for stretch in (1, 2, 3):
             torch.testing.assert_close(semi_markov.log_z(p, stretch=stretch), found, rtol=1e-11, atol=0.0)
 
@@ -112,7 +112,7 @@ def test_orders_and_labels_together() -> None:
     labels = torch.tensor([[-1, -1, -1, 1], [-1] * 4])
     orders = [[0, 1], [0, 2]]
     p = in_order(case.model.potentials(case.batch, allowed=allowed_states(labels, 3)), orders)
-    assert isinstance(p, semi_markov.SemiMarkovPotentials)
+    assert isinstance(p, semi_markov.SegmentPotentials)
     weights = [w for path, w in case.enumerated(0).items() if passes(case, path) == [0, 1]]
     assert case.model.log_z(p)[0].item() == pytest.approx(chain.log_sum_exp(weights), rel=1e-11)
     best = order_of(orders, viterbi_segments(p).states)

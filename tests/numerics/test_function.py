@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 
 import rankfold
 from rankfold import fgg
-from rankfold.recursions import chain_blocks
+from rankfold.recursions import blocks as block_chains
 
 weight = torch.rand(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 log_obs, zeros = torch.zeros(2, 4, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
@@ -24,7 +24,7 @@ def potentials(x: Tensor) -> rankfold.ChainPotentials:
 
 def semi_markov(x: Tensor) -> Tensor:
     log_duration = torch.zeros(3, 2, dtype=torch.float64)
-    p = rankfold.SemiMarkovPotentials(zeros, rankfold.Dense.unchecked(x), log_duration, log_obs)
+    p = rankfold.SegmentPotentials(zeros, rankfold.Dense.unchecked(x), log_duration, log_obs)
     return rankfold.semi_markov.log_z(p)
 
 
@@ -35,7 +35,7 @@ def tree(x: Tensor) -> Tensor:
 
 def blocks(x: Tensor) -> Tensor:
     first, block = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 4, dtype=torch.int64)
-    return chain_blocks.log_z(rankfold.BlockChainPotentials(first, x.expand(2, 3, 3, 3), log_obs, block))
+    return block_chains.log_z(rankfold.BlockPotentials(first, x.expand(2, 3, 3, 3), log_obs, block))
 
 
 def grammar(x: Tensor) -> Tensor:

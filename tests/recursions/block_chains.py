@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rankfold import ChainPotentials, Dense
-from rankfold.recursions.chain_blocks import BlockChainPotentials
+from rankfold.recursions.blocks import BlockPotentials
 from tests.recursions.build import INF, NAN, seeded
 
 NUM_BLOCKS = 3
@@ -25,7 +25,7 @@ def block_chain(
     zeros: float = 0.15,
     spread: float = 2.0,
     dtype: torch.dtype = torch.float64,
-) -> BlockChainPotentials:
+) -> BlockPotentials:
     """Random log-weights, of which a share of `zeros` is -inf."""
     g = seeded(seed)
     b, t = len(lengths), max(lengths)
@@ -34,7 +34,7 @@ def block_chain(
         x = spread * torch.randn(shape, generator=g, dtype=torch.float64)
         return torch.where(torch.rand(shape, generator=g) < zeros, -INF, x).to(dtype)
 
-    p = BlockChainPotentials(
+    p = BlockPotentials(
         logs(b, k),
         logs(b, t - 1, k, k),
         logs(b, t, k),
@@ -48,7 +48,7 @@ def block_chain(
     return p
 
 
-def as_lists(p: BlockChainPotentials, i: int) -> dict[str, Any]:
+def as_lists(p: BlockPotentials, i: int) -> dict[str, Any]:
     """Sequence i as the enumeration takes it."""
     length = p.log_obs.shape[1] if p.lengths is None else int(p.lengths[i])
     return {
@@ -58,7 +58,7 @@ def as_lists(p: BlockChainPotentials, i: int) -> dict[str, Any]:
     }
 
 
-def by_sequence(oracle: Callable[..., Any], p: BlockChainPotentials) -> list[Any]:
+def by_sequence(oracle: Callable[..., Any], p: BlockPotentials) -> list[Any]:
     """What the enumeration says of every sequence."""
     return [oracle(**as_lists(p, i)) for i in range(len(p.log_obs))]
 
@@ -72,14 +72,14 @@ def padded(rows: Sequence[Any], like: Tensor) -> Tensor:
     return out
 
 
-def leaves(p: BlockChainPotentials) -> tuple[BlockChainPotentials, tuple[Tensor, Tensor, Tensor]]:
+def leaves(p: BlockPotentials) -> tuple[BlockPotentials, tuple[Tensor, Tensor, Tensor]]:
     """Potentials whose every tensor asks for a gradient, and those tensors."""
     first, move, obs = (x.detach().clone().requires_grad_() for x in p[:3])
     return rebuilt(p, first, move, obs), (first, move, obs)
 
 
-def rebuilt(p: BlockChainPotentials, *tensors: Tensor) -> BlockChainPotentials:
-    return BlockChainPotentials(*tensors, p.block, p.lengths)
+def rebuilt(p: BlockPotentials, *tensors: Tensor) -> BlockPotentials:
+    return BlockPotentials(*tensors, p.block, p.lengths)
 
 
 def whole_model(k: int, lengths: Sequence[int], seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -95,12 +95,12 @@ def whole_model(k: int, lengths: Sequence[int], seed: int) -> tuple[Tensor, Tens
 
 def in_blocks(
     log_initial: Tensor, log_transition: Tensor, log_obs: Tensor, block: Tensor, lengths: Tensor
-) -> BlockChainPotentials:
+) -> BlockPotentials:
     """The model of `whole_model` with the rows and columns of each position's block taken out."""
     k = log_obs.shape[-1]
     states = block.unsqueeze(-1) * k + torch.arange(k)  # "b t k"
     moves = log_transition[states[:, :-1, :, None], states[:, 1:, None, :]]
-    return BlockChainPotentials(log_initial[states[:, 0]], moves, log_obs, block, lengths)
+    return BlockPotentials(log_initial[states[:, 0]], moves, log_obs, block, lengths)
 
 
 def in_full(

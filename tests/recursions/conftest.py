@@ -3,7 +3,7 @@
 import pytest
 from torch import Tensor
 
-from rankfold.recursions import chain_scaled
+from rankfold.recursions.chain import scaled
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,6 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         taken.append(len(emission))
         return scan(maps, first, emission, *rest)
 
-    monkeypatch.setattr(chain_scaled, "triton_serves", lambda *tensors: True)
+    monkeypatch.setattr(scaled, "triton_serves", lambda *tensors: True)
     monkeypatch.setattr(two_way, "two_way", counted)
     return taken

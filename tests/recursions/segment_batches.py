@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankfold import Dense, Operator, SemiMarkovPotentials
+from rankfold import Dense, Operator, SegmentPotentials
 from tests.oracles import semi_markov as oracle
 from tests.recursions.build import INF, pad_with_nan, seeded
 
@@ -29,7 +29,7 @@ def batch(
     final: bool = False,
     transition: Operator | None = None,
     dtype: torch.dtype = torch.float64,
-) -> SemiMarkovPotentials:
+) -> SegmentPotentials:
     """A ragged batch. With `zeros`: no self-transitions, impossible frames, states, starts, ends and durations."""
     g = seeded(seed)
     num = len(lengths)
@@ -46,18 +46,18 @@ def batch(
         if log_final is not None:
             log_final[torch.rand(log_final.shape, generator=g) < 0.4] = -INF
     op = Dense(weight.to(dtype)) if transition is None else transition
-    return SemiMarkovPotentials(
+    return SegmentPotentials(
         log_initial.to(dtype),
         op,
         log_duration.to(dtype),
         pad_with_nan(log_obs, lengths).to(dtype),
-        torch.tensor(lengths),
         None if log_final is None else log_final.to(dtype),
+        torch.tensor(lengths),
         censored,
     )
 
 
-def as_lists(p: SemiMarkovPotentials, i: int) -> dict[str, Any]:
+def as_lists(p: SegmentPotentials, i: int) -> dict[str, Any]:
     """Sequence i as the enumeration takes it."""
     assert p.lengths is not None
     log_initial = p.log_initial if p.log_initial.ndim == 1 else p.log_initial[i]
@@ -71,23 +71,23 @@ def as_lists(p: SemiMarkovPotentials, i: int) -> dict[str, Any]:
     }
 
 
-def enumerated(p: SemiMarkovPotentials) -> list[dict[oracle.Segmentation, float]]:
+def enumerated(p: SegmentPotentials) -> list[dict[oracle.Segmentation, float]]:
     """The log-weights of all segmentations of every sequence."""
     return [oracle.weights(**as_lists(p, i)) for i in range(len(p.log_obs))]
 
 
-def true_log_z(p: SemiMarkovPotentials) -> Tensor:  # "b"
+def true_log_z(p: SegmentPotentials) -> Tensor:  # "b"
     return torch.tensor([oracle.log_z(found) for found in enumerated(p)], dtype=torch.float64)
 
 
-def leaves(p: SemiMarkovPotentials) -> tuple[SemiMarkovPotentials, tuple[Tensor, ...]]:
+def leaves(p: SegmentPotentials) -> tuple[SegmentPotentials, tuple[Tensor, ...]]:
     """The same potentials of fresh leaves: log_initial, log_duration, log_obs, log_final if any, factors."""
     parts = [p.log_initial, p.log_duration, p.log_obs, *([] if p.log_final is None else [p.log_final])]
     tensors = tuple(x.detach().clone().requires_grad_() for x in (*parts, *p.transition.factors()))
     return rebuilt(p, tensors), tensors
 
 
-def rebuilt(p: SemiMarkovPotentials, tensors: Sequence[Tensor]) -> SemiMarkovPotentials:
+def rebuilt(p: SegmentPotentials, tensors: Sequence[Tensor]) -> SegmentPotentials:
     """The same potentials of other tensors, in the order of `leaves`."""
     some = 3 + (p.log_final is not None)
     return p._replace(
@@ -99,7 +99,7 @@ def rebuilt(p: SemiMarkovPotentials, tensors: Sequence[Tensor]) -> SemiMarkovPot
     )
 
 
-def doubled(p: SemiMarkovPotentials) -> SemiMarkovPotentials:
+def doubled(p: SegmentPotentials) -> SegmentPotentials:
     """The same values in float64."""
     return rebuilt(p, [x.detach().double() for x in leaves(p)[1]])
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from rankfold import chain, viterbi
-from rankfold.recursions.chain_blocks import BlockChainPotentials, _plain, advance, best_path, checked, draw, log_z
+from rankfold.recursions.blocks import BlockPotentials, _plain, advance, best_path, draw, log_z, validate
 from tests.oracles import block_chain as oracle
 from tests.recursions.block_chains import (
     as_lists,
@@ -40,7 +40,7 @@ def test_log_z_is_the_sum_over_all_paths(seed: int, k: int, lengths: list[int], 
     p = block_chain(k, lengths, seed=seed, spread=spread, zeros=zeros)
     expected = torch.tensor(by_sequence(oracle.log_z, p), dtype=torch.float64)
     torch.testing.assert_close(log_z(p), expected, **EXACT)
-    torch.testing.assert_close(_plain(checked(p).inside(), *p[:3]), expected, **EXACT)
+    torch.testing.assert_close(_plain(validate(p).inside(), *p[:3]), expected, **EXACT)
     filtered, total = advance(p)
     torch.testing.assert_close(total, expected, **EXACT)
     torch.testing.assert_close(filtered, torch.tensor(by_sequence(oracle.filtered, p), dtype=torch.float64), **EXACT)
@@ -151,7 +151,7 @@ def test_samples_of_a_seed_are_the_same_again() -> None:
     assert not torch.equal(draw(p, 5, seeded(0)), draw(p, 5, seeded(1)))
 
 
-def with_impossible(dtype: torch.dtype) -> BlockChainPotentials:
+def with_impossible(dtype: torch.dtype) -> BlockPotentials:
     """Five sequences: 1 dies by an observation, 3 by its transitions, at its first step."""
     p = block_chain(3, [4, 4, 2, 3, 1], seed=9, zeros=0.0, dtype=dtype)
     p.log_obs[1, 2] = -INF
@@ -164,7 +164,7 @@ def with_impossible(dtype: torch.dtype) -> BlockChainPotentials:
 def test_impossible_sequences_leave_their_neighbours_alone(dtype: torch.dtype, create_graph: bool) -> None:
     good, bad = [0, 2, 4], [1, 3]
     whole = with_impossible(dtype)
-    alone = BlockChainPotentials(*(x[good] for x in whole if x is not None))
+    alone = BlockPotentials(*(x[good] for x in whole if x is not None))
     p, tensors = leaves(whole)
     q, tensors_alone = leaves(alone)
     total, total_alone = log_z(p), log_z(q)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from rankfold import DomainError, ShapeError, UnsupportedError
-from rankfold.recursions.chain_blocks import BlockChainPotentials, advance, best_path, checked, draw, log_z
+from rankfold.recursions.blocks import BlockPotentials, advance, best_path, draw, log_z, validate
 from tests.recursions.build import INF, NAN
 
 
-def good(**changes: Any) -> BlockChainPotentials:
+def good(**changes: Any) -> BlockPotentials:
     fields = {
         "log_initial": torch.zeros(2, 4),
         "log_transition": torch.zeros(2, 2, 4, 4),
@@ -20,7 +20,7 @@ def good(**changes: Any) -> BlockChainPotentials:
         "block": torch.zeros(2, 3, dtype=torch.int64),
         "lengths": torch.tensor([3, 2]),
     }
-    return BlockChainPotentials(**{**fields, **changes})
+    return BlockPotentials(**{**fields, **changes})
 
 
 def entry(value: float, shape: tuple[int, ...], *at: int) -> Tensor:
@@ -58,8 +58,8 @@ def test_bad_potentials_are_refused(error: type[ValueError], changes: dict[str, 
 
 
 def test_what_else_is_refused() -> None:
-    with pytest.raises(ShapeError, match="expected BlockChainPotentials, but got a tuple"):
-        checked(tuple(good()))
+    with pytest.raises(ShapeError, match="expected BlockPotentials, but got a tuple"):
+        validate(tuple(good()))
     one = {"log_obs": torch.zeros(2, 1, 4), "block": torch.zeros(2, 1).long(), "lengths": None}
     with pytest.raises(ShapeError, match="one position has no transition"):
         log_z(good(**one))

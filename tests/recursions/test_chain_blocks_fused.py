@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold.recursions import chain_blocks_steps
-from rankfold.recursions.chain_blocks import BlockChainPotentials, advance, log_z
+from rankfold.recursions.blocks import BlockPotentials, advance, log_z, steps
 from tests.recursions.block_chains import block_chain, leaves
 from tests.recursions.build import INF
 
@@ -25,7 +24,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     taken: list[str] = []
     for name in ("filtered", "future", "moves"):
         monkeypatch.setattr(kernel, name, _counted(name, taken))
-    monkeypatch.setattr(chain_blocks_steps, "triton_serves", lambda *tensors: True)
+    monkeypatch.setattr(steps, "triton_serves", lambda *tensors: True)
     return taken
 
 
@@ -39,7 +38,7 @@ def _counted(name: str, taken: list[str]) -> object:
     return counted
 
 
-def doubled(p: BlockChainPotentials) -> BlockChainPotentials:
+def doubled(p: BlockPotentials) -> BlockPotentials:
     """The same numbers in float64, which the kernel does not take."""
     return p._replace(
         log_initial=p.log_initial.double(), log_transition=p.log_transition.double(), log_obs=p.log_obs.double()
@@ -112,7 +111,7 @@ def test_second_derivatives() -> None:
 
 
 def test_large_blocks_and_float64_take_the_loops(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_blocks_steps, "LARGEST", 3)
+    monkeypatch.setattr(steps, "LARGEST", 3)
     for k, dtype in ((4, torch.float32), (3, torch.float64)):
         at, tensors = leaves(block_chain(k, [3, 2], seed=2, zeros=0.0, dtype=dtype))
         torch.autograd.grad(log_z(at).sum(), tensors)

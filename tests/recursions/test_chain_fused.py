@@ -5,7 +5,7 @@ import torch
 
 from rankfold import ChainPotentials
 from rankfold.recursions.chain import log_z
-from rankfold.recursions.potentials import Chain
+from rankfold.recursions.chain.potentials import Chain
 from tests.recursions.build import INF, Leaves, doubled, leaves, rebuilt
 from tests.recursions.fused import KINDS, LENGTHS, ROUND, Z, check, ordinary
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, Sum
 from rankfold.operators.multiplied import Multiplied
-from rankfold.recursions import chain_scaled, chain_solve, underflow
-from rankfold.recursions.chain import log_z
-from rankfold.recursions.chain_scaled import Forward
-from rankfold.recursions.potentials import Chain, checked
+from rankfold.recursions.chain import log_z, rungs, scaled, soundness
+from rankfold.recursions.chain.potentials import Chain, validate
+from rankfold.recursions.chain.scaled import Forward
 from tests.recursions.build import INF, doubled, leaves, seeded
 from tests.recursions.fused import LENGTHS, ROUND, Z, check, ordinary, uses
 
@@ -66,7 +65,7 @@ def test_what_underflows_is_repeated_and_exact(kind: str, scans: list[int], monk
 @pytest.mark.parametrize("kind", ["dense", "low rank", "low rank of logs", "sum"])
 def test_a_sequence_in_doubt_counts_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeated in float64 because of a bound, although its messages are good."""
-    monkeypatch.setattr(chain_solve, "lossless", lambda c, run: c.lengths != LENGTHS[0])
+    monkeypatch.setattr(rungs, "lossless", lambda c, run: c.lengths != LENGTHS[0])
     p = ordinary(kind)
     at, exact = leaves(p), leaves(doubled(p))
     value = log_z(at.potentials, precision="tf32")
@@ -82,8 +81,8 @@ def test_a_sequence_in_doubt_counts_once(kind: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("kind", ["dense", "low rank", "low rank transposed", "multiplied", "sum"])
 def test_what_may_be_lost_is_what_the_operator_says(kind: str) -> None:
     """The scan's own sums give the bounds of the loops, within the rounding of TF32."""
-    c = checked(ordinary(kind))
-    losses = chain_scaled.forward(c, "tf32", both=True).losses
+    c = validate(ordinary(kind))
+    losses = scaled.forward(c, "tf32", both=True).losses
     assert losses is not None
     ones = torch.ones(1, Z)
     torch.testing.assert_close(losses.column, c.transition.push(ones), rtol=2 * ROUND, atol=0.0)
@@ -101,11 +100,11 @@ def test_what_a_position_lost_counts_at_the_next(kind: str) -> None:
     weight = torch.tensor([[1.0, 0.0], [math.exp(-20), 1.0]])
     log_obs = torch.tensor([[[0.0, -60.0], [-INF, 0.0], [0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0]] * 4])
     transition = Dense(weight) if kind == "dense" else LowRank(weight, torch.eye(2))
-    c = checked(ChainPotentials(torch.zeros(2), transition, log_obs))
+    c = validate(ChainPotentials(torch.zeros(2), transition, log_obs))
     for both in (False, True):
-        run = chain_scaled.forward(c, "tf32", both=both)
+        run = scaled.forward(c, "tf32", both=both)
         assert (run.ahead is not None) == both
-        assert underflow.far_from_underflow(c, run).tolist() == [False, True]
+        assert soundness.far_from_underflow(c, run).tolist() == [False, True]
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -138,8 +137,8 @@ def test_any_range(seed: int, z: int, t: int, zeros: float, spread: float, low_r
 @pytest.mark.parametrize("kind", ["dense", "low rank"])
 def test_inside_a_captured_graph_what_cannot_be_repeated_is_nan(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a graph would see it: values may not be looked at. The other sequence is untouched."""
-    monkeypatch.setattr(chain_solve, "may_look", lambda _: False)
-    monkeypatch.setattr(chain_scaled, "may_look", lambda _: False)
+    monkeypatch.setattr(rungs, "may_look", lambda _: False)
+    monkeypatch.setattr(scaled, "may_look", lambda _: False)
     at, exact = leaves(far_apart(kind)), leaves(doubled(far_apart(kind)))
     value = log_z(at.potentials, precision="tf32")
     assert value[0].isnan()
@@ -162,7 +161,7 @@ def unseen(c: Chain, f: Forward) -> Tensor:  # "b"
     future, norm = f.ahead.future.double(), f.norm.double()
     raw = future * f.ahead.norm.double().unsqueeze(-1)
     clear = ((float(f.losses.pull) * least <= raw) & (least <= future)).all(-1)
-    each = chain_scaled.per_entry(f.norm, f.losses.column).double()
+    each = scaled.per_entry(f.norm, f.losses.column).double()
     column = f.losses.column.double()
     push = torch.as_tensor(f.losses.push, dtype=torch.float64)
     missing = (each[:-1].unsqueeze(-1) * column + push) * f.emission[1:]
@@ -179,12 +178,12 @@ def test_states_that_matter_nowhere_do_not_spoil_a_captured_graph(kind: str, mon
     p = ordinary(kind)
     p.log_initial[..., ::2] -= 90.0
     at, exact = leaves(p), leaves(doubled(p))
-    c = checked(p)
-    run = chain_scaled.forward(c, "tf32", both=True)
-    assert not underflow.far_from_underflow(c, run._replace(verdict=None)).any()
+    c = validate(p)
+    run = scaled.forward(c, "tf32", both=True)
+    assert not soundness.far_from_underflow(c, run._replace(verdict=None)).any()
     assert unseen(c, run).all()
-    monkeypatch.setattr(chain_solve, "may_look", lambda _: False)
-    monkeypatch.setattr(chain_scaled, "may_look", lambda _: False)
+    monkeypatch.setattr(rungs, "may_look", lambda _: False)
+    monkeypatch.setattr(scaled, "may_look", lambda _: False)
     value = log_z(at.potentials, precision="tf32")
     found = torch.autograd.grad(value.sum(), at.tensors)
     monkeypatch.undo()
@@ -204,19 +203,19 @@ def test_the_verdict_is_that_of_the_loops_own_formulas(kind: str, potentials: st
     if potentials == "lost behind":  # nothing below 1e-38 comes back from here
         p.log_obs[0, 2], p.log_obs[0, 2, 3] = -200.0, 0.0
         p.log_obs[0, 1], p.log_obs[0, 1, 5] = 0.0, -200.0
-    c = checked(p)
-    f = chain_scaled.forward(c, "tf32", both=True)
+    c = validate(p)
+    f = scaled.forward(c, "tf32", both=True)
     assert f.verdict is not None
     assert f.ahead is not None
     plain = f._replace(verdict=None)
-    far = underflow.far_from_underflow(c, plain)
+    far = soundness.far_from_underflow(c, plain)
     assert torch.equal(f.verdict.sound, far | unseen(c, plain))
     assert f.verdict.sound.tolist() == far.tolist()  # these chains are either, or neither
     inside = c.inside().mT
-    last = chain_scaled._last(inside)
+    last = scaled._last(inside)
     mass = (f.ahead.future * f.filtered).sum(-1)
-    limit = chain_scaled.tolerance(c, "tf32")
-    trusted = chain_scaled._accounted(c, plain, mass, f.ahead.norm, last, limit)
+    limit = scaled.tolerance(c, "tf32")
+    trusted = scaled._accounted(c, plain, mass, f.ahead.norm, last, limit)
     assert torch.equal(f.verdict.trusted, trusted)
     assert trusted.all() == (potentials in ("ordinary", "lost behind"))
     total = (c.last(f.filtered).double() * f.final).sum(-1).log() + c.last(f.log_scale)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from rankfold import ChainPotentials, Dense, LowRank, Operator
-from rankfold.recursions import chain_scaled
-from rankfold.recursions.chain import log_z
+from rankfold.recursions.chain import log_z, scaled
 from tests.recursions.build import doubled, leaves, pad_with_nan, seeded
 
 Z, T = 33, 20
@@ -58,8 +57,8 @@ def test_ordinary_chains_are_not_repeated_in_lower_precision(precision: str, mon
     """Coarse products must not look like underflow, or everything would silently run in float64."""
     p = ordinary("dense")
     runs = []
-    forward = chain_scaled.forward
-    monkeypatch.setattr(chain_scaled, "forward", lambda c, *a, **k: runs.append(c.log_obs.dtype) or forward(c, *a, **k))
+    forward = scaled.forward
+    monkeypatch.setattr(scaled, "forward", lambda c, *a, **k: runs.append(c.log_obs.dtype) or forward(c, *a, **k))
     at = leaves(p)
     log_z(at.potentials, precision=precision).sum().backward()
     assert runs == [torch.float32]

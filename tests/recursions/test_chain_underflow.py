@@ -8,9 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator
-from rankfold.recursions import chain_scaled, underflow
-from rankfold.recursions.chain import log_z, messages
-from rankfold.recursions.potentials import Chain, checked
+from rankfold.recursions.chain import log_z, messages, scaled, soundness
+from rankfold.recursions.chain.potentials import Chain, validate
 from tests.recursions.build import INF, doubled, pad_with_nan, posterior, seeded
 
 
@@ -42,9 +41,9 @@ def test_the_bound_never_calls_a_lossy_forward_pass_lossless(
 ) -> None:
     p = sparse_chain(seed, z, t, zeros, spread, banded=banded)
     exact = log_z(p, "log")
-    c = checked(p)
-    run = chain_scaled.forward(c)
-    sure = underflow.lossless(c, run)
+    c = validate(p)
+    run = scaled.forward(c)
+    sure = soundness.lossless(c, run)
     # Rounding alone costs 12 steps of 6e-8 and float32 sums of logs below 1e4.
     torch.testing.assert_close(run.log_z[sure], exact[sure], rtol=1e-6, atol=1e-4)
 
@@ -65,13 +64,13 @@ def test_value_and_gradient_are_right_in_any_range(
 def test_the_bound_does_not_depend_on_the_size_of_its_blocks(
     seed: int, z: int, t: int, zeros: float, spread: float, banded: bool
 ) -> None:
-    c = checked(sparse_chain(seed, z, t, zeros, spread / 4, banded=banded))
-    run = chain_scaled.forward(c)
-    whole = underflow.far_from_underflow(c, run)
+    c = validate(sparse_chain(seed, z, t, zeros, spread / 4, banded=banded))
+    run = scaled.forward(c)
+    whole = soundness.far_from_underflow(c, run)
     with pytest.MonkeyPatch.context() as patch:
         for height in (1, 2, 5):
-            patch.setattr(underflow, "BLOCK", height * 3 * z)
-            assert torch.equal(underflow.far_from_underflow(c, run), whole)
+            patch.setattr(soundness, "BLOCK", height * 3 * z)
+            assert torch.equal(soundness.far_from_underflow(c, run), whole)
 
 
 @pytest.mark.parametrize("height", [1, 2, 3, 4])
@@ -79,13 +78,13 @@ def test_what_the_position_before_lost_counts_across_blocks(height: int, monkeyp
     """State 0 dies at position 1, which leaves entries of e-60: what comes after may miss more than e-20."""
     weight = torch.tensor([[1.0, 0.0], [math.exp(-20), 1.0]])
     log_obs = torch.tensor([[[0.0, -60.0], [-INF, 0.0], [0.0, 0.0], [0.0, 0.0]]])
-    monkeypatch.setattr(underflow, "BLOCK", height * 2)
-    c = checked(ChainPotentials(torch.zeros(2), Dense(weight), log_obs))
-    run = chain_scaled.forward(c)
+    monkeypatch.setattr(soundness, "BLOCK", height * 2)
+    c = validate(ChainPotentials(torch.zeros(2), Dense(weight), log_obs))
+    run = scaled.forward(c)
     assert float(run.norm[1]) < 1e-25
-    assert not underflow.far_from_underflow(c, run).any()
+    assert not soundness.far_from_underflow(c, run).any()
     alive = c._replace(log_obs=torch.zeros(1, 4, 2))  # the same without a death: nothing is in doubt
-    assert underflow.far_from_underflow(alive, chain_scaled.forward(alive)).all()
+    assert soundness.far_from_underflow(alive, scaled.forward(alive)).all()
 
 
 def refuse(chain: Chain) -> Chain:
@@ -101,11 +100,11 @@ def test_ordinary_chains_take_the_fast_path(z: int, monkeypatch: pytest.MonkeyPa
     log_obs = pad_with_nan(3 * torch.randn(4, 50, z, generator=g), [50, 20, 1, 33])
     for transition in (Dense(weight), LowRank(left, right)):
         p = ChainPotentials(torch.zeros(z), transition, log_obs, lengths=torch.tensor([50, 20, 1, 33]))
-        c = checked(p)
-        run = chain_scaled.forward(c)
-        assert underflow.lossless(c, run).all()
-        assert underflow.far_from_underflow(c, run).all()
-        assert chain_scaled.backward(c, run, torch.ones(4), "float32").trusted.all()
+        c = validate(p)
+        run = scaled.forward(c)
+        assert soundness.lossless(c, run).all()
+        assert soundness.far_from_underflow(c, run).all()
+        assert scaled.backward(c, run, torch.ones(4), "float32").trusted.all()
         expected = log_z(doubled(p))
         with monkeypatch.context() as patch:
             patch.setattr(Chain, "double", refuse)

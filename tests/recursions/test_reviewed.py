@@ -9,8 +9,7 @@ from torch import Tensor
 
 import rankfold
 from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, RowScaled, Sum
-from rankfold.recursions import chain_scaled, chain_solve
-from rankfold.recursions.chain import log_z
+from rankfold.recursions.chain import log_z, rungs, scaled
 
 FAR = 1e25
 
@@ -100,8 +99,8 @@ def test_a_term_of_a_sum_far_below_another(weight: float) -> None:
 
 def test_large_weights_alone_need_no_wider_arithmetic() -> None:
     p = ChainPotentials(torch.zeros(3), Dense(torch.rand(3, 3) * 1e20), torch.randn(2, 5, 3))
-    c = rankfold.recursions.potentials.checked(p)
-    assert chain_solve.ScaledSolution(c, "float32").wider == []
+    c = rankfold.recursions.chain.potentials.validate(p)
+    assert rungs.ScaledSolution(c, "float32").wider == []
 
 
 def test_gradients_do_not_share_memory() -> None:
@@ -131,8 +130,8 @@ def test_inside_a_captured_graph_what_cannot_be_repeated_is_nan() -> None:
     p = ChainPotentials(torch.zeros(2), Dense(torch.ones(2, 2)), log_obs)
     q = p._replace(transition=Dense(torch.eye(2)))
     with (
-        patch.object(chain_solve, "may_look", lambda _: False),
-        patch.object(chain_scaled, "may_look", lambda _: False),
+        patch.object(rungs, "may_look", lambda _: False),
+        patch.object(scaled, "may_look", lambda _: False),
     ):
         for potentials in (p, q):
             total = log_z(potentials)
@@ -202,7 +201,7 @@ def test_long_ordinary_sequences_stay_on_the_first_rung(dtype: torch.dtype, shif
     weight = torch.randn(33, 33, generator=g).softmax(-1).to(dtype)
     log_obs = (torch.randn(6, 200, 33, generator=g) + shift).to(dtype)
     p = ChainPotentials(torch.zeros(33, dtype=dtype), Dense(weight), log_obs)
-    solution = chain_solve.ScaledSolution(rankfold.recursions.potentials.checked(p), "float32")
+    solution = rungs.ScaledSolution(rankfold.recursions.chain.potentials.validate(p), "float32")
     solution._settle()
     assert solution.wider == []
 

@@ -14,17 +14,17 @@ from rankfold import (
     LowRank,
     Operator,
     RowScaled,
-    SemiMarkovPotentials,
+    SegmentPotentials,
     WithoutDiagonal,
     semi_markov,
 )
 from rankfold.operators import without_diagonal
 from rankfold.operators.protocol import Blocked
-from rankfold.recursions import semi_markov_fused
-from rankfold.recursions.semi_markov_forward import forward
-from rankfold.recursions.semi_markov_fused import scan
-from rankfold.recursions.semi_markov_potentials import checked
-from rankfold.recursions.semi_markov_underflow import _Noise
+from rankfold.recursions.segments import fused
+from rankfold.recursions.segments.fused import scan
+from rankfold.recursions.segments.passes import forward
+from rankfold.recursions.segments.potentials import validate
+from rankfold.recursions.segments.soundness import _Noise
 from tests.hunt.runner import REGRESSIONS
 from tests.hunt.segments import Segments
 from tests.recursions.build import INF, seeded
@@ -52,7 +52,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, poisoned_memory: None) -> list[int]:
         return work(window, entry, log_obs, *rest)
 
     monkeypatch.setattr(kernel, "scan", counted)
-    monkeypatch.setattr(semi_markov_fused, "triton_serves", lambda *tensors: True)
+    monkeypatch.setattr(fused, "triton_serves", lambda *tensors: True)
     return taken
 
 
@@ -76,7 +76,7 @@ def apart(z: int, rank: int) -> Operator:
     return RowScaled.from_log(others, -others.pull(torch.ones(z)).log())
 
 
-def check(p: SemiMarkovPotentials, **bounds: float) -> None:
+def check(p: SegmentPotentials, **bounds: float) -> None:
     """log Z and every gradient, each sequence with a weight of its own, against logarithms in float64."""
     p, tensors = leaves(p)
     q, exact = leaves(doubled(p))
@@ -107,7 +107,7 @@ def test_sizes(z: int, d: int, lengths: list[int], zeros: bool, steps: list[int]
 def test_in_small_tiles(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Window and maps of more than a tile; what closes is shown some steps at a time."""
     monkeypatch.setattr(kernel, "TILE", 16)
-    monkeypatch.setattr(semi_markov_fused, "BLOCK", 2 * 2 * 3 * 37)
+    monkeypatch.setattr(fused, "BLOCK", 2 * 2 * 3 * 37)
     for op in (Dense(weights(37, 37)), LowRank(weights(37, 11), weights(37, 11, seed=1))):
         check(batch(37, 3, [7, 4], censored=True, transition=op, dtype=torch.float32))
     assert steps == [7] * 4
@@ -136,7 +136,7 @@ def test_no_state_after_itself(
 def test_what_may_be_missing_from_blocks_is_followed(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound travels through blocks as through the matrix that they are."""
     monkeypatch.setattr(without_diagonal, "FEW", 0)
-    c = checked(batch(53, 3, [6, 6], dtype=torch.float32, transition=apart(53, 3)))
+    c = validate(batch(53, 3, [6, 6], dtype=torch.float32, transition=apart(53, 3)))
     run = forward(c, log=False)
     blocks, matrix = _Noise(c, run), _Noise(c, run)
     matrix.transition = Dense(c.transition.rows(torch.arange(53)))
@@ -198,7 +198,7 @@ def test_what_may_be_missing_is_followed(spread: float, passes: int, steps: list
     log_obs[0, :, 1] = -spread  # a frame of state 1 has to lie between segments of state 0
     log_obs[1, ::2, 1], log_obs[1, 1::2, 0] = -spread, -spread
     apart = Dense(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
-    p = SemiMarkovPotentials(torch.zeros(2), apart, torch.zeros(2, 2), log_obs)
+    p = SegmentPotentials(torch.zeros(2), apart, torch.zeros(2, 2), log_obs)
     exact = semi_markov.log_z(doubled(p), "log")
     torch.testing.assert_close(semi_markov.log_z(p), exact, rtol=1e-6, atol=1e-5)
     assert len(steps) == passes
@@ -230,7 +230,7 @@ def test_what_vanishes_altogether_is_followed(
     durations[:, 0] = -50.0  # a segment has one frame, the window more
     log_obs = torch.zeros(2, d + 4, z)
     log_obs[1, 1] = -INF  # impossible indeed
-    p = SemiMarkovPotentials(nowhere, op, durations, log_obs, None, torch.linspace(0.0, 1.0, z), censored)
+    p = SegmentPotentials(nowhere, op, durations, log_obs, torch.linspace(0.0, 1.0, z), None, censored)
     check(p, rtol=1e-6, atol=1e-5)
     value = semi_markov.log_z(p)
     assert value.isfinite().tolist() == [True, False]
@@ -243,7 +243,7 @@ def test_what_vanishes_altogether_is_followed(
 
 def test_what_vanishes_at_a_border_is_followed() -> None:
     carried = torch.tensor([[[0.0, -INF]]])
-    p = SemiMarkovPotentials(carried, VANISHING["one map"](), torch.full((2, 1), -50.0), torch.zeros(1, 4, 2))
+    p = SegmentPotentials(carried, VANISHING["one map"](), torch.full((2, 1), -50.0), torch.zeros(1, 4, 2))
     check(p, rtol=1e-6, atol=1e-5)
     assert semi_markov.log_z(p).isfinite()
 
@@ -252,7 +252,7 @@ def test_what_may_be_missing_where_nothing_closes_is_no_reason_to_repeat(steps: 
     """State 0 takes two frames, state 1 three, in turns: at some frames only what rounding could have left ends."""
     durations = torch.tensor([[-INF, 0.0, -INF], [-INF, -INF, 0.0]])
     apart = Dense(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
-    p = SemiMarkovPotentials(torch.tensor([0.0, -INF]), apart, durations, torch.zeros(1, 10, 2))
+    p = SegmentPotentials(torch.tensor([0.0, -INF]), apart, durations, torch.zeros(1, 10, 2))
     torch.testing.assert_close(semi_markov.log_z(p), torch.zeros(1, dtype=torch.float64))
     assert steps == [10, 10]
 
@@ -283,15 +283,15 @@ def test_what_the_kernel_does_not_take(steps: list[int], monkeypatch: pytest.Mon
     """Operators that are no product of maps, windows of many ages, maps that one multiprocessor reads slowly."""
     check(batch(3, 2, [3], dtype=torch.float32, transition=Banded(weights(3, 3), -1)))
     semi_markov.log_z(batch(3, 2, [3]), "log")
-    monkeypatch.setattr(semi_markov_fused, "WIDEST", 8)
+    monkeypatch.setattr(fused, "WIDEST", 8)
     monkeypatch.setattr(without_diagonal, "FEW", 0)
     semi_markov.log_z(batch(53, 2, [3], dtype=torch.float32, transition=apart(53, 3)))
-    monkeypatch.setattr(semi_markov_fused, "LONGEST", 2)
+    monkeypatch.setattr(fused, "LONGEST", 2)
     semi_markov.log_z(batch(3, 3, [4], dtype=torch.float32))
-    monkeypatch.setattr(semi_markov_fused, "LARGEST", 2 * 2 * 3 + 8)
+    monkeypatch.setattr(fused, "LARGEST", 2 * 2 * 3 + 8)
     semi_markov.log_z(batch(3, 2, [3], dtype=torch.float32))
     assert steps == []
-    monkeypatch.setattr(semi_markov_fused, "LARGEST", 2 * 2 * 3 + 9)
+    monkeypatch.setattr(fused, "LARGEST", 2 * 2 * 3 + 9)
     semi_markov.log_z(batch(3, 2, [3], dtype=torch.float32))
     assert steps == [3]
 

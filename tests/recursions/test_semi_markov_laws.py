@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfold import Banded, ChainPotentials, Dense, LowRank, SemiMarkovPotentials, UnsupportedError, chain, semi_markov
-from rankfold.recursions.semi_markov_forward import forward
-from rankfold.recursions.semi_markov_potentials import checked
-from rankfold.recursions.semi_markov_underflow import far_from_underflow
+from rankfold import Banded, ChainPotentials, Dense, LowRank, SegmentPotentials, UnsupportedError, chain, semi_markov
+from rankfold.recursions.segments.passes import forward
+from rankfold.recursions.segments.potentials import validate
+from rankfold.recursions.segments.soundness import far_from_underflow
 from tests.recursions.build import INF, NAN, seeded
 from tests.recursions.segment_batches import EXACT, batch, leaves, true_log_z
 
@@ -38,7 +38,7 @@ def test_geometric_durations_are_self_loops() -> None:
     log_obs = 2 * torch.randn(3, t, z, generator=g, dtype=torch.float64)
     log_initial = torch.log_softmax(torch.randn(z, generator=g, dtype=torch.float64), 0)
     lengths = torch.tensor([6, 1, 4])
-    p = SemiMarkovPotentials(log_initial, Dense(away), log_duration, log_obs, lengths, censored=True)
+    p = SegmentPotentials(log_initial, Dense(away), log_duration, log_obs, lengths=lengths, censored=True)
     expected = chain.log_z(ChainPotentials(log_initial, Dense(moves), log_obs, lengths=lengths))
     torch.testing.assert_close(semi_markov.log_z(p), expected, rtol=1e-12, atol=1e-12)
 
@@ -49,7 +49,7 @@ def test_all_segmentations_have_probability_one(seed: int, d: int, length: int) 
     g = seeded(seed)
     log_duration, log_initial = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((5, d), (5,)))
     weight = torch.softmax(torch.randn(5, 5, generator=g, dtype=torch.float64), 1)
-    p = SemiMarkovPotentials(
+    p = SegmentPotentials(
         log_initial.log_softmax(0),
         Dense(weight),
         log_duration.log_softmax(1),
@@ -95,7 +95,7 @@ def test_durations_longer_than_the_sequence_are_not_used(seed: int, extra: int) 
     p = batch(3, 4, [4, 2], seed=seed)
     more = torch.cat([p.log_duration, torch.randn(3, extra, generator=seeded(seed), dtype=torch.float64)], 1)
     q, tensors = leaves(p._replace(log_duration=more))
-    assert checked(q).longest == 4
+    assert validate(q).longest == 4
     value = semi_markov.log_z(q)
     assert (value == semi_markov.log_z(p)).all()
     assert (torch.autograd.grad(value.sum(), tensors[1])[0][:, 4:] == 0).all()
@@ -188,13 +188,13 @@ def test_durations_that_nothing_can_close_yet(dtype: torch.dtype) -> None:
     close = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else EXACT
     torch.testing.assert_close(value, true_log_z(p), **close)
     # Where nothing closes nothing is pushed, so nothing can be missing: no second look, also where none is possible.
-    c = checked(p)
+    c = validate(p)
     assert far_from_underflow(c, forward(c, log=False)).tolist() == [True, True, True]
 
 
 def test_what_is_carried_keeps_every_digit() -> None:
     """800 nats below is beyond float64, and 2,000 nats of the next stretch bring it back."""
-    p = SemiMarkovPotentials(
+    p = SegmentPotentials(
         torch.tensor([0.0, -800.0], dtype=torch.float64),
         Dense(torch.eye(2, dtype=torch.float64)),
         torch.zeros(2, 2, dtype=torch.float64),

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from rankfold import Dense, DomainError, LowRank, SemiMarkovPotentials, semi_markov, viterbi_segments
+from rankfold import Dense, DomainError, LowRank, SegmentPotentials, semi_markov, viterbi_segments
 from rankfold.decoding.segments import segment_counts
-from rankfold.recursions import semi_markov_long
+from rankfold.recursions.segments import stretches
 from tests.recursions.build import INF, seeded
 from tests.recursions.segment_batches import EXACT, batch, leaves, true_log_z
 
 
-def check(p: SemiMarkovPotentials, stretch: int, arithmetic: Any = "scaled", **bounds: float) -> None:
+def check(p: SegmentPotentials, stretch: int, arithmetic: Any = "scaled", **bounds: float) -> None:
     """log Z and every gradient, each sequence with a weight of its own, against all frames at once."""
     p, tensors = leaves(p)
     whole, parts = semi_markov.log_z(p, arithmetic), semi_markov.log_z(p, arithmetic, stretch=stretch)
-    assert isinstance(parts.grad_fn.solution, semi_markov_long.InStretches)
+    assert isinstance(parts.grad_fn.solution, stretches.InStretches)
     bounds = bounds or EXACT
     torch.testing.assert_close(parts, whole, **bounds)
     weight = torch.where(whole > -INF, torch.linspace(-0.5, 1.5, len(whole), dtype=torch.float64), 0.0)
@@ -79,11 +79,11 @@ def test_second_derivatives_go_over_all_frames() -> None:
 
 def test_long_batches_are_cut_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     p, _ = leaves(batch(3, 2, [64, 64]))
-    assert not isinstance(semi_markov.log_z(p).grad_fn.solution, semi_markov_long.InStretches)
+    assert not isinstance(semi_markov.log_z(p).grad_fn.solution, stretches.InStretches)
     expected = segment_counts(p)
-    monkeypatch.setattr(semi_markov_long, "HELD", 2 * 64 * 3 - 1)
+    monkeypatch.setattr(stretches, "HELD", 2 * 64 * 3 - 1)
     found = semi_markov.log_z(p).grad_fn.solution
-    assert isinstance(found, semi_markov_long.InStretches)
+    assert isinstance(found, stretches.InStretches)
     assert found.size == 32
     check(p, 40)
     for one, other in zip(segment_counts(p), expected, strict=True):
@@ -98,13 +98,13 @@ def test_what_is_no_stretch(stretch: Any) -> None:
 
 MEASURED = """
 import json, torch
-from rankfold import Dense, SemiMarkovPotentials, semi_markov, viterbi_segments
+from rankfold import Dense, SegmentPotentials, semi_markov, viterbi_segments
 torch.set_num_threads(1)
 g = torch.Generator().manual_seed(0)
 weight = torch.rand(32, 32, generator=g) + 0.1
 def potentials(t):
     log_obs = torch.randn(1, t, 32, generator=g).requires_grad_()
-    return SemiMarkovPotentials(torch.zeros(32), Dense(weight), torch.zeros(32, 10), log_obs)
+    return SegmentPotentials(torch.zeros(32), Dense(weight), torch.zeros(32, 10), log_obs)
 def peak():
     return 1024 * next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 def tables(t, work):
@@ -137,7 +137,7 @@ def test_the_best_of_long_durations() -> None:
     log_obs[0, :300, 1:], log_obs[0, 300:, 0] = -1.0, -1.0
     duration = torch.full((3, 310), -INF)
     duration[:, [9, 299]] = 0.0
-    best = viterbi_segments(SemiMarkovPotentials(torch.zeros(3), Dense(1 - torch.eye(3)), duration, log_obs))
+    best = viterbi_segments(SegmentPotentials(torch.zeros(3), Dense(1 - torch.eye(3)), duration, log_obs))
     assert best.begins[0].nonzero()[:, 0].tolist() == [0, 300]
     assert best.states[0].unique_consecutive().tolist() == [0, 1]
     assert float(best.log_prob) == 0.0

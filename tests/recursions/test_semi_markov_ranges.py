@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from rankfold import Dense, DomainError, LowRank, SemiMarkovPotentials, ShapeError, UnsupportedError, semi_markov
-from rankfold.recursions import semi_markov_back, semi_markov_solve
-from rankfold.recursions.semi_markov_forward import forward
-from rankfold.recursions.semi_markov_potentials import checked
-from rankfold.recursions.semi_markov_solve import Solution, solve
+from rankfold import Dense, DomainError, LowRank, SegmentPotentials, ShapeError, UnsupportedError, semi_markov
+from rankfold.recursions.segments import passes
+from rankfold.recursions.segments import rungs as ladder
+from rankfold.recursions.segments.passes import forward
+from rankfold.recursions.segments.potentials import validate
+from rankfold.recursions.segments.rungs import Solution, solve
 from tests.recursions.build import INF, seeded
 from tests.recursions.segment_batches import batch, doubled, leaves, true_log_z
 from tests.training.replays import capturing
@@ -37,14 +38,14 @@ def test_float32(spread: float, zeros: bool) -> None:
         torch.testing.assert_close(one.double(), other, rtol=2e-4, atol=2e-6 * spread)
 
 
-def separated(spread: float, dtype: torch.dtype) -> SemiMarkovPotentials:
+def separated(spread: float, dtype: torch.dtype) -> SegmentPotentials:
     """Two states, no self-transitions, durations to 2: four frames of state 0 need a frame of state 1 inside."""
     log_obs = torch.zeros(2, 4, 2, dtype=dtype)
     log_obs[0, :, 1] = -spread
     log_obs[1, ::2, 1] = -spread
     log_obs[1, 1::2, 0] = -spread
     weight = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=dtype)
-    return SemiMarkovPotentials(torch.zeros(2, dtype=dtype), Dense(weight), torch.zeros(2, 2, dtype=dtype), log_obs)
+    return SegmentPotentials(torch.zeros(2, dtype=dtype), Dense(weight), torch.zeros(2, 2, dtype=dtype), log_obs)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def separated(spread: float, dtype: torch.dtype) -> SemiMarkovPotentials:
 def test_what_is_lost_is_repeated(spread: float, expected: list[Any]) -> None:
     """Only the sequence that needs it, only as far as it must: float64, then logarithms."""
     p, tensors = leaves(separated(spread, torch.float32)._replace(lengths=torch.tensor([4, 4])))
-    assert rungs(solve(checked(p).detach(), "scaled")) == expected
+    assert rungs(solve(validate(p).detach(), "scaled")) == expected
     value = semi_markov.log_z(p)
     torch.testing.assert_close(value, true_log_z(p), rtol=1e-6, atol=1e-5)
     q, exact = leaves(doubled(p))
@@ -68,23 +69,23 @@ def test_ordinary_sequences_stay_on_the_first_rung(monkeypatch: pytest.MonkeyPat
     g = seeded(5)
     op = LowRank(*(torch.rand(17, 4, generator=g) + 0.01 for _ in range(2)))
     p, tensors = leaves(batch(17, 20, [50, 31], spread=3000.0, transition=op, dtype=torch.float32))
-    monkeypatch.setattr(semi_markov_solve.Segments, "double", lambda c: pytest.fail("repeated"))
+    monkeypatch.setattr(ladder.Segments, "double", lambda c: pytest.fail("repeated"))
     grads = torch.autograd.grad(semi_markov.log_z(p).sum(), tensors)
     torch.testing.assert_close(grads[2].sum(-1)[0], torch.ones(50), rtol=0.0, atol=1e-3)
 
 
 @pytest.mark.parametrize("lost", ["mass", "digits"])
 def test_posteriors_that_do_not_account_for_z_are_not_trusted(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    c = checked(batch(3, 3, [6, 4], dtype=torch.float32))
+    c = validate(batch(3, 3, [6, 4], dtype=torch.float32))
     run = forward(c, log=False)
-    assert semi_markov_back.backward(c, run, log=False).trusted.tolist() == [True, True]
+    assert passes.backward(c, run, log=False).trusted.tolist() == [True, True]
     if lost == "mass":
         run = run._replace(log_z=run.log_z + torch.tensor([0.0, 0.01], dtype=torch.float64))
     else:
         small = torch.zeros(6, 2, 3, dtype=torch.bool)
         small[2, 1] = True
-        monkeypatch.setattr(semi_markov_back, "_small", lambda c, back: small)
-    assert semi_markov_back.backward(c, run, log=False).trusted.tolist() == [True, False]
+        monkeypatch.setattr(passes, "_small", lambda c, back: small)
+    assert passes.backward(c, run, log=False).trusted.tolist() == [True, False]
 
 
 def test_untrusted_posteriors_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,13 +93,13 @@ def test_untrusted_posteriors_are_repeated(monkeypatch: pytest.MonkeyPatch) -> N
     value = semi_markov.log_z(p)
     expected = torch.autograd.grad(value.sum(), tensors, retain_graph=True)
     value = semi_markov.log_z(p)
-    trusted = semi_markov_back._trusted
+    trusted = passes._trusted
 
     def never_the_first(c: Any, *args: Any) -> torch.Tensor:
         found = trusted(c, *args)
         return found & (torch.arange(2) > 0) if c.log_obs.dtype == torch.float32 else found
 
-    monkeypatch.setattr(semi_markov_back, "_trusted", never_the_first)
+    monkeypatch.setattr(passes, "_trusted", never_the_first)
     for _ in range(2):
         for one, other in zip(torch.autograd.grad(value.sum(), tensors, retain_graph=True), expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
@@ -188,14 +189,14 @@ BAD: list[tuple[type[ValueError], dict[str, Any], str]] = [
 @pytest.mark.parametrize(("error", "changes", "words"), BAD)
 def test_what_is_refused(error: type[ValueError], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(error, match=words):
-        semi_markov.log_z(SemiMarkovPotentials(**{**GOOD, **changes}))
+        semi_markov.log_z(SegmentPotentials(**{**GOOD, **changes}))
 
 
 def test_what_else_is_refused() -> None:
-    p = SemiMarkovPotentials(**GOOD)
+    p = SegmentPotentials(**GOOD)
     with pytest.raises(UnsupportedError, match='"scaled"'):
         semi_markov.log_z(p, "fast")
-    with pytest.raises(ShapeError, match="expected SemiMarkovPotentials"):
+    with pytest.raises(ShapeError, match="expected SegmentPotentials"):
         semi_markov.log_z(tuple(p))
     with pytest.raises(DomainError, match=r"sequence 0 is impossible.*and so are 1 more"):
         semi_markov.log_z(p._replace(log_duration=torch.full((3, 4), -INF)), strict=True)

@@ -12,7 +12,7 @@ from rankfold import (
     LowRank,
     Operator,
     RowScaled,
-    SemiMarkovPotentials,
+    SegmentPotentials,
     Sum,
     WithoutDiagonal,
     sample_segments,
@@ -28,13 +28,13 @@ from tests.recursions.segment_batches import EXACT, batch, enumerated, leaves, p
 STRETCHES = [None, 1, 2, 3, 5, 7]
 
 
-def in_a_row(num_states: int, longest: int, num_frames: int, dtype: torch.dtype) -> SemiMarkovPotentials:
+def in_a_row(num_states: int, longest: int, num_frames: int, dtype: torch.dtype) -> SegmentPotentials:
     """From the first state to the last, one after the other: every duration has weight 1."""
     start, end = torch.full((2, num_states), -INF, dtype=dtype)
     start[0], end[-1] = 0.0, 0.0
     moves = torch.eye(num_states, dtype=dtype).roll(1, 1)
     moves[-1] = 0.0
-    return SemiMarkovPotentials(
+    return SegmentPotentials(
         start,
         Dense(moves),
         torch.zeros(num_states, longest, dtype=dtype),
@@ -139,7 +139,7 @@ def test_products_that_overflow(kind: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_state(dtype: torch.dtype) -> None:
     size = torch.full((1, 1), 1e30, dtype=dtype)
-    p = SemiMarkovPotentials(
+    p = SegmentPotentials(
         torch.zeros(1, dtype=dtype),
         LowRank(size, size),
         torch.zeros(1, 1, dtype=dtype),
@@ -157,7 +157,7 @@ def test_what_only_the_ends_decide(frame: int) -> None:
     first, last = torch.full((2, 3), -INF, dtype=torch.float64)
     first[1], last[2] = 2e6, 0.0
     weight, duration = torch.ones(3, 3, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)
-    p = SemiMarkovPotentials(first, Dense(weight), duration, log_obs, log_final=last)
+    p = SegmentPotentials(first, Dense(weight), duration, log_obs, log_final=last)
     path = torch.nn.functional.one_hot(torch.tensor([[1, 2]]), 3).double()
     for one in segment_posterior(p):
         torch.testing.assert_close(one, path, rtol=0.0, atol=0.0)
@@ -168,7 +168,7 @@ def test_what_only_the_ends_decide(frame: int) -> None:
 def test_an_impossible_sequence_carries_nothing() -> None:
     """A segment is open, but has no duration left."""
     duration = torch.tensor([[0.0, -INF]])
-    p = SemiMarkovPotentials(torch.zeros(1), Dense(torch.zeros(1, 1)), duration, torch.zeros(1, 2, 1), censored=True)
+    p = SegmentPotentials(torch.zeros(1), Dense(torch.zeros(1, 1)), duration, torch.zeros(1, 2, 1), censored=True)
     assert semi_markov.log_z(p).item() == -INF
     assert semi_markov.carry(p).eq(-INF).all()
 
@@ -189,7 +189,7 @@ def test_a_low_rank_move_whose_terms_differ_by_more_than_float64_holds() -> None
     right = torch.tensor([[0.0, 1.0], [1e-300, 0.0]], dtype=torch.float64)
     log_obs = torch.zeros(1, 2, 2, dtype=torch.float64)
     log_obs[0, 0, 1] = log_obs[0, 1, 0] = -1e6
-    p = SemiMarkovPotentials(
+    p = SegmentPotentials(
         torch.zeros(2, dtype=torch.float64), LowRank(left, right), torch.zeros(2, 1, dtype=torch.float64), log_obs
     )
     best = viterbi_segments(p)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rankfold import BinaryCPD, BinaryDense, Branch, TreePotentials
-from rankfold.recursions import tree_log, tree_ranks_back, tree_scaled, tree_scaled_back, tree_solve, tree_support
-from rankfold.recursions.tree import log_z
-from rankfold.recursions.tree_potentials import Forest, checked
+from rankfold.recursions.tree import log_z, plain, ranks, rungs, scaled, soundness
+from rankfold.recursions.tree.charts import Tops
+from rankfold.recursions.tree.potentials import Forest, validate
 from tests.recursions.test_tree_ranges import apart, doubled, same, solved
 from tests.recursions.trees import EVERY, INF, leaves, potentials
 
@@ -23,12 +23,10 @@ def test_posteriors_that_do_not_add_up_are_made_anew(
     """A backward pass that loses something of one sentence, in float32 and then in float64."""
     p = potentials(name, (4, 3, 4), seed=10, dtype=torch.float32)
     wanted = solved(doubled(p))
-    module: Any = tree_scaled_back if name == "mixed" else tree_ranks_back
+    module: Any = scaled if name == "mixed" else ranks
     gradients, seen = module.gradients, []
 
-    def lossy(
-        f: Forest, chart: Any, tops: tree_scaled.Tops, weight: Tensor, see: Any = None, **more: Any
-    ) -> list[Tensor]:
+    def lossy(f: Forest, chart: Any, tops: Tops, weight: Tensor, see: Any = None, **more: Any) -> list[Tensor]:
         found = gradients(f, chart, tops, weight, see, **more)
         seen.append((f.log_leaf.dtype, len(f.lengths)))
         at = 1 if len(f.lengths) == 3 else 0
@@ -66,7 +64,7 @@ def test_where_nothing_may_be_repeated_a_doubtful_sentence_is_nan(name: str, mon
     """As inside a captured graph: its neighbours are as they were."""
     p = apart(3000.0, torch.float64, name)
     wanted = log_z(p)
-    monkeypatch.setattr(tree_solve, "may_look", lambda _: False)
+    monkeypatch.setattr(rungs, "may_look", lambda _: False)
     at = leaves(p)
     found = log_z(at.potentials)
     assert found.isnan().tolist() == [False, True, False]
@@ -78,7 +76,7 @@ def test_where_nothing_may_be_repeated_a_doubtful_sentence_is_nan(name: str, mon
 @pytest.mark.parametrize("name", ["mixed", "shared"])
 def test_where_nothing_may_be_repeated_a_doubtful_gradient_is_nan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     p = potentials(name, (4, 3, 4), seed=10, own_roots=True)
-    module: Any = tree_scaled_back if name == "mixed" else tree_ranks_back
+    module: Any = scaled if name == "mixed" else ranks
     gradients = module.gradients
 
     def lossy(*args: Any, **more: Any) -> list[Tensor]:
@@ -87,7 +85,7 @@ def test_where_nothing_may_be_repeated_a_doubtful_gradient_is_nan(name: str, mon
         return found
 
     monkeypatch.setattr(module, "gradients", lossy)
-    monkeypatch.setattr(tree_solve, "may_look", lambda _: False)
+    monkeypatch.setattr(rungs, "may_look", lambda _: False)
     at = leaves(p)
     names = ("log_root", "log_leaf", "log_span")
     for grad in torch.autograd.grad(log_z(at.potentials).sum(), [at.fields[name] for name in names]):
@@ -135,7 +133,7 @@ def thinned(name: str, seed: int) -> Forest:
     p.log_leaf[torch.rand(p.log_leaf.shape, generator=g) < 0.3] = -INF
     assert p.log_span is not None
     p.log_span[torch.rand(p.log_span.shape, generator=g) < 0.1] = -INF
-    return checked(p)
+    return validate(p)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -143,16 +141,16 @@ def thinned(name: str, seed: int) -> Forest:
 def test_labels_that_are_possible_are_those_of_some_weight(name: str, seed: int) -> None:
     f = thinned(name, seed)
     leaf = torch.where(f.inside().unsqueeze(-1), f.log_leaf, -INF)
-    wanted = [x > -INF for x in tree_log.log_inside(f, leaf)]
-    found = list(tree_support.possible_labels(f))
+    wanted = [x > -INF for x in plain.inside_in_logs(f, leaf)]
+    found = list(soundness.possible_labels(f))
     assert [x.tolist() for x in found] == [x.tolist() for x in wanted]
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_weights_of_zero_are_no_reason_for_logarithms(name: str) -> None:
     f = thinned(name, 3)
-    possible = tree_log.log_z(f) > -INF
+    possible = plain.log_z_in_logs(f) > -INF
     repeated = torch.zeros_like(possible)
-    for index, _ in tree_solve.Solution(f).wider:
+    for index, _ in rungs.Solution(f).wider:
         repeated[index] = True
     assert not (repeated & possible).any()

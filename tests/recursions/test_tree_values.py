@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from rankfold import BinaryCPD, BinaryDense, BinaryMatricised, Branch, TreePotentials
-from rankfold.recursions import tree_ranks, tree_solve
-from rankfold.recursions.tree import log_z
+from rankfold.recursions.tree import log_z, ranks, rungs
 from tests.recursions.trees import EVERY, INF, distinct, enumerated, factor_gradients, leaves, potentials, shapes
 
 # Sums of at most 7,168 positive terms in float64.
@@ -21,7 +20,7 @@ def _first_rung(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: object, index: Tensor) -> None:
         assert not len(index), f"sentences {index.tolist()} were repeated"
 
-    monkeypatch.setattr(tree_solve.Solution, "_widen", refuse)
+    monkeypatch.setattr(rungs.Solution, "_widen", refuse)
 
 
 def check(p: TreePotentials, arithmetic: str = "scaled", *, followed: bool = False, **tolerance: float) -> None:
@@ -195,9 +194,9 @@ def test_rules_that_share_their_factors_as_any_others(name: str, monkeypatch: py
         one, four = p.rules.span_span, p.rules.leaf_leaf
         (left, right), (leaf_left, leaf_right) = one.factors(), four.factors()
         p = p._replace(rules=Branch(one, BinaryCPD(None, left, leaf_right), BinaryCPD(None, leaf_left, right), four))
-    assert tree_ranks.shared(p.rules)
+    assert ranks.shared(p.rules)
     found = everything(p)
-    monkeypatch.setattr(tree_ranks, "shared", lambda _: False)
+    monkeypatch.setattr(ranks, "shared", lambda _: False)
     for x, y in zip(found, everything(p), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-12)
 
@@ -212,9 +211,9 @@ def everything(p: TreePotentials) -> list[Tensor]:
 
 def test_which_rules_share_their_factors() -> None:
     shared = potentials("shared").rules
-    assert tree_ranks.shared(shared)
-    assert not tree_ranks.shared(potentials("cpd").rules)
-    assert not tree_ranks.shared(potentials("dense").rules)
+    assert ranks.shared(shared)
+    assert not ranks.shared(potentials("cpd").rules)
+    assert not ranks.shared(potentials("dense").rules)
     head, left, right = shared.span_span.factors()
     leaf_left, leaf_right = shared.leaf_leaf.factors()[1:]
     others = {
@@ -225,5 +224,5 @@ def test_which_rules_share_their_factors() -> None:
     }
     for kind, rules in others.items():
         for factors in rules:
-            assert not tree_ranks.shared(shared._replace(**{kind: BinaryCPD(*factors)}))
-    assert not tree_ranks.shared(shared._replace(span_span=BinaryCPD.from_log(head, left, right)))
+            assert not ranks.shared(shared._replace(**{kind: BinaryCPD(*factors)}))
+    assert not ranks.shared(shared._replace(span_span=BinaryCPD.from_log(head, left, right)))

@@ -14,7 +14,7 @@ from rankfold import (
     BinaryCPD,
     BinaryDense,
     BinaryMatricised,
-    BlockChainPotentials,
+    BlockPotentials,
     Branch,
     ChainPotentials,
     Dense,
@@ -23,7 +23,7 @@ from rankfold import (
     LowRank,
     ModelConfig,
     RowScaled,
-    SemiMarkovPotentials,
+    SegmentPotentials,
     Sum,
     TreePotentials,
     WithoutDiagonal,
@@ -55,14 +55,14 @@ from rankfold.data.clusters import uniform_clusters
 from rankfold.decoding.blocks import block_entropy, block_posterior
 from rankfold.estimators import HMM, HSMM
 from rankfold.models import GrammarConfig
-from rankfold.recursions import chain_blocks
+from rankfold.recursions import blocks
 
 Numbers = dict[str, Any]  # name: tensor, array, number or nested lists of them
 LOG_Z: dict[str, Callable[..., Tensor]] = {
     "chain": chain.log_z,
     "segments": semi_markov.log_z,
     "tree": tree.log_z,
-    "blocks": chain_blocks.log_z,
+    "blocks": blocks.log_z,
 }
 
 
@@ -128,14 +128,14 @@ def parsed(x: Any) -> list[Any]:
 
 
 def block_answers(p: Any, g: torch.Generator) -> dict[str, Any]:
-    path, log_prob = chain_blocks.best_path(p)
-    filtered, total = chain_blocks.advance(p)
+    path, log_prob = blocks.best_path(p)
+    filtered, total = blocks.advance(p)
     return {
         "posterior": block_posterior(p),
         "entropy": block_entropy(p),
         "viterbi.path": path,
         "viterbi.log_prob": log_prob,
-        "sample": chain_blocks.draw(p, 3, g),
+        "sample": blocks.draw(p, 3, g),
         "filtered": filtered,
         "log_z of filtered": total,
     }

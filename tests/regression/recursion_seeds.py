@@ -16,14 +16,14 @@ from tests.regression.library import (
     BinaryCPD,
     BinaryDense,
     BinaryMatricised,
-    BlockChainPotentials,
+    BlockPotentials,
     Branch,
     ChainPotentials,
     Dense,
     LowRank,
     Numbers,
     RowScaled,
-    SemiMarkovPotentials,
+    SegmentPotentials,
     Sum,
     TreePotentials,
     WithoutDiagonal,
@@ -108,7 +108,7 @@ def segment_potentials(
 ) -> Any:
     d = 4
     log_obs = 4 * (entries(21, len(LENGTHS), max(LENGTHS), z) - 0.5)
-    return SemiMarkovPotentials(
+    return SegmentPotentials(
         log_initial=normal(22, len(LENGTHS), d, z) if carried else normal(22, z),
         transition=OPERATORS[kind](z),
         log_duration=normal(23, z, d),
@@ -183,7 +183,7 @@ def block_potentials(k: int = 5, *, far: bool = False, equal: bool = False) -> A
         log_obs = padded(log_obs, LENGTHS)
         for row, length in zip(log_transition, LENGTHS, strict=True):
             row[length - 1 :] = math.nan
-    return BlockChainPotentials(
+    return BlockPotentials(
         log_initial=normal(81, num, k),
         log_transition=log_transition,
         log_obs=log_obs,

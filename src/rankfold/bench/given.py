@@ -15,7 +15,7 @@ from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense
 from rankfold.planning import Plans, chain_plan
 from rankfold.recursions import chain
-from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
 
 
 class GivenTables(nn.Module):

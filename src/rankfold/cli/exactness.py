@@ -16,7 +16,7 @@ from rankfold.decoding.posterior import state_posterior
 from rankfold.decoding.viterbi import viterbi
 from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
 from rankfold.recursions.chain import log_z
-from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
 
 # What a result may differ from enumeration: nats for log Z and best paths, probability for posteriors.
 LIMITS = {torch.float64: 1e-10, torch.float32: 1e-4}

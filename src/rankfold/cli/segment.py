@@ -19,7 +19,7 @@ from rankfold.data.frame_batch import FrameBatch
 from rankfold.decoding.segments import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError
 from rankfold.plots.picture import expect_picture
-from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
+from rankfold.recursions.segments.potentials import SegmentPotentials
 
 Kind = Literal["strips", "posterior", "durations", "roll"]
 COLUMNS = ("recording", "start", "end", "state", "label", "posterior", "frames")
@@ -141,7 +141,7 @@ def _cut_short(asked: Asked) -> str | None:
 
     def gains_of(batch: FrameBatch) -> list[float]:
         p = model.potentials(batch)
-        assert isinstance(p, SemiMarkovPotentials)
+        assert isinstance(p, SegmentPotentials)
         found: list[float] = gain_of_longer(p).tolist()
         return found
 

@@ -1,6 +1,6 @@
 """Posteriors and entropies of chains of blocks: derivatives of log Z, and nothing else.
 
-Read next: `recursions/chain_blocks.py`, where the derivative is forward-backward.
+Read next: `recursions/blocks`, where the derivative is forward-backward.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfold.recursions.chain_blocks import BlockChainPotentials, checked, log_z
+from rankfold.recursions.blocks import BlockPotentials, log_z, validate
 
 
-def block_posterior(p: BlockChainPotentials) -> Tensor:  # "b t k"
+def block_posterior(p: BlockPotentials) -> Tensor:  # "b t k"
     """The probability of every state of a position's block given the whole sequence.
 
         posterior_t[i] = p(i_t = i | x) = d log Z / d log_obs_t[i]
@@ -26,7 +26,7 @@ def block_posterior(p: BlockChainPotentials) -> Tensor:  # "b t k"
         return torch.autograd.grad(total, log_obs, create_graph=followed)[0]
 
 
-def block_entropy(p: BlockChainPotentials) -> Tensor:  # "b"   float64
+def block_entropy(p: BlockPotentials) -> Tensor:  # "b"   float64
     """The entropy, in nats, of the state path given the sequence.
 
         H(i_1..i_T | x) = log Z - E[log weight of the path],    E[log weight] = sum theta * d log Z / d theta
@@ -38,7 +38,7 @@ def block_entropy(p: BlockChainPotentials) -> Tensor:  # "b"   float64
     p, followed = _followed(p)
     with torch.enable_grad():
         log_initial, log_transition, log_obs = thetas = [_asked(x.double()) for x in p[:3]]
-        total = log_z(BlockChainPotentials(log_initial, log_transition, log_obs, p.block, p.lengths))
+        total = log_z(BlockPotentials(log_initial, log_transition, log_obs, p.block, p.lengths))
         uses = torch.autograd.grad(total.sum(), thetas, create_graph=followed)
         # Beyond a length a weight may be NaN: what is not used does not count.
         parts = (torch.where(use > 0, theta, 0.0) * use for theta, use in zip(thetas, uses, strict=True))
@@ -48,9 +48,9 @@ def block_entropy(p: BlockChainPotentials) -> Tensor:  # "b"   float64
     return out if followed else out.detach()
 
 
-def _followed(p: BlockChainPotentials) -> tuple[BlockChainPotentials, bool]:
+def _followed(p: BlockPotentials) -> tuple[BlockPotentials, bool]:
     """The potentials and whether autograd follows them; detached where it does not."""
-    c = checked(p)
+    c = validate(p)
     if torch.is_grad_enabled() and any(x.requires_grad for x in c.tensors()):
         return p, True
     c = c.detach()

@@ -18,7 +18,7 @@ from rankfold.errors import UnsupportedError
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators import LowRank, Operator
 from rankfold.recursions.chain import log_z, messages
-from rankfold.recursions.potentials import Chain, ChainPotentials, checked
+from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
 
 Of = Literal["states", "joint"]
 
@@ -36,7 +36,7 @@ def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float6
     """
     if of not in get_args(Of):
         raise UnsupportedError(f'of={of!r} is unknown; use "states" or "joint".')
-    c = checked(p).double()
+    c = validate(p).double()
     if of == "joint" and not isinstance(c.transition, LowRank):
         raise UnsupportedError(
             f'of="joint" asks for ranks, but a {type(c.transition).__name__} has none.\n  Use of="states".'

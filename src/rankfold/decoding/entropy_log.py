@@ -1,6 +1,6 @@
 """The entropy of the path posterior in log arithmetic, float64: any range, one exponential for every term.
 
-The last resort of `entropy`. Read next: `recursions/chain_log.py`, whose messages it takes.
+The last resort of `entropy`. Read next: `recursions/chain/plain.py`, whose messages it takes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rankfold.kernels.blocks import BLOCK
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import log_sum
 from rankfold.operators import LowRank
-from rankfold.recursions import chain_log
-from rankfold.recursions.potentials import Chain
+from rankfold.recursions.chain import plain
+from rankfold.recursions.chain.potentials import Chain
 
 
 def in_logs(c: Chain, *, joint: bool) -> Tensor:  # "b"
@@ -24,11 +24,11 @@ def in_logs(c: Chain, *, joint: bool) -> Tensor:  # "b"
 
     A difference of log Z and expected logarithms would lose the digits that both have in common.
     """
-    filtered, total = chain_log.forward(c)
-    after = chain_log.future(c)
+    filtered, total = plain.forward_in_logs(c)
+    after = plain.future_in_logs(c)
     inside = (c.inside() & (total > float("-inf"))[:, None]).mT.unsqueeze(-1)
     log_joint = torch.where(inside, filtered + after, float("-inf"))  # "t b z"
-    target = (chain_log.observations(c) + after)[1:]
+    target = (c.observations() + after)[1:]
     first = _surprise(log_joint[0])
     here = torch.where(inside[1:], log_joint[:-1], float("-inf"))
     if joint and isinstance(c.transition, LowRank):

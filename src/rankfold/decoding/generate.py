@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rankfold.recursions.chain_sample import pick
+from rankfold.numerics.log_space import pick
 
 
 def generate(

@@ -1,6 +1,6 @@
 """Filtering as observations come in, with the state carried along, and predictions of the next one.
 
-Read next: `recursions/chain.py`.
+Read next: `recursions/chain`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rankfold.numerics.scaled import Scaled
 from rankfold.operators import Dense, Operator
 from rankfold.operators.protocol import expect_operator
 from rankfold.recursions.chain import advance
-from rankfold.recursions.chain_filter import log_filtered, smallest_sum
-from rankfold.recursions.potentials import ChainPotentials, checked
+from rankfold.recursions.chain.filtering import log_filtered, smallest_sum
+from rankfold.recursions.chain.potentials import ChainPotentials, validate
 
 
 class Filtered(NamedTuple):
@@ -60,7 +60,7 @@ def filter(p: ChainPotentials) -> Filtered:
     log_final is not used: it belongs to the end. Not the posterior given the whole sequence: see
     `state_posterior`. Detached. Cost: two forward passes in float64, the second to see that nothing was lost.
     """
-    c = checked(p).detach()
+    c = validate(p).detach()
     with torch.no_grad():
         log_joint = log_filtered(c)[0].transpose(0, 1)  # "b t z"
         log_so_far = torch.logsumexp(log_joint, -1)

@@ -1,6 +1,6 @@
 """Posteriors and expected counts: derivatives of log Z.
 
-Read next: `recursions/chain.py`, where the derivative is forward-backward.
+Read next: `recursions/chain`, where the derivative is forward-backward.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rankfold.recursions.chain import log_z
-from rankfold.recursions.chain_solve import solve
-from rankfold.recursions.factors import counted
-from rankfold.recursions.potentials import Chain, ChainPotentials, checked
+from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
+from rankfold.recursions.chain.rungs import solve
+from rankfold.recursions.factor_gradients import counted
 
 
 class ExpectedCounts(NamedTuple):
@@ -32,7 +32,7 @@ def state_posterior(p: ChainPotentials) -> Tensor:  # "b t z"
     Zero beyond a length and for impossible sequences. Differentiable where the potentials are (it may
     enter a loss). Cost: one forward and one backward pass. Not the best path: see `viterbi`.
     """
-    c = checked(p)
+    c = validate(p)
     if not _followed(c):
         with torch.no_grad():
             solution = solve(c.detach(), "scaled", "float32")
@@ -49,7 +49,7 @@ def expected_counts(p: ChainPotentials) -> ExpectedCounts:
     a dense one, "z k" for a band, and for a low-rank one the uses of (source, rank) and of (target, rank).
     Nothing of size z y appears unless the operator is dense. Differentiable where the potentials are.
     """
-    c = checked(p)
+    c = validate(p)
     if _followed(c):
         initial, states, *grads = _derivatives(p)
         counts = counted(p.transition, grads, lambda weight: _derivatives(p, weight)[2:])

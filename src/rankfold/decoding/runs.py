@@ -12,7 +12,7 @@ from rankfold.decoding.posterior import state_posterior
 from rankfold.decoding.segments import Segment
 from rankfold.decoding.viterbi import BestPath, viterbi
 from rankfold.recursions.chain import messages
-from rankfold.recursions.potentials import ChainPotentials, checked
+from rankfold.recursions.chain.potentials import ChainPotentials, validate
 
 
 def runs(p: ChainPotentials, best: BestPath | None = None) -> list[list[Segment]]:
@@ -22,7 +22,7 @@ def runs(p: ChainPotentials, best: BestPath | None = None) -> list[list[Segment]
     state, whatever is before and after: an ordinary chain has no segments of its own whose borders could be asked for.
     An impossible sequence has no stretches. Cost: that of `viterbi`, of a forward and of a backward pass.
     """
-    c = checked(p).detach()
+    c = validate(p).detach()
     best = viterbi(p) if best is None else best
     p = ChainPotentials(c.log_initial, c.transition, c.log_obs, c.log_final, c.lengths)
     with torch.no_grad():

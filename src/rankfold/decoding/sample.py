@@ -1,4 +1,4 @@
-"""Exact samples of state paths. Read next: `recursions/chain_sample.py`."""
+"""Exact samples of state paths. Read next: `recursions/chain/paths.py`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
-from rankfold.recursions.chain_sample import draw
-from rankfold.recursions.potentials import ChainPotentials, checked
+from rankfold.recursions.chain.paths import draw
+from rankfold.recursions.chain.potentials import ChainPotentials, validate
 
 
 def sample(
@@ -20,7 +20,7 @@ def sample(
     """
     if num_samples is not None and (not isinstance(num_samples, int) or num_samples < 1):
         raise DomainError(f"num_samples is {num_samples}, but must be a whole number of at least 1.")
-    c = checked(p).detach()
+    c = validate(p).detach()
     with torch.no_grad():
         paths = draw(c, num_samples or 1, generator)
     return paths[0] if num_samples is None else paths

@@ -1,6 +1,6 @@
 """Questions about segments: posteriors, expected counts, best and sampled segmentations, and a table of them.
 
-Read next: `recursions/semi_markov.py` for the sum, `recursions/semi_markov_max.py` for the maximum.
+Read next: `recursions/segments` for the sum, `recursions/segments/paths.py` for the maximum.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from torch import Tensor
 from rankfold.decoding.viterbi import step_cost
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.operators import MaxOperator
-from rankfold.recursions.factors import counted, doubled
-from rankfold.recursions.semi_markov import log_z
-from rankfold.recursions.semi_markov_long import solve_long
-from rankfold.recursions.semi_markov_max import best_segments
-from rankfold.recursions.semi_markov_potentials import Segments, SemiMarkovPotentials, checked
-from rankfold.recursions.semi_markov_sample import draw
-from rankfold.recursions.semi_markov_solve import Posteriors, solve
+from rankfold.recursions.factor_gradients import counted, doubled
+from rankfold.recursions.segments import log_z
+from rankfold.recursions.segments.paths import best_segments, draw
+from rankfold.recursions.segments.potentials import SegmentPotentials, Segments, validate
+from rankfold.recursions.segments.rungs import Posteriors, solve
+from rankfold.recursions.segments.stretches import solve_long
 
 CLEAR = 5.0  # nats: odds of 150 to 1, very strong evidence in the words of Kass and Raftery 1995
 
@@ -70,7 +69,7 @@ class Segment(NamedTuple):
     frames: float  # the mean over its frames of the posterior of its state
 
 
-def segment_posterior(p: SemiMarkovPotentials) -> SegmentPosterior:
+def segment_posterior(p: SegmentPotentials) -> SegmentPosterior:
     """The probability of every state, of every beginning and of every end at every frame; detached.
 
         states_t[z] = p(z_t = z | x) = d log Z / d log_obs_t[z]
@@ -78,17 +77,17 @@ def segment_posterior(p: SemiMarkovPotentials) -> SegmentPosterior:
     Cost: one forward and one backward pass. A posterior that enters a loss is `torch.autograd.grad` of
     `semi_markov.log_z` with create_graph=True.
     """
-    found = _posteriors(checked(p).detach())[0]
+    found = _posteriors(validate(p).detach())[0]
     return SegmentPosterior(*(x.transpose(0, 1) for x in found[:3]))
 
 
-def segment_counts(p: SemiMarkovPotentials) -> SegmentCounts:
+def segment_counts(p: SegmentPotentials) -> SegmentCounts:
     """The expected number of uses of each initial state, transition factor, duration and state: the E step of EM.
 
     Transitions are counted through the operator's own factors, as `expected_counts` does. Where the end may cut
     the last segment, its whole duration counts, in expectation. Detached.
     """
-    c = checked(p).detach()
+    c = validate(p).detach()
     with torch.no_grad():
         solution = solve_long(c, "scaled")
         one = torch.ones_like(solution.log_z)
@@ -110,7 +109,7 @@ def cut_short(gains: Iterable[float], longest: int, setting: str) -> str | None:
 
 
 @torch.no_grad()
-def gain_of_longer(p: SemiMarkovPotentials) -> Tensor:  # "b"   float64
+def gain_of_longer(p: SegmentPotentials) -> Tensor:  # "b"   float64
     """The nats each sequence would gain if half of the segments could last longer, up to twice the longest.
 
     The other half keep their durations, those of the longer ones are all alike. A sequence gains where the longest
@@ -123,14 +122,14 @@ def gain_of_longer(p: SemiMarkovPotentials) -> Tensor:  # "b"   float64
     return log_z(doubled) - log_z(p)
 
 
-def viterbi_segments(p: SemiMarkovPotentials) -> BestSegments:
+def viterbi_segments(p: SegmentPotentials) -> BestSegments:
     """The single most probable segmentation and labelling of each sequence, and its log-weight.
 
     Exact for every operator: b t d z additions, and for each frame what `viterbi` takes for a step (low rank by
     blocks of rows that are never all in memory). `.plan` says which it was. Detached. Not the most probable
     state of each frame: see `segment_posterior`.
     """
-    c = checked(p).detach()
+    c = validate(p).detach()
     if not isinstance(c.transition, MaxOperator):
         raise UnsupportedError(
             f"viterbi_segments asks {type(c.transition).__name__} for its best predecessors, but it has no push_max.\n"
@@ -148,7 +147,7 @@ def viterbi_segments(p: SemiMarkovPotentials) -> BestSegments:
 
 
 def sample_segments(
-    p: SemiMarkovPotentials, *, num_samples: int | None = None, generator: torch.Generator | None = None
+    p: SegmentPotentials, *, num_samples: int | None = None, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:  # "b t" and "b t", or "n b t"
     """Segmentations drawn from their posterior, independent and exact: states of frames, and where segments begin.
 
@@ -158,11 +157,11 @@ def sample_segments(
     if num_samples is not None and (not isinstance(num_samples, int) or num_samples < 1):
         raise DomainError(f"num_samples is {num_samples}, but must be a whole number of at least 1.")
     with torch.no_grad():
-        states, begins = draw(checked(p).detach(), num_samples or 1, generator)
+        states, begins = draw(validate(p).detach(), num_samples or 1, generator)
     return (states[0], begins[0]) if num_samples is None else (states, begins)
 
 
-def segments(p: SemiMarkovPotentials, best: BestSegments | None = None) -> list[list[Segment]]:
+def segments(p: SegmentPotentials, best: BestSegments | None = None) -> list[list[Segment]]:
     """The table of each sequence's segments: start, end (exclusive), state, posterior.
 
     Of the best segmentation, or of the one given. A segment that was carried in starts at 0, and its posterior is
@@ -171,7 +170,7 @@ def segments(p: SemiMarkovPotentials, best: BestSegments | None = None) -> list[
     """
     best = viterbi_segments(p) if best is None else best
     # A segment's posterior is a difference of large logarithms: of a Z that is good to float32 alone it may exceed 1.
-    c = checked(p).detach().double()
+    c = validate(p).detach().double()
     found, log_z = _posteriors(c)
     weight = _Weight(c, found, log_z)
     table = []

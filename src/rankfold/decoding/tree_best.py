@@ -1,6 +1,6 @@
 """Best trees with their labels, and trees drawn from their posterior: exact, with the work they cost said openly.
 
-Read next: `recursions/tree_max.py` and `recursions/tree_trace.py`.
+Read next: `recursions/tree/best.py` and `recursions/tree/descend.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from torch import Tensor
 
 from rankfold.decoding.tree_records import ParsedTree
 from rankfold.errors import DomainError, UnsupportedError
+from rankfold.numerics.log_space import pick
 from rankfold.operators.binary_cpd import BinaryCPD
 from rankfold.operators.factor import Factor
-from rankfold.recursions.chain_sample import pick
-from rankfold.recursions.tree_inside import log_inside, log_side
-from rankfold.recursions.tree_max import best_by_pairs, best_by_ranks, max_side
-from rankfold.recursions.tree_potentials import Forest, TreePotentials, checked
-from rankfold.recursions.tree_trace import Traced, trace
-from rankfold.recursions.tree_views import Pairs, Ranks, View
+from rankfold.recursions.tree.best import best_by_pairs, best_by_ranks, log_inside, log_side, max_side
+from rankfold.recursions.tree.descend import Pairs, Ranks, Traced, View, trace
+from rankfold.recursions.tree.potentials import Forest, TreePotentials, validate
 
 
 def viterbi_tree(p: TreePotentials) -> list[ParsedTree]:
@@ -31,7 +29,7 @@ def viterbi_tree(p: TreePotentials) -> list[ParsedTree]:
     are out of reach: there ask `mbr_tree`, `joint_map_tree` or `sample_tree`.
     """
     with torch.no_grad():
-        f = checked(p).detach().double()
+        f = validate(p).detach().double()
         vectors = best_by_pairs(f)
         return _parsed(trace(f, vectors, [Pairs(rule) for rule in f.rules], _largest), _top(f, vectors))[0]
 
@@ -45,7 +43,7 @@ def joint_map_tree(p: TreePotentials) -> list[ParsedTree]:
     probable one, because ranks are not summed out.
     """
     with torch.no_grad():
-        f = checked(p).detach().double()
+        f = validate(p).detach().double()
         for name, rule in zip(f.rules._fields, f.rules, strict=True):
             if not isinstance(rule, BinaryCPD):
                 raise UnsupportedError(
@@ -68,7 +66,7 @@ def sample_tree(
     if not isinstance(num_samples, int) or num_samples < 1:
         raise DomainError(f"num_samples is {num_samples}, but must be a whole number of at least 1.")
     with torch.no_grad():
-        f = checked(p).detach().double()
+        f = validate(p).detach().double()
         vectors, in_logs = log_inside(f)
 
         def side(x: Tensor, factor: Factor) -> Tensor:

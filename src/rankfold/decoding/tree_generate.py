@@ -13,12 +13,11 @@ from torch import Tensor
 
 from rankfold.decoding.tree_records import ParsedTree
 from rankfold.errors import DomainError, ShapeError
-from rankfold.numerics.log_space import log_sum
+from rankfold.numerics.log_space import log_sum, pick
 from rankfold.operators.binary import BinaryOperator, Branch, expect_branch
 from rankfold.operators.binary_cpd import BinaryCPD
-from rankfold.recursions.chain_sample import pick
-from rankfold.recursions.tree_mass import log_kinds
-from rankfold.recursions.tree_views import log_rows
+from rankfold.recursions.tree.descend import log_rows
+from rankfold.recursions.tree.termination import log_kinds
 
 
 class Generated(NamedTuple):

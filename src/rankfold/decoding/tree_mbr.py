@@ -1,16 +1,15 @@
 """Trees of least expected error: the brackets that are most probable in sum.
 
 Not the most probable tree (`decoding/tree_best.py`), which a grammar of thousands of symbols does not give away; and
-better by the measure that trees are judged by. Read next: `recursions/tree_cky.py`.
+better by the measure that trees are judged by. Read next: `recursions/tree/best.py`.
 """
 
 from __future__ import annotations
 
 from rankfold.decoding.tree_records import ParsedTree
 from rankfold.decoding.trees import leaf_posterior, span_posterior
-from rankfold.recursions.tree_cky import best_brackets
-from rankfold.recursions.tree_inside import best_labels
-from rankfold.recursions.tree_potentials import TreePotentials, checked
+from rankfold.recursions.tree.best import best_brackets, best_labels
+from rankfold.recursions.tree.potentials import TreePotentials, validate
 
 
 def mbr_tree(p: TreePotentials, *, labels: bool = False) -> list[ParsedTree]:
@@ -23,7 +22,7 @@ def mbr_tree(p: TreePotentials, *, labels: bool = False) -> list[ParsedTree]:
     the rules over states, which are the same distribution, exact but by 3 n r a span in place of 2 r^2.
     Cost: an inside and an outside pass, and t^3 / 6 additions. Source: Goodman 1996.
     """
-    f = checked(p).detach()
+    f = validate(p).detach()
     plain = TreePotentials(*f)
     lengths = f.lengths.tolist()
     if not labels:

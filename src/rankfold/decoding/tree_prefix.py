@@ -1,7 +1,7 @@
 """How a sentence may go on: the probability of its beginning under a grammar, and of the symbol of the next word.
 
 Exact, from left to right: beside the inside pass, one sum over pairs of positions. Read next:
-`recursions/tree_mass.py`, what the rules say without words.
+`recursions/tree/termination.py`, what the rules say without words.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rankfold.numerics.log_space import log_sum, log_weights
 from rankfold.numerics.scaled import largest
 from rankfold.operators.binary import BinaryOperator
 from rankfold.operators.binary_given import given_right, normalised, to_right
-from rankfold.recursions.tree_inside import log_inside
-from rankfold.recursions.tree_mass import left_closure, log_kinds, mass
-from rankfold.recursions.tree_potentials import Forest, TreePotentials, checked
+from rankfold.recursions.tree.best import log_inside
+from rankfold.recursions.tree.potentials import Forest, TreePotentials, validate
+from rankfold.recursions.tree.termination import left_closure, log_kinds, mass
 
 
 class Prefixes(NamedTuple):
@@ -48,7 +48,7 @@ def prefixes(p: TreePotentials) -> Prefixes:
     (n + m) r for every span. Scaled arithmetic: a span and what waits before it that are together more than 708 nats
     less probable than the most probable of their position are lost. Source: Jelinek, Lafferty 1991; Stolcke 1995.
     """
-    f = checked(p)
+    f = validate(p)
     if p.log_span is not None:
         raise UnsupportedError(
             "log_span weighs brackets of whole sentences, but sentences that begin with these words have others, too.\n"

@@ -1,6 +1,6 @@
 """Questions asked of trees: which brackets, which symbols of words are probable.
 
-Read next: `recursions/tree.py`, whose derivative answers.
+Read next: `recursions/tree`, whose derivative answers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankfold.recursions.tree import log_z
-from rankfold.recursions.tree_potentials import TreePotentials, checked
+from rankfold.recursions.tree.potentials import TreePotentials, validate
 
 
 def span_posterior(p: TreePotentials) -> Tensor:  # "b t+1 t+1"
@@ -37,7 +37,7 @@ def leaf_posterior(p: TreePotentials) -> Tensor:  # "b t p"
 
 def _derivative(p: TreePotentials, name: Literal["log_span", "log_leaf"]) -> Tensor:
     """d log Z / d one of the fields; differentiable where a gradient is followed, detached where not."""
-    f = checked(p)
+    f = validate(p)
     follow = torch.is_grad_enabled() and any(x.requires_grad for x in f.tensors())
     asleep = torch.is_inference_mode_enabled()
     with torch.inference_mode(False), torch.enable_grad():

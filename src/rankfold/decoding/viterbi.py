@@ -2,7 +2,7 @@
 
 A maximum does not pass through the sum over ranks, so low rank gives no speed-up here. What there is:
 `viterbi`, exact, visiting a low-rank matrix in blocks; `joint_map`, another question, at low-rank cost;
-exact posterior samples (`sample`). Read next: `recursions/chain_max.py`.
+exact posterior samples (`sample`). Read next: `recursions/chain/paths.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 from rankfold.errors import UnsupportedError
 from rankfold.kernels.max_matmul import max_matmul
 from rankfold.operators import Banded, Dense, LowRank, MaxOperator, Operator, RowScaled
-from rankfold.recursions.chain_max import best_path
-from rankfold.recursions.factors import doubled
-from rankfold.recursions.potentials import Chain, ChainPotentials, checked
+from rankfold.recursions.chain.paths import best_path
+from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
+from rankfold.recursions.factor_gradients import doubled
 
 
 class _PathAndProbability(NamedTuple):
@@ -48,7 +48,7 @@ def viterbi(p: ChainPotentials) -> BestPath:
     that are never all in memory, t z y r shared by the batch plus b t z y. `.plan` says which it was.
     Ties go to the smallest state. Detached. Not the most probable state at each position: see `state_posterior`.
     """
-    c = checked(p).detach()
+    c = validate(p).detach()
     # Its logarithms, too: thousands of nats leave float32 no digits to compare.
     transition = doubled(c.transition)
     if not isinstance(transition, MaxOperator):
@@ -79,7 +79,7 @@ def joint_map(p: ChainPotentials) -> JointPath:
     Cost: b t (z + y) r additions. A different question from `viterbi`: the best states of this path need
     not be the best states, because ranks are not summed out.
     """
-    c = checked(p).detach()
+    c = validate(p).detach()
     if not isinstance(c.transition, LowRank):
         raise UnsupportedError(
             f"joint_map asks for the ranks of a {type(c.transition).__name__}, but only LowRank has ranks.\n"

@@ -14,7 +14,7 @@ from rankfold.decoding.runs import runs
 from rankfold.decoding.segments import Segment, gain_of_longer, segment_posterior, segments, viterbi_segments
 from rankfold.decoding.viterbi import viterbi
 from rankfold.models.frame_model import FramePotentials
-from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
 
 
 def posterior(p: FramePotentials) -> Tensor:  # "b t z"

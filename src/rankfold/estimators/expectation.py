@@ -18,10 +18,14 @@ from rankfold.estimators.durations import Durations
 from rankfold.estimators.moves import Moves
 from rankfold.estimators.observations import Family, Observed
 from rankfold.estimators.packed import Group, ruled_out
-from rankfold.recursions import chain_solve, semi_markov_potentials, semi_markov_solve
-from rankfold.recursions.factors import counted
-from rankfold.recursions.potentials import ChainPotentials, checked
-from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
+from rankfold.recursions import chain, segments
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.chain.rungs import Solution as ChainSolution
+from rankfold.recursions.chain.rungs import solve as solve_chain
+from rankfold.recursions.factor_gradients import counted
+from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.recursions.segments.rungs import Solution as SegmentSolution
+from rankfold.recursions.segments.rungs import solve as solve_segments
 
 
 class Tables(NamedTuple):
@@ -72,7 +76,7 @@ class Counts(NamedTuple):
 # microseconds on one thread and 21 on two, 100 and 256 about as long on both.
 SMALL_STEP = 2**21
 
-Potentials = ChainPotentials | SemiMarkovPotentials
+Potentials = ChainPotentials | SegmentPotentials
 
 
 def potentials(group: Group, tables: Tables, family: Family) -> Potentials:
@@ -86,7 +90,7 @@ def potentials(group: Group, tables: Tables, family: Family) -> Potentials:
     if tables.durations is None:
         return ChainPotentials(first, operator, by_sequence, lengths=group.lengths)
     log_duration = tables.durations.log_table().to(dtype)
-    return SemiMarkovPotentials(
+    return SegmentPotentials(
         first, operator, log_duration, by_sequence, lengths=group.lengths, censored=tables.censored
     )
 
@@ -120,14 +124,14 @@ def _threads(step: int, device: torch.device) -> Iterator[None]:
 @torch.no_grad()
 def _of_group(group: Group, tables: Tables, family: Family) -> Counts:
     p = potentials(group, tables, family)
-    solution: chain_solve.Solution | semi_markov_solve.Solution
+    solution: ChainSolution | SegmentSolution
     if isinstance(p, ChainPotentials):
-        solution = chain_solve.solve(checked(p), "scaled", "float32")
+        solution = solve_chain(chain.validate(p), "scaled", "float32")
         log_z, one = solution.log_z, torch.ones_like(solution.log_z)
         initial, states, _, *grads = solution.gradients(one, of_transition=True)
         durations = None
     else:
-        solution = semi_markov_solve.solve(semi_markov_potentials.checked(p), "scaled")
+        solution = solve_segments(segments.validate(p), "scaled")
         log_z, one = solution.log_z, torch.ones_like(solution.log_z)
         initial, durations, states, _, *grads = solution.gradients(one, of_transition=True)
     expect_possible(log_z, group, tables.durations)

@@ -29,7 +29,7 @@ from rankfold.estimators.symbols import given_symbols, known_symbols, symbol_ids
 from rankfold.estimators.wanted import checked_forbidden, expect_parameters, expect_same
 from rankfold.estimators.wrapped import model_of, tables_of
 from rankfold.models.frame_model import FrameModel
-from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
+from rankfold.recursions.segments.potentials import SegmentPotentials
 
 # Where the search for a longest duration begins and ends, in frames: a step's cost grows with it.
 FIRST_CHOSEN, MOST_CHOSEN = 20, 1280
@@ -92,7 +92,7 @@ class Fit(NamedTuple):
 
     def _cut_short(self, tables: Tables) -> str | None:
         parts = (potentials(group, tables, self.family) for group in self._groups())
-        gains = [x for p in parts if isinstance(p, SemiMarkovPotentials) for x in gain_of_longer(p).tolist()]
+        gains = [x for p in parts if isinstance(p, SegmentPotentials) for x in gain_of_longer(p).tolist()]
         return cut_short(gains, self.shape.longest, "max_duration")
 
     def _best(self, algorithm: str) -> Outcome:

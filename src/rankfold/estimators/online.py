@@ -1,6 +1,6 @@
 """Answers as frames come in: what is known of the state from the past and the present alone.
 
-Read next: `decoding/online.py` for chains, `recursions/semi_markov.py` (`carry`) for segments.
+Read next: `decoding/online.py` for chains, `recursions/segments` (`carry`) for segments.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rankfold.decoding.online import filter as filtered
-from rankfold.recursions import semi_markov
+from rankfold.recursions import segments
 from rankfold.recursions.chain import advance
-from rankfold.recursions.potentials import ChainPotentials
-from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.segments.potentials import SegmentPotentials
 
 
 class Stream(NamedTuple):
@@ -25,18 +25,18 @@ class Stream(NamedTuple):
 
 
 @torch.no_grad()
-def stepped(p: ChainPotentials | SemiMarkovPotentials, before: float) -> tuple[Tensor, Stream]:  # "z"
+def stepped(p: ChainPotentials | SegmentPotentials, before: float) -> tuple[Tensor, Stream]:  # "z"
     """The distribution of the state at the one frame of `p`, and what to carry on. Cost: z r, and d z for segments."""
     if isinstance(p, ChainPotentials):
         ahead = advance(p)
         return ahead.log_filtered[0].exp(), Stream(ahead.log_next, before + float(ahead.log_z))
     p = p._replace(censored=True)
-    carried = semi_markov.carry(p)
-    return _still_open(carried, p)[0], Stream(carried, before + float(semi_markov.log_z(p)))
+    carried = segments.carry(p)
+    return _still_open(carried, p)[0], Stream(carried, before + float(segments.log_z(p)))
 
 
 @torch.no_grad()
-def all_filtered(p: ChainPotentials | SemiMarkovPotentials) -> Tensor:  # "b t z"
+def all_filtered(p: ChainPotentials | SegmentPotentials) -> Tensor:  # "b t z"
     """The distribution of every state given the frames up to its own; means nothing beyond a length.
 
     Segments go frame by frame: a step must see each frame as the last one.
@@ -46,11 +46,11 @@ def all_filtered(p: ChainPotentials | SemiMarkovPotentials) -> Tensor:  # "b t z
     rows, initial = [], p.log_initial
     for t in range(p.log_obs.shape[1]):
         one = p._replace(log_initial=initial, log_obs=p.log_obs[:, t : t + 1], lengths=None, censored=True)
-        initial = semi_markov.carry(one)
+        initial = segments.carry(one)
         rows.append(_still_open(initial, p))
     return torch.stack(rows, 1)
 
 
-def _still_open(carried: Tensor, p: SemiMarkovPotentials) -> Tensor:  # "b d z" -> "b z"
+def _still_open(carried: Tensor, p: SegmentPotentials) -> Tensor:  # "b d z" -> "b z"
     """The distribution of the state of the open segment: each age with all durations that reach it."""
-    return (carried + semi_markov.survival(p.log_duration).mT).logsumexp(1).exp()
+    return (carried + segments.survival(p.log_duration).mT).logsumexp(1).exp()

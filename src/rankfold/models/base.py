@@ -21,8 +21,8 @@ from rankfold.models.grammar_config import AnyConfig
 from rankfold.models.saved import SavedModel, Shares
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plans
-from rankfold.recursions.chain_solve import Arithmetic
-from rankfold.recursions.potentials import checked_lengths
+from rankfold.recursions.ladder import Arithmetic
+from rankfold.recursions.problem import validate_lengths
 
 Parts = TypeVar("Parts")
 Potentials = TypeVar("Potentials")
@@ -131,7 +131,7 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
             raise ShapeError(f'words is {what}, but integer ids "b t" were expected, at least one.')
         expect_plain(words, name="words")
         device = self.device
-        lengths, _ = checked_lengths(lengths, len(words), words.shape[1], torch.empty(0, device=device))
+        lengths, _ = validate_lengths(lengths, len(words), words.shape[1], torch.empty(0, device=device))
         words = words.to(device).long()
         inside = torch.arange(words.shape[1], device=device) < lengths[:, None]
         words = torch.where(inside, words, 0)

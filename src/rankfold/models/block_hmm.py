@@ -28,9 +28,9 @@ from rankfold.params.dropout import kept_by_cluster, num_kept
 from rankfold.params.tied_block_parts import TiedBlockParts
 from rankfold.planning import Plans, block_plan
 from rankfold.queries.blocks import BlockQuery
-from rankfold.recursions import chain_blocks
-from rankfold.recursions.chain_blocks import BlockChainPotentials
-from rankfold.recursions.chain_solve import Arithmetic
+from rankfold.recursions import blocks
+from rankfold.recursions.blocks import BlockPotentials
+from rankfold.recursions.ladder import Arithmetic
 
 
 class BlockModelParts(NamedTuple):
@@ -42,7 +42,7 @@ class BlockModelParts(NamedTuple):
     reset: bool = False  # whether the state after <eos> is drawn as a first one
 
 
-class KeptPotentials(BlockChainPotentials):
+class KeptPotentials(BlockPotentials):
     """Potentials that know which states of the whole model they are about, for `carry`."""
 
     keep: Tensor | None = None  # "c k"
@@ -55,7 +55,7 @@ class BlockCarried(NamedTuple):
     log_filtered: Tensor  # "b k"
 
 
-class BlockHMM(SequenceModel[BlockModelParts, BlockChainPotentials, BlockCarried]):
+class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
     """Family "block"."""
 
     def __init__(self, config: ModelConfig, blocks: BlockParts | FreeBlockParts | TiedBlockParts) -> None:
@@ -77,7 +77,7 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockChainPotentials, BlockCarried
         parts: BlockModelParts | None = None,
         carried: BlockCarried | None = None,
         generator: torch.Generator | None = None,
-    ) -> BlockChainPotentials:
+    ) -> BlockPotentials:
         parts = self.parts(generator) if parts is None else parts
         dynamics, emission = parts.dynamics, parts.emission
         block = self.blocks.members.cluster[batch.words]
@@ -103,25 +103,25 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockChainPotentials, BlockCarried
         return torch.logsumexp(log_filtered.unsqueeze(-1) + step, 1)
 
     def log_z(
-        self, potentials: BlockChainPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+        self, potentials: BlockPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
     ) -> Tensor:  # "b"
         """The log-probability of each sequence. Block chains always run in logarithms: "log" asks for float64."""
         check_precision(precision)
         if arithmetic == "log":
             log_initial, log_transition, log_obs = (x.double() for x in potentials[:3])
             potentials = potentials._replace(log_initial=log_initial, log_transition=log_transition, log_obs=log_obs)
-        return chain_blocks.log_z(potentials)
+        return blocks.log_z(potentials)
 
-    def carry(self, potentials: BlockChainPotentials) -> BlockCarried:
+    def carry(self, potentials: BlockPotentials) -> BlockCarried:
         block, keep = _last_block(potentials), getattr(potentials, "keep", None)
         index = torch.arange(self.per_cluster, device=block.device)[None] if keep is None else keep[block]
-        return BlockCarried(block[:, None] * self.per_cluster + index, chain_blocks.advance(potentials)[0])
+        return BlockCarried(block[:, None] * self.per_cluster + index, blocks.advance(potentials)[0])
 
     def log_next(self, parts: BlockModelParts, batch: Batch | None) -> Tensor:  # "b z"
         if batch is None:
             return parts.dynamics.log_initial.reshape(1, -1)
         potentials = self.potentials(batch, parts=parts)
-        block, log_filtered = _last_block(potentials), chain_blocks.advance(potentials)[0]
+        block, log_filtered = _last_block(potentials), blocks.advance(potentials)[0]
         size = log_filtered.shape[1]
         rows = []
         for own, weights in zip(block, log_filtered, strict=True):
@@ -132,7 +132,7 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockChainPotentials, BlockCarried
     def transition_rows(self, parts: BlockModelParts, index: Tensor) -> Tensor:  # "k" -> "k z"
         return parts.dynamics.log_rows(index)
 
-    def query(self, potentials: BlockChainPotentials) -> BlockQuery:
+    def query(self, potentials: BlockPotentials) -> BlockQuery:
         return BlockQuery(potentials, self.config.num_clusters * potentials.log_obs.shape[-1])
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
@@ -145,7 +145,7 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockChainPotentials, BlockCarried
         )
 
 
-def _last_block(potentials: BlockChainPotentials) -> Tensor:  # "b"
+def _last_block(potentials: BlockPotentials) -> Tensor:  # "b"
     """The block of each sequence's last position."""
     last = torch.full_like(potentials.block[:, :1], potentials.block.shape[1]) - 1
     if potentials.lengths is not None:

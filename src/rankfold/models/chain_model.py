@@ -11,8 +11,8 @@ from rankfold.models.sequence_model import HasEmission, SequenceModel
 from rankfold.numerics.precision import Precision
 from rankfold.queries.chain import ChainQuery, Of
 from rankfold.recursions import chain
-from rankfold.recursions.chain_solve import Arithmetic
-from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.ladder import Arithmetic
 
 
 class HasInitial(HasEmission, Protocol):

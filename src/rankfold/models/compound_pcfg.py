@@ -33,8 +33,8 @@ from rankfold.params.encoder import Gaussian, SentenceEncoder
 from rankfold.planning import Plans
 from rankfold.queries.tree import TreeQuery
 from rankfold.recursions import tree
-from rankfold.recursions.chain_solve import Arithmetic
-from rankfold.recursions.tree_potentials import TreePotentials
+from rankfold.recursions.ladder import Arithmetic
+from rankfold.recursions.tree.potentials import TreePotentials
 
 Latent = Literal["draw", "mean"]
 

@@ -3,7 +3,7 @@
     p(x, z) = start[z_1]  prod_t  p(x_t | z_t) A[z_t-1, z_t]                       a state for each frame
     p(x, z, d) = start[z_1]  prod_k  A[z_k-1, z_k] p(d_k | z_k) prod_t p(x_t | z_k)   a state for each segment
 
-Read next: `models/frame_catalog.py` for the parts, `recursions/semi_markov.py` for the sum over segments.
+Read next: `models/frame_catalog.py` for the parts, `recursions/segments` for the sum over segments.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from rankfold.params.durations import Duration
 from rankfold.params.frame_dynamics import FrameDynamics, NeuralDynamics
 from rankfold.params.observations import GaussianObservation
 from rankfold.planning import Plans
-from rankfold.recursions import chain, semi_markov
-from rankfold.recursions.chain_solve import Arithmetic
-from rankfold.recursions.potentials import ChainPotentials
-from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
+from rankfold.recursions import chain
+from rankfold.recursions import segments as by_segments
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.ladder import Arithmetic
+from rankfold.recursions.segments.potentials import SegmentPotentials
 
-FramePotentials = ChainPotentials | SemiMarkovPotentials
+FramePotentials = ChainPotentials | SegmentPotentials
 
 
 class FrameModel(SavedModel):
@@ -148,12 +149,12 @@ class FrameModel(SavedModel):
         log_initial = parts.log_initial if carried is None else self._continued(parts, carried[: len(log_obs)])
         if parts.log_duration is None:
             return ChainPotentials(log_initial, parts.transition, log_obs, lengths=batch.lengths)
-        return SemiMarkovPotentials(
+        return SegmentPotentials(
             log_initial,
             parts.transition,
             parts.log_duration,
             log_obs,
-            batch.lengths,
+            lengths=batch.lengths,
             censored=self.config.censored or not batch.last,
         )
 
@@ -169,7 +170,7 @@ class FrameModel(SavedModel):
 
     def carry(self, potentials: FramePotentials, parts: FrameParts | None = None) -> Tensor:  # "b z" or "b d z"
         """What the next stretch of a stream needs to know, detached. `parts`: those that dropped states, if any did."""
-        found = chain.carry(potentials) if isinstance(potentials, ChainPotentials) else semi_markov.carry(potentials)
+        found = chain.carry(potentials) if isinstance(potentials, ChainPotentials) else by_segments.carry(potentials)
         if parts is None or parts.kept is None:
             return found
         everyone = found.new_full((*found.shape[:-1], self.config.num_states), float("-inf"))
@@ -181,7 +182,7 @@ class FrameModel(SavedModel):
         """The log-probability of each sequence."""
         if isinstance(potentials, ChainPotentials):
             return chain.log_z(potentials, arithmetic, precision)
-        return semi_markov.log_z(potentials, arithmetic)
+        return by_segments.log_z(potentials, arithmetic)
 
     def log_likelihood(
         self,

@@ -16,8 +16,8 @@ from rankfold.decoding.segments import sample_segments
 from rankfold.errors import DomainError
 from rankfold.operators import Operator
 from rankfold.params.observations import Observation
-from rankfold.recursions.potentials import ChainPotentials
-from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.segments.potentials import SegmentPotentials
 
 
 class FrameParts(NamedTuple):
@@ -46,7 +46,7 @@ def draw_frames(
     if parts.log_duration is None:
         states = sample(ChainPotentials(start, moves, nothing, lengths=sizes), generator=generator)
     else:
-        p = SemiMarkovPotentials(start, moves, parts.log_duration, nothing, sizes, censored=censored)
+        p = SegmentPotentials(start, moves, parts.log_duration, nothing, lengths=sizes, censored=censored)
         states, _ = sample_segments(p, generator=generator)
     if bool((states[:, 0] < 0).any()):
         raise DomainError(

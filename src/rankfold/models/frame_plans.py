@@ -9,7 +9,7 @@ from rankfold.models.frame_config import FrameConfig
 from rankfold.numerics.precision import Precision
 from rankfold.params.dropout import num_kept
 from rankfold.planning import FrameSizes, Plans, frame_plan
-from rankfold.recursions.semi_markov_long import usual_stretch
+from rankfold.recursions.segments.stretches import usual_stretch
 
 
 def frame_plans(

@@ -2,7 +2,7 @@
 
     p(x, z) = start[z_1] emission[z_1, x_1]  prod_t  A[z_t-1, z_t] emission[z_t, x_t]
 
-Read next: `params/transitions.py` for A, `recursions/chain.py` for the sum over z.
+Read next: `params/transitions.py` for A, `recursions/chain` for the sum over z.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rankfold.params.dropout import kept, num_kept, staying
 from rankfold.params.emissions import CategoricalEmission, Emission, FreeEmission
 from rankfold.params.transitions import BandedTransition, FreeTransition, LowRankTransition, SoftmaxTransition
 from rankfold.planning import Plans, chain_plan
-from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
 
 Transition = SoftmaxTransition | FreeTransition | LowRankTransition | BandedTransition
 

@@ -5,7 +5,7 @@
 Families "npcfg" (softmax), "tnpcfg" and "rankpcfg" (a rank between parent and children), "lpcfg" (low rank by kind of
 child), "spcfg" (children independent given the parent). Where a rank lies between, the parents can be summed out: the
 chart then holds ranks instead of nonterminals ("rank" space: the same numbers), and `plan` says which is cheaper.
-Read next: `params/rules_factored.py` for T, `recursions/tree.py` for the sum over trees.
+Read next: `params/rules_factored.py` for T, `recursions/tree` for the sum over trees.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from rankfold.params.rules_softmax import FreeRules, SoftmaxRules, from_dense, t
 from rankfold.planning import Plans
 from rankfold.queries.tree import TreeQuery
 from rankfold.recursions import tree
-from rankfold.recursions.chain_solve import Arithmetic
-from rankfold.recursions.tree_potentials import TreePotentials
+from rankfold.recursions.ladder import Arithmetic
+from rankfold.recursions.tree.potentials import TreePotentials
 
 Rules = SoftmaxRules | FreeRules | FactoredRules | FreeFactors | SimpleRules | LowRankRules
 

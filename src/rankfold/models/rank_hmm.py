@@ -25,7 +25,7 @@ from rankfold.operators.multiplied import multiplied_out
 from rankfold.params.emissions import Emission
 from rankfold.params.rank_factors import Factors, FreeRankFactors, RankFactors
 from rankfold.planning import Plans, rank_plans
-from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
 
 
 class RankParts(NamedTuple):

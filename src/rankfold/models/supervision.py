@@ -16,8 +16,8 @@ from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
 from rankfold.models.frame_model import FrameModel, FramePotentials
 from rankfold.operators import Banded, Dense, Operator
 from rankfold.params.frame_dynamics import FreeDense
-from rankfold.recursions.potentials import ChainPotentials
-from rankfold.recursions.semi_markov_potentials import SemiMarkovPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.segments.potentials import SegmentPotentials
 
 NEVER = float("-inf")
 
@@ -81,13 +81,13 @@ def in_order(potentials: FramePotentials, orders: Sequence[Sequence[int]]) -> Fr
     log_obs = p.log_obs.index_select(2, place)
     if isinstance(p, ChainPotentials):
         return ChainPotentials(log_initial, transition, log_obs, log_final, p.lengths)
-    return SemiMarkovPotentials(
+    return SegmentPotentials(
         log_initial,
         transition,
         p.log_duration.index_select(0, place),
         log_obs,
-        p.lengths,
         log_final,
+        p.lengths,
         p.censored,
     )
 

@@ -1,7 +1,7 @@
 """Linear systems whose diagonals are known as sums: I less a non-negative matrix, solved without a subtraction.
 
 Where rows sum to nearly 0, as those of a chain that hardly ever ends, a diagonal of 1 - c has lost its digits; the sum
-of what else a row has is exact. Read next: `recursions/tree_mass.py`.
+of what else a row has is exact. Read next: `recursions/tree/termination.py`.
 """
 
 from __future__ import annotations

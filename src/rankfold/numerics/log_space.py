@@ -28,3 +28,11 @@ def log_weights(x: Tensor) -> Tensor:
 def x_log_x(x: Tensor) -> Tensor:
     """x log x; 0 where x is 0, with gradient 0 there (the true one is infinite)."""
     return x * torch.log(torch.where(x == 0, 1.0, x))
+
+
+def pick(logits: Tensor, generator: torch.Generator | None) -> Tensor:  # "... z" -> "..."
+    """One draw from each distribution, given as unnormalised logarithms."""
+    top = logits.amax(-1, keepdim=True)
+    # Beyond a length, or in an impossible sequence, nothing may have weight; what is drawn there is not used.
+    weights = torch.where(top > float("-inf"), torch.exp(logits - top), 1.0)
+    return torch.multinomial(weights.flatten(0, -2), 1, generator=generator).reshape(logits.shape[:-1])

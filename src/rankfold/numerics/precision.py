@@ -1,6 +1,6 @@
 """How exactly float32 matrix products are computed: an argument of the caller, never a global setting.
 
-Sums are float32 or wider in every mode. Read next: `recursions/chain.py`, which takes the argument.
+Sums are float32 or wider in every mode. Read next: `recursions/chain`, which takes the argument.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The sum of operators: a band plus a low-rank matrix, for one.
 
-Read next: `recursions/chain.py`, which needs nothing more than this protocol.
+Read next: `recursions/chain`, which needs nothing more than this protocol.
 """
 
 from __future__ import annotations

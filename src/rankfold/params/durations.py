@@ -1,6 +1,6 @@
 """How long a segment lasts: tables "z d" of log-probabilities of 1..d frames, and modules that hold their parameters.
 
-All are cut at the longest duration and sum to 1 below it. Read next: `recursions/semi_markov_potentials.py`.
+All are cut at the longest duration and sum to 1 below it. Read next: `recursions/segments/potentials.py`.
 """
 
 from __future__ import annotations

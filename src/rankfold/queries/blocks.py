@@ -1,6 +1,6 @@
 """Questions of a batch of block chains, whose positions have only the states of their word's cluster.
 
-Read next: `recursions/chain_blocks.py`.
+Read next: `recursions/blocks`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 from rankfold.decoding.blocks import block_entropy, block_posterior
 from rankfold.errors import DomainError
 from rankfold.queries.chain import best_of, expect_method, spread
-from rankfold.recursions.chain_blocks import BlockChainPotentials, log_z
-from rankfold.recursions.chain_blocks_paths import best_path, draw
+from rankfold.recursions.blocks import BlockPotentials, log_z
+from rankfold.recursions.blocks.paths import best_path, draw
 
 BlockMethod = Literal["viterbi", "posterior"]
 
@@ -24,7 +24,7 @@ class BlockQuery:
 
     of = "states"
 
-    def __init__(self, potentials: BlockChainPotentials, num_states: int) -> None:
+    def __init__(self, potentials: BlockPotentials, num_states: int) -> None:
         self.potentials, self.num_values = potentials, num_states
 
     @property

@@ -17,7 +17,7 @@ from rankfold.decoding.sample import sample
 from rankfold.decoding.viterbi import joint_map, viterbi
 from rankfold.errors import UnsupportedError
 from rankfold.recursions import chain
-from rankfold.recursions.potentials import ChainPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
 
 Method = Literal["viterbi", "posterior", "joint"]
 Of = Literal["states", "ranks"]

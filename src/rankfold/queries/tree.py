@@ -20,7 +20,7 @@ from rankfold.decoding.tree_records import ParsedTree
 from rankfold.decoding.trees import leaf_posterior, span_posterior
 from rankfold.errors import UnsupportedError
 from rankfold.recursions import tree
-from rankfold.recursions.tree_potentials import TreePotentials
+from rankfold.recursions.tree.potentials import TreePotentials
 
 SPAN, LABEL, TAG = "X", "NT", "T"
 

@@ -30,8 +30,8 @@ from rankfold.training.shapes import Shapes
 def graphs_serve(config: Config, device: str) -> bool:
     """Whether a recipe's gradients can be captured: on a GPU; of streams of words those of block models.
 
-    What other streams carry comes from a ladder of arithmetics (`recursions/chain_filter.py`), of which a graph has the
-    first rung alone: enough for recordings, whose windows are many.
+    What other streams carry comes from a ladder of arithmetics (`recursions/chain/filtering.py`), of which a graph has
+    the first rung alone: enough for recordings, whose windows are many.
     """
     frames = isinstance(config.model, FrameConfig)
     carries = config.data.batching != "streams" or frames or config.model.family == "block"

@@ -1,6 +1,6 @@
 """One pass over the frames of a semi-Markov chain in a single launch: `triton.scan`.
 
-Its twin in torch, call by call, is `recursions/semi_markov_sweep.py`.
+Its twin in torch, call by call, is `recursions/segments/sweep.py`.
 """
 
 # Above this many entries a frame (window, durations, maps) the single multiprocessor that a sequence has is slower than

@@ -1,7 +1,7 @@
 """What comes before and after the scan, one pass each: the observations' weights; the messages' division by their
 largest entries with the two sums that make a result sound; the posteriors with the transition's gradient's two sides.
 
-Read next: `recursions/underflow.py` and `recursions/chain_scaled.py`, which say what is computed and why.
+Read next: `recursions/chain/soundness.py` and `recursions/chain/scaled.py`, which say what is computed and why.
 """
 
 # mypy: ignore-errors

@@ -5,7 +5,7 @@ W y, and neither waits for the other: so one kernel multiplies a tile of W from 
 transition of two factors, A = L R^T, is passed by the two messages in opposite order, half a step apart, so they always
 meet. Messages are kept as they come out, and divided by their largest entry where they are read; `passes.py` divides
 all of them at the end.
-Read next: `kernels/two_way/products.py`, the kernels; `recursions/chain_scaled.py`, the same in two loops.
+Read next: `kernels/two_way/products.py`, the kernels; `recursions/chain/scaled.py`, the same in two loops.
 """
 
 # mypy: ignore-errors

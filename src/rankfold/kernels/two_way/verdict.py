@@ -1,7 +1,7 @@
 """What is left of a scan once its messages are divided: log Z, whether nothing was lost, and the posteriors' weights.
 
 Numbers of every position and sequence only, so one small kernel instead of a hundred: on a GPU each of those takes
-longer to start than to run. Read next: `recursions/chain_scaled.py` and `recursions/underflow.py`, whose formulas
+longer to start than to run. Read next: `recursions/chain/scaled.py` and `recursions/chain/soundness.py`, whose formulas
 these are.
 """
 

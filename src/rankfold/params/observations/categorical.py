@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rankfold.numerics.log_space import pick
 from rankfold.params.emissions import CategoricalEmission, Emission, FreeEmission
-from rankfold.recursions.chain_sample import pick
 
 
 class Categorical(NamedTuple):

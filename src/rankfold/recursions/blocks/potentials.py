@@ -1,0 +1,117 @@
+"""What a chain of blocks is made of, and the checks at its door.
+
+Every position has only k states of its own, those of the block of its word, so that its weights are written
+out: no operator, no state outside the block. Read next: `recursions/blocks`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, expect_logs, may_look, same_kind
+from rankfold.recursions.problem import validate_lengths
+
+
+class BlockPotentials(NamedTuple):
+    """The log-weights of all state paths of a batch of sequences, each state inside the block of its position.
+
+        log weight(i_1..i_T) = initial[i_1] + obs_1[i_1] + sum_{t>1} transition_t[i_{t-1}, i_t] + obs_t[i_t]
+
+    i_t is an index into block_t; as a state of the whole model it is block_t * k + i_t. -inf is the log of zero
+    and welcome. Positions beyond a length, and transitions into them, are never used.
+    """
+
+    log_initial: Tensor  # "b k"        before the first emission, of the first position's states
+    log_transition: Tensor  # "b s k k" s = t - 1: from the states of position i to those of position i + 1
+    log_obs: Tensor  # "b t k"
+    block: Tensor  # "b t"              integers from 0: which block the states of a position are
+    lengths: Tensor | None = None  # "b" integers; None means all of t
+
+
+class BlockChain(NamedTuple):
+    """Potentials that passed the door."""
+
+    log_initial: Tensor  # "b k"
+    log_transition: Tensor  # "b s k k"
+    log_obs: Tensor  # "b t k"
+    block: Tensor  # "b t" int64
+    lengths: Tensor  # "b" int64, on the device of log_obs
+    ragged: bool  # whether some length is below t
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Everything a gradient may be asked of."""
+        return self.log_initial, self.log_transition, self.log_obs
+
+    def detach(self) -> BlockChain:
+        """The same values without history."""
+        log_initial, log_transition, log_obs = (x.detach() for x in self.tensors())
+        return self._replace(log_initial=log_initial, log_transition=log_transition, log_obs=log_obs)
+
+    def inside(self) -> Tensor:  # "b t"
+        """Which positions lie inside their sequence."""
+        return torch.arange(self.log_obs.shape[1], device=self.lengths.device) < self.lengths[:, None]
+
+    def states(self, index: Tensor, known: Tensor) -> Tensor:  # "... b t", "b t"
+        """The states of the whole model that indices into blocks stand for; -1 where they are not known."""
+        return torch.where(known, self.block * self.log_obs.shape[-1] + index, -1)
+
+
+def validate(p: BlockPotentials) -> BlockChain:
+    """The potentials, completed; raises on any shape, dtype, device or value that does not fit."""
+    if not isinstance(p, BlockPotentials):
+        raise ShapeError(f"expected BlockPotentials, but got a {type(p).__name__}.")
+    expect(p.log_obs, "b t k", name="log_obs", hint="For one sequence add a batch axis: log_obs[None].")
+    num_sequences, num_positions, num_items = p.log_obs.shape
+    expect(p.log_initial, "b k", name="log_initial", b=num_sequences, k=num_items, hint="One row for each sequence.")
+    _expect_transition(p.log_transition, num_sequences, num_positions, num_items)
+    same_kind(p.log_obs, "log_obs", {"log_initial": p.log_initial, "log_transition": p.log_transition})
+    _expect_block(p.block, p.log_obs)
+    lengths, ragged = validate_lengths(p.lengths, num_sequences, num_positions, p.log_obs)
+    c = BlockChain(p.log_initial, p.log_transition, p.log_obs, p.block.long(), lengths, ragged)
+    inside = c.inside()
+    expect_logs(p.log_initial, name="log_initial")
+    expect_logs(p.log_obs, name="log_obs", inside=inside if ragged else None)
+    expect_logs(p.log_transition, name="log_transition", inside=inside[:, 1:, None] if ragged else None)
+    if may_look(p.log_obs):
+        _expect_ids(c.block, inside)
+    return c
+
+
+def _expect_transition(log_transition: Tensor, num_sequences: int, num_positions: int, num_items: int) -> None:
+    sizes = {"b": num_sequences, "s": num_positions - 1, "k": num_items}
+    hint = f"{num_positions} positions have {num_positions - 1} transitions between them, source first, target last."
+    if num_positions > 1 or not isinstance(log_transition, Tensor):
+        expect(log_transition, "b s k k", name="log_transition", hint=hint, **sizes)
+    elif log_transition.shape != (num_sequences, 0, num_items, num_items):
+        raise ShapeError(
+            f'log_transition has shape {tuple(log_transition.shape)}, but "b s k k" was expected with '
+            f"b = {num_sequences}, s = 0, k = {num_items}: one position has no transition."
+        )
+
+
+def _expect_block(block: Tensor, log_obs: Tensor) -> None:
+    if not isinstance(block, Tensor) or block.shape != log_obs.shape[:2]:
+        came = f"shape {tuple(block.shape)}" if isinstance(block, Tensor) else f"type {type(block).__name__}"
+        raise ShapeError(
+            f'block has {came}, but a tensor "b t" was expected with b = {log_obs.shape[0]}, t = {log_obs.shape[1]}.'
+        )
+    if block.dtype.is_floating_point or block.dtype.is_complex or block.dtype == torch.bool:
+        raise DomainError(f"block has dtype {block.dtype}, but blocks are integers.\n  Convert it with .long().")
+    if block.device != log_obs.device:
+        raise UnsupportedError(
+            f"block is on {block.device}, but log_obs is on {log_obs.device}.\n"
+            f"  Move it: block.to({str(log_obs.device)!r})."
+        )
+
+
+def _expect_ids(block: Tensor, inside: Tensor) -> None:
+    wrong = (block < 0) & inside
+    if wrong.any():
+        i, t = wrong.nonzero()[0].tolist()
+        raise DomainError(
+            f"block[{i},{t}] is {int(block[i, t])}, but blocks are numbered from 0.\n"
+            "  Padding lies beyond the length of its sequence: did lengths come along?"
+        )

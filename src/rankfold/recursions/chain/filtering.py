@@ -1,0 +1,111 @@
+"""Filtering: where a sequence stands after its last position, in logarithms that are exact at any range.
+
+A message that is only passed on may drop what no later observation can bring back; here the later
+observations are unknown, so nothing may be dropped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.errors import UnsupportedError, may_look
+from rankfold.numerics.scaled import Scaled
+from rankfold.operators.protocol import Operator
+from rankfold.recursions.chain import plain, scaled
+from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
+
+
+class Advanced(NamedTuple):
+    """Where a sequence stands after its last position."""
+
+    log_filtered: Tensor  # "b z"   log p(z_T | x_1..T)
+    log_next: Tensor  # "b z"       log p(z_T+1 | x_1..T)
+    log_z: Tensor  # "b"            log p(x_1..T), float64
+
+
+def advance(p: ChainPotentials) -> Advanced:
+    """The filtered and the predicted state distribution after the last position, detached."""
+    c = validate(p).detach()
+    if p.log_final is not None:
+        raise UnsupportedError("a sequence that goes on has no end yet, but log_final ends it.\n  Leave log_final out.")
+    with torch.no_grad():
+        filtered, log_z = log_filtered(c)
+        last = c.last(filtered) - torch.where(log_z > float("-inf"), log_z, 0.0)[:, None]
+        ahead = log_push(c.double().transition, last)
+    return Advanced(last.to(p.log_obs.dtype), ahead.to(p.log_obs.dtype), log_z)
+
+
+def carry(p: ChainPotentials) -> Tensor:  # "b z"
+    """The log-distribution of the state after the last position, to be the next stretch's `log_initial`.
+
+        carried[y] = log sum_z p(z_T = z | x_1..T) A[z, y]
+
+    Then log Z of the two stretches add up to that of the whole. Detached: gradients stop at the border,
+    which is truncated back-propagation. Impossible sequences carry -inf.
+    """
+    return advance(p).log_next
+
+
+def log_filtered(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "b"   float64
+    """log p(x_1..t, z_t) and log Z: scaled in float64, and in logarithms where an entry would be lost.
+
+    While a CUDA graph is captured nothing can be repeated: those sequences are NaN.
+    """
+    c = c.double()
+    run = scaled.forward(c)
+    out, log_z = Scaled(run.filtered, run.log_scale).log(), run.log_z
+    gone = _lost(c, run)
+    if not may_look(gone):
+        return torch.where(gone[:, None], float("nan"), out), torch.where(gone, float("nan"), log_z)
+    lost = gone.nonzero()[:, 0]
+    if len(lost):
+        out[:, lost], log_z[lost] = plain.forward_in_logs(c.take(lost))
+    return out, log_z
+
+
+def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"   float64
+    """log(x A), with linear products where they lose nothing; in a graph that is being captured, NaN where they do."""
+    x = Scaled.from_log(log_x)
+    pushed = transition.push(x.mantissa)
+    reached = _pattern(transition).push((log_x > float("-inf")).to(pushed.dtype)) > 0
+    whole = (pushed < float("inf")) & (~reached | (pushed >= smallest_sum(x.mantissa)))  # not NaN, either
+    lost = ~whole.all(-1, keepdim=True)
+    found = pushed.log() + (x.log_scale + transition.log_scale)[:, None]
+    if not may_look(lost):
+        return torch.where(lost, float("nan"), found)
+    return transition.push_log(log_x) if bool(lost.any()) else found
+
+
+def _lost(c: Chain, f: scaled.Forward) -> Tensor:  # "b"
+    """Whether some state that can be reached has an entry without all its digits."""
+    pattern = _pattern(c.transition)
+    least = smallest_sum(f.filtered)
+    reached = (c.log_initial > float("-inf")).to(least.dtype)
+    lost = torch.zeros_like(c.lengths, dtype=torch.bool)
+    for t in range(len(f.filtered)):
+        if t:
+            reached = pattern.push(reached)
+        here = (reached > 0) & (c.log_obs[:, t] > float("-inf"))
+        whole = (f.filtered[t] * f.norm[t].clamp(max=1.0).unsqueeze(-1) >= least) & (f.emission[t] >= least)
+        overflowed = ~(f.norm[t] < float("inf"))
+        lost |= ((here & ~whole).any(-1) | overflowed) & (t < c.lengths)
+        reached = here.to(least.dtype)
+    return lost
+
+
+def smallest_sum(x: Tensor) -> Tensor:  # "... z" -> ""
+    """The smallest sum over z that has all its digits although terms below the smallest normal number are lost."""
+    info = torch.finfo(x.dtype)
+    return x.new_full((), info.tiny * x.shape[-1] / info.eps)
+
+
+def _pattern(transition: Operator) -> Operator:
+    """The operator whose weights are 1 wherever this one has any weight: who reaches whom, at any range."""
+    factors = (
+        torch.where(factor > float("-inf"), 0.0, factor) if is_log else (factor > 0).to(factor.dtype)
+        for factor, is_log in zip(transition.factors(), transition.log_factors, strict=True)
+    )
+    return transition.with_factors(*factors)

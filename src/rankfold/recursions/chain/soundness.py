@@ -1,0 +1,92 @@
+"""A bound on what underflow took from a scaled forward pass, sequence by sequence.
+
+Linear arithmetic loses entries far below the largest of their vector. That is harmless unless the rest
+of the sequence lifts a lost entry above those that were kept; here that is excluded, or found out.
+Units: `tiny`, the smallest normal number; everything below it counts as lost. Rounding is not bounded.
+Read next: `recursions/chain/rungs.py`, which repeats what fails in wider arithmetic.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankfold.kernels.blocks import BLOCK
+from rankfold.recursions.chain.potentials import Chain
+from rankfold.recursions.chain.scaled import Forward, per_entry
+
+
+def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
+    """Whether log_z is free of underflow, to the dtype's round-off.
+
+    First every predicted entry is compared with the most that could be missing from it: no message is
+    needed for that, and chains in which all states reach all others pass. Sequences that fail get the
+    exact bound, which costs a second forward pass over them.
+    """
+    sound = far_from_underflow(c, f)
+    doubtful = (~sound).nonzero()[:, 0]
+    if len(doubtful):
+        sound[doubtful] = _noise_is_small(c.take(doubtful), _take(f, doubtful))
+    # A weight too large for the dtype makes messages NaN, beyond a length too: none of them may enter a sum.
+    return sound & torch.isfinite(f.norm).all(0)
+
+
+def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
+    """Whether every entry that matters exceeds what may be missing from it by 1 / round-off."""
+    if f.verdict is not None:
+        return f.verdict.sound.clone()
+    column, loss = _losses(c, f)  # "1 y", "y"
+    info = torch.finfo(column.dtype)
+    each = per_entry(f.norm, column)  # "t b"
+    num_positions, num_sequences, num_states = f.filtered.shape
+    first = (c.log_initial > float("-inf")).to(column.dtype) * f.emission[0] * (info.tiny / info.eps)
+    sound = (first <= f.filtered[0] * f.norm[0].unsqueeze(-1)).all(-1)
+    inside = c.inside().mT
+    clear = torch.ones_like(inside)
+    height = max(1, BLOCK // (num_sequences * num_states))
+    for start in range(1, num_positions, height):
+        at = slice(start, start + height)
+        missing = each[start - 1 : start + height - 1][: len(f.norm[at])].unsqueeze(-1) * column + loss
+        missing = missing * f.emission[at] * (info.tiny / info.eps)
+        clear[at] = (missing <= f.filtered[at] * f.norm[at].unsqueeze(-1)).all(-1)
+    sound &= torch.where(inside[1:], clear[1:], True).all(0)
+    at_end = (c.last(each) + 1) * (num_states * info.tiny / info.eps)
+    return sound & (at_end <= (c.last(f.filtered) * f.final).sum(-1))
+
+
+def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
+    """The bound itself: what may be missing travels through the same steps as the message."""
+    column, loss = _losses(c, f)
+    info = torch.finfo(column.dtype)
+    each = per_entry(f.norm, column)
+    num_states = column.shape[1]
+    noise = (c.log_initial > float("-inf")).to(column.dtype)
+    at_end = torch.zeros_like(noise)
+    for t in range(len(f.filtered)):
+        if t:
+            noise = c.transition.push(noise) + loss
+        # An observation of weight zero leaves nothing behind, so nothing can be missing there.
+        possible = c.log_obs[:, t] > float("-inf")
+        noise = noise * f.emission[t] / f.norm[t].unsqueeze(-1) + each[t].unsqueeze(-1)
+        noise = torch.where(possible, noise, 0.0)
+        at_end = torch.where((c.lengths == t + 1)[:, None], noise, at_end)
+    missing = ((at_end * f.final).sum(-1) + num_states) * info.tiny
+    return missing <= info.eps * (c.last(f.filtered) * f.final).sum(-1)
+
+
+def _losses(c: Chain, f: Forward) -> tuple[Tensor, Tensor | float]:  # "1 y", "y"
+    if f.losses is not None:
+        return f.losses.column, f.losses.push
+    return c.transition.push(torch.ones_like(c.log_initial[:1])).to(c.log_obs.dtype), c.transition.push_loss()
+
+
+def _take(f: Forward, index: Tensor) -> Forward:
+    return Forward(
+        f.filtered[:, index],
+        f.emission[:, index],
+        f.norm[:, index],
+        f.log_step[:, index],
+        f.log_scale[:, index],
+        f.final[index],
+        f.log_z[index],
+    )

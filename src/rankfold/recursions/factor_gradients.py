@@ -1,0 +1,239 @@
+"""Gradients of the transition: one product over all positions, whatever the operator is made of.
+
+Read next: `recursions/chain/scaled.py`, which prepares the two sides of that product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from rankfold.errors import may_look
+from rankfold.kernels.log_matmul import log_matmul
+from rankfold.numerics.log_space import log_sum, log_weights
+from rankfold.operators import Banded, Dense, LowRank, Multiplied, RowScaled, Sum, WithoutDiagonal
+from rankfold.operators.by_rows import row_blocks
+from rankfold.operators.protocol import Inner, KnowsGradients, Operator
+
+Op = TypeVar("Op", bound=Operator)
+
+
+class Moves(Protocol):
+    """Whatever has a transition: chains, segments."""
+
+    @property
+    def transition(self) -> Operator: ...
+
+
+def factor_gradients(
+    c: Moves, source: Tensor, target: Tensor, *, log: bool, inner: Inner | None = None
+) -> tuple[Tensor, ...]:
+    """The transition's share of a gradient: one product over all positions, differentiated to its factors.
+
+    With `log`, `source` is a log-message and `target` the gradient of its pushed logarithm.
+    """
+    if not source.numel():
+        return tuple(torch.zeros_like(factor) for factor in c.transition.factors())
+    if not log and isinstance(c.transition, KnowsGradients):
+        found = c.transition.gradients(source.flatten(0, -2), target.flatten(0, -2), inner)
+        if found is not None:
+            return found
+    with torch.inference_mode(False), torch.enable_grad():
+        factors = [_ordinary(factor).requires_grad_() for factor in c.transition.factors()]
+        source, target = _ordinary(source), _ordinary(target)
+        transition = c.transition.with_factors(*factors)
+        pushed = transition.push_log(source) if log else transition.push(source)
+        return torch.autograd.grad(pushed, factors, target, materialize_grads=True)
+
+
+def counted(
+    operator: Operator, grads: Sequence[Tensor], again: Callable[[float], Sequence[Tensor]]
+) -> tuple[Tensor, ...]:
+    """How often each factor is used: factor x d log Z / d factor, also of weights so small that the latter overflows.
+
+    `grads` may be wider than the factors; `again(weight)` gives those of weight times log Z. They are asked for where
+    even float64 overflows: smaller by 2^200, which loses nothing above 10^-240 of a use.
+    """
+    found = _uses(operator, grads)
+    if may_look(found[0]) and not all(bool(torch.isfinite(x).all()) for x in found):
+        smaller = (x * 2.0**200 for x in _uses(operator, again(2.0**-200)))
+        found = [torch.where(torch.isfinite(x), x, y) for x, y in zip(found, smaller, strict=True)]
+    return tuple(x.to(factor.dtype) for x, factor in zip(found, operator.factors(), strict=True))
+
+
+def _uses(operator: Operator, grads: Sequence[Tensor]) -> list[Tensor]:
+    return [
+        grad if is_log else torch.where(factor == 0, 0.0, factor * grad)
+        for factor, grad, is_log in zip(operator.factors(), grads, operator.log_factors, strict=True)
+    ]
+
+
+def doubled(operator: Op) -> Op:
+    """The same operator in float64; differentiable."""
+    return operator.with_factors(*(factor.double() for factor in operator.factors()))
+
+
+def at_zeros(
+    c: Moves,
+    grads: Sequence[Tensor],
+    log_source: Tensor,  # "t b z"
+    log_target: Tensor,  # "t b z"
+    log_z: Tensor,  # "b"
+    weight: Tensor,  # "b"
+) -> tuple[Tensor, ...]:
+    """Gradients found in logarithms; at linear weights of exactly zero, which have none, those of the linear product.
+
+    source[z] A[z, y] target[y] / Z is the expected use of a move. An impossible sequence has log Z = inf. Of operators
+    that are known the logarithms of these gradients are found, at any range; of others their products.
+    """
+    factors = c.transition.factors()
+    zeros = [
+        not is_log and (not may_look(factor) or bool((factor == 0).any()))
+        for factor, is_log in zip(factors, c.transition.log_factors, strict=True)
+    ]
+    if not any(zeros) or not log_source.numel():
+        return tuple(grads)
+    linear = _from_logs(c.transition, log_source, log_target - log_z[:, None], weight)
+    if linear is None:
+        linear = _from_products(c.transition, log_source, log_target, log_z, weight)
+    return tuple(
+        torch.where(factor == 0, line, by_log) if zero else by_log
+        for factor, zero, by_log, line in zip(factors, zeros, grads, linear, strict=True)
+    )
+
+
+def _from_logs(op: Operator, log_source: Tensor, log_target: Tensor, weight: Tensor) -> list[Tensor] | None:
+    """weight . source target^T pulled back to the linear weights of all factors; None of an operator unknown here."""
+    total: list[Tensor] | None = None
+    for sign in (1.0, -1.0):
+        signed = log_weights(torch.where(weight * sign > 0, weight * sign, 0.0))
+        if may_look(weight) and not bool((signed > float("-inf")).any()):
+            continue
+        target = (log_target + signed[:, None]).flatten(0, -2)
+        found = log_gradients(op, log_source.flatten(0, -2), target)
+        if found is None:
+            return None
+        part = [sign * torch.exp(x) for x in found]
+        total = part if total is None else [x + y for x, y in zip(total, part, strict=True)]
+    return [torch.zeros_like(x) for x in op.factors()] if total is None else total
+
+
+def log_gradients(op: Operator, log_x: Tensor, log_y: Tensor) -> list[Tensor] | None:  # "n z", "n y"
+    """log d (sum_n x[n] A y[n]) / d factor, in linear weights, of every factor; None of an operator unknown here.
+
+    Cost: one exponential for every term of such a product.
+    """
+    if isinstance(op, Sum):
+        parts = [log_gradients(term, log_x, log_y) for term in op.terms]
+        return None if any(x is None for x in parts) else [one for part in parts if part is not None for one in part]
+    logs = [x if is_log else log_weights(x) for x, is_log in zip(op.factors(), op.log_factors, strict=True)]
+    if isinstance(op, RowScaled):
+        rest = log_gradients(op.operator, log_x + logs[0], log_y)
+        return None if rest is None else [log_sum((log_x + op.operator.pull_log(log_y)).mT), *rest]
+    if isinstance(op, LowRank | Multiplied):
+        left, right = logs
+        return [log_matmul(log_x.mT, log_matmul(log_y, right)), log_matmul(log_y.mT, log_matmul(log_x, left))]
+    if isinstance(op, WithoutDiagonal):
+        return _without_diagonal(op, log_x, log_y, *logs)
+    if isinstance(op, Dense):
+        return [log_matmul(log_x.mT, log_y)]
+    if isinstance(op, Banded):
+        shifted = (_shifted(log_y, op.offset + c) for c in range(op.width))
+        return [torch.stack([log_sum((log_x + y).mT) for y in shifted], 1)]
+    return None
+
+
+def _without_diagonal(op: WithoutDiagonal, log_x: Tensor, log_y: Tensor, left: Tensor, right: Tensor) -> list[Tensor]:
+    """Pairs of states in blocks of rows, none with itself."""
+    of_left, of_right = [], torch.full_like(right, float("-inf"))
+    for rows in row_blocks(op, log_x):
+        pairs = log_matmul(log_x[:, rows].mT, log_y)
+        pairs = pairs.masked_fill(rows[:, None] == torch.arange(len(right), device=rows.device), float("-inf"))
+        of_left.append(log_matmul(pairs, right))
+        of_right = log_sum(torch.stack([of_right, log_matmul(pairs.mT, left[rows])], -1))
+    return [torch.cat(of_left), of_right]
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:  # "n z" -> "n z"
+    """x[:, z + by], -inf outside."""
+    num_states = x.shape[1]
+    return pad(x, (max(-by, 0), max(by, 0)), value=float("-inf"))[:, max(by, 0) : max(by, 0) + num_states]
+
+
+def _from_products(op: Operator, log_source: Tensor, log_target: Tensor, log_z: Tensor, weight: Tensor) -> list[Tensor]:
+    """The same from linear products: terms of a sum one by one, factors divided by their largest entry."""
+    linear = [torch.zeros_like(factor) for factor in op.factors()]
+    for term, places in _terms(op):
+        tops = [_top(term, i) for i in range(len(places))]
+        unit = term.with_factors(*(x / top for x, top in zip(term.factors(), tops, strict=True)))
+        log_scale = unit.log_scale + torch.stack(tops).double().log().sum()
+        source, target = _balanced(log_source, log_target, log_z - log_scale, _largest_side(unit))
+        found = factor_gradients(_Only(unit), source, target * weight[:, None], log=False)
+        for place, grad, top in zip(places, found, tops, strict=True):
+            linear[place] = linear[place] + grad / top
+    return linear
+
+
+class _Only(NamedTuple):
+    transition: Operator
+
+
+def _terms(op: Operator) -> list[tuple[Operator, list[int]]]:
+    """The operators it is the sum of, and which of its factors each is made of."""
+    if isinstance(op, RowScaled):
+        return [(op.over(term), [0, *(1 + i for i in places)]) for term, places in _terms(op.operator)]
+    if not isinstance(op, Sum):
+        return [(op, list(range(len(op.factors()))))]
+    found, first = [], 0
+    for one in op.terms:
+        found += [(term, [first + i for i in places]) for term, places in _terms(one)]
+        first += len(one.factors())
+    return found
+
+
+def _top(term: Operator, number: int) -> Tensor:
+    """The largest entry of a linear factor that the whole operator is a multiple of; 1 of any other, and of none."""
+    factor = term.factors()[number]
+    inner: Operator = term
+    while isinstance(inner, RowScaled):
+        inner = inner.operator
+    top = factor.detach().amax()
+    usual = isinstance(inner, Dense | LowRank | Banded | WithoutDiagonal) and not term.log_factors[number]
+    return torch.where(top > 0, top, 1.0) if usual else torch.ones_like(top)
+
+
+def _balanced(log_source: Tensor, log_target: Tensor, log_z: Tensor, top: float) -> tuple[Tensor, Tensor]:
+    """Linear sides of every transition: source[z] B[z, y] target[y] is its expected use.
+
+    log Z is split so that the largest entries of both sides are equal. Then nothing that counts is lost, and
+    only derivatives above 10^246 are cut: entries of either side at `top`.
+    """
+    high, low = log_source.amax(-1, keepdim=True), log_z[:, None] - log_target.amax(-1, keepdim=True)
+    centre = (high + low) / 2
+    centre = torch.where(centre.abs() < float("inf"), centre, 0.0)
+    return (
+        torch.exp(log_source - centre).clamp(max=top),
+        torch.exp(log_target - (log_z[:, None] - centre)).clamp(max=top),
+    )
+
+
+def _largest_side(operator: Operator) -> float:
+    """How large entries of both sides of a transition may be, so that their products with its weights stay finite.
+
+    A captured graph cannot look at the weights: there their product is taken to be at most 10^60.
+    """
+    room = math.log(torch.finfo(torch.float64).max)
+    linear = [x for x, is_log in zip(operator.factors(), operator.log_factors, strict=True) if not is_log]
+    if not all(may_look(x) for x in linear):
+        return math.exp(0.4 * room)
+    return math.exp((room - sum(math.log(max(1.0, float(x.amax()))) for x in linear)) / 2 - 10)  # for 10^8 terms
+
+
+def _ordinary(x: Tensor) -> Tensor:
+    """The tensor without history, a copy where it was made in inference mode and autograd would refuse it."""
+    return x.clone() if x.is_inference() else x.detach()
