@@ -139,27 +139,6 @@ def test_low_rank_at_full_rank_is_dense() -> None:
 
 
 @every_grammar
-def test_padding_and_neighbours_change_nothing(name: str) -> None:
-    p = potentials(name, (3, 4, 2), seed=6)
-    assert p.log_span is not None
-    found = log_z(p)
-    more = p._replace(
-        log_leaf=torch.cat([p.log_leaf, torch.full((3, 3, 3), float("nan"), dtype=torch.float64)], 1),
-        log_span=torch.nn.functional.pad(p.log_span, (0, 3, 0, 3)),
-    )
-    torch.testing.assert_close(log_z(more), found, rtol=1e-14, atol=1e-14)
-    for b, t in enumerate((3, 4, 2)):
-        index = torch.tensor([b])
-        alone = TreePotentials(
-            p.log_leaf[index, :t],
-            Branch(*(rule.take(index) for rule in p.rules)),
-            p.log_root,
-            log_span=p.log_span[index, : t + 1, : t + 1],
-        )
-        torch.testing.assert_close(log_z(alone)[0], found[b], rtol=1e-13, atol=1e-13)
-
-
-@every_grammar
 def test_posteriors_add_up(name: str) -> None:
     at = leaves(potentials(name, (5, 2, 4), seed=7, dtype=torch.float32))
     grads = torch.autograd.grad(log_z(at.potentials).sum(), [at.fields["log_leaf"], at.fields["log_span"]])
