@@ -17,7 +17,7 @@ from rankfold.fgg import (
     string_query,
     sum_product,
 )
-from rankfold.fgg.derived import Derived
+from rankfold.fgg.factors import Derived
 from tests.fgg.cases import TD_PCFG
 from tests.fgg.plain import example
 

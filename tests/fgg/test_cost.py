@@ -33,8 +33,7 @@ from rankfold.fgg import (
     string_query,
     sum_product,
 )
-from rankfold.fgg.contraction import Step
-from rankfold.fgg.semirings import REAL, Linear
+from rankfold.fgg.contraction import REAL, Linear, Step
 from rankfold.fgg.sum_product import solve_plain
 from tests.fgg.cases import CPD_HMM, TD_PCFG, TEXTS, asked, constrained, undecided
 from tests.fgg.plain import PCFG, example, plain

@@ -23,7 +23,7 @@ from rankfold.fgg import (
     string_query,
     sum_product,
 )
-from rankfold.fgg.derived import Derived
+from rankfold.fgg.factors import Derived
 from tests.fgg.cases import CPD_HMM, TD_PCFG
 from tests.fgg.plain import HMM, PCFG, example, random_factors
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.fgg import Grammar, conjoin, count, marginals, parse, string_query, sum_product
-from rankfold.fgg.contraction import greedy_order, plan_contraction
+from rankfold.fgg.contraction import LOGS, MAX, REAL, contract, greedy_order, plan_contraction
 from rankfold.fgg.run import Run
-from rankfold.fgg.semirings import LOGS, MAX, REAL, contracted
 from tests.fgg.cases import PCFG_5_8, TEXTS, asked, constrained, undecided
 from tests.fgg.plain import HMM, PCFG, example, plain
 from tests.oracles import fgg as oracle
@@ -185,12 +184,12 @@ def test_orders_without_opt_einsum(monkeypatch: pytest.MonkeyPatch) -> None:
 
     wanted = sum_product(conjoin(example(TEXTS["two heads"]), string_query([0, 1, 1])))
     monkeypatch.setitem(sys.modules, "opt_einsum", None)
-    contraction._planned.cache_clear()
+    contraction._plan.cache_clear()
     inputs = ((0, 1, 2), (1,), (2,), (0, 3))
     found = contraction._order(inputs, (3,), {0: 2, 1: 50, 2: 50, 3: 4})
     assert found == greedy_order(inputs, (3,), {0: 2, 1: 50, 2: 50, 3: 4})
     again = sum_product(conjoin(example(TEXTS["two heads"], seed=0), string_query([0, 1, 1])))
-    contraction._planned.cache_clear()
+    contraction._plan.cache_clear()
     torch.testing.assert_close(again, wanted, rtol=1e-12, atol=0)
 
 
@@ -203,11 +202,11 @@ def test_a_contraction_is_the_same_in_every_arithmetic(generator: torch.Generato
     tensors = [torch.rand([sizes[a] for a in axes], generator=generator, dtype=torch.float64) for axes in inputs]
     plan = plan_contraction(inputs, output, sizes)
     wanted = torch.einsum("abe,bc,cad,d->da", *tensors)
-    torch.testing.assert_close(contracted(plan, tensors, REAL), wanted, rtol=1e-12, atol=0)
+    torch.testing.assert_close(contract(plan, tensors, REAL), wanted, rtol=1e-12, atol=0)
     logs = [x.log() for x in tensors]
-    torch.testing.assert_close(contracted(plan, logs, LOGS), wanted.log(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(contract(plan, logs, LOGS), wanted.log(), rtol=1e-12, atol=1e-12)
     terms = torch.einsum("abe,bc,cad,d->daebc", *tensors)
-    torch.testing.assert_close(contracted(plan, logs, MAX), terms.amax((2, 3, 4)).log(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(contract(plan, logs, MAX), terms.amax((2, 3, 4)).log(), rtol=1e-12, atol=1e-12)
 
 
 def test_unknown_semirings_and_mixed_dtypes_are_refused() -> None:

@@ -6,15 +6,12 @@ fragment (`Fragment`), 4 hyperedge replacement grammar (`HRG`, `Rule`), 5 factor
 (`why_not_b_fgg`). Read next: `hypergraph.py`.
 """
 
-from rankfold.fgg.b_fgg import why_not_b_fgg
-from rankfold.fgg.conjoin import conjoin
 from rankfold.fgg.cost import Cost, cost
-from rankfold.fgg.decompose import decompose
 from rankfold.fgg.dependencies import pruned
 from rankfold.fgg.derivations import best, sample
 from rankfold.fgg.explain import explain
-from rankfold.fgg.factored import Factored
-from rankfold.fgg.grammar import Factor, Grammar
+from rankfold.fgg.factors import Factor, Factored
+from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Derivation, Domain, Edge, Fragment, Label, Node, Rule
 from rankfold.fgg.language.drawing import to_dot, to_svg
@@ -30,11 +27,12 @@ from rankfold.fgg.language.text import (
     write,
 )
 from rankfold.fgg.marginals import Marginals, marginals
-from rankfold.fgg.merge import merge
 from rankfold.fgg.plan import Plan, plan
-from rankfold.fgg.query import Query, automaton_query, string_query
-from rankfold.fgg.rank_space import rank_space
-from rankfold.fgg.recompose import recompose
+from rankfold.fgg.rewrite.conjoin import conjoin
+from rankfold.fgg.rewrite.decompose import decompose
+from rankfold.fgg.rewrite.merge import merge, recompose
+from rankfold.fgg.rewrite.query import Query, automaton_query, string_query
+from rankfold.fgg.rewrite.rank_space import rank_space, why_not_b_fgg
 from rankfold.fgg.sum_product import count, sum_product
 
 __all__ = [

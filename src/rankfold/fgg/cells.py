@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from rankfold.fgg.derived import Derived
+from rankfold.fgg.factors import Derived
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.schedule import Group, schedule

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from rankfold.fgg.cells import cell_places, num_cells
 from rankfold.fgg.contraction import Axes, Contraction, plan_contraction
 from rankfold.fgg.dependencies import cycle, productive_rules
-from rankfold.fgg.derived import Derived
-from rankfold.fgg.factored import Factored
+from rankfold.fgg.factors import Derived, Factored
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.operands import FIRST_NODE, PARENT, SENTENCE, SPLIT, node_axes
 from rankfold.fgg.schedule import Group, group_of_rule, schedule

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
+from rankfold.fgg.contraction import LOGS, MAX, Arithmetic
 from rankfold.fgg.dependencies import productive_rules
 from rankfold.fgg.fragments import log_weight_at, observed_values, rule_sum
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Derivation, Rule
-from rankfold.fgg.recompose import recompose
+from rankfold.fgg.rewrite.merge import recompose
 from rankfold.fgg.run import Run
-from rankfold.fgg.semirings import LOGS, MAX, Arithmetic
 from rankfold.fgg.sum_product import solve, solve_plain, weights_of
 from rankfold.numerics.log_space import log_weights
 

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 
 from rankfold.errors import UnsupportedError
-from rankfold.fgg.conjoin import conjoin
 from rankfold.fgg.cost import Cost, cost
-from rankfold.fgg.decompose import decompose
 from rankfold.fgg.dependencies import cycle
-from rankfold.fgg.factored import Factored
-from rankfold.fgg.grammar import Factor, Grammar
+from rankfold.fgg.factors import Factor, Factored
+from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import is_inclusion
 from rankfold.fgg.hypergraph import Rule
 from rankfold.fgg.language.text import format_rule
-from rankfold.fgg.query import string_query
-from rankfold.fgg.rank_space import rank_space
+from rankfold.fgg.rewrite.conjoin import conjoin
+from rankfold.fgg.rewrite.decompose import decompose
+from rankfold.fgg.rewrite.query import string_query
+from rankfold.fgg.rewrite.rank_space import rank_space
 from rankfold.fgg.schedule import schedule
 
 WRITTEN, RANKED = "as written", "in rank space"

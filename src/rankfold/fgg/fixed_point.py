@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
+from rankfold.fgg.contraction import LOGS, REAL, Arithmetic
 from rankfold.fgg.dependencies import components, productive_rules
 from rankfold.fgg.fragments import observed_values, rule_sum
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Rule
-from rankfold.fgg.semirings import LOGS, REAL, Arithmetic
 
 STEPS = 200  # at a double root, the worst case, each step still halves the distance: 53 reach float64's last digit
 NOTHING = float("-inf")

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rankfold.fgg.contraction import plan_contraction
+from rankfold.fgg.contraction import Arithmetic, contract, plan_contraction
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Rule
 from rankfold.fgg.operands import Operand, distinct
-from rankfold.fgg.semirings import Arithmetic, contracted
 
 
 def observed_values(g: Grammar, rule: Rule, sentence: int) -> dict[str, int]:
@@ -63,7 +62,7 @@ def rule_sum(
         return arithmetic.one(like, ())
     sizes = {axis: n for own in operands for axis, n in zip(own.axes, own.tensor.shape, strict=True)}
     plan = plan_contraction([own.axes for own in operands], tuple(axis_of[x] for x in output), sizes)
-    return contracted(plan, [operand.tensor for operand in operands], arithmetic)
+    return contract(plan, [operand.tensor for operand in operands], arithmetic)
 
 
 def log_weight_at(

@@ -7,8 +7,6 @@ words]`, with a leading "b". So all instances of a rule share one tensor, and th
 sentences of a length. A constant in a rule is a node with an int. What cannot be a slice (a word missing in some
 sentences only, a set of allowed words) is evidence: one more factor on the node, with a leading "b" axis where its
 label `is_batched`. Sums are scalars, or "b" where anything has a batch.
-
-Read next: `text.py` (grammars as text), `query.py` and `conjoin.py` (observing), `sum_product.py`.
 """
 
 from __future__ import annotations
@@ -30,14 +28,9 @@ from rankfold.errors import (
     expect_weights,
     may_look,
 )
-from rankfold.fgg.derived import Derived
-from rankfold.fgg.factored import Factored
+from rankfold.fgg.factors import Derived, Factor, Factored
 from rankfold.fgg.hrg import HRG, inclusion, is_inclusion
-from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule, expect_known
-
-__all__ = ["HRG", "Domain", "Edge", "Factor", "Factored", "Fragment", "Grammar", "Label", "Node", "Rule"]
-
-Factor = Tensor | nn.Module | Factored
+from rankfold.fgg.hypergraph import Domain, Label, Rule, expect_known
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +66,10 @@ class Grammar:
     def __post_init__(self) -> None:
         given = {name: factor for name, factor in self.factors.items() if name not in self.written}
         dtype, device = _kind(given or self.written)
-        written = {name: x.to(device, dtype) for name, x in self.written.items()}
-        object.__setattr__(self, "factors", {**self.factors, **written})
-        object.__setattr__(self, "written", MappingProxyType(dict(self.written)))
-        object.__setattr__(self, "hrg", _with_sizes(self.hrg, self.factors))
-        object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
-        object.__setattr__(self, "observed", MappingProxyType(dict(self.observed)))
+        factors = {**self.factors, **{name: x.to(device, dtype) for name, x in self.written.items()}}
+        object.__setattr__(self, "hrg", _infer_sizes(self.hrg, factors))
+        for name, own in (("factors", factors), ("observed", self.observed), ("written", self.written)):
+            object.__setattr__(self, name, MappingProxyType(dict(own)))
         for name, factor in self.factors.items():
             if not isinstance(factor, nn.Module):
                 _check_factor(self.hrg, name, factor)
@@ -139,7 +130,7 @@ class Grammar:
         """The same grammar with its tensors in this dtype or on this device; modules are the caller's to move."""
         is_dtype = isinstance(kind, torch.dtype)
         kind = kind if isinstance(kind, torch.dtype) else expect_device(kind)
-        factors = {name: _moved(name, factor, kind) for name, factor in self.factors.items()}
+        factors = {name: _move(name, factor, kind) for name, factor in self.factors.items()}
         observed = self.observed if is_dtype else {name: table.to(kind) for name, table in self.observed.items()}
         moved = {name: x.to(kind) for name, x in self.written.items()}
         return Grammar(self.hrg, factors, observed, moved)
@@ -201,9 +192,9 @@ def _kind(factors: Mapping[str, Factor]) -> tuple[torch.dtype, torch.device]:
     return torch.float32, torch.device("cpu")
 
 
-def _moved(name: str, factor: Factor, kind: torch.dtype | torch.device | str) -> Factor:
+def _move(name: str, factor: Factor, kind: torch.dtype | torch.device | str) -> Factor:
     if isinstance(factor, Derived):
-        return Derived([_moved(name, source, kind) for source in factor.sources], factor.inputs, factor.output)
+        return Derived([_move(name, source, kind) for source in factor.sources], factor.inputs, factor.output)
     if isinstance(factor, Factored):
         return Factored(tuple((x.to(kind), axes) for x, axes in factor.factors))
     if isinstance(factor, nn.Module):
@@ -230,7 +221,7 @@ def expect_one_batch(g: Grammar, tensors: Mapping[str, Tensor]) -> None:
         )
 
 
-def _with_sizes(hrg: HRG, factors: Mapping[str, Factor]) -> HRG:
+def _infer_sizes(hrg: HRG, factors: Mapping[str, Factor]) -> HRG:
     """The structure with sizes that only the factors' shapes tell."""
     sizes: dict[str, int] = {}
     for name, factor in factors.items():
@@ -288,15 +279,13 @@ def check_weights(what: str, factor: Tensor | Factored) -> None:
 
 
 def _check_observed(hrg: HRG, observed: Mapping[str, Tensor]) -> None:
-    batches = set()
     for name, table in observed.items():
         if table.dtype != torch.int64 or table.ndim not in (1, 2):
             raise ShapeError(
                 f"The observed {name!r} are {table.dtype} of shape {tuple(table.shape)}, but must be int64 of "
                 "shape (n,) or (b, n)."
             )
-        if table.ndim == 2:
-            batches.add(table.shape[0])
+    batches = {table.shape[0] for table in observed.values() if table.ndim == 2}
     if len(batches) > 1:
         raise ShapeError(f"The observed tables have batches of {sorted(batches)} sentences; all share one batch.")
     for name, (length, domains) in hrg.cells.items():

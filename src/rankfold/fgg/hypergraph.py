@@ -170,8 +170,12 @@ def fresh_name(stem: str, taken: Collection[str]) -> str:
     return f"{stem}{number}"
 
 
-def primed_name(name: str, taken: Collection[str]) -> str:
-    """The name with as many primes as make it new."""
-    while name in taken:
-        name += "'"
-    return name
+class Names(set[str]):
+    """Names that are taken."""
+
+    def fresh(self, name: str) -> str:
+        """The name with as many primes as make it new; it is taken then."""
+        while name in self:
+            name += "'"
+        self.add(name)
+        return name

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, may_look
+from rankfold.fgg.contraction import LOGS
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.run import Run
 from rankfold.fgg.schedule import schedule
-from rankfold.fgg.semirings import LOGS
 from rankfold.fgg.sum_product import log_z_of, solve, weights_of
 
 # The gradient of a weight near the smallest number of its dtype, 10^-45 or 10^-324, is beyond the largest, by less.

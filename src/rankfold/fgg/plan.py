@@ -11,10 +11,10 @@ from typing import Literal, get_args
 
 from rankfold.errors import UnsupportedError
 from rankfold.fgg.cost import Cost, cost
-from rankfold.fgg.decompose import decompose
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.rank_space import rank_space
-from rankfold.fgg.recompose import recompose
+from rankfold.fgg.rewrite.decompose import decompose
+from rankfold.fgg.rewrite.merge import recompose
+from rankfold.fgg.rewrite.rank_space import rank_space
 
 Inference = Literal["auto", "dense", "factored", "rank"]
 

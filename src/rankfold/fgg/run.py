@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankfold.fgg.cells import cell_numbers
-from rankfold.fgg.contraction import Contraction, plan_contraction
+from rankfold.fgg.contraction import Arithmetic, Contraction, contract, plan_contraction
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.operands import (
     PARENT,
@@ -31,7 +31,6 @@ from rankfold.fgg.operands import (
 )
 from rankfold.fgg.scaling import Scaling, num_terms, rows_in
 from rankfold.fgg.schedule import Block, Group, Schedule
-from rankfold.fgg.semirings import Arithmetic, contracted
 
 Tapped = Collection[tuple[str, str | None]]
 
@@ -215,7 +214,7 @@ class Run:
             return plan_contraction(inputs, output, sizes), output
 
         plan, output = kept(group, ("plan", inputs, self.batch), make)
-        found = contracted(plan, [operand.tensor for operand in operands], self.arithmetic)
+        found = contract(plan, [operand.tensor for operand in operands], self.arithmetic)
         for place, axis in enumerate((PARENT, SENTENCE)):
             if axis not in output:
                 found = found.unsqueeze(place)

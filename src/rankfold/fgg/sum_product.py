@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from rankfold.errors import DomainError, UnsupportedError, may_look, same_kind
 from rankfold.fgg.cells import words_at
+from rankfold.fgg.contraction import LOGS, MAX, SCALED, SUPPORT, Arithmetic, Linear, Step
 from rankfold.fgg.dependencies import cycle, cycle_remedy, cycle_text, productive_rules
-from rankfold.fgg.derived import Derived, Made, of_ranks, value_of
-from rankfold.fgg.factored import Factored
+from rankfold.fgg.factors import Derived, Factored, Made, of_ranks, value_of
 from rankfold.fgg.fixed_point import fixed_point
 from rankfold.fgg.grammar import Grammar, check_weights, expect_one_batch
 from rankfold.fgg.hrg import HRG
-from rankfold.fgg.recompose import recompose
+from rankfold.fgg.rewrite.merge import recompose
 from rankfold.fgg.run import Run, Tapped
 from rankfold.fgg.schedule import Schedule, schedule
-from rankfold.fgg.semirings import LOGS, MAX, SCALED, SUPPORT, Arithmetic, Counting, Semiring
 from rankfold.fgg.zeros import with_finite, with_zeros
 from rankfold.numerics.log_space import log_weights
 
+Semiring = Literal["real", "log", "max", "counting"]
 INT64 = 2**63
 At = Mapping[int, Tensor]  # by place of a node, the entries wanted there
 
@@ -92,7 +92,7 @@ def count(g: Grammar) -> int | list[int]:
         # Every number that is added up is below the modulus squared, and so many are added up at most:
         terms = max((_longest_sum(g, plan), 2.0))
         primes = _primes(math.isqrt(int(2**53 / terms)), bits + 2.0)
-        residues = [_run(g, plan, Counting(prime), weights, batch).start()[0].long().tolist() for prime in primes]
+        residues = [_run(g, plan, _Counting(prime), weights, batch).start()[0].long().tolist() for prime in primes]
     counts = [_from_residues(found, primes) for found in zip(*residues, strict=True)]
     return counts if g.batch is not None else counts[0]
 
@@ -295,3 +295,23 @@ def _from_residues(residues: tuple[int, ...], primes: list[int]) -> int:
         found += modulus * ((residue - found) * pow(modulus, -1, prime) % prime)
         modulus *= prime
     return found
+
+
+class _Counting(Linear):
+    """Counts modulo a number so small that float64 holds every sum of products exactly. Not differentiable."""
+
+    def __init__(self, modulus: int) -> None:
+        super().__init__(is_scaled=False)
+        self.modulus = modulus
+
+    def lift(self, weights: Tensor) -> Tensor:
+        """1 where there is weight, in float64."""
+        return (weights != 0).double()
+
+    def product(self, step: Step, left: Tensor, right: Tensor | None) -> Tensor:
+        """The counts of one step, reduced."""
+        return super().product(step, left, right).remainder(self.modulus)
+
+    def add(self, left: Tensor, right: Tensor) -> Tensor:
+        """The sum, reduced."""
+        return (left + right).remainder(self.modulus)

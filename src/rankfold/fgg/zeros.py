@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
-from rankfold.fgg.contraction import plan_contraction
+from rankfold.fgg.contraction import LOGS, REAL, contract, plan_contraction
 from rankfold.fgg.operands import PARENT, SENTENCE, Operand, node_axes
 from rankfold.fgg.run import Run
 from rankfold.fgg.scaling import Scaling, rows_in
-from rankfold.fgg.semirings import LOGS, REAL, contracted
 from rankfold.numerics.function import Function
 
 NOTHING = float("-inf")
@@ -197,7 +196,7 @@ def _product(operands: list[Operand], like: Operand) -> Tensor:
     sizes = {axis: size for own in operands for axis, size in zip(own.axes, own.tensor.shape, strict=True)}
     output = tuple(axis for axis in like.axes if axis in sizes)
     plan = plan_contraction([own.axes for own in operands], output, sizes)
-    found = contracted(plan, [own.tensor for own in operands], LOGS)
+    found = contract(plan, [own.tensor for own in operands], LOGS)
     return found.reshape([sizes.get(axis, 1) for axis in like.axes]).expand(like.tensor.shape)
 
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DataError, UnsupportedError
-from rankfold.fgg.grammar import Factor, Grammar
+from rankfold.fgg.factors import Factor
+from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG, is_inclusion
 from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
 from rankfold.fgg.language.elaborate import automatic_name

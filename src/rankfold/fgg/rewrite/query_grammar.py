@@ -1,8 +1,8 @@
-"""The structure of a query's grammar: for each rule, the ways to share a path of the automaton out to its slots.
+"""A query as a grammar whose rules take the shape of another grammar's rules, so that the two conjoin.
 
 The slots of a rule are its nonterminals and the symbols it emits, in the order in which its edges name them; a
-constant of the observed domain is a symbol too. A nonterminal `X[i,j]` derives what the automaton reads from state i to
-state j. Only items that are part of a whole derivation are made. Read next: `query_grammar.py`.
+constant of the observed domain is a symbol too. The query's rules share the paths of its automaton out to these slots.
+A nonterminal `X[i,j]` derives what is read from state i to state j; only items of whole derivations are made.
 """
 
 from __future__ import annotations
@@ -11,23 +11,116 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from rankfold.errors import DomainError, UnsupportedError
+import torch
+from torch import Tensor
+
+from rankfold.errors import DomainError, UnsupportedError, may_look
+from rankfold.fgg.factors import Factor
+from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule, fresh_name, suggestion
-from rankfold.fgg.query import Arc, QueryShape
+from rankfold.fgg.rewrite.query import Arc, Query, QueryShape, Word
 
 Labels = frozenset[str]
 _NONE: Labels = frozenset()
 
 
-class Slot(NamedTuple):
+def query_grammar(grammar: Grammar, query: Query) -> Grammar:
+    """The query as a grammar that conjoins with `grammar`; its structure is cached by the two shapes."""
+    structure = _structure(grammar.hrg, query.shape)
+    domain = _observed_domain(grammar.hrg, query.shape.domain)
+    observed, factors = _words_and_evidence(grammar, query, domain)
+    known = {label.name for label in structure.labels}
+    factors = {name: factor for name, factor in factors.items() if name in known}
+    factors |= _constants(grammar, domain, known)
+    evidence = {name: factor for name, factor in factors.items() if isinstance(factor, Tensor)}
+    return Grammar(structure, factors, observed, evidence)
+
+
+def _constants(grammar: Grammar, domain: str, known: Collection[str]) -> dict[str, Factor]:
+    """The factors of the constants that the rules have for words."""
+    found: dict[str, Factor] = {}
+    for rule in grammar.rules:
+        for node in rule.right.nodes:
+            if node.domain == domain and isinstance(node.observed, int):
+                name = _constant_label(domain, node.observed).name
+                if name in known and name not in found:
+                    ids = torch.arange(grammar.size(domain), device=grammar.device)
+                    found[name] = (ids == node.observed).to(grammar.dtype)
+    return found
+
+
+def _words_and_evidence(grammar: Grammar, query: Query, domain: str) -> tuple[dict[str, Tensor], dict[str, Factor]]:
+    """The observed table and the evidence factors of a query."""
+    values = {value: index for index, value in enumerate(grammar.domain(domain).values)}
+
+    def number(word: Word | None) -> int:
+        if word is None:
+            return -1
+        if not isinstance(word, str):
+            if not 0 <= word < 2**63:
+                raise DomainError(
+                    f"Word {word} is no id: ids are whole numbers from 0, in 64 bits.\n"
+                    "  A missing word is None in lists, -1 in tensors."
+                )
+            return word
+        if not values:
+            raise DomainError(
+                f"Domain {domain!r} does not name its values, so {word!r} is unknown.\n  Give ids instead."
+            )
+        if word not in values:
+            raise DomainError(f"Domain {domain!r} has no value {word!r}. {suggestion(word, values)}")
+        return values[word]
+
+    observed: dict[str, Tensor] = {}
+    factors: dict[str, Factor] = {}
+    ids = None
+    if query.words is not None:
+        ids = (
+            query.words
+            if isinstance(query.words, Tensor)
+            else torch.tensor([[number(w) for w in r] for r in query.words])
+        )
+        ids = ids.to(device=grammar.device, dtype=torch.int64)
+        ids = ids if query.is_batch else ids.reshape(-1)
+        # A position without an observed node is never looked at; any valid id will do there.
+        missing = any(arc.seen is None or arc.allowed for arc in query.shape.arcs)
+        observed[domain] = torch.where(ids == -1, 0, ids) if missing else ids
+    size = grammar.size(domain) if any(arc.allowed for arc in query.shape.arcs) else 0
+    given = iter(query.allowed)
+    for arc in query.shape.arcs:
+        if not arc.allowed:
+            continue
+        if arc.seen is not None and ids is not None:
+            column = ids[:, arc.seen]
+            if may_look(column) and bool(((column < -1) | (column >= size)).any()):
+                raise DomainError(
+                    f"Position {arc.seen} holds {column.tolist()}, but domain {domain!r} has values 0 to {size - 1}."
+                )
+            hit = torch.arange(size, device=ids.device) == column[:, None]
+            weights = (hit | (column == -1)[:, None]).to(grammar.dtype)
+        else:
+            chosen = [number(word) for word in next(given)]
+            if max(chosen) >= size or min(chosen) < 0:
+                raise DomainError(f"An arc reads {max(chosen)}, but domain {domain!r} has the values 0 to {size - 1}.")
+            if len(set(chosen)) < len(chosen):
+                raise DomainError(
+                    f"The arcs from {arc.source} to {arc.target} read a word twice, by name and by number."
+                )
+            weights = torch.zeros(size, dtype=grammar.dtype, device=grammar.device)
+            weights[chosen] = 1
+        factors[_evidence_label(grammar.hrg, domain, arc).name] = weights
+    return observed, factors
+
+
+class _Slot(NamedTuple):
     """A place of a rule that reads symbols: a nonterminal (its label) or an emitted symbol (its node)."""
 
     name: str
     is_symbol: bool
 
 
-class Item(NamedTuple):
+class _Item(NamedTuple):
     """A nonterminal that derives what is read between two states; `open`: labels its brackets still ask for.
 
     Required labels of one span are met along a chain of rules that do not read anything beside it, each item
@@ -40,21 +133,21 @@ class Item(NamedTuple):
     open: Labels = _NONE
 
 
-class Path(NamedTuple):
+class _Path(NamedTuple):
     """One use of a rule: the states around its slots, the item of each nonterminal, and what is open below it."""
 
     states: tuple[int, ...]
-    items: tuple[Item, ...]
+    items: tuple[_Item, ...]
     open: Labels
 
 
 @lru_cache(maxsize=256)
-def query_structure(hrg: HRG, shape: QueryShape) -> HRG:
+def _structure(hrg: HRG, shape: QueryShape) -> HRG:
     """The structure of the query's grammar: cost linear in its rules, O(n^(k + 1)) for rules of k slots and n words."""
     return _Builder(hrg, shape).build()
 
 
-def observed_domain(hrg: HRG, name: str | None) -> str:
+def _observed_domain(hrg: HRG, name: str | None) -> str:
     """The domain whose nodes the query fixes."""
     found = [domain.name for domain in hrg.domains if domain.is_observed]
     if name is not None:
@@ -69,7 +162,7 @@ def observed_domain(hrg: HRG, name: str | None) -> str:
     return found[0]
 
 
-def evidence_label(hrg: HRG, domain: str, arc: Arc) -> Label:
+def _evidence_label(hrg: HRG, domain: str, arc: Arc) -> Label:
     """The factor that says which symbols an arc takes; its name is none that the grammar has from another query."""
     name = f"{_evidence_stem(hrg, domain)}[{domain},{arc.source},{arc.target}]"
     return Label(name, (domain,), is_terminal=True, is_batched=arc.is_batched)
@@ -83,7 +176,7 @@ def _evidence_stem(hrg: HRG, domain: str) -> str:
     return stem
 
 
-def constant_label(domain: str, value: int) -> Label:
+def _constant_label(domain: str, value: int) -> Label:
     """The factor that is 1 at a symbol that a rule writes as a constant, and else 0."""
     return Label(f"word[{domain},{value}]", (domain,), is_terminal=True)
 
@@ -91,12 +184,12 @@ def constant_label(domain: str, value: int) -> Label:
 class _Builder:
     def __init__(self, hrg: HRG, shape: QueryShape) -> None:
         self.hrg, self.shape = hrg, shape
-        self.domain = observed_domain(hrg, shape.domain)
-        self.slots = {rule.name: slots_of(hrg, rule, self.domain) for rule in hrg.rules}
+        self.domain = _observed_domain(hrg, shape.domain)
+        self.slots = {rule.name: _slots(hrg, rule, self.domain) for rule in hrg.rules}
         self.steps: dict[int, list[Arc]] = {}
         for arc in shape.arcs:
             self.steps.setdefault(arc.source, []).append(arc)
-        self.found: dict[tuple[str, int], dict[Item, None]] = {}
+        self.found: dict[tuple[str, int], dict[_Item, None]] = {}
         self.labels: dict[str, Label] = {}
         self.rules: list[Rule] = []
         nonterminals = {label.name for label in hrg.labels if not label.is_terminal}
@@ -108,20 +201,20 @@ class _Builder:
                 raise DomainError(f"Bracket {bracket} names {label!r}, which is not a nonterminal of the grammar.")
             self.required[i, j] = self.required.get((i, j), _NONE) | ({label} if label is not None else _NONE)
 
-    def asked(self, source: int, target: int) -> Labels:
+    def required_labels(self, source: int, target: int) -> Labels:
         """The labels that brackets of exactly this span ask for."""
         return self.required.get((source, target), _NONE)
 
     def build(self) -> HRG:
         self.find_items()
         start, initial, finals = self.hrg.start, self.shape.initial, self.shape.finals
-        roots = [Item(start, initial, final, self.asked(initial, final)) for final in finals]
+        roots = [_Item(start, initial, final, self.required_labels(initial, final)) for final in finals]
         root = self.label(roots[0])
         if len(finals) > 1:
             root = f"{start}[{initial},*]"
             self.labels = {root: Label(root, (), False, origin=start)}
-        done: set[Item] = set() if len(finals) > 1 else {roots[0]}
-        ahead: list[Item] = []
+        done: set[_Item] = set() if len(finals) > 1 else {roots[0]}
+        ahead: list[_Item] = []
         for item in roots:
             if item in self.found.get((start, initial), ()):
                 ahead += self.write(item, root)
@@ -132,9 +225,9 @@ class _Builder:
                 ahead += self.write(item, self.label(item))
         return HRG(self.hrg.domains, tuple(self.labels.values()), tuple(self.rules), root)
 
-    def label(self, item: Item) -> str:
+    def label(self, item: _Item) -> str:
         span = (item.source, item.target)
-        note = "" if item.open == self.asked(*span) else ";" + "+".join(sorted(item.open))
+        note = "" if item.open == self.required_labels(*span) else ";" + "+".join(sorted(item.open))
         name = f"{item.name}[{item.source},{item.target}{note}]"
         if name not in self.labels:
             self.labels[name] = Label(name, self.hrg.label(item.name).type, False, origin=item.name, span=span)
@@ -158,22 +251,22 @@ class _Builder:
             found = self.found.setdefault((rule.left, state), {})
             known = len(found)
             for path in list(self.paths(rule, state)):
-                found[Item(rule.left, state, path.states[-1], path.open)] = None
-                if rule.left in self.asked(state, path.states[-1]):
-                    found[Item(rule.left, state, path.states[-1], path.open | {rule.left})] = None
+                found[_Item(rule.left, state, path.states[-1], path.open)] = None
+                if rule.left in self.required_labels(state, path.states[-1]):
+                    found[_Item(rule.left, state, path.states[-1], path.open | {rule.left})] = None
             changed = changed or len(found) > known
         return changed
 
-    def paths(self, rule: Rule, state: int, target: int | None = None) -> Iterator[Path]:
+    def paths(self, rule: Rule, state: int, target: int | None = None) -> Iterator[_Path]:
         """The uses of a rule that begins in `state` (and ends in `target`), brackets obeyed."""
         slots = self.slots[rule.name]
 
-        def walk(states: tuple[int, ...], items: tuple[Item, ...]) -> Iterator[Path]:
+        def walk(states: tuple[int, ...], items: tuple[_Item, ...]) -> Iterator[_Path]:
             if len(states) > len(slots):
                 if target in (None, states[-1]):
                     below = self.open_below(slots, states, items)
                     if below is not None:
-                        yield Path(states, items, below)
+                        yield _Path(states, items, below)
                 return
             slot = slots[len(states) - 1]
             if slot.is_symbol:
@@ -185,7 +278,7 @@ class _Builder:
 
         return walk((state,), ())
 
-    def open_below(self, slots: tuple[Slot, ...], states: tuple[int, ...], items: tuple[Item, ...]) -> Labels | None:
+    def open_below(self, slots: tuple[_Slot, ...], states: tuple[int, ...], items: tuple[_Item, ...]) -> Labels | None:
         """The labels this use leaves open for its own span, or None where it breaks a bracket.
 
         A bracket within the span, but not equal to it, must lie within a slot; a symbol is one only without a label.
@@ -202,13 +295,13 @@ class _Builder:
         for item in items:
             if (item.source, item.target) == span and span[0] < span[1]:
                 below = item.open
-            elif item.open != self.asked(item.source, item.target):
+            elif item.open != self.required_labels(item.source, item.target):
                 return None
         return below
 
-    def write(self, item: Item, left: str) -> list[Item]:
+    def write(self, item: _Item, left: str) -> list[_Item]:
         """Add the rules of an item; returns the items they name."""
-        named: list[Item] = []
+        named: list[_Item] = []
         for rule in self.hrg.rules_of(item.name):
             for path in self.paths(rule, item.source, item.target):
                 if path.open == item.open - {item.name}:
@@ -216,7 +309,7 @@ class _Builder:
                     named += path.items
         return named
 
-    def instance(self, rule: Rule, path: Path, left: str, item: Item) -> Rule:
+    def instance(self, rule: Rule, path: _Path, left: str, item: _Item) -> Rule:
         """The query's rule for one use of a rule."""
         nodes = {external: rule.right.node(external) for external in rule.right.externals}
         edges = []
@@ -247,18 +340,18 @@ class _Builder:
         constant = rule.right.node(name).observed
         assert not isinstance(constant, tuple)
         if arc.allowed or arc.seen is None:
-            label = evidence_label(self.hrg, self.domain, arc) if arc.allowed else None
+            label = _evidence_label(self.hrg, self.domain, arc) if arc.allowed else None
             return Node(name, self.domain, constant), label
         cell = (self.domain, arc.seen)
         if constant is None:
             return Node(name, self.domain, cell), None
         other = fresh_name(name, {node.name for node in rule.right.nodes}.union(made))
-        return Node(other, self.domain, cell), constant_label(self.domain, constant)
+        return Node(other, self.domain, cell), _constant_label(self.domain, constant)
 
 
-def slots_of(hrg: HRG, rule: Rule, domain: str) -> tuple[Slot, ...]:
+def _slots(hrg: HRG, rule: Rule, domain: str) -> tuple[_Slot, ...]:
     """The slots of a rule: nonterminals, and nodes of the observed domain, as its edges name them."""
-    slots: list[Slot] = []
+    slots: list[_Slot] = []
     for edge in rule.right.edges:
         symbols = [name for name in dict.fromkeys(edge.nodes) if rule.right.node(name).domain == domain]
         for name in symbols:
@@ -274,6 +367,6 @@ def slots_of(hrg: HRG, rule: Rule, domain: str) -> tuple[Slot, ...]:
                 "  A symbol belongs to one rule: pass it on by a node of a second domain and a factor that ties them."
             )
         if whole:
-            slots.append(Slot(edge.label, False))
-        slots += [Slot(name, True) for name in symbols if Slot(name, True) not in slots]
+            slots.append(_Slot(edge.label, False))
+        slots += [_Slot(name, True) for name in symbols if _Slot(name, True) not in slots]
     return tuple(slots)

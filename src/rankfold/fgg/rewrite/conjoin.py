@@ -15,7 +15,6 @@ special case: here a node that only factors touch may be in one of the two alone
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 from rankfold.errors import DomainError
@@ -23,8 +22,8 @@ from rankfold.fgg.dependencies import derivable
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.query import Query
-from rankfold.fgg.query_grammar import query_grammar
+from rankfold.fgg.rewrite.query import Query
+from rankfold.fgg.rewrite.query_grammar import query_grammar
 
 
 def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
@@ -34,7 +33,7 @@ def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
     sum is 0. Structures are cached: another batch of sentences of a length costs no more than its words.
     """
     other = query_grammar(first, second) if isinstance(second, Query) else second
-    structure = conjoin_structures(first.hrg, other.hrg)
+    structure = _conjoin_structures(first.hrg, other.hrg)
     for name in first.factors.keys() & other.factors.keys():
         mine, its = (g.written.get(name, g.factors[name]) for g in (first, other))
         if mine is not its:
@@ -52,10 +51,10 @@ def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
 
 
 @lru_cache(maxsize=256)
-def conjoin_structures(first: HRG, second: HRG) -> HRG:
+def _conjoin_structures(first: HRG, second: HRG) -> HRG:
     """The conjunction of two structures; linear in the pairs of rules that conjoin."""
-    domains = _joined_domains(first, second)
-    terminals = _joined_terminals(first, second)
+    domains = _join_domains(first, second)
+    terminals = _join_terminals(first, second)
     by_shape: dict[object, list[Rule]] = {}
     for rule in second.rules:
         by_shape.setdefault(_shape(second, rule), []).append(rule)
@@ -63,7 +62,7 @@ def conjoin_structures(first: HRG, second: HRG) -> HRG:
     labels: dict[str, Label] = {}
 
     def pair(one: str, two: str) -> str:
-        name = pair_name(first.label(one), second.label(two))
+        name = _pair_name(first.label(one), second.label(two))
         if name not in labels:
             labels[name] = Label(name, first.label(one).type, False, origin=one, span=second.label(two).span)
         return name
@@ -73,7 +72,7 @@ def conjoin_structures(first: HRG, second: HRG) -> HRG:
         for two in by_shape.get(_shape(first, one), ()):
             if two.template not in (None, one.name):
                 continue
-            nodes = _joined_nodes(one, two)
+            nodes = _join_nodes(one, two)
             if nodes is None:
                 continue
             names = iter(
@@ -95,7 +94,7 @@ def conjoin_structures(first: HRG, second: HRG) -> HRG:
     return derivable(HRG(domains, (*terminals, *labels.values()), tuple(rules), start))
 
 
-def pair_name(one: Label, two: Label) -> str:
+def _pair_name(one: Label, two: Label) -> str:
     """The name of a pair of nonterminals: the second's own if it was made for the first, else `X[Y]`."""
     return two.name if two.origin == one.name else f"{one.name}[{two.name}]"
 
@@ -109,7 +108,7 @@ def _shape(hrg: HRG, rule: Rule) -> object:
     return typed(rule.right.externals), tuple(typed(edge.nodes) for edge in hrg.nonterminal_edges(rule))
 
 
-def _joined_nodes(one: Rule, two: Rule) -> tuple[Node, ...] | None:
+def _join_nodes(one: Rule, two: Rule) -> tuple[Node, ...] | None:
     """The nodes of both, or None where a node has two domains or two values."""
     nodes = {node.name: node for node in one.right.nodes}
     for node in two.right.nodes:
@@ -123,7 +122,7 @@ def _joined_nodes(one: Rule, two: Rule) -> tuple[Node, ...] | None:
     return tuple(nodes.values())
 
 
-def _joined_domains(first: HRG, second: HRG) -> tuple[Domain, ...]:
+def _join_domains(first: HRG, second: HRG) -> tuple[Domain, ...]:
     found = {domain.name: domain for domain in first.domains}
     for domain in second.domains:
         other = found.setdefault(domain.name, domain)
@@ -137,7 +136,7 @@ def _joined_domains(first: HRG, second: HRG) -> tuple[Domain, ...]:
     return tuple(found.values())
 
 
-def _joined_terminals(first: HRG, second: HRG) -> Iterator[Label]:
+def _join_terminals(first: HRG, second: HRG) -> tuple[Label, ...]:
     found = {label.name: label for label in first.labels if label.is_terminal}
     for label in second.labels:
         if label.is_terminal and found.setdefault(label.name, label) != label:
@@ -145,7 +144,7 @@ def _joined_terminals(first: HRG, second: HRG) -> Iterator[Label]:
                 f"The grammars have different factors {label.name!r}: over ({', '.join(found[label.name].type)}) and "
                 f"({', '.join(label.type)}).\n  Rename one of them."
             )
-    return iter(tuple(found.values()))
+    return tuple(found.values())
 
 
 def _reason(first: HRG, second: HRG) -> str:

@@ -1,8 +1,6 @@
 """Tensor decomposition on factors (section 2.2): a large factor becomes small ones that meet in a new rank node.
 
-    F[x, y, z] = sum_q U[x, q] V[y, q] W[z, q]          f(x, y, z)  ->  f_0(x, q) f_1(y, q) f_2(z, q)
-
-Read next: `fgg/rank_space.py`.
+F[x, y, z] = sum_q U[x, q] V[y, q] W[z, q]          f(x, y, z)  ->  f_0(x, q) f_1(y, q) f_2(z, q)
 """
 
 from __future__ import annotations
@@ -13,11 +11,13 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError
-from rankfold.fgg.factored import Factored
-from rankfold.fgg.grammar import Factor, Grammar
-from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.factors import Factor, Factored
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Names, Node, Rule, fresh_name
 
 Given = Factored | Sequence[Tensor | nn.Module]
+Parts = list[tuple[Tensor | nn.Module, tuple[int, ...]]]  # with the places of their nodes
+Joined = tuple[str, list[tuple[str, tuple[int, ...]]]]  # the rank's domain, and the parts' labels and places
 
 
 def decompose(g: Grammar, factors: Mapping[str, Given] | None = None) -> Grammar:
@@ -32,20 +32,16 @@ def decompose(g: Grammar, factors: Mapping[str, Given] | None = None) -> Grammar
         factors = {name: value for name, value in g.factors.items() if isinstance(value, Factored)}
     parts = {label: _parts(g, label, given) for label, given in factors.items()}
     naming = _Naming(g, parts)
-    rules = tuple(_rewritten(rule, naming.edges) for rule in g.rules)
-    kept = {name: value for name, value in g.factors.items() if name not in parts}
+    rules = tuple(_rewrite(rule, naming.edges) for rule in g.rules)
     labels = tuple(label for label in g.labels if label.name not in parts)
     return Grammar.of(
         (*g.domains, *naming.domains),
         (*labels, *naming.labels),
         rules,
         g.start,
-        {**kept, **naming.factors},
+        {**{name: value for name, value in g.factors.items() if name not in parts}, **naming.factors},
         g.observed,
     )
-
-
-Parts = list[tuple[Tensor | nn.Module, tuple[int, ...]]]
 
 
 def _parts(g: Grammar, label: str, given: Given) -> Parts:
@@ -97,13 +93,9 @@ class _Naming:
         self.domains: list[Domain] = []
         self.labels: list[Label] = []
         self.factors: dict[str, Factor] = {}
-        self.edges: dict[
-            str, tuple[str, list[tuple[str, tuple[int, ...]]]]
-        ] = {}  # rank domain, parts' labels and places
-        self.taken = {label.name for label in g.labels} | {domain.name for domain in g.domains}
-        self.seen: dict[
-            tuple[object, ...], str
-        ] = {}  # label of a tensor by what it is, its domains and its rank's domain
+        self.edges: dict[str, Joined] = {}
+        self.taken = Names([label.name for label in g.labels] + [domain.name for domain in g.domains])
+        self.seen: dict[tuple[tuple[object, ...], tuple[str, ...]], str] = {}  # by tensor and domains, the rank's last
         for label, own in parts.items():
             types = g.label(label).type
             domain = self._domain(label, own, types)
@@ -117,34 +109,22 @@ class _Naming:
         """The rank's domain: that of an earlier label with a part in common, else a new one."""
         for part, places in own:
             wanted = tuple(types[place] for place in places)
-            for (_, same, known), _ in self.seen.items():
-                assert isinstance(known, tuple)
+            for same, known in self.seen:
                 if same == _identity(part) and known[:-1] == wanted:
-                    return str(known[-1])
-        name = self._fresh(f"R[{label}]")
-        sizes = [int(part.shape[-1]) for part, _ in own if not isinstance(part, nn.Module)]
-        self.domains.append(Domain(name, sizes[0] if sizes else _rank_of(own), is_rank=True))
+                    return known[-1]
+        name = self.taken.fresh(f"R[{label}]")
+        parts = sorted((part for part, _ in own), key=lambda part: isinstance(part, nn.Module))  # called if all are
+        first = parts[0]() if isinstance(parts[0], nn.Module) else parts[0]
+        self.domains.append(Domain(name, int(first.shape[-1]), is_rank=True))
         return name
 
     def _label(self, name: str, part: Tensor | nn.Module, type_: tuple[str, ...]) -> str:
-        key = ("part", _identity(part), type_)
+        key = _identity(part), type_
         if key not in self.seen:
-            self.seen[key] = self._fresh(name)
+            self.seen[key] = self.taken.fresh(name)
             self.labels.append(Label(self.seen[key], type_, is_terminal=True))
             self.factors[self.seen[key]] = part
         return self.seen[key]
-
-    def _fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "'"
-        self.taken.add(name)
-        return name
-
-
-def _rank_of(own: Parts) -> int:
-    part = own[0][0]
-    assert isinstance(part, nn.Module)
-    return int(part().shape[-1])
 
 
 def _identity(part: Tensor | nn.Module) -> tuple[object, ...]:
@@ -154,7 +134,7 @@ def _identity(part: Tensor | nn.Module) -> tuple[object, ...]:
     return part.data_ptr(), tuple(part.shape), part.stride(), part.dtype, part.grad_fn is None or id(part)
 
 
-def _rewritten(rule: Rule, edges: Mapping[str, tuple[str, list[tuple[str, tuple[int, ...]]]]]) -> Rule:
+def _rewrite(rule: Rule, edges: Mapping[str, Joined]) -> Rule:
     if not any(edge.label in edges for edge in rule.right.edges):
         return rule
     nodes, found = list(rule.right.nodes), []
@@ -172,7 +152,4 @@ def _rewritten(rule: Rule, edges: Mapping[str, tuple[str, list[tuple[str, tuple[
 def fresh_node(name: str, nodes: Sequence[Node]) -> str:
     """The name, or with the first number that makes it new."""
     taken = {node.name for node in nodes}
-    found, k = name, 1
-    while found in taken:
-        found, k = f"{name}{k}", k + 1
-    return found
+    return fresh_name(name, taken) if name in taken else name

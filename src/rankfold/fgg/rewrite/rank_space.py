@@ -9,7 +9,7 @@ same wherever the rules are used:
                                                      X'(q)   -> X[v](q) X[w](q)
 
 `X'` is the inside weight over ranks (alpha of section 4.2), `X[v]` the same seen as a child of side v, which the paper
-caches as left and right alpha. Read next: `fgg/cost.py`.
+caches as left and right alpha.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from dataclasses import dataclass, replace
 import torch
 
 from rankfold.errors import UnsupportedError
-from rankfold.fgg.decompose import fresh_node
 from rankfold.fgg.dependencies import productive_rules
-from rankfold.fgg.derived import Expression, derive
-from rankfold.fgg.grammar import Factor, Grammar
-from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.state_nodes import attached, child_of_head, expect_b_fragment, head, heads, is_observed, side, states
-from rankfold.fgg.symbol_order import in_order
+from rankfold.fgg.factors import Expression
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.hrg import HRG, is_inclusion
+from rankfold.fgg.hypergraph import Edge, Fragment, Label, Names, Node, Rule
+from rankfold.fgg.rewrite.decompose import fresh_node
+from rankfold.fgg.rewrite.merge import DerivedFactors, put_in_order
+
+DECOMPOSE = "decompose(g, {label: (u, v, w)})"
 
 
 def rank_space(g: Grammar) -> Grammar:
@@ -55,14 +57,18 @@ class _Builder:
         self.g, self.hrg = g, g.hrg
         self.used = productive_rules(g.hrg)
         for rule in (rule for own in self.used.values() for rule in own):
-            expect_b_fragment(g.hrg, rule)
-        self.labels: dict[str, Label] = {}
+            reason = _why_not_b_fragment(g.hrg, rule)
+            if reason is not None:
+                raise UnsupportedError(
+                    f"The grammar is no B-FGG (Definition 6), so it has no rank space: {reason}.\n"
+                    "  Join the domains of several nodes to one, put a factor between node and nonterminal, or sum it "
+                    "as it is."
+                )
+        self.made = DerivedFactors(g)
+        self.labels, self.factors, self.fresh = self.made.labels, self.made.factors, self.made.taken.fresh
         self.rules: list[Rule] = []
         self.names: dict[object, str] = {}
-        self.taken = {label.name for label in g.labels}
-        self.batched = {label.name for label in g.labels if label.is_batched}
-        self.factors: dict[str, Factor] = {}
-        self.sources: dict[str, Factor] = {}
+        self.side_names = Names()
         self.waiting: list[tuple[str, _Side | Expression | None]] = []
 
     def grammar(self) -> Grammar:
@@ -91,20 +97,12 @@ class _Builder:
             self.waiting.append((name, what))
         return self.names[key]
 
-    def fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "'"
-        self.taken.add(name)
-        return name
-
     def text(self, expression: Expression) -> str:
         """A side's name, the same for equal sides and for no others."""
         key = ("side", expression)
         if key not in self.names:
             name = ",".join(label.replace("[", "(").replace("]", ")") for label, _ in expression.inputs)
-            while name in self.names:
-                name += "'"
-            self.names[key] = self.names[name] = name
+            self.names[key] = self.side_names.fresh(name)
         return self.names[key]
 
     def inner(self, name: str, of: Expression | None) -> None:
@@ -136,7 +134,7 @@ class _Builder:
             if not self.has_ranks(rule):
                 made = self.derived(seen, rule, above, rest)
                 gone = heads(self.hrg, rule)
-                edges = in_order(self.hrg, rule, self.body(rule, gone, in_place=True), gone, made, self.symbol)
+                edges = put_in_order(self.hrg, rule, self.body(rule, gone, in_place=True), gone, made, self.symbol)
                 self.write(rule, label, above, edges, label[len(name) :], nodes)
             elif own not in written:
                 written.add(own)
@@ -169,20 +167,8 @@ class _Builder:
         """The factor of a side and a rule's head, their state summed out: one edge."""
         own = ((edge.label, edge.nodes) for edge in heads(self.hrg, rule))
         expression = Expression.of([*self.inputs_of(seen, rule, above), *own], (*above, *rest))
-        if expression not in self.names:
-            type_ = (*seen.domains, *(rule.right.node(name).domain for name in rest))
-            sources = {label: self.source(label) for label, _ in expression.inputs}
-            factor, is_batched = derive(expression, sources, self.batched)
-            label = self.names[expression] = self.fresh(expression.name)
-            self.labels[label] = Label(label, type_, is_terminal=True, is_batched=is_batched)
-            self.factors[label] = factor
-        return Edge(self.names[expression], (*above, *rest))
-
-    def source(self, label: str) -> Factor:
-        if label not in self.sources:
-            found = self.g.factors.get(label)
-            self.sources[label] = self.g.factor(label) if found is None else found
-        return self.sources[label]
+        domains = (*seen.domains, *(rule.right.node(name).domain for name in rest))
+        return Edge(self.made.derive(expression, domains), (*above, *rest))
 
     def inputs_of(self, seen: _Side, rule: Rule, above: tuple[str, ...]) -> list[tuple[str, tuple[object, ...]]]:
         """The factors of a side with the names of this rule's state and of the ranks above it."""
@@ -212,7 +198,9 @@ class _Builder:
                 found.append(self.child(rule, edge))
             elif edge not in sides and edge not in gone:
                 self.labels[edge.label] = self.hrg.label(edge.label)
-                self.factors[edge.label] = self.source(edge.label)
+                source = self.made.source(edge.label)
+                assert source is not None
+                self.factors[edge.label] = source
                 found.append(edge)
         return tuple(found)
 
@@ -247,3 +235,112 @@ class _Builder:
         nodes = (*above, *(x for x in rule.right.nodes if x.name in named or x.name not in gone))
         template = None if rule.template is None else f"{rule.template}{suffix}"
         self.rules.append(Rule(self.fresh(f"{rule.name}{suffix}"), left, Fragment(nodes, edges, externals), template))
+
+
+# The state nodes of a rule are its external node and the nodes of its nonterminals; ranks are all others that are not
+# observed. The external node meets a head, the children's states meet sides.
+
+
+def states(hrg: HRG, rule: Rule) -> dict[str, Edge]:
+    """The children's states, each with its nonterminal."""
+    return {name: edge for edge in hrg.nonterminal_edges(rule) for name in edge.nodes}
+
+
+def attached(hrg: HRG, rule: Rule, state: str) -> tuple[tuple[Edge, ...], tuple[str, ...]]:
+    """The factors on a state, and the other nodes they tie it to.
+
+    A node that is the state itself as a value of a union, or of one of its parts, is not another; nor is one that
+    nothing else touches, which is summed with the state, unless it is a symbol.
+    """
+    own, apart = [state], {*rule.right.externals, *states(hrg, rule)}
+    for name in own:
+        for edge in hrg.terminal_edges(rule):
+            if name in edge.nodes and is_inclusion(edge.label):
+                own += [x for x in edge.nodes if x not in own and x not in apart]
+    edges = tuple(edge for edge in hrg.terminal_edges(rule) if set(edge.nodes) & set(own))
+    elsewhere = apart.union(*(edge.nodes for edge in rule.right.edges if edge not in edges))
+    others = dict.fromkeys(x for edge in edges for x in edge.nodes if x not in own)
+    return edges, tuple(x for x in others if x in elsewhere or is_observed(hrg, rule, x))
+
+
+def heads(hrg: HRG, rule: Rule) -> tuple[Edge, ...]:
+    """The factors on the external node."""
+    return attached(hrg, rule, rule.right.externals[0])[0]
+
+
+def head(hrg: HRG, rule: Rule) -> tuple[Expression, tuple[str, ...]]:
+    """What the external node meets in a rule, state first, and the other nodes it ties it to."""
+    edges, rest = attached(hrg, rule, rule.right.externals[0])
+    return Expression.of([(e.label, e.nodes) for e in edges], (*rule.right.externals, *rest)), rest
+
+
+def is_observed(hrg: HRG, rule: Rule, name: str) -> bool:
+    """Whether a node is a symbol of a string, fixed or to be fixed by a query."""
+    node = rule.right.node(name)
+    return node.observed is not None or hrg.domain(node.domain).is_observed
+
+
+def child_of_head(hrg: HRG, rule: Rule) -> Edge | None:
+    """The only child whose state a factor ties to the external node; raises where more is tied to it."""
+    below = states(hrg, rule)
+    rest = head(hrg, rule)[1]
+    tied = [name for name in rest if name in below]
+    if not tied:
+        return None
+    above = attached(hrg, rule, tied[0])[0]
+    if len(rest) > 1 or any(edge not in heads(hrg, rule) for edge in above):
+        labels = ", ".join(repr(edge.label) for edge in heads(hrg, rule))
+        raise UnsupportedError(
+            f"Rule {rule.name!r} ties its external node {rule.right.externals[0]!r} to the states {', '.join(tied)} of "
+            f"its children by {labels}, without a rank between them.\n"
+            f"  Give that factor by its parts first: {DECOMPOSE}; several factors on one state: merge(g) before."
+        )
+    return below[tied[0]]
+
+
+def side(hrg: HRG, rule: Rule, state: str) -> tuple[Expression, tuple[str, ...]]:
+    """What a child's state meets in a rule, state first, and the one rank it ties it to; raises if there are more."""
+    above, rest = attached(hrg, rule, state)
+    labels = ", ".join(repr(edge.label) for edge in above)
+    where = f"State {state!r} of rule {rule.name!r}"
+    if sum(state in edge.nodes for edge in hrg.nonterminal_edges(rule)) > 1:
+        raise UnsupportedError(f"{where} belongs to several nonterminals, so neither has ranks of its own there.")
+    if not above:
+        raise UnsupportedError(f"{where} touches no factor, so there is no rank to take its place.")
+    others = [name for name in rest if name in states(hrg, rule)]
+    if others:
+        raise UnsupportedError(
+            f"{where} is tied to the state {others[0]!r} by {labels}, without a rank between them.\n"
+            f"  Give that factor by its parts, one node each: {DECOMPOSE}."
+        )
+    if len(rest) > 1 or any(is_observed(hrg, rule, name) for name in rest):
+        raise UnsupportedError(
+            f"{where} touches {labels}, which tie it to {', '.join(rest)}, but a child's state meets one rank.\n"
+            f"  Merge the factors (merge(g)) and give the result by its parts: {DECOMPOSE}."
+        )
+    return Expression.of([(e.label, e.nodes) for e in above], (state, *rest)), rest
+
+
+def _why_not_b_fragment(hrg: HRG, rule: Rule) -> str | None:
+    """Why the right side of a rule is no B-hypergraph fragment, or None if it is one (Definition 6).
+
+    It has exactly one external node, and no nonterminal edge touches it. Rules of the start symbol, which have no
+    external node, are exempt.
+    """
+    externals = rule.right.externals
+    if rule.left == hrg.start:
+        return None
+    if len(externals) != 1:
+        return f"rule {rule.name!r} has {len(externals)} external nodes ({', '.join(externals) or 'none'}), not one"
+    for edge in hrg.nonterminal_edges(rule):
+        if externals[0] in edge.nodes:
+            return (
+                f"the external node {externals[0]!r} of rule {rule.name!r} is touched by the nonterminal {edge.label!r}"
+            )
+    return None
+
+
+def why_not_b_fgg(grammar: Grammar) -> str | None:
+    """Why a grammar is no B-FGG, naming the rule, or None if it is one: all its right sides are B-fragments."""
+    reasons = (_why_not_b_fragment(grammar.hrg, rule) for rule in grammar.rules)
+    return next((reason for reason in reasons if reason is not None), None)

@@ -1,8 +1,8 @@
 """Queries: what is asked of a grammar's strings, as a finite automaton whose arcs read one symbol each.
 
 A sentence is an automaton with one path; missing words are arcs that read anything; a regular constraint is any
-automaton. A query becomes a grammar only beside the grammar it is asked of (`query_grammar.py`): its rules take the
-shape of that grammar's rules, as conjunction wants it. Read next: `query_grammar.py`.
+automaton. A query becomes a grammar only together with the grammar it is asked of (`query_grammar.py`): its rules take
+the shape of that grammar's rules, as conjunction wants it.
 """
 
 from __future__ import annotations

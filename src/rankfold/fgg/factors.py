@@ -1,7 +1,7 @@
-"""Factors made of other factors by a sum of products: what merging and marginalising state nodes leaves behind.
+"""Factors that are no plain tensors: given by their parts (`Factored`), or made of other factors (`Derived`).
 
-A derived factor is computed once a pass, when its value is needed, and autograd follows it to what it was made of.
-Read next: `fgg/rank_space.py`.
+Neither is written out before its value is needed. A derived factor, which merging factors and summing out state nodes
+leave behind, is computed once a pass, and autograd follows it to its sources.
 """
 
 from __future__ import annotations
@@ -13,12 +13,81 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rankfold.errors import may_look
-from rankfold.fgg.contraction import Axes, Contraction, plan_contraction
-from rankfold.fgg.factored import Factored
-from rankfold.fgg.semirings import REAL, SUPPORT, contracted
+from rankfold.errors import ShapeError, may_look
+from rankfold.fgg.contraction import REAL, SUPPORT, Axes, Contraction, contract, plan_contraction
 
 BATCH = -1  # the axis of factors that lead with a batch
+
+
+@dataclass(frozen=True, eq=False)
+class Factored:
+    """The tensor sum_r prod_j F_j[x_a for a in axes_j, r]; `factors` are pairs (F_j, axes_j), ranks on the last axis.
+
+    One axis to each factor is a canonical polyadic decomposition (CPD), several the matricised form of low-rank PCFGs.
+    `Factored(((u, (0,)), (v, (1,)), (w, (2,))))` is T[a, b, c] = sum_r u[a, r] v[b, r] w[c, r], which
+    `Factored.cpd(u, v, w)` writes shorter; `Factored(((u, (0,)), (v, (1, 2))))` is U V^T of a tensor flattened to a
+    matrix. Memory: the factors'.
+    """
+
+    factors: tuple[tuple[Tensor, tuple[int, ...]], ...]
+
+    @classmethod
+    def cpd(cls, *factors: Tensor) -> Factored:  # each "n r"
+        """The CPD of these matrices, one axis each."""
+        return cls(tuple((factor, (axis,)) for axis, factor in enumerate(factors)))
+
+    def __post_init__(self) -> None:
+        if not self.factors:
+            raise ShapeError("A factored tensor needs at least one factor: Factored(((u, (0,)), (v, (1,)))).")
+        axes = [axis for _, own in self.factors for axis in own]
+        if sorted(axes) != list(range(len(axes))):
+            raise ShapeError(
+                f"The factors own the axes {axes}, but every axis from 0 on belongs to exactly one factor.\n"
+                "  Multiply factors that share an axis first."
+            )
+        for tensor, own in self.factors:
+            if tensor.ndim != len(own) + 1 or 0 in tensor.shape:
+                raise ShapeError(
+                    f"The factor of axes {own} has shape {tuple(tensor.shape)}, but needs {len(own) + 1} axes of "
+                    "size at least 1: its own and the rank last."
+                )
+            if tensor.shape[-1] != self.rank:
+                raise ShapeError(
+                    f"The factor of axes {own} has rank {tensor.shape[-1]}, but the first has rank {self.rank}.\n"
+                    "  All factors share their last axis."
+                )
+
+    @property
+    def rank(self) -> int:
+        """The number of terms."""
+        return int(self.factors[0][0].shape[-1])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor that is never written out."""
+        sizes = {axis: int(size) for tensor, own in self.factors for axis, size in zip(own, tensor.shape, strict=False)}
+        return tuple(sizes[axis] for axis in range(len(sizes)))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the first factor."""
+        return self.factors[0][0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first factor."""
+        return self.factors[0][0].device
+
+    def to_dense(self) -> Tensor:
+        """The tensor, written out; cost and memory are those of the full tensor."""
+        rank = len(self.shape)
+        terms: list[object] = []
+        for tensor, own in self.factors:
+            terms += [tensor, [*own, rank]]
+        return torch.einsum(*terms, list(range(rank)))
+
+
+Factor = Tensor | nn.Module | Factored
 
 
 @dataclass(frozen=True)
@@ -72,7 +141,7 @@ class Derived(nn.Module):
     to it; at some entries alone it costs no more than those.
     """
 
-    def __init__(self, sources: Sequence[Tensor | nn.Module | Factored], inputs: Sequence[Axes], output: Axes) -> None:
+    def __init__(self, sources: Sequence[Factor], inputs: Sequence[Axes], output: Axes) -> None:
         super().__init__()
         self.sources = tuple(sources)
         self.modules_of = nn.ModuleList(source for source in sources if isinstance(source, nn.Module))
@@ -99,18 +168,18 @@ class Derived(nn.Module):
             axes.append(distinct)
         sizes = {axis: n for own, x in zip(axes, operands, strict=True) for axis, n in zip(own, x.shape, strict=True)}
         plan = plan_contraction(axes, self.output, sizes)
-        found = contracted(plan, operands, REAL)
+        found = contract(plan, operands, REAL)
         made.is_lost = made.is_lost or (may_look(found) and _is_lost(plan, operands, found.detach(), sizes))
         return found
 
     @property
-    def kind(self) -> Tensor | nn.Module | Factored:
+    def kind(self) -> Factor:
         """A source, for its dtype and device."""
         first = self.sources[0]
         return first.kind if isinstance(first, Derived) else first
 
 
-def value_of(source: Tensor | nn.Module | Factored, made: Made) -> Tensor:
+def value_of(source: Factor, made: Made) -> Tensor:
     """The tensor of a factor, each module called once for all who share `made`."""
     if isinstance(source, Tensor):
         return source
@@ -144,10 +213,10 @@ def _is_lost(plan: Contraction, operands: Sequence[Tensor], found: Tensor, sizes
     small = found < least
     if not bool(small.any()):
         return False
-    return bool((small & (contracted(plan, [SUPPORT.lift(x) for x in operands], SUPPORT) > 0)).any())
+    return bool((small & (contract(plan, [SUPPORT.lift(x) for x in operands], SUPPORT) > 0)).any())
 
 
-def _sliced_value(source: Tensor | nn.Module | Factored, at: Mapping[int, Tensor], made: Made) -> Tensor:
+def _sliced_value(source: Factor, at: Mapping[int, Tensor], made: Made) -> Tensor:
     if isinstance(source, Derived) and at:
         return source.value(made, at)
     tensor = value_of(source, made)
@@ -156,15 +225,11 @@ def _sliced_value(source: Tensor | nn.Module | Factored, at: Mapping[int, Tensor
     return tensor
 
 
-def derive(
-    expression: Expression, sources: dict[str, Tensor | nn.Module | Factored], batched: set[str]
-) -> tuple[Tensor | nn.Module | Factored, bool]:
-    """The factor of an expression, and whether it leads with a batch because a source does."""
-    if expression.is_plain:
-        label = expression.inputs[0][0]
-        return sources[label], label in batched
+def derive(expression: Expression, sources: Mapping[str, Factor], batched: set[str]) -> Factor:
+    """The factor of an expression; it leads with a batch where a source does."""
     labels = [label for label, _ in expression.inputs]
-    is_batched = any(label in batched for label in labels)
+    if expression.is_plain:
+        return sources[labels[0]]
     inputs = [(BATCH, *axes) if label in batched else axes for label, axes in expression.inputs]
-    output = (BATCH, *expression.output) if is_batched else expression.output
-    return Derived([sources[label] for label in labels], inputs, output), is_batched
+    output = (BATCH, *expression.output) if not batched.isdisjoint(labels) else expression.output
+    return Derived([sources[label] for label in labels], inputs, output)
