@@ -1,138 +1,65 @@
-"""Structured latent-variable models with very large state spaces, and exact inference."""
+"""Structured latent-variable models with very large state spaces, and exact inference.
 
-from rankfold import estimators, fgg
-from rankfold.data.frame_batch import FrameBatch, frame_batch, symbol_batch
-from rankfold.decoding.entropy import entropy
-from rankfold.decoding.online import Filtered, FilterState, filter, predict, step
-from rankfold.decoding.posterior import ExpectedCounts, expected_counts, state_posterior
-from rankfold.decoding.sample import sample
-from rankfold.decoding.segments import (
-    BestSegments,
-    Segment,
-    SegmentCounts,
-    SegmentPosterior,
-    sample_segments,
-    segment_counts,
-    segment_posterior,
-    segments,
-    viterbi_segments,
-)
-from rankfold.decoding.tree_best import joint_map_tree, sample_tree, viterbi_tree
-from rankfold.decoding.tree_generate import Generated, generate_trees
-from rankfold.decoding.tree_mbr import mbr_tree
-from rankfold.decoding.tree_prefix import Prefixes, prefixes
-from rankfold.decoding.tree_records import ParsedTree
-from rankfold.decoding.trees import leaf_posterior, span_posterior
-from rankfold.decoding.viterbi import BestPath, JointPath, joint_map, viterbi
-from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
-from rankfold.models import (
-    HMM,
-    BlockHMM,
-    FrameConfig,
-    FrameModel,
-    ModelConfig,
-    RankHMM,
-    build_frame_model,
-    build_model,
-    load_model,
-)
-from rankfold.numerics.scaled import Scaled
-from rankfold.operators import (
-    Banded,
-    BinaryCPD,
-    BinaryDense,
-    BinaryMatricised,
-    Branch,
-    Dense,
-    LowRank,
-    MaxOperator,
-    Operator,
-    RowScaled,
-    Sum,
-    WithoutDiagonal,
-    rank_space,
-)
-from rankfold.recursions import chain, tree
-from rankfold.recursions import segments as semi_markov
-from rankfold.recursions.blocks import BlockPotentials
-from rankfold.recursions.chain.potentials import ChainPotentials
-from rankfold.recursions.segments.potentials import SegmentPotentials
-from rankfold.recursions.tree.potentials import TreePotentials
-from rankfold.version import __version__
+Names are loaded when they are asked for: importing the package loads no room, and not torch.
+"""
 
-__all__ = [
-    "HMM",
-    "Banded",
-    "BestPath",
-    "BestSegments",
-    "BinaryCPD",
-    "BinaryDense",
-    "BinaryMatricised",
-    "BlockHMM",
-    "BlockPotentials",
-    "Branch",
-    "ChainPotentials",
-    "DataError",
-    "Dense",
-    "DomainError",
-    "ExpectedCounts",
-    "FilterState",
-    "Filtered",
-    "FrameBatch",
-    "FrameConfig",
-    "FrameModel",
-    "Generated",
-    "JointPath",
-    "LowRank",
-    "MaxOperator",
-    "ModelConfig",
-    "Operator",
-    "ParsedTree",
-    "Prefixes",
-    "RankHMM",
-    "RowScaled",
-    "Scaled",
-    "Segment",
-    "SegmentCounts",
-    "SegmentPosterior",
-    "SegmentPotentials",
-    "ShapeError",
-    "Sum",
-    "TreePotentials",
-    "UnsupportedError",
-    "WithoutDiagonal",
-    "__version__",
-    "build_frame_model",
-    "build_model",
-    "chain",
-    "entropy",
-    "estimators",
-    "expected_counts",
-    "fgg",
-    "filter",
-    "frame_batch",
-    "generate_trees",
-    "joint_map",
-    "joint_map_tree",
-    "leaf_posterior",
-    "load_model",
-    "mbr_tree",
-    "predict",
-    "prefixes",
-    "rank_space",
-    "sample",
-    "sample_segments",
-    "sample_tree",
-    "segment_counts",
-    "segment_posterior",
-    "segments",
-    "semi_markov",
-    "span_posterior",
-    "state_posterior",
-    "step",
-    "symbol_batch",
-    "tree",
-    "viterbi",
-    "viterbi_segments",
-    "viterbi_tree",
-]
+from importlib import import_module
+from typing import Any
+
+from rankfold.version import __version__ as __version__
+
+_HOMES = {  # module: names, for type checkers in __init__.pyi
+    "data.frame_batch": "FrameBatch frame_batch symbol_batch",
+    "decoding.entropy": "entropy",
+    "decoding.online": "FilterState Filtered filter predict step",
+    "decoding.posterior": "ExpectedCounts expected_counts state_posterior",
+    "decoding.sample": "sample",
+    "decoding.segments": "BestSegments Segment SegmentCounts SegmentPosterior sample_segments segment_counts "
+    "segment_posterior segments viterbi_segments",
+    "decoding.tree_best": "joint_map_tree sample_tree viterbi_tree",
+    "decoding.tree_generate": "Generated generate_trees",
+    "decoding.tree_mbr": "mbr_tree",
+    "decoding.tree_prefix": "Prefixes prefixes",
+    "decoding.tree_records": "ParsedTree",
+    "decoding.trees": "leaf_posterior span_posterior",
+    "decoding.viterbi": "BestPath JointPath joint_map viterbi",
+    "errors": "DataError DomainError ShapeError UnsupportedError",
+    "models": "HMM BlockHMM FrameConfig FrameModel ModelConfig RankHMM build_frame_model build_model load_model",
+    "numerics.scaled": "Scaled",
+    "operators": "Banded BinaryCPD BinaryDense BinaryMatricised Branch Dense LowRank MaxOperator Operator RowScaled "
+    "Sum WithoutDiagonal rank_space",
+    "recursions.blocks.potentials": "BlockPotentials",
+    "recursions.chain.potentials": "ChainPotentials",
+    "recursions.segments.potentials": "SegmentPotentials",
+    "recursions.tree.potentials": "TreePotentials",
+    "training.loop": "train",
+}
+_ROOMS = {
+    "chain": "recursions.chain",
+    "estimators": "estimators",
+    "fgg": "fgg",
+    "models": "models",
+    "online": "decoding.online",
+    "semi_markov": "recursions.segments",
+    "tree": "recursions.tree",
+}
+_NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = ["__version__", "load", *_NAMES, *_ROOMS]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        found: Any = import_module(f"rankfold.{_ROOMS[name]}")
+    elif name in _NAMES:
+        found = getattr(import_module(f"rankfold.{_NAMES[name]}"), name)
+    elif name == "load":
+        found = import_module("rankfold.models.pretrained").load_any
+    else:
+        raise AttributeError(f"module 'rankfold' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

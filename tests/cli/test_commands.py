@@ -65,9 +65,8 @@ def test_unknown_commands_and_arguments_exit_2(capsys: pytest.CaptureFixture[str
     assert "usage: rankfold" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
-def test_help_ends_with_an_example(command: object, capsys: pytest.CaptureFixture[str]) -> None:
-    name = command.__name__.rpartition(".")[2]
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([name, "--help"])
     assert stop.value.code == 0
@@ -79,9 +78,28 @@ def test_python_m_rankfold_is_the_command() -> None:
     assert done.stdout.strip() == f"rankfold {rankfold.__version__}"
 
 
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_help_and_version_do_not_load_torch(option: str) -> None:
+    code = f"""
+import sys, rankfold_command
+sys.argv[1:] = ["{option}"]
+try:
+    rankfold_command.main()
+except SystemExit as stop:
+    assert stop.code == 0
+assert "torch" not in sys.modules
+assert not [name for name in sys.modules if name.startswith("rankfold.") and name not in
+            ("rankfold.version", "rankfold.cli")]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    if option == "--help":
+        assert all(name in done.stdout and text[:20] in done.stdout for name, text in COMMANDS.items())
+
+
 def test_the_library_needs_no_plotting(tmp_path: Path) -> None:
     """Importing everything the library does leaves matplotlib alone."""
-    code = "import sys, rankfold, rankfold.cli; sys.exit('matplotlib' in sys.modules)"
+    commands = "; ".join(f"import rankfold.cli.{name}" for name in COMMANDS)
+    code = f"import sys; from rankfold import *; {commands}; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

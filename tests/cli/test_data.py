@@ -7,16 +7,9 @@ from pathlib import Path
 import pytest
 
 from rankfold import cli
-from rankfold.cli import data
 from rankfold.data.catalog import DATASETS, Dataset, File
 
 TEXT = b"a b c\n" * 100_000
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    if data not in cli.COMMANDS:
-        monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, data))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
-"""The command line: one file a command, each a plain function Python can call too.
+"""The command line: one file per command, each a plain function Python can call too.
 
 Results go to standard output, progress to standard error. Exit 2 for the user's mistake, 1 for ours.
+A command's module, and torch with it, is loaded when the command is chosen.
 """
 
 from __future__ import annotations
@@ -9,36 +10,45 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
-from rankfold.cli import (
-    bench,
-    data,
-    demo,
-    doctor,
-    evaluate,
-    explain,
-    parse,
-    predict,
-    sample,
-    score,
-    segment,
-    tag,
-    train,
-)
-from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.version import __version__
 
-COMMANDS = (train, evaluate, parse, score, sample, segment, predict, tag, explain, data, demo, bench, doctor)
+COMMANDS = {  # module of this room: help
+    "train": "train a language model by a recipe; interrupted runs can be resumed",
+    "evaluate": "the perplexity of a text, and how well states predict tags",
+    "parse": "sentences to bracketed trees, by a grammar",
+    "score": "the log-probability of every line",
+    "sample": "sentences or recordings drawn from a model",
+    "segment": "cut recordings into segments",
+    "predict": "the likeliest next words",
+    "tag": "the hidden state of every word",
+    "explain": "operations, memory and the largest batch, before a job starts",
+    "data": "list known texts, and get one into a folder",
+    "demo": "train a model of 1,024 states on Python's docstrings, and show what it learned",
+    "bench": "check a gradient step, then time it beside plain torch",
+    "doctor": "versions, devices, Triton and a 5-second exactness check",
+}
 
 
 class Command(argparse.ArgumentParser):
-    """The parser of one command: options may stand before, between and after the arguments that go by their place."""
+    """The parser of one command: its arguments come from its module when it is chosen.
 
+    Options may stand before, between and after the arguments that go by their place.
+    """
+
+    module: str | None = None  # whose arguments are still to be added
     _mixed = False
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """By argparse's own way of mixing them, which comes back here twice; not where further commands follow."""
+        if self.module is not None:
+            name, self.module = self.module, None
+            import_module(f"rankfold.cli.{name}").add_arguments(self)
         if self._mixed or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._mixed = True
@@ -55,14 +65,23 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"rankfold {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Command)
-    for command in COMMANDS:
-        command.add_to(commands)
+    for name, text in COMMANDS.items():
+        commands.add_parser(name, help=text).module = name
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    chosen = build_parser().parse_args(arguments)
+    try:
+        return _run(build_parser().parse_args(arguments))
+    except KeyboardInterrupt:
+        print("rankfold: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError  # it loads torch
+
     try:
         status: int = chosen.run(chosen)
         sys.stdout.flush()
@@ -72,9 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DataError, DomainError, ShapeError, UnsupportedError, OSError) as error:
         print(f"rankfold: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("rankfold: interrupted", file=sys.stderr)
-        return 130
     except (RuntimeError, MemoryError, OverflowError) as error:
         if not _is_memory(error):
             raise

@@ -59,20 +59,15 @@ SHAPES = {
 }
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "bench",
-        help="check a gradient step, then time it beside plain torch",
-        description=(
-            "Check a gradient step (parameters to potentials to log Z and back) against plain torch code and against "
-            "float64, then time it beside that code on this machine: ratios, spread, memory, share of the measured "
-            "ceiling. A step that fails a check gets no time, and the exit status is 1. Without arguments: every "
-            "family, at small sizes on a CPU, at the published ones on CUDA."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Check a gradient step (parameters to potentials to log Z and back) against plain torch code and against "
+        "float64, then time it beside that code on this machine: ratios, spread, memory, share of the measured "
+        "ceiling. A step that fails a check gets no time, and the exit status is 1. Without arguments: every "
+        "family, at small sizes on a CPU, at the published ones on CUDA."
     )
+    parser.epilog = EXAMPLE
     parser.add_argument(
         "--table",
         choices=("published", "million", "grammars", "frames"),

@@ -21,23 +21,18 @@ example:
   rankfold data get ptb-lm --out ptb --from FOLDER    (copies, without a network)"""
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(
-        "data",
-        help="list known texts, and get one into a folder",
-        description="List the texts the library knows, or put one into a folder as train.txt, valid.txt and test.txt.",
-        epilog=EXAMPLE,
-        formatter_class=layout,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "List the texts the library knows, or put one into a folder as train.txt, valid.txt and test.txt."
     )
+    parser.epilog = EXAMPLE
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     listing = actions.add_parser(
         "list",
         help="names, sizes and licences",
         description="Names, sizes and licences.",
         epilog=EXAMPLE,
-        formatter_class=layout,
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object")
     listing.set_defaults(run=run_list)
@@ -46,7 +41,6 @@ def add_to(commands: Any) -> None:
         help="put one into a folder, checked",
         description="Download or copy a text, check it, and print where each split is. What broke off is resumed.",
         epilog=GET_EXAMPLE,
-        formatter_class=layout,
     )
     getting.add_argument("name", metavar="NAME", help="a name from `rankfold data list`")
     getting.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")

@@ -35,19 +35,14 @@ NUM_STATES_SHOWN, NUM_SENTENCES = 10, 5
 EXAMPLE = "example:\n  rankfold demo --out rankfold-demo\n  rankfold demo --grammar --out rankfold-demo"
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "demo",
-        help="train a model of 1,024 states on Python's docstrings, and show what it learned",
-        description=(
-            "Train a low-rank HMM of 1,024 states on the docstrings of the installed Python's standard library; print "
-            "its perplexity beside a unigram and a Kneser-Ney bigram, what its states say, and sampled sentences. With "
-            "--grammar: induce a grammar from sentences whose trees are known, and compare its trees with those."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Train a low-rank HMM of 1,024 states on the docstrings of the installed Python's standard library; print "
+        "its perplexity beside a unigram and a Kneser-Ney bigram, what its states say, and sampled sentences. With "
+        "--grammar: induce a grammar from sentences whose trees are known, and compare its trees with those."
     )
+    parser.epilog = EXAMPLE
     parser.add_argument("--out", type=Path, default=Path("rankfold-demo"), help="folder for text, runs and pictures")
     add_settings(parser)
     parser.add_argument(

@@ -22,15 +22,10 @@ PACKAGES = ("torch", "numpy", "triton", "matplotlib")
 EXAMPLE = "example:\n  rankfold doctor --json"
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "doctor",
-        help="versions, devices, Triton and a 5-second exactness check",
-        description="Show versions and devices, and compare the library with enumeration on each device.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = "Show versions and devices, and compare the library with enumeration on each device."
+    parser.epilog = EXAMPLE
     parser.add_argument("--seconds", type=float, default=5.0, help="time for the exactness check (default: 5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)

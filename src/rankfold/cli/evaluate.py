@@ -43,21 +43,16 @@ example:
 TELLING = 1e-3  # nats a token, a thousandth of a perplexity: more is not rounding
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "evaluate",
-        usage="rankfold evaluate RUN [FILE] [--trees FILE ...] [option ...]",  # --trees takes what follows it
-        help="the perplexity of a text, and how well states predict tags",
-        description=(
-            "Print the perplexity of a text. Tokens are its words and one <eos> a sentence; words the model does not "
-            "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown. With "
-            "--trees, how many brackets of gold trees a grammar finds, beside trees that need none. Of a model of "
-            "frames: the nats a frame of recordings, and with labels the scores of its segments."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.usage = "rankfold evaluate RUN [FILE] [--trees FILE ...] [option ...]"  # --trees takes what follows it
+    parser.description = (
+        "Print the perplexity of a text. Tokens are its words and one <eos> a sentence; words the model does not "
+        "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown. With "
+        "--trees, how many brackets of gold trees a grammar finds, beside trees that need none. Of a model of "
+        "frames: the nats a frame of recordings, and with labels the scores of its segments."
     )
+    parser.epilog = EXAMPLE
     add_model(parser)
     add_text(parser, "a text file, or a folder of splits; of models of frames recordings")
     parser.add_argument(

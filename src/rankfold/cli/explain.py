@@ -40,19 +40,14 @@ example:
   rankfold explain g.fgg --length 40 --set N=30 --set P=60 --rank 16"""
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "explain",
-        help="operations, memory and the largest batch, before a job starts",
-        description=(
-            "Print what a gradient step costs in every order it can be computed. Seconds are an estimate from fixed "
-            "figures of a class of machine, not measured here. Of a grammar (a file .fgg): the multiply-adds of one "
-            "sum, without its gradient, rule by rule, as written and in rank space."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Print what a gradient step costs in every order it can be computed. Seconds are an estimate from fixed "
+        "figures of a class of machine, not measured here. Of a grammar (a file .fgg): the multiply-adds of one "
+        "sum, without its gradient, rule by rule, as written and in rank space."
     )
+    parser.epilog = EXAMPLE
     parser.add_argument(
         "model", metavar="RUN_OR_RECIPE", help="the folder of a run or model, a recipe, or a grammar (a file .fgg)"
     )

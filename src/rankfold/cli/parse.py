@@ -31,19 +31,14 @@ example:
   rankfold parse runs/grammar sentences.txt --draw tree.svg --line 3"""
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "parse",
-        help="sentences to bracketed trees, by a grammar",
-        description=(
-            "Print the tree of every line, in brackets, one a line. A line of one word is a tag over it, an empty line "
-            "stays empty, so that lines keep their numbers. Words the grammar does not know are kept, and count as "
-            "<unk>."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Print the tree of every line, in brackets, one a line. A line of one word is a tag over it, an empty line "
+        "stays empty, so that lines keep their numbers. Words the grammar does not know are kept, and count as "
+        "<unk>."
     )
+    parser.epilog = EXAMPLE
     add_model(parser)
     add_text(parser)
     parser.add_argument("--labels", action="store_true", help="the grammar's symbols, NT-k and T-k, instead of X and T")

@@ -29,18 +29,13 @@ example:
   rankfold predict runs/small --top 3 --prefix "the company said" --json"""
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "predict",
-        help="the likeliest next words",
-        description=(
-            "Print the likeliest next words after the beginning of a sentence, or its first words; <eos> is its end. "
-            "Of models of sequences, and of grammars but compound ones."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Print the likeliest next words after the beginning of a sentence, or its first words; <eos> is its end. "
+        "Of models of sequences, and of grammars but compound ones."
     )
+    parser.epilog = EXAMPLE
     add_model(parser)
     parser.add_argument(
         "text",

@@ -30,18 +30,13 @@ example:
   rankfold sample runs/walks --num 10 --max-length 200 --out drawn.npz"""
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "sample",
-        help="sentences or recordings drawn from a model",
-        description=(
-            "Print sentences drawn from a model, exactly and independently; the same for the same seed. Of a model of "
-            "frames: recordings of --max-length frames, a line of states and their durations each."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Print sentences drawn from a model, exactly and independently; the same for the same seed. Of a model of "
+        "frames: recordings of --max-length frames, a line of states and their durations each."
     )
+    parser.epilog = EXAMPLE
     add_model(parser)
     parser.add_argument("--num", type=int, default=5, help="how many (default: 5)")
     parser.add_argument("--seed", type=int, default=1, help="of the draws (default: 1)")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -40,18 +40,13 @@ class Scored(NamedTuple):
 EMPTY = Scored(None, 0, 0)
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "score",
-        help="the log-probability of every line",
-        description=(
-            "Print the log-probability (natural logarithm) of every line as a sentence, <eos> included. Sentences of a "
-            "grammar have no <eos>; -inf where it cannot make one. An empty line is no sentence and stays empty."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Print the log-probability (natural logarithm) of every line as a sentence, <eos> included. Sentences of a "
+        "grammar have no <eos>; -inf where it cannot make one. An empty line is no sentence and stays empty."
     )
+    parser.epilog = EXAMPLE
     add_model(parser)
     add_text(parser)
     parser.add_argument(

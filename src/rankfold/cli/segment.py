@@ -31,20 +31,15 @@ example:
   rankfold segment runs/walks recordings.npz --split test --json --recording s08_01"""
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "segment",
-        help="cut recordings into segments",
-        description=(
-            "Print the most probable segments of recordings (.npy, .npz, .csv, or a folder of them): start and end in "
-            "frames, the end exclusive, the state, the probability of that very segment given the whole recording, and "
-            "the mean over its frames of the probability of its state. Frames are brought onto the scale of the "
-            "training set first."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Print the most probable segments of recordings (.npy, .npz, .csv, or a folder of them): start and end in "
+        "frames, the end exclusive, the state, the probability of that very segment given the whole recording, and "
+        "the mean over its frames of the probability of its state. Frames are brought onto the scale of the "
+        "training set first."
     )
+    parser.epilog = EXAMPLE
     add_model(parser)
     add_recordings(parser)
     parser.add_argument("--recording", metavar="NAME", help="one of them alone")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -26,18 +26,13 @@ example:
   rankfold tag runs/small sentences.txt --method viterbi --json"""
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "tag",
-        help="the hidden state of every word",
-        description=(
-            "Print every sentence as word/STATE; an empty line stays empty. A rank-space "
-            "model has summed its states out: its tags are ranks."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Print every sentence as word/STATE; an empty line stays empty. A rank-space "
+        "model has summed its states out: its tags are ranks."
     )
+    parser.epilog = EXAMPLE
     add_model(parser)
     add_text(parser)
     add_method(parser)

@@ -37,20 +37,15 @@ example:
   rankfold train --list"""
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser = commands.add_parser(
-        "train",
-        help="train a language model by a recipe; interrupted runs can be resumed",
-        description=(
-            "Train a model on the train.txt of a folder, choose the best by its valid.txt, and print the perplexity of "
-            "its test.txt. A grammar may be given trees (.trees, .mrg), of which it reads the words alone; a model of "
-            "frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats a frame. "
-            "Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
-        ),
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    parser.description = (
+        "Train a model on the train.txt of a folder, choose the best by its valid.txt, and print the perplexity of "
+        "its test.txt. A grammar may be given trees (.trees, .mrg), of which it reads the words alone; a model of "
+        "frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats a frame. "
+        "Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
     )
+    parser.epilog = EXAMPLE
     parser.add_argument("--recipe", metavar="NAME_OR_FILE", help="a name from --list, or a TOML file")
     parser.add_argument(
         "--data",
