@@ -83,7 +83,7 @@ def test_what_the_position_before_lost_counts_across_blocks(height: int, monkeyp
     run = scaled.forward(c)
     assert float(run.norm[1]) < 1e-25
     assert not soundness.far_from_underflow(c, run).any()
-    alive = c._replace(log_obs=torch.zeros(1, 4, 2))  # the same without a death: nothing is in doubt
+    alive = c.replace(log_obs=torch.zeros(1, 4, 2))  # the same without a death: nothing is in doubt
     assert soundness.far_from_underflow(alive, scaled.forward(alive)).all()
 
 

@@ -151,7 +151,7 @@ BAD: list[tuple[type[ValueError], dict[str, Any], str]] = [
     (ShapeError, {"log_obs": torch.zeros(5, 3)}, r"log_obs\[None\]"),
     (ShapeError, {"log_obs": torch.zeros(2, 0, 3)}, "nothing to sum over"),
     (ShapeError, {"log_obs": torch.zeros(2, 5, 4)}, "same states"),
-    (ShapeError, {"log_duration": torch.zeros(4, 3)}, "One row a state"),
+    (ShapeError, {"log_duration": torch.zeros(4, 3)}, "One row per state"),
     (ShapeError, {"log_duration": [0.0]}, "log_duration must be a torch.Tensor"),
     (ShapeError, {"log_initial": torch.zeros(4)}, "log_initial has shape"),
     (ShapeError, {"log_initial": torch.zeros(3, 3)}, '"b z" was expected'),

@@ -32,7 +32,7 @@ def test_what_is_right_passes() -> None:
         ({"log_leaf": torch.zeros(3, 0, P)}, r"log_leaf has shape \(3, 0, 3\)"),
         ({"log_leaf": [[0.0]]}, r'log_leaf must be a torch.Tensor "b t p", but is a list'),
         ({"log_root": torch.zeros(P)}, r'log_root has shape \(3,\), but "n" was expected with n = 2'),
-        ({"log_root": torch.zeros(2, N)}, r'log_root has shape \(2, 2\), but "b n" was expected with n = 2, b = 3'),
+        ({"log_root": torch.zeros(2, N)}, r'log_root has shape \(2, 2\), but "b n" was expected with b = 3, n = 2'),
         ({"log_root": None}, r'log_root must be a torch.Tensor "n", but is a NoneType'),
         ({"log_root_leaf": torch.zeros(N)}, r'log_root_leaf has shape \(2,\), but "p" was expected with p = 3'),
         ({"log_root_leaf": torch.zeros(3, N)}, r'log_root_leaf has shape \(3, 2\), but "b p" was expected'),

@@ -136,7 +136,7 @@ def viterbi_segments(p: SegmentPotentials) -> BestSegments:
             "  Derive it from its rows: inherit from rankfold.operators.by_rows.ByRows."
         )
     with torch.no_grad():
-        best = BestSegments(*best_segments(c._replace(log_duration=c.log_duration.double()), doubled(c.transition)))
+        best = BestSegments(*best_segments(c.replace(log_duration=c.log_duration.double()), doubled(c.transition)))
     num_sequences, num_frames, num_states = c.log_obs.shape
     name, once, each = step_cost(c.transition)
     steps = num_frames - 1 + c.carried

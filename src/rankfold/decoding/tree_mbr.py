@@ -23,10 +23,9 @@ def mbr_tree(p: TreePotentials, *, labels: bool = False) -> list[ParsedTree]:
     Cost: an inside and an outside pass, and t^3 / 6 additions. Source: Goodman 1996.
     """
     f = validate(p).detach()
-    plain = TreePotentials(*f)
     lengths = f.lengths.tolist()
     if not labels:
-        posterior = span_posterior(plain)
+        posterior = span_posterior(f)
         possible = (posterior.sum((1, 2)) > 0).tolist()
         spans, sums = best_brackets(posterior.double(), lengths)
         return [
@@ -34,7 +33,7 @@ def mbr_tree(p: TreePotentials, *, labels: bool = False) -> list[ParsedTree]:
             for found, total, can in zip(spans, sums, possible, strict=True)
         ]
     best = best_labels(f)
-    words = leaf_posterior(plain)
+    words = leaf_posterior(f)
     tags, seen = words.argmax(-1).tolist(), (words.sum((1, 2)) > 0).tolist()
     spans, sums = best_brackets(best.posterior, lengths)
     names = best.label.tolist()

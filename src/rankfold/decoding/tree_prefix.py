@@ -56,7 +56,7 @@ def prefixes(p: TreePotentials) -> Prefixes:
         )
     with torch.no_grad():
         f = f.detach().double()
-        f = f._replace(rules=normalised(f.rules, log_sum(log_kinds(f.rules))))
+        f = f.replace(rules=normalised(f.rules, log_sum(log_kinds(f.rules))))
         found = _Pass(f).run()
     _expect_sound(found)
     return found

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rankfold.recursions.tree import log_z
-from rankfold.recursions.tree.potentials import TreePotentials, validate
+from rankfold.recursions.tree.potentials import Forest, TreePotentials, validate
 
 
-def span_posterior(p: TreePotentials) -> Tensor:  # "b t+1 t+1"
+def span_posterior(p: TreePotentials | Forest) -> Tensor:  # "b t+1 t+1"
     """The probability that words i..j-1 form a constituent, of two words and more, in entry [i, j]; 0 elsewhere.
 
         posterior[i, j] = d log Z / d log_span[i, j]
@@ -25,7 +25,7 @@ def span_posterior(p: TreePotentials) -> Tensor:  # "b t+1 t+1"
     return _derivative(p, "log_span")
 
 
-def leaf_posterior(p: TreePotentials) -> Tensor:  # "b t p"
+def leaf_posterior(p: TreePotentials | Forest) -> Tensor:  # "b t p"
     """The probability of each symbol of each word; 0 beyond a length and throughout an impossible sentence.
 
         posterior[t, symbol] = d log Z / d log_leaf[t, symbol]
@@ -35,17 +35,16 @@ def leaf_posterior(p: TreePotentials) -> Tensor:  # "b t p"
     return _derivative(p, "log_leaf")
 
 
-def _derivative(p: TreePotentials, name: Literal["log_span", "log_leaf"]) -> Tensor:
+def _derivative(p: TreePotentials | Forest, name: Literal["log_span", "log_leaf"]) -> Tensor:
     """d log Z / d one of the fields; differentiable where a gradient is followed, detached where not."""
     f = validate(p)
     follow = torch.is_grad_enabled() and any(x.requires_grad for x in f.tensors())
     asleep = torch.is_inference_mode_enabled()
     with torch.inference_mode(False), torch.enable_grad():
         if asleep:  # a derivative needs tensors that autograd may note
-            f = f.with_tensors(*(x.clone() for x in f.tensors()))._replace(lengths=f.lengths.clone())
+            f = f.with_tensors(*(x.clone() for x in f.tensors())).replace(lengths=f.lengths.clone())
         given: Tensor = getattr(f, name)
         field = given.view_as(given) if given.requires_grad else given.detach().requires_grad_()
-        f = f._replace(log_span=field) if name == "log_span" else f._replace(log_leaf=field)
-        total = log_z(TreePotentials(*f)).sum()
+        total = log_z(f.replace(**{name: field})).sum()
         (found,) = torch.autograd.grad(total, field, create_graph=follow)
     return found if follow else found.detach()

@@ -1,11 +1,156 @@
-"""Validated potentials, whatever the structure: what all recursions ask of them."""
+"""Validated potentials of any structure: all fields there, each with its batch axis.
+
+Public functions validate once; whatever is inside takes a `Problem`. What several structures check is checked here.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
+from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, may_look
+from rankfold.operators.protocol import Operator, expect_operator
+
+P = TypeVar("P", bound="Problem")
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What every recursion asks of its validated potentials."""
+
+    lengths: Tensor  # "b" int64, on the device of the rest
+    ragged: bool  # whether some length is below t
+
+    fields: ClassVar[tuple[str, ...]]  # the log-weights, in the order of `tensors`
+    shared: ClassVar[tuple[str, ...]] = ()  # those of them that all sequences share
+
+    @property
+    def positions(self) -> Tensor:  # "b t ..."
+        """The log-weights of every position."""
+        raise NotImplementedError
+
+    def factors(self) -> tuple[Tensor, ...]:
+        """The weights of the operator, each tensor once."""
+        return ()
+
+    def linear_factors(self) -> tuple[Tensor, ...]:
+        """Those of them that are no logarithms."""
+        return ()
+
+    def with_factors(self: P, *factors: Tensor) -> P:
+        """The same with other weights of the operator."""
+        assert not factors
+        return self
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Everything a gradient may be asked of, factors of the operator last."""
+        return (*(getattr(self, name) for name in self.fields), *self.factors())
+
+    def with_tensors(self: P, *tensors: Tensor) -> P:
+        """The same of other tensors, in the order of `tensors`."""
+        num = len(self.fields)
+        return self.with_factors(*tensors[num:]).replace(**dict(zip(self.fields, tensors[:num], strict=True)))
+
+    def replace(self: P, **changes: Any) -> P:
+        """The same with some fields changed, which are not validated."""
+        return replace(self, **changes)
+
+    def take(self: P, index: Tensor) -> P:  # "k"
+        """Some of the sequences; differentiable."""
+        own = {name: getattr(self, name)[index] for name in self.fields if name not in self.shared}
+        return self.replace(lengths=self.lengths[index], **own)
+
+    def double(self: P) -> P:
+        """The same in float64; differentiable."""
+        return self.with_tensors(*(x.double() for x in self.tensors()))
+
+    def detach(self: P) -> P:
+        """The same values without history."""
+        return self.with_tensors(*(x.detach() for x in self.tensors()))
+
+    def inside(self) -> Tensor:  # "b t"
+        """Which positions lie inside their sequence."""
+        return torch.arange(self.positions.shape[1], device=self.lengths.device) < self.lengths[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences(Problem):
+    """Sequences whose states move by an operator: chains, segments."""
+
+    log_initial: Tensor  # "b z"
+    transition: Operator
+    log_obs: Tensor  # "b t z"
+    log_final: Tensor  # "b z"
+
+    @property
+    def positions(self) -> Tensor:  # "b t z"
+        """log_obs."""
+        return self.log_obs
+
+    def factors(self) -> tuple[Tensor, ...]:
+        """The factors of the transition."""
+        return self.transition.factors()
+
+    def linear_factors(self) -> tuple[Tensor, ...]:
+        """The transition's factors that are no logarithms."""
+        pairs = zip(self.transition.factors(), self.transition.log_factors, strict=True)
+        return tuple(factor for factor, is_log in pairs if not is_log)
+
+    def with_factors(self: S, *factors: Tensor) -> S:
+        """The same with another transition."""
+        return self.replace(transition=self.transition.with_factors(*factors))
+
+    def observations(self) -> Tensor:  # "t b z"
+        """log_obs, 0 beyond the length."""
+        if not self.ragged:
+            return self.log_obs.transpose(0, 1)
+        return torch.where(self.inside().unsqueeze(-1), self.log_obs, 0.0).transpose(0, 1)
+
+    def last(self, x: Tensor) -> Tensor:  # "t b ..." -> "b ..."
+        """The entry of each sequence at its last position."""
+        return x[self.lengths - 1, torch.arange(x.shape[1], device=x.device)]
+
+
+S = TypeVar("S", bound=Sequences)
+
+
+def expect_potentials(p: object, kind: type) -> None:
+    """Raise unless they are potentials of this kind."""
+    if not isinstance(p, kind):
+        raise ShapeError(f"expected {kind.__name__}, but got a {type(p).__name__}.")
+
+
+def expect_transition(transition: Operator, log_obs: Tensor, *, needed_by: str) -> int:
+    """The number of states; raises unless the transition is a square operator over the states of log_obs "b t z"."""
+    expect_operator(transition, name="transition")
+    num_states, num_targets = transition.shape
+    if num_states != num_targets:
+        raise ShapeError(f"{needed_by} a square transition, but this one maps {num_states} -> {num_targets}.")
+    expect(log_obs, "b t z", name="log_obs", z=num_states, hint=_hint(log_obs, num_states))
+    return num_states
+
+
+def expect_end(x: Tensor, name: str, letter: str, num_sequences: int, size: int) -> None:
+    """Raise unless it is a vector of log-weights that all sequences share, or one for each."""
+    if isinstance(x, Tensor) and x.ndim == 2:
+        expect(x, f"b {letter}", name=name, hint="", **{"b": num_sequences, letter: size})
+    else:
+        expect(x, letter, name=name, hint="", **{letter: size})
+
+
+def _hint(log_obs: Tensor, num_states: int) -> str:
+    """What to do about a log_obs of another shape."""
+    shape = tuple(getattr(log_obs, "shape", ()))
+    if len(shape) == 2 and shape[1] == num_states:
+        return "For one sequence add a batch axis: log_obs[None]."
+    if 0 in shape:
+        return "An empty batch or sequence has nothing to sum over: leave it out."
+    if len(shape) == 3 and shape[2] != num_states and num_states in shape:
+        return f"The axis of {num_states} states comes last: permute the others to the front."
+    return f"The transition maps {num_states} -> {num_states}: did both see the same states?"
 
 
 def validate_lengths(

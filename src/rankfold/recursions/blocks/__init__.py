@@ -16,13 +16,13 @@ from rankfold.numerics.function import Function
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.scaled import largest
 from rankfold.recursions.blocks.paths import best_path, draw
-from rankfold.recursions.blocks.potentials import BlockPotentials, validate
+from rankfold.recursions.blocks.potentials import BlockChain, BlockPotentials, validate
 from rankfold.recursions.blocks.steps import filtered, fused, future, total
 
 __all__ = ["BlockPotentials", "advance", "best_path", "draw", "log_z", "validate"]
 
 
-def log_z(p: BlockPotentials) -> Tensor:  # "b"   float64
+def log_z(p: BlockPotentials | BlockChain) -> Tensor:  # "b"   float64
     """Log-probability of each observed sequence, summed over all state paths inside the blocks.
 
         log Z = log  sum_{i_1..i_T}  exp(initial[i_1] + obs_1[i_1] + sum_{t>1} transition_t[i_{t-1}, i_t] + obs_t[i_t])

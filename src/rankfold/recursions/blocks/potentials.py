@@ -1,18 +1,19 @@
-"""What a chain of blocks is made of, and the checks at its door.
+"""What a chain of blocks is made of, and its validation.
 
 Every position has only k states of its own, those of the block of its word, so that its weights are written
-out: no operator, no state outside the block. Read next: `recursions/blocks`.
+out: no operator, no state outside the block.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, expect_logs, may_look, same_kind
-from rankfold.recursions.problem import validate_lengths
+from rankfold.recursions.problem import Problem, expect_potentials, validate_lengths
 
 
 class BlockPotentials(NamedTuple):
@@ -31,38 +32,36 @@ class BlockPotentials(NamedTuple):
     lengths: Tensor | None = None  # "b" integers; None means all of t
 
 
-class BlockChain(NamedTuple):
-    """Potentials that passed the door."""
+@dataclass(frozen=True, eq=False)
+class BlockChain(Problem):
+    """A validated chain of blocks."""
 
     log_initial: Tensor  # "b k"
     log_transition: Tensor  # "b s k k"
     log_obs: Tensor  # "b t k"
     block: Tensor  # "b t" int64
-    lengths: Tensor  # "b" int64, on the device of log_obs
-    ragged: bool  # whether some length is below t
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Everything a gradient may be asked of."""
-        return self.log_initial, self.log_transition, self.log_obs
+    fields = ("log_initial", "log_transition", "log_obs")
 
-    def detach(self) -> BlockChain:
-        """The same values without history."""
-        log_initial, log_transition, log_obs = (x.detach() for x in self.tensors())
-        return self._replace(log_initial=log_initial, log_transition=log_transition, log_obs=log_obs)
+    @property
+    def positions(self) -> Tensor:  # "b t k"
+        """log_obs."""
+        return self.log_obs
 
-    def inside(self) -> Tensor:  # "b t"
-        """Which positions lie inside their sequence."""
-        return torch.arange(self.log_obs.shape[1], device=self.lengths.device) < self.lengths[:, None]
+    def take(self, index: Tensor) -> BlockChain:  # "k"
+        """Some of the sequences; differentiable."""
+        return super().take(index).replace(block=self.block[index])
 
     def states(self, index: Tensor, known: Tensor) -> Tensor:  # "... b t", "b t"
         """The states of the whole model that indices into blocks stand for; -1 where they are not known."""
         return torch.where(known, self.block * self.log_obs.shape[-1] + index, -1)
 
 
-def validate(p: BlockPotentials) -> BlockChain:
+def validate(p: BlockPotentials | BlockChain) -> BlockChain:
     """The potentials, completed; raises on any shape, dtype, device or value that does not fit."""
-    if not isinstance(p, BlockPotentials):
-        raise ShapeError(f"expected BlockPotentials, but got a {type(p).__name__}.")
+    if isinstance(p, BlockChain):
+        return p
+    expect_potentials(p, BlockPotentials)
     expect(p.log_obs, "b t k", name="log_obs", hint="For one sequence add a batch axis: log_obs[None].")
     num_sequences, num_positions, num_items = p.log_obs.shape
     expect(p.log_initial, "b k", name="log_initial", b=num_sequences, k=num_items, hint="One row for each sequence.")
@@ -70,7 +69,7 @@ def validate(p: BlockPotentials) -> BlockChain:
     same_kind(p.log_obs, "log_obs", {"log_initial": p.log_initial, "log_transition": p.log_transition})
     _expect_block(p.block, p.log_obs)
     lengths, ragged = validate_lengths(p.lengths, num_sequences, num_positions, p.log_obs)
-    c = BlockChain(p.log_initial, p.log_transition, p.log_obs, p.block.long(), lengths, ragged)
+    c = BlockChain(lengths, ragged, p.log_initial, p.log_transition, p.log_obs, p.block.long())
     inside = c.inside()
     expect_logs(p.log_initial, name="log_initial")
     expect_logs(p.log_obs, name="log_obs", inside=inside if ragged else None)

@@ -31,7 +31,11 @@ class Messages(NamedTuple):
 
 
 def log_z(
-    p: ChainPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32", *, strict: bool = False
+    p: ChainPotentials | Chain,
+    arithmetic: Arithmetic = "scaled",
+    precision: Precision = "float32",
+    *,
+    strict: bool = False,
 ) -> Tensor:  # "b"   float64
     """Log-probability of each observed sequence, summed over all state paths.
 

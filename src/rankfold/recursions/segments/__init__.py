@@ -33,7 +33,11 @@ class Messages(NamedTuple):
 
 
 def log_z(
-    p: SegmentPotentials, arithmetic: Arithmetic = "scaled", *, strict: bool = False, stretch: int | None = None
+    p: SegmentPotentials | Segments,
+    arithmetic: Arithmetic = "scaled",
+    *,
+    strict: bool = False,
+    stretch: int | None = None,
 ) -> Tensor:  # "b"   float64
     """Log-weight of each observed sequence, summed over all segmentations and labels.
 

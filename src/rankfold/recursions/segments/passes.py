@@ -277,7 +277,7 @@ def gradients(
 def _through_survival(c: Segments, grad: Tensor) -> Tensor:  # "d z" -> "z d"
     with torch.inference_mode(False), torch.enable_grad():
         log_duration = c.log_duration.detach().clone().requires_grad_()
-        closings = c._replace(log_duration=log_duration).closings()
+        closings = c.replace(log_duration=log_duration).closings()
         return torch.autograd.grad(closings, log_duration, grad.clone(), materialize_grads=True)[0]
 
 

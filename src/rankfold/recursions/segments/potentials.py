@@ -1,20 +1,20 @@
-"""What a semi-Markov chain is made of, and the checks at the door of every function that takes one.
+"""What a sum over segmentations is made of, and its validation.
 
 States hold for a while: a segment has a state and a duration, and a transition leads to the next segment.
-Read next: `recursions/segments`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, ShapeError, expect, expect_logs, same_kind
+from rankfold.errors import DomainError, expect, expect_logs, same_kind
 from rankfold.numerics.log_space import log_sum
-from rankfold.operators.protocol import Operator, expect_operator
-from rankfold.recursions.problem import validate_lengths
+from rankfold.operators.protocol import Operator
+from rankfold.recursions.problem import Sequences, expect_end, expect_potentials, expect_transition, validate_lengths
 
 
 class SegmentPotentials(NamedTuple):
@@ -38,53 +38,24 @@ class SegmentPotentials(NamedTuple):
     censored: bool = False
 
 
-class Segments(NamedTuple):
-    """Potentials that passed the door: every field there, every one with its batch axis."""
+@dataclass(frozen=True, eq=False)
+class Segments(Sequences):
+    """Validated potentials of segmentations; `log_initial` is "b d z" if carried."""
 
-    log_initial: Tensor  # "b z", or "b d z" if carried
-    transition: Operator
     log_duration: Tensor  # "z d"
-    log_obs: Tensor  # "b t z"
-    log_final: Tensor  # "b z"
-    lengths: Tensor  # "b" int64, on the device of log_obs
-    ragged: bool  # whether some length is below t
     censored: bool
     ends: Tensor | None = None  # "b d z"   what follows segments open at the end, by age; None: the end
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Everything a gradient may be asked of, transition factors last."""
-        return (self.log_initial, self.log_duration, self.log_obs, self.log_final, *self.transition.factors())
-
-    def with_tensors(
-        self, log_initial: Tensor, log_duration: Tensor, log_obs: Tensor, log_final: Tensor, *factors: Tensor
-    ) -> Segments:
-        """The same segments of other tensors."""
-        return self._replace(
-            log_initial=log_initial,
-            transition=self.transition.with_factors(*factors),
-            log_duration=log_duration,
-            log_obs=log_obs,
-            log_final=log_final,
-        )
+    fields = ("log_initial", "log_duration", "log_obs", "log_final")
+    shared = ("log_duration",)
 
     def take(self, index: Tensor) -> Segments:  # "k"
         """Some of the sequences; differentiable."""
-        return self._replace(
-            log_initial=self.log_initial[index],
-            log_obs=self.log_obs[index],
-            log_final=self.log_final[index],
-            lengths=self.lengths[index],
-            ends=None if self.ends is None else self.ends[index],
-        )
+        return super().take(index).replace(ends=None if self.ends is None else self.ends[index])
 
     def double(self) -> Segments:
         """The same in float64; differentiable."""
-        ends = None if self.ends is None else self.ends.double()
-        return self.with_tensors(*(x.double() for x in self.tensors()))._replace(ends=ends)
-
-    def detach(self) -> Segments:
-        """The same values without history."""
-        return self.with_tensors(*(x.detach() for x in self.tensors()))
+        return super().double().replace(ends=None if self.ends is None else self.ends.double())
 
     @property
     def carried(self) -> bool:
@@ -126,16 +97,6 @@ class Segments(NamedTuple):
             return self.ends[:, : self.longest].transpose(0, 1).double()
         return self.closings().double().unsqueeze(1) + self.log_final.double()
 
-    def inside(self) -> Tensor:  # "b t"
-        """Which frames lie inside their sequence."""
-        return torch.arange(self.log_obs.shape[1], device=self.lengths.device) < self.lengths[:, None]
-
-    def observations(self) -> Tensor:  # "t b z"
-        """log_obs, 0 beyond the length."""
-        if not self.ragged:
-            return self.log_obs.transpose(0, 1)
-        return torch.where(self.inside().unsqueeze(-1), self.log_obs, 0.0).transpose(0, 1)
-
 
 def survival(log_duration: Tensor) -> Tensor:  # "z d" -> "z d"
     """log sum_{e >= d} duration[z, e]: the weight of all durations of at least d. Differentiable at -inf, too."""
@@ -145,31 +106,24 @@ def survival(log_duration: Tensor) -> Tensor:  # "z d" -> "z d"
     return torch.stack(columns, 1)
 
 
-def validate(p: SegmentPotentials) -> Segments:
+def validate(p: SegmentPotentials | Segments) -> Segments:
     """The potentials, completed; raises on any shape, dtype, device or value that does not fit."""
-    if not isinstance(p, SegmentPotentials):
-        raise ShapeError(f"expected SegmentPotentials, but got a {type(p).__name__}.")
-    expect_operator(p.transition, name="transition")
-    num_states, num_targets = p.transition.shape
-    if num_states != num_targets:
-        raise ShapeError(f"segments need a square transition, but this one maps {num_states} -> {num_targets}.")
-    expect(p.log_obs, "b t z", name="log_obs", z=num_states, hint=_hint(p.log_obs, num_states))
-    expect(
-        p.log_duration,
-        "z d",
-        name="log_duration",
-        z=num_states,
-        hint="One row a state; the first column is duration 1.",
-    )
+    if isinstance(p, Segments):
+        return p
+    expect_potentials(p, SegmentPotentials)
+    num_states = expect_transition(p.transition, p.log_obs, needed_by="segments need")
+    hint = "One row per state; the first column is duration 1."
+    expect(p.log_duration, "z d", name="log_duration", z=num_states, hint=hint)
     num_sequences, num_frames, _ = p.log_obs.shape
-    _expect_initial(p, num_sequences, num_states)
-    ends: dict[str, Tensor] = {"log_initial": p.log_initial}
+    if isinstance(p.log_initial, Tensor) and p.log_initial.ndim == 3:
+        num_durations = p.log_duration.shape[1]
+        expect(p.log_initial, "b d z", name="log_initial", b=num_sequences, d=num_durations, z=num_states)
+    else:
+        expect_end(p.log_initial, "log_initial", "z", num_sequences, num_states)
+    ends = {"log_initial": p.log_initial}
     if p.log_final is not None:
+        expect_end(p.log_final, "log_final", "z", num_sequences, num_states)
         ends["log_final"] = p.log_final
-        if isinstance(p.log_final, Tensor) and p.log_final.ndim == 2:
-            expect(p.log_final, "b z", name="log_final", b=num_sequences, z=num_states)
-        else:
-            expect(p.log_final, "z", name="log_final", z=num_states)
     if not isinstance(p.censored, bool):
         raise DomainError(f"censored is {p.censored!r}, but says whether the end may cut a segment: True or False.")
     factors = {f"transition factor {i}": factor for i, factor in enumerate(p.transition.factors())}
@@ -177,37 +131,9 @@ def validate(p: SegmentPotentials) -> Segments:
     lengths, ragged = validate_lengths(p.lengths, num_sequences, num_frames, p.log_obs)
     log_final = p.log_obs.new_zeros(()) if p.log_final is None else p.log_final
     log_initial = p.log_initial if p.log_initial.ndim == 3 else p.log_initial.expand(num_sequences, num_states)
-    segments = Segments(
-        log_initial,
-        p.transition,
-        p.log_duration,
-        p.log_obs,
-        log_final.expand(num_sequences, num_states),
-        lengths,
-        ragged,
-        p.censored,
-    )
+    log_final = log_final.expand(num_sequences, num_states)
+    segments = Segments(lengths, ragged, log_initial, p.transition, p.log_obs, log_final, p.log_duration, p.censored)
     for name, x in {**ends, "log_duration": p.log_duration}.items():
         expect_logs(x, name=name)
     expect_logs(p.log_obs, name="log_obs", inside=segments.inside() if ragged else None)
     return segments
-
-
-def _expect_initial(p: SegmentPotentials, num_sequences: int, num_states: int) -> None:
-    ndim = p.log_initial.ndim if isinstance(p.log_initial, Tensor) else 1
-    if ndim == 3:
-        num_durations = p.log_duration.shape[1]
-        expect(p.log_initial, "b d z", name="log_initial", b=num_sequences, d=num_durations, z=num_states)
-    elif ndim == 2:
-        expect(p.log_initial, "b z", name="log_initial", b=num_sequences, z=num_states)
-    else:
-        expect(p.log_initial, "z", name="log_initial", z=num_states)
-
-
-def _hint(log_obs: Tensor, num_states: int) -> str:
-    shape = tuple(getattr(log_obs, "shape", ()))
-    if len(shape) == 2 and shape[1] == num_states:
-        return "For one sequence add a batch axis: log_obs[None]."
-    if 0 in shape:
-        return "An empty batch or sequence has nothing to sum over: leave it out."
-    return f"The transition maps {num_states} -> {num_states}: did both see the same states?"

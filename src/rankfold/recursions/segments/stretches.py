@@ -48,7 +48,7 @@ def carried_on(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
     all, has no say here. While a CUDA graph is captured, NaN where a pass would have to be repeated.
     """
     c = c.double()
-    c = c._replace(log_final=torch.zeros_like(c.log_final), censored=True)
+    c = c.replace(log_final=torch.zeros_like(c.log_final), censored=True)
     run = forward(c, log=False)
     carried, total = run.log_last, run.log_z
     # Frames to come may lift any entry, so none may lack digits: those of which some do are repeated in logarithms.
@@ -100,7 +100,7 @@ class InStretches:
         border = self._borders[number]
         log_obs = c.log_obs[:, start : start + self.size]
         lengths = (c.lengths - start).clamp(max=log_obs.shape[1])
-        piece = c._replace(
+        piece = c.replace(
             log_initial=c.log_initial if border is None else border,
             log_obs=log_obs,
             lengths=lengths,
@@ -123,7 +123,7 @@ class InStretches:
                 piece = self._piece(index, number)
                 if goes_on:
                     assert future is not None
-                    piece = piece._replace(ends=future[index])
+                    piece = piece.replace(ends=future[index])
                 solution = solve(piece, self.arithmetic)
                 initial, durations, obs, final, *rest = solution.gradients(weight[index], of_transition=of_transition)
                 grads[1] += durations

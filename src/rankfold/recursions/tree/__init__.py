@@ -21,7 +21,9 @@ from rankfold.recursions.tree.rungs import Solution
 __all__ = ["TreePotentials", "chart", "log_z"]
 
 
-def log_z(p: TreePotentials, arithmetic: Arithmetic = "scaled", *, strict: bool = False) -> Tensor:  # "b"   float64
+def log_z(
+    p: TreePotentials | Forest, arithmetic: Arithmetic = "scaled", *, strict: bool = False
+) -> Tensor:  # "b"   float64
     """Log-probability of each sentence, summed over all binary trees and all labels.
 
         inside[i, j, a] = span[i, j] sum_k sum_{n, m} rules[a, n, m] inside[i, k, n] inside[k, j, m]

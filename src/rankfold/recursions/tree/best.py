@@ -138,7 +138,7 @@ def best_labels(f: Forest) -> Labels:
     asleep = torch.is_inference_mode_enabled()
     with torch.inference_mode(False), torch.no_grad():
         if asleep:  # a derivative needs tensors that autograd may note
-            f = f.with_tensors(*(x.clone() for x in f.tensors()))._replace(lengths=f.lengths.clone())
+            f = f.with_tensors(*(x.clone() for x in f.tensors())).replace(lengths=f.lengths.clone())
         return Solution(f.detach()).labels()
 
 

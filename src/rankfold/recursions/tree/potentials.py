@@ -1,18 +1,15 @@
-"""What a tree recursion is made of, and the checks at its door.
-
-Read next: `recursions/tree`.
-"""
+"""What a sum over trees is made of, and its validation."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from rankfold.errors import ShapeError, expect, expect_logs, same_kind
 from rankfold.operators.binary import Branch, expect_branch
-from rankfold.recursions.problem import validate_lengths
+from rankfold.recursions.problem import Problem, expect_end, expect_potentials, validate_lengths
 
 
 class TreePotentials(NamedTuple):
@@ -33,59 +30,49 @@ class TreePotentials(NamedTuple):
     lengths: Tensor | None = None  # "b" integers; None means all of t
 
 
-class Forest(NamedTuple):
-    """Potentials that passed the door: every field there, every one with its batch axis."""
+@dataclass(frozen=True, eq=False)
+class Forest(Problem):
+    """Validated potentials of trees."""
 
     log_leaf: Tensor  # "b t p"
     rules: Branch
     log_root: Tensor  # "b n"
     log_root_leaf: Tensor  # "b p"
     log_span: Tensor  # "b t+1 t+1"
-    lengths: Tensor  # "b" int64
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Everything a gradient may be asked of, factors of the rules last, each once."""
-        return (self.log_leaf, self.log_root, self.log_root_leaf, self.log_span, *_distinct(self.rules.factors()))
+    fields = ("log_leaf", "log_root", "log_root_leaf", "log_span")
 
-    def with_tensors(
-        self, log_leaf: Tensor, log_root: Tensor, log_root_leaf: Tensor, log_span: Tensor, *factors: Tensor
-    ) -> Forest:
-        """The same forest of other tensors; factors that rules share stay shared."""
-        own = self.rules.factors()
-        new = {id(old): factor for old, factor in zip(_distinct(own), factors, strict=True)}
-        rules = self.rules.with_factors(*(new[id(old)] for old in own))
-        return Forest(log_leaf, rules, log_root, log_root_leaf, log_span, self.lengths)
+    @property
+    def positions(self) -> Tensor:  # "b t p"
+        """log_leaf."""
+        return self.log_leaf
 
-    def detach(self) -> Forest:
-        """The same values without history."""
-        return self.with_tensors(*(x.detach() for x in self.tensors()))
+    def factors(self) -> tuple[Tensor, ...]:
+        """The factors of the rules, each once, in order of their first appearance."""
+        return tuple({id(x): x for x in self.rules.factors()}.values())
 
-    def double(self) -> Forest:
-        """The same forest in float64; differentiable."""
-        return self.with_tensors(*(x.double() for x in self.tensors()))
+    def linear_factors(self) -> tuple[Tensor, ...]:
+        """The factors of the rules that are no logarithms."""
+        pairs = ((x, log) for rule in self.rules for x, log in zip(rule.factors(), rule.log_factors, strict=True))
+        return tuple({id(x): x for x, is_log in pairs if not is_log}.values())
+
+    def with_factors(self, *factors: Tensor) -> Forest:
+        """The same forest of other rules; factors that rules share stay shared."""
+        new = {id(old): factor for old, factor in zip(self.factors(), factors, strict=True)}
+        return self.replace(rules=self.rules.with_factors(*(new[id(old)] for old in self.rules.factors())))
 
     def take(self, index: Tensor) -> Forest:  # "k"
         """Some of the sentences; differentiable. Factors that rules share stay shared."""
         taken = (factor for rule in self.rules for factor in rule.take(index).factors())
         new = {id(old): factor for old, factor in zip(self.rules.factors(), taken, strict=True)}
-        return Forest(
-            self.log_leaf[index],
-            self.rules.with_factors(*(new[id(old)] for old in self.rules.factors())),
-            self.log_root[index],
-            self.log_root_leaf[index],
-            self.log_span[index],
-            self.lengths[index],
-        )
-
-    def inside(self) -> Tensor:  # "b t"
-        """Which words lie inside their sentence."""
-        return torch.arange(self.log_leaf.shape[1], device=self.lengths.device) < self.lengths[:, None]
+        return super().take(index).with_factors(*(new[id(old)] for old in self.factors()))
 
 
-def validate(p: TreePotentials) -> Forest:
+def validate(p: TreePotentials | Forest) -> Forest:
     """The potentials, completed; raises on any shape, dtype, device or value that does not fit."""
-    if not isinstance(p, TreePotentials):
-        raise ShapeError(f"expected TreePotentials, but got a {type(p).__name__}.")
+    if isinstance(p, Forest):
+        return p
+    expect_potentials(p, TreePotentials)
     num_spans, num_leaves = expect_branch(p.rules)
     expect(
         p.log_leaf,
@@ -99,9 +86,9 @@ def validate(p: TreePotentials) -> Forest:
         if rule.batch not in (None, num):
             raise ShapeError(f"{name} has rules for {rule.batch} sentences, but there are {num}.")
     ends: dict[str, Tensor] = {"log_root": p.log_root}
-    _expect_end(p.log_root, "log_root", "n", num, num_spans)
+    expect_end(p.log_root, "log_root", "n", num, num_spans)
     if p.log_root_leaf is not None:
-        _expect_end(p.log_root_leaf, "log_root_leaf", "p", num, num_leaves)
+        expect_end(p.log_root_leaf, "log_root_leaf", "p", num, num_leaves)
         ends["log_root_leaf"] = p.log_root_leaf
     if p.log_span is not None:
         edge = num_words + 1
@@ -117,27 +104,15 @@ def validate(p: TreePotentials) -> Forest:
     lengths, ragged = validate_lengths(p.lengths, num, num_words, p.log_leaf)
     nothing = p.log_leaf.new_full((), float("-inf"))
     forest = Forest(
+        lengths,
+        ragged,
         p.log_leaf,
         p.rules,
         p.log_root.expand(num, num_spans),
         (nothing if p.log_root_leaf is None else p.log_root_leaf).expand(num, num_leaves),
         p.log_leaf.new_zeros(()).expand(num, num_words + 1, num_words + 1) if p.log_span is None else p.log_span,
-        lengths,
     )
     for name, end in ends.items():
         expect_logs(end, name=name)
     expect_logs(p.log_leaf, name="log_leaf", inside=forest.inside() if ragged else None)
     return forest
-
-
-def _expect_end(x: Tensor, name: str, letter: str, num: int, size: int) -> None:
-    sizes = {letter: size, "b": num}
-    if isinstance(x, Tensor) and x.ndim == 2:
-        expect(x, f"b {letter}", name=name, hint="", **sizes)
-    else:
-        expect(x, letter, name=name, hint="", **sizes)
-
-
-def _distinct(tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """Each tensor once, in order of its first appearance."""
-    return list({id(x): x for x in tensors}.values())
