@@ -1,6 +1,6 @@
 """Which setting did what: runs that differ from one of them, the base, by what their recipes say.
 
-A folder `ablations-NAME` of the results has a folder a run, the base's ending in `-base`. Read next: `runs.py`.
+Runs named `ablations-NAME/RUN` are compared with the one of them that ends in `-base`.
 """
 
 from __future__ import annotations
@@ -22,28 +22,25 @@ def write(folder: Path, pages: Iterable[str]) -> int:
 
 
 def body(folder: Path, name: str) -> str:
-    """The table of one folder, the base first."""
-    path = folder / f"ablations-{name}"
-    runs = read_runs(path)
+    """The table, the base first."""
+    runs = read_runs(folder, f"ablations-{name}")
     bases = [run for run in runs if run.name.endswith(BASE)]
     if len(bases) != 1:
-        raise DataError(f"{path}: has {len(bases)} runs whose names end in {BASE}; one is expected, for the others.")
+        raise DataError(f"{folder}: ablations-{name} has {len(bases)} runs whose names end in {BASE}; one is expected.")
     others = [run for run in runs if run is not bases[0]]
-    lines = [_line(run, bases[0], path.name) for run in [bases[0], *others]]
+    lines = [_line(run, bases[0]) for run in [bases[0], *others]]
     commands = "\n".join(f"- `{run.name}`: `{run.command}`" for run in [bases[0], *others])
     return f"{marks.table(HEAD, lines, left=1)}\n\n{commands}"
 
 
-def _line(run: Run, base: Run, folder: str) -> list[str]:
-    *cells, link = ending(run)
+def _line(run: Run, base: Run) -> list[str]:
     settings = ", ".join(f"`{setting}`" for setting in changes(base.config, run.config))
     difference = None if run is base or run.valid is None or base.valid is None else run.valid - base.valid
     return [
         settings or "nothing",
         *("-" if value is None else value for value in (_one(run.valid), _signed(difference), _one(run.test))),
         _one(run.train) or "-",
-        *cells,
-        link.replace("](", f"]({folder}/"),
+        *ending(run),
     ]
 
 

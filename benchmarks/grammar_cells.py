@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks.grammar_runs import Induced, Row, Table, mean
-from benchmarks.induced import EVALUATION
 from benchmarks.runs import FAITHFUL
 from rankfold.models.grammar_config import FACTORED, AnyConfig, GrammarConfig
-from rankfold.training.run_dir import METRICS, RECIPE
+from rankfold.training.run_dir import RECIPE
 
 NONE = "-"
 
@@ -52,9 +51,9 @@ def minutes(group: Sequence[Induced]) -> str:
     return f"{mean([run.minutes for run in group]):.1f}" + ("" if on_gpu else " (CPU)")
 
 
-def links(group: Sequence[Induced]) -> str:
-    """The runs' folders."""
-    return ", ".join(f"[{run.run.name}]({run.run.name}/{EVALUATION if run.evaluation else METRICS})" for run in group)
+def names(group: Sequence[Induced]) -> str:
+    """The runs' names."""
+    return ", ".join(f"`{run.run.name}`" for run in group)
 
 
 def spread(values: Sequence[float | None]) -> str:

@@ -1,21 +1,15 @@
-"""Inductions in a folder of results, those that differ by their seed together, and the papers' figures.
-
-Read next: `grammars.py`, which makes the page of them; `induced.py`, which leaves such folders.
-"""
+"""Inductions in a folder of results, those that differ by their seed together, and the papers' figures."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.induced import EVALUATION
 from benchmarks.runs import FAITHFUL, Run, changes
-from rankfold.errors import DataError
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.settings import build, read_toml
 from rankfold.training.recipes import load_recipe, recipe_names
@@ -27,7 +21,7 @@ COUNTED = ("max_vocabulary", "min_count", "lower", "numbers", "word_tags")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: what is published, and which runs stand beside it."""
+    """A row of a table: what is published, and which runs stand next to it."""
 
     table: str
     model: str
@@ -53,10 +47,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Induced:
-    """A run, and the evaluation of its best model, which is empty where none was made."""
+    """A run of a grammar, and the evaluation of its best model."""
 
     run: Run
-    evaluation: dict[str, Any] = field(repr=False)
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """By gold trees; empty where none was made."""
+        return self.run.evaluation
 
     @property
     def model(self) -> GrammarConfig:
@@ -143,10 +141,9 @@ class Induced:
         return None if not found else 100 * float(found[convention][of])
 
 
-def read_induced(runs: Sequence[Run], folder: Path) -> list[Induced]:
-    """Those of the runs that are of grammars, with their evaluations."""
-    found = [run for run in runs if isinstance(run.config.model, GrammarConfig)]
-    return [Induced(run, _evaluation(folder / run.name / EVALUATION)) for run in found]
+def induced(runs: Sequence[Run]) -> list[Induced]:
+    """The runs of grammars among them."""
+    return [Induced(run) for run in runs if isinstance(run.config.model, GrammarConfig)]
 
 
 def groups(runs: Sequence[Induced]) -> list[list[Induced]]:
@@ -169,7 +166,7 @@ def published() -> tuple[dict[str, Table], list[Row]]:
 
 
 def belongs(run: Induced, row: Row, table: Table) -> bool:
-    """Whether a run stands beside a row."""
+    """Whether a run stands next to a row."""
     if run.data != table.data:
         return False
     if row.family:
@@ -186,7 +183,7 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def chosen(found: Sequence[list[Induced]]) -> list[list[Induced]]:
-    """Of each vocabulary, the group with the lowest mean validation perplexity, where there are others beside it."""
+    """Of each vocabulary, the group with the lowest mean validation perplexity, where there are others."""
     by_counted: dict[tuple[Any, ...], list[list[Induced]]] = {}
     for group in found:
         if mean([run.run.valid for run in group]) is not None:
@@ -196,15 +193,3 @@ def chosen(found: Sequence[list[Induced]]) -> list[list[Induced]]:
         for rivals in by_counted.values()
         if len({group[0].model.family for group in rivals}) > 1
     ]
-
-
-def _evaluation(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); it holds what benchmarks.induce found.") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: holds no JSON object; what benchmarks.induce writes was expected.")
-    return content

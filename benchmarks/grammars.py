@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import grammar_cells as cells
-from benchmarks.grammar_runs import Induced, Row, Table, belongs, chosen, groups, published, read_induced
+from benchmarks.grammar_runs import Induced, Row, Table, belongs, chosen, groups, induced, published
 from benchmarks.runs import Run, footnote
 from rankfold.errors import DataError
 from rankfold.training.recipes import load_recipe
@@ -32,7 +32,7 @@ TAIL: list[tuple[str, Cell]] = [
     ("seeds", cells.seeds),
     ("updates", cells.updates),
     ("GPU minutes", cells.minutes),
-    ("runs", cells.links),
+    ("runs", cells.names),
 ]
 FIRST = {"symbols": "nonterminals / preterminals", "children": "pairs of children of low rank"}
 BESIDE = {
@@ -55,7 +55,7 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
 
     A folder without the page is left alone, unless it holds runs of grammars.
     """
-    found, path = read_induced(runs, folder), folder / PAGE
+    found, path = induced(runs), folder / PAGE
     if not path.exists():
         if found:
             raise DataError(f"{path}: no such file, but {found[0].run.name} is a run of a grammar, which goes there.")

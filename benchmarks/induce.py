@@ -6,7 +6,7 @@
 The training is that of `rankfold train`, the judgement that of `rankfold evaluate --trees --json`. A folder NAME-sSEED
 each has recipe.toml, metrics.jsonl, environment.json and evaluation.json; models stay in --work. Interrupted once
 (Ctrl-C, SIGTERM), a run ends after its update, and its best model so far is judged; twice, at once. Needs torch,
-numpy and safetensors alone. Read next: `induced.py`, `grammars.py`, which makes the page of these folders.
+numpy and safetensors alone. `python -m benchmarks.results docs/results --add results` puts them on the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.induced import EVALUATION, Induction, Job
+from benchmarks.archive import EVALUATION
+from benchmarks.induced import Induction, Job
 from rankfold.cli.evaluate import pairs
 from rankfold.cli.evaluate_trees import read_gold
 from rankfold.cli.train import INTERRUPTED, add_settings

@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from benchmarks.archive import ENVIRONMENT, EVALUATION
 from rankfold.cli.evaluate_trees import evaluate_trees
 from rankfold.cli.model_of import CONFIG, say
 from rankfold.cli.output import to_json
@@ -29,7 +30,6 @@ from rankfold.training import loop, report
 from rankfold.training.config import Config
 from rankfold.training.run_dir import BEST, METRICS, RECIPE, read_metrics
 
-ENVIRONMENT, EVALUATION = "environment.json", "evaluation.json"
 KEPT = (RECIPE, METRICS, ENVIRONMENT)
 SAMPLE, SAMPLE_SEED = 300, 1  # trees a curve is of, the same for every run
 NOTE = "best model so far, on a sample of the trees; nothing was selected by it"

@@ -1,7 +1,7 @@
-"""The page of music: nats a frame of every run on piano rolls in a folder of results, beside what is published.
+"""The page of music: nats per frame of every run on piano rolls in a folder of results, next to what is published.
 
-The table stands between two marks of `music.md`; what is outside them is left alone. Read next: `runs.py`, which
-reads a run; `published-music.toml`, the paper's figures.
+The table stands between two marks of `music.md`; what is outside them is left alone. Figures of the paper:
+`published-music.toml`.
 """
 
 from __future__ import annotations

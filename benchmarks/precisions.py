@@ -1,8 +1,7 @@
 """Whether training in lower precision follows training in float32: runs that differ in `train.precision` alone.
 
-The part of a page named NAME compares the run `NAME-float32` with all whose recipes say the same but for that, in the
-folder and in its `ablations-NAME`; the same recipe once more shows how far apart rounding alone takes two runs.
-Read next: `runs.py`.
+The part of a page named NAME compares the run `NAME-float32` with all whose recipes say the same but for that, those of
+`ablations-NAME` included; the same recipe once more shows how far apart rounding alone takes two runs.
 """
 
 from __future__ import annotations
@@ -39,10 +38,8 @@ def body(folder: Path, name: str) -> str:
     base = own.get(f"{name}-float32")
     if base is None:
         raise DataError(f"{folder}: has no run {name}-float32, with which others could be compared.")
-    beside = folder / f"ablations-{name}"
-    links = {beside.name + "/": read_runs(beside) if beside.is_dir() else [], "": own.values()}
-    lines = [_line(run, base, where) for where, runs in links.items() for run in runs if _alike(run, base)]
-    return marks.table(HEAD, [_line(base, base, ""), *lines], left=1)
+    alike = [run for run in [*read_runs(folder, f"ablations-{name}"), *own.values()] if _alike(run, base)]
+    return marks.table(HEAD, [_line(run, base) for run in [base, *alike]], left=1)
 
 
 def _alike(run: Run, base: Run) -> bool:
@@ -51,10 +48,9 @@ def _alike(run: Run, base: Run) -> bool:
     return {setting.partition("=")[0] for setting in changes(base.config, run.config)} <= {"train.precision"}
 
 
-def _line(run: Run, base: Run, where: str) -> list[str]:
+def _line(run: Run, base: Run) -> list[str]:
     if run.valid is None or base.valid is None:
         raise DataError(f"{run.name}, {base.name}: both need an evaluation to be compared.")
-    link = f"[{run.name}]({where}{run.name}/metrics.jsonl)"
     compared = (
         ["-"] * 4
         if run is base
@@ -66,7 +62,7 @@ def _line(run: Run, base: Run, where: str) -> list[str]:
     )
     again = run is not base and run.config.train.precision == base.config.train.precision
     name = f"`{run.config.train.precision}`{', again' if again else ''}"
-    return [name, f"{run.valid:.1f}", *compared, link]
+    return [name, f"{run.valid:.1f}", *compared, f"`{run.name}`"]
 
 
 def _all(run: Run, key: str) -> dict[int, float]:

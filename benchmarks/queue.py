@@ -5,7 +5,8 @@
 
 Runs begin in the order of the file, where their estimated minutes fit before the deadline. At the deadline each is
 interrupted, writes its checkpoint and is resumed by the next call with the same --work. The small files of every run
-(recipe, metrics, environment, evaluation) go into --pack; unpacked in docs/results they count as done.
+(recipe, metrics, environment, evaluation) go into --pack; `python -m benchmarks.results docs/results --add FILE` puts
+the finished ones on the pages, where they count as done.
 Runs share a GPU better with NVIDIA's MPS (`nvidia-cuda-mps-control -d`). Needs torch, numpy and safetensors alone.
 """
 
@@ -23,13 +24,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from benchmarks.induced import EVALUATION, KEPT
+from benchmarks.archive import EVALUATION, Record, read_archives, read_run
+from benchmarks.induced import KEPT
 from rankfold.errors import DataError
 from rankfold.settings import build, read_toml
 from rankfold.training.recipes import recipe_names
-from rankfold.training.run_dir import METRICS, RECIPE, read_metrics
+from rankfold.training.run_dir import RECIPE
 
 QUEUE = Path(__file__).with_name("queue.toml")
 RESULTS = Path("docs/results")
@@ -85,17 +87,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         entries = read_queue(given.queue)
+        records = read_archives(given.results) if given.results.is_dir() else []
+        kept = {record.name: record for record in records}
         if given.data is None:
-            print(text(entries, given.results))
+            print(text(entries, kept))
             return 0
         work: Path = given.work
         work.mkdir(parents=True, exist_ok=True)
-        waiting = [entry for entry in entries if "done" not in (state(entry, work), state(entry, given.results))]
+        known = (kept, in_work(entries, work))
+        waiting = [entry for entry in entries if "done" not in [state(entry, runs) for runs in known]]
         commands = {entry: entry.command(given.data, work, given.device) for entry in waiting}
         failed = run(commands, work, minutes=given.minutes, parallel=given.parallel)
         if given.pack is not None:
             pack(entries, work, given.pack)
-        print(text(entries, work))
+        print(text(entries, in_work(entries, work)))
         return int(failed)
     except (DataError, OSError) as error:
         print(f"benchmarks.queue: {error}", file=sys.stderr)
@@ -115,13 +120,18 @@ def read_queue(path: Path = QUEUE) -> list[Entry]:
     return entries
 
 
-def state(entry: Entry, folder: Path) -> State:
-    """How far a run is, by the files in a folder of runs."""
-    run = folder / entry.folder
-    if not (run / METRICS).is_file():
+def in_work(entries: Sequence[Entry], work: Path) -> dict[str, Record]:
+    """The runs of the queue that have begun, by name."""
+    found = [read_run(work / entry.folder, entry.folder) for entry in entries]
+    return {record.name: record for record in found if record is not None}
+
+
+def state(entry: Entry, runs: Mapping[str, Record]) -> State:
+    """How far a run is."""
+    record = runs.get(entry.folder)
+    if record is None:
         return "to do"
-    ended = any(record.get("end") for record in read_metrics(run / METRICS))
-    return "done" if ended and (not entry.gold or (run / EVALUATION).is_file()) else "cut off"
+    return "done" if record.finished and (not entry.gold or record.evaluation is not None) else "cut off"
 
 
 def run(commands: Mapping[Entry, Sequence[str]], work: Path, *, minutes: float, parallel: int) -> bool:
@@ -163,19 +173,16 @@ def pack(entries: Sequence[Entry], work: Path, target: Path) -> None:
                     archive.add(path, f"{entry.folder}/{path.name}")
 
 
-def text(entries: Sequence[Entry], folder: Path) -> str:
-    """A line per run: how far it is, by the files in a folder of runs."""
+def text(entries: Sequence[Entry], runs: Mapping[str, Record]) -> str:
+    """A line per run: how far it is."""
     width = max(len(entry.folder) for entry in entries)
-    return "\n".join(
-        f"{entry.folder:<{width}}  {state(entry, folder):<8}{_reached(entry, folder)}" for entry in entries
-    )
+    return "\n".join(f"{entry.folder:<{width}}  {state(entry, runs):<8}{_reached(entry, runs)}" for entry in entries)
 
 
-def _reached(entry: Entry, folder: Path) -> str:
-    path = folder / entry.folder / METRICS
-    records: list[dict[str, Any]] = read_metrics(path) if path.is_file() else []
-    if not records:
+def _reached(entry: Entry, runs: Mapping[str, Record]) -> str:
+    if entry.folder not in runs:
         return f"  about {entry.minutes:g} minutes"
+    records = runs[entry.folder].metrics
     valid = [record["valid_perplexity"] for record in records if record.get("valid_perplexity") is not None]
     tested = [record["test_perplexity"] for record in records if record.get("test_perplexity") is not None]
     words = [f"{records[-1]['update']:,} updates", f"{records[-1]['seconds'] / 60:.1f} minutes"]

@@ -1,23 +1,27 @@
-"""`python -m benchmarks.results docs/results`: the pages of results, written from the runs in their folder.
+"""`python -m benchmarks.results docs/results`: the pages of results, written from the runs of the folder.
 
-Every table stands between two marks of `hmm-language-models.md`; what is outside them is left alone. So it is in
-`grammars.md` and `music.md`, which `grammars.py` and `music.py` write; `steps.py` and `sweeps.py` write the tables of
-gradient steps, `ablations.py` those of single settings, `precisions.py` those of `train.precision`.
-Read next: `runs.py`, which reads a run; `published.toml`, papers' figures.
+    python -m benchmarks.results docs/results --add results.tar.gz     # finished runs, from `benchmarks.queue --pack`
+    python -m benchmarks.results docs/results --extract NAME FOLDER    # the files of a run, as they were
+
+Runs are kept in a file per page (`archive.py`). Every table stands between two marks of a page (`marks.py`); what is
+outside them is left alone. This module writes `hmm-language-models.md`; `grammars.py` and `music.py` write theirs.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import ablations, grammars, music, precisions, steps, sweeps
+from benchmarks.archive import Record, read_archives, read_run_folders, write_archives, write_run
 from benchmarks.runs import Row, Run, belongs, ending, footnote, published, read_runs
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
+from rankfold.models.grammar_config import GrammarConfig
 
 PAGE, PICTURE = "hmm-language-models.md", "curves.png"
 MARK = re.compile(r"<!-- results (?P<corpus>[\w-]+) -->.*?<!-- end of results -->", re.DOTALL)
@@ -36,33 +40,90 @@ HEAD = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page and the picture; 2 if something in the folder cannot be read."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.results", description="Write the tables of a results page from its runs."
-    )
-    parser.add_argument("folder", type=Path, help=f"folder of {PAGE} and of one folder a run")
-    parser.add_argument("--no-picture", action="store_true", help="leave the pictures alone")
-    given = parser.parse_args(arguments)
+    """Write the pages and the pictures; 2 if something that is given cannot be read."""
+    given = _parser().parse_args(arguments)
+    folder: Path = given.folder
     try:
-        found = read_runs(given.folder)
-        runs = [run for run in found if isinstance(run.config.model, ModelConfig)]
-        write(given.folder, runs)
-        num_grammars = grammars.write(given.folder, found, pictures=not given.no_picture)
-        num_music = music.write(given.folder, found)
-        steps.write(given.folder, [PAGE, grammars.PAGE, music.PAGE])
-        ablations.write(given.folder, [PAGE])
-        precisions.write(given.folder, [PAGE])
-        sweeps.write(given.folder, [PAGE], pictures=not given.no_picture)
+        records = {record.name: record for record in read_archives(folder)}
+        if given.extract is not None:
+            name, target = given.extract
+            write_run(_named(records, name, folder), Path(target))
+            return 0
+        after = dict(records)
+        for name in given.remove:
+            _named(records, name, folder)
+            del after[name]
+        for source in given.add:
+            for record in _complete(read_run_folders(source), unfinished=given.unfinished):
+                _say(f"{record.name}: {'replaced' if record.name in records else 'added'}")
+                after[record.name] = record
+        write_archives(folder, after.values())
+        try:
+            write_pages(folder, pictures=not given.no_picture)
+        except DataError:
+            write_archives(folder, records.values())
+            raise
     except DataError as error:
-        print(f"benchmarks.results: {error}", file=sys.stderr)
+        _say(str(error))
         return 2
-    if runs and not given.no_picture:
+    return 0
+
+
+def write_pages(folder: Path, *, pictures: bool) -> None:
+    """Every page and picture, from the runs and measurements of the folder."""
+    found = read_runs(folder)
+    runs = [run for run in found if isinstance(run.config.model, ModelConfig)]
+    write(folder, runs)
+    num_grammars = grammars.write(folder, found, pictures=pictures)
+    num_music = music.write(folder, found)
+    steps.write(folder, [PAGE, grammars.PAGE, music.PAGE])
+    ablations.write(folder, [PAGE])
+    precisions.write(folder, [PAGE])
+    sweeps.write(folder, [PAGE], pictures=pictures)
+    if runs and pictures:
         from benchmarks.curves import draw
 
-        draw(runs, given.folder / PICTURE)
-    others = f"{num_grammars} in {grammars.PAGE}, {num_music} in {music.PAGE}"
-    print(f"{len(runs)} runs in {given.folder / PAGE}, {others}", file=sys.stderr)
-    return 0
+        draw(runs, folder / PICTURE)
+    _say(f"{len(runs)} runs in {folder / PAGE}, {num_grammars} in {grammars.PAGE}, {num_music} in {music.PAGE}")
+
+
+def _complete(records: Sequence[Record], *, unfinished: bool) -> Iterator[Record]:
+    """The runs that came to their end, a grammar's with its evaluation; the others are named."""
+    for record in records:
+        judged = record.evaluation is not None or not isinstance(record.config.model, GrammarConfig)
+        if unfinished or (record.finished and judged):
+            yield record
+        else:
+            _say(f"{record.name}: {'not judged by trees' if record.finished else 'unfinished'}, left out")
+
+
+def _named(records: Mapping[str, Record], name: str, folder: Path) -> Record:
+    if name not in records:
+        near = difflib.get_close_matches(name, records, n=3)
+        raise DataError(f"{folder}: has no run {name}.\n  Near it: {', '.join(near) or 'none'}.")
+    return records[name]
+
+
+def _say(line: str) -> None:
+    print(f"benchmarks.results: {line}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.results",
+        description=__doc__.partition(": ")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, help=f"folder of {PAGE} and the other pages")
+    parser.add_argument("--no-picture", action="store_true", help="leave the pictures alone")
+    parser.add_argument(
+        "--add", type=Path, nargs="+", default=[], metavar="RUNS", help="a folder of run folders, or an archive of one"
+    )
+    parser.add_argument("--unfinished", action="store_true", help="add runs that were cut short as well")
+    parser.add_argument("--remove", nargs="+", default=[], metavar="NAME", help="runs that are no longer to be shown")
+    parser.add_argument("--extract", nargs=2, metavar=("NAME", "FOLDER"), help="write the files of a run; nothing else")
+    return parser
 
 
 def write(folder: Path, runs: Sequence[Run]) -> None:

@@ -1,7 +1,4 @@
-"""Runs in a folder of results, and the papers' figures beside which they stand.
-
-Read next: `results.py`, which makes the page of them.
-"""
+"""Runs of a folder of results as its pages show them, and the papers' figures next to which they stand."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankfold.errors import DataError
+from benchmarks.archive import read_archives
 from rankfold.models.frame_config import FrameConfig
 from rankfold.settings import build, read_toml, to_mapping
 from rankfold.training.config import Config
 from rankfold.training.recipes import load_recipe, recipe_names
-from rankfold.training.run_dir import METRICS, RECIPE, read_metrics
+from rankfold.training.run_dir import RECIPE
 
 FAITHFUL = "-faithful"
 MUSIC = ("nottingham", "piano-midi", "musedata", "jsb-chorales")
@@ -37,7 +34,7 @@ class Row:
     """A row of a paper's table."""
 
     corpus: str
-    recipe: str  # runs of it, or of it with -faithful, stand beside the row
+    recipe: str  # runs of it, or of it with -faithful, stand next to the row
     model: str
     source: str = ""
     note: str = ""
@@ -48,23 +45,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Run:
-    """What a folder of results holds: the end of a run, or how far it came."""
+    """A run: its end, or how far it came."""
 
-    name: str  # of its folder
+    name: str
     config: Config
-    recipe: str | None  # the shipped recipe its folder is named after
+    recipe: str | None  # the shipped recipe it is named after
     gpu: str | None
     records: list[dict[str, Any]] = field(repr=False)
+    evaluation: dict[str, Any] = field(repr=False, default_factory=dict)  # of a grammar, by gold trees; or empty
 
     @property
     def corpus(self) -> str | None:
-        """The text or the music, by the name of the folder."""
+        """The text or the music, by the run's name."""
         name = f"-{self.name.replace('.', '-')}-"
         return next((corpus for part, corpus in CORPORA.items() if f"-{part}-" in name), None)
 
     @property
     def unit(self) -> str:
-        """How well a model does is measured in this: nats a frame, or perplexity."""
+        """How well a model does is measured in this: nats per frame, or perplexity."""
         return "nats" if isinstance(self.config.model, FrameConfig) else "perplexity"
 
     @property
@@ -90,17 +88,17 @@ class Run:
 
     @property
     def valid(self) -> float | None:
-        """The best validation perplexity, or nats a frame."""
+        """The best validation perplexity, or nats per frame."""
         return min((value for _, value in self.curve), default=None)
 
     @property
     def test(self) -> float | None:
-        """The test perplexity, or nats a frame, of the best model; None before the end."""
+        """The test perplexity, or nats per frame, of the best model; None before the end."""
         return next(iter(self._all("test")), None)
 
     @property
     def train(self) -> float | None:
-        """The last training perplexity, or nats a frame, with dropout where the recipe has it."""
+        """The last training perplexity, or nats per frame, with dropout where the recipe has it."""
         return next(reversed(self._all("train")), None)
 
     def _all(self, split: str) -> list[float]:
@@ -122,17 +120,21 @@ class Run:
         return shlex.join(["rankfold", "train", "--recipe", recipe, *sets, "--data", data, "--out", "run"])
 
 
-def read_runs(folder: Path) -> list[Run]:
-    """The runs of a folder, by name: every folder in it with a recipe and at least one line of metrics."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; one with a folder a run was expected.")
-    runs = []
-    for path in sorted(item for item in folder.iterdir() if (item / RECIPE).is_file()):
-        records = read_metrics(path / METRICS) if (path / METRICS).is_file() else []
-        if records:
-            config = build(Config, read_toml(path / RECIPE), source=path / RECIPE)
-            runs.append(Run(path.name, config, _recipe(path.name), _gpu(path / "environment.json"), records))
-    return runs
+def read_runs(folder: Path, part: str = "") -> list[Run]:
+    """The runs of a folder's pages, by name; or those of a part of their own, such as `ablations-lhmm`."""
+    records = {record.name.rpartition("/"): record for record in read_archives(folder)}
+    return [
+        Run(
+            name,
+            record.config,
+            _recipe(name),
+            record.environment.get("cuda_device"),
+            record.metrics,
+            record.evaluation or {},
+        )
+        for (within, _, name), record in records.items()
+        if within == part
+    ]
 
 
 def published(name: str = "published.toml") -> list[Row]:
@@ -150,14 +152,14 @@ def belongs(run: Run, row: Row) -> bool:
 
 
 def ending(run: Run) -> list[str]:
-    """The last cells of a run's line: seed, updates, minutes, link."""
+    """The last cells of a run's line: seed, updates, minutes, name."""
     updates, planned = run.updates, run.config.train.updates
     reached = f"{updates:,} of {planned:,}, {'stopped early' if run.finished else 'unfinished'}"
     return [
         str(run.config.train.seed),
         f"{planned:,}" if updates == planned and run.finished else reached,
         f"{run.minutes:.1f}" + ("" if run.gpu else " (CPU)"),
-        f"[{run.name}]({run.name}/metrics.jsonl)",
+        f"`{run.name}`",
     ]
 
 
@@ -172,17 +174,9 @@ def footnote(source: str, note: str, notes: list[str]) -> str:
 
 
 def _recipe(name: str) -> str | None:
-    """The longest recipe whose name a folder's begins with: lhmm-4096-1024-ptb-seed2 is of lhmm-4096-1024-ptb."""
+    """The longest recipe whose name a run's begins with: lhmm-4096-1024-ptb-seed2 is of lhmm-4096-1024-ptb."""
     begun = [recipe for recipe in recipe_names() if name == recipe or name.startswith((f"{recipe}-", f"{recipe}."))]
     return max(begun, key=len, default=None)
-
-
-def _gpu(path: Path) -> str | None:
-    try:
-        device = json.loads(path.read_bytes()).get("cuda_device")
-    except (OSError, ValueError, AttributeError) as error:
-        raise DataError(f"{path}: cannot be read ({error!r}); it says what a run ran on.") from None
-    return None if device is None else str(device)
 
 
 def _number(record: dict[str, Any], key: str) -> float | None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import music, results, runs
+from benchmarks import archive, music, results, runs
 from rankfold.data.music import read_piano_rolls
+from rankfold.errors import DataError
 from rankfold.models.frame_config import FrameConfig
 from rankfold.training.recipes import load_recipe, recipe_names
 from tests.benchmarks.test_results import PAGE as HMM_PAGE
-from tests.benchmarks.test_results import add_run
+from tests.benchmarks.test_results import add_run, record
 from tests.data.recordings import MUSIC, needs_music
 
 RESULTS = Path(runs.__file__).parents[1] / "docs" / "results"
@@ -61,7 +62,7 @@ def test_a_finished_run_stands_beside_its_row(folder: Path) -> None:
     add_run(folder, name, HMM, records("jsb-chorales", 6000))
     assert results.main([str(folder)]) == 0
     (line,) = lines(folder, "JSB chorales", "HMM, 2,048 states (1)")
-    assert line[2:] == ["5.74", "5.79", "6.12", "9.00", "1", "6,000", "1.5", f"[{name}]({name}/metrics.jsonl)"]
+    assert line[2:] == ["5.74", "5.79", "6.12", "9.00", "1", "6,000", "1.5", f"`{name}`"]
     page = (folder / music.PAGE).read_text()
     assert f"- `{name}`: `rankfold train --recipe {HMM} --data jsb-chorales.npz --out run`" in page
     assert page.count("| not run |") == 7
@@ -124,29 +125,26 @@ def test_runs_of_no_row_come_last_by_their_names(folder: Path) -> None:
     assert f"--recipe {HMM} --set model.num_states=256 --data nottingham.npz" in page
 
 
-def test_models_of_other_frames_are_passed_over(folder: Path) -> None:
-    add_run(folder, "segment-hsmm-walks", "segment-hsmm", [{"update": 1, "valid_nats": -3.0, "seconds": 1.0}])
-    assert results.main([str(folder)]) == 0
-    assert "segment-hsmm" not in (folder / music.PAGE).read_text()
-    (run,) = runs.read_runs(folder)
-    assert (run.unit, run.valid, run.test) == ("nats", -3.0, None)
+def test_runs_of_other_frames_have_no_page(folder: Path) -> None:
+    with pytest.raises(DataError, match="segment-hsmm-walks: is a model of gaussian frames, whose runs no page shows"):
+        add_run(folder, "segment-hsmm-walks", "segment-hsmm", [{"update": 1, "valid_nats": -3.0, "seconds": 1.0}])
 
 
 def test_nats_of_zero_are_a_number(folder: Path) -> None:
     content = [{"update": 1, "valid_nats": 0.0, "train_nats": 0.0, "test_nats": 0.0, "seconds": 1.0}]
-    add_run(folder, "segment-hsmm-walks", "segment-hsmm", content)
+    add_run(folder, "small-music-musedata", "small-music", content)
     (run,) = runs.read_runs(folder)
-    assert (run.valid, run.train, run.test) == (0.0, 0.0, 0.0)
+    assert (run.unit, run.valid, run.train, run.test) == ("nats", 0.0, 0.0, 0.0)
 
 
 def test_a_run_without_its_set_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(folder, "small-music-s1", "small-music", records("musedata", 300))
     assert results.main([str(folder)]) == 2
     assert "small-music-s1: is a run on piano rolls, but its name has none of nottingham" in capsys.readouterr().err
-    (folder / "small-music-s1").rename(folder / "small-music-jsb-chorales")
+    archive.write_archives(folder, [record("small-music-jsb-chorales", "small-music", records("musedata", 300))])
     assert results.main([str(folder)]) == 2
     assert "82,755 valid frames, but jsb-chorales has 4,602" in capsys.readouterr().err
-    (folder / "small-music-jsb-chorales").rename(folder / "small-music-musedata")
+    archive.write_archives(folder, [record("small-music-musedata", "small-music", records("musedata", 300))])
     assert results.main([str(folder)]) == 0
 
 
@@ -161,13 +159,6 @@ def test_what_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixtur
     add_run(folder, name, HMM, records("musedata", 6000))
     assert results.main([str(folder)]) == 2
     assert f"{name} is a run on piano rolls" in capsys.readouterr().err
-    (folder / music.PAGE).write_text(PAGE)
-    (folder / name / "environment.json").write_text("{")
-    assert results.main([str(folder)]) == 2
-    assert f"{name}/environment.json" in capsys.readouterr().err
-    (folder / name / "metrics.jsonl").write_text('{"update": 1}\n{"upd')
-    assert results.main([str(folder)]) == 2
-    assert "line 2 is torn" in capsys.readouterr().err
 
 
 def test_steps_of_frames_stand_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

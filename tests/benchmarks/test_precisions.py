@@ -1,4 +1,4 @@
-"""Runs that differ in their precision alone, beside the one in float32."""
+"""Runs that differ in their precision alone, next to the one in float32."""
 
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,10 @@ def records(first: float, valid: float) -> list[dict[str, Any]]:
 
 
 def test_runs_are_compared_with_float32(tmp_path: Path) -> None:
-    beside = tmp_path / f"ablations-{RECIPE}"
-    beside.mkdir()
     add_run(tmp_path, f"{RECIPE}-float32", RECIPE, records(200.0, 150.0), sets=["train.precision=float32"])
     add_run(tmp_path, f"{RECIPE}-bf16", RECIPE, records(210.0, 153.0), sets=["train.precision=bf16", "train.memory=9"])
-    add_run(beside, f"{RECIPE}-base", RECIPE, records(200.0, 149.7))
-    add_run(beside, f"{RECIPE}-other", RECIPE, records(1.0, 1.0), sets=["train.lr=1"])
+    add_run(tmp_path, f"ablations-{RECIPE}/{RECIPE}-base", RECIPE, records(200.0, 149.7))
+    add_run(tmp_path, f"ablations-{RECIPE}/{RECIPE}-other", RECIPE, records(1.0, 1.0), sets=["train.lr=1"])
     add_run(tmp_path, "rankpcfg-gum-float32", "rankpcfg-gum", records(1.0, 1.0))
     add_run(tmp_path, f"{RECIPE}-once-more", RECIPE, records(200.0, 150.0), sets=["train.precision=float32"])
     page = tmp_path / "page.md"
@@ -34,15 +32,15 @@ def test_runs_are_compared_with_float32(tmp_path: Path) -> None:
     assert precisions.write(tmp_path, ["page.md"]) == 1
     lines = [line for line in page.read_text().splitlines() if line.startswith("| `")][1:]
     assert lines == [
-        f"| `float32` | 150.0 | - | - | - | - | [{RECIPE}-float32]({RECIPE}-float32/metrics.jsonl) |",
+        f"| `float32` | 150.0 | - | - | - | - | `{RECIPE}-float32` |",
         "| `tf32` | 149.7 | -0.20% | at most 0.00%, 0 of 1 over 1% | at most 0.00%, 0 of 6 over 1% "
         "| at most 0.20%, 0 of 1 over 1% "
-        f"| [{RECIPE}-base](ablations-{RECIPE}/{RECIPE}-base/metrics.jsonl) |",
+        f"| `{RECIPE}-base` |",
         # One of five records of the stretch is 5% apart; the sixth has no whole stretch.
         "| `bf16` | 153.0 | +2.00% | at most 0.98%, 0 of 1 over 1% | at most 5.00%, 1 of 6 over 1% "
-        f"| at most 2.00%, 1 of 1 over 1% | [{RECIPE}-bf16]({RECIPE}-bf16/metrics.jsonl) |",
+        f"| at most 2.00%, 1 of 1 over 1% | `{RECIPE}-bf16` |",
         "| `float32`, again | 150.0 | +0.00% | at most 0.00%, 0 of 1 over 1% | at most 0.00%, 0 of 6 over 1% "
-        f"| at most 0.00%, 0 of 1 over 1% | [{RECIPE}-once-more]({RECIPE}-once-more/metrics.jsonl) |",
+        f"| at most 0.00%, 0 of 1 over 1% | `{RECIPE}-once-more` |",
     ]
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import induce, queue
+from benchmarks import archive, induce, queue
 from rankfold.cli import build_parser
 from rankfold.training.recipes import load_recipe
+from tests.benchmarks.test_results import FINISHED, record
 
 QUEUE = """
 [settings]
@@ -77,6 +78,21 @@ def test_runs_end_are_cut_off_and_go_on(
     assert queue.main(given) == 0
     assert len((work / "small-lhmm-long" / "metrics.jsonl").read_text().splitlines()) == 2
     assert len((work / "demo-grammar-s3" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_runs_on_the_pages_are_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, folder = tmp_path / "queue.toml", tmp_path / "results"
+    path.write_text(QUEUE)
+    folder.mkdir()
+    given = ["--queue", str(path), "--results", str(folder)]
+    for evaluation, expected in ((None, "cut off"), ({"trees": 3}, "done")):  # a grammar's is judged, too
+        run = record("demo-grammar-s3", "demo-grammar", FINISHED, evaluation=evaluation)
+        archive.write_archives(folder, [run])
+        assert queue.main(given) == 0
+        lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+        assert expected in lines["demo-grammar-s3"]
+        assert "39,000 updates, 3.0 minutes, valid 140.0, test 130.0" in lines["demo-grammar-s3"]
+        assert "to do" in lines["small-rank-never"]
 
 
 def test_commands_are_understood(tmp_path: Path) -> None:

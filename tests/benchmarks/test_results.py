@@ -1,6 +1,5 @@
 """The page of results, written from a folder of made-up runs; and the papers' rows against the shipped recipes."""
 
-import json
 import re
 import tomllib
 from pathlib import Path
@@ -8,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import curves, results, runs
-from rankfold.errors import DataError
-from rankfold.settings import to_toml
+from benchmarks import archive, curves, results, runs
+from rankfold.settings import to_mapping
 from rankfold.training.recipes import load_recipe, recipe_names
 
 PAGE = """# Results
@@ -31,14 +29,25 @@ after
 """
 
 
-def add_run(
-    folder: Path, name: str, recipe: str, records: list[dict[str, Any]], *, gpu: str | None = "H200", sets: Any = ()
-) -> None:
-    path = folder / name
-    path.mkdir()
-    (path / "recipe.toml").write_text(to_toml(load_recipe(recipe, sets)))
-    (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (path / "environment.json").write_text(json.dumps({"cuda_device": gpu}))
+def record(
+    name: str,
+    recipe: str,
+    metrics: list[dict[str, Any]],
+    *,
+    gpu: str | None = "H200",
+    sets: Any = (),
+    evaluation: dict[str, Any] | None = None,
+) -> archive.Record:
+    settings = {
+        table: {key: value for key, value in values.items() if value is not None}
+        for table, values in to_mapping(load_recipe(recipe, sets)).items()
+    }
+    return archive.Record(name, settings, {"cuda_device": gpu}, metrics, evaluation)
+
+
+def add_run(folder: Path, name: str, recipe: str, metrics: list[dict[str, Any]], **options: Any) -> None:
+    """Another run on the page it belongs to."""
+    archive.write_archives(folder, [*archive.read_archives(folder), record(name, recipe, metrics, **options)])
 
 
 FINISHED: list[dict[str, Any]] = [
@@ -67,9 +76,8 @@ def test_a_finished_run(folder: Path) -> None:
     add_run(folder, "lhmm-4096-1024-ptb", "lhmm-4096-1024-ptb", FINISHED)
     assert results.main([str(folder)]) == 0
     (line,) = lines(folder, "LHMM, 4,096 states, rank 1,024 (")
-    link = "[lhmm-4096-1024-ptb](lhmm-4096-1024-ptb/metrics.jsonl)"
     middle = ["140.0", "130.0", "100.2", "sentences independent", "1", "39,000", "3.0"]
-    assert line[1:] == ["156 / -", *middle, link]
+    assert line[1:] == ["156 / -", *middle, "`lhmm-4096-1024-ptb`"]
     page = (folder / results.PAGE).read_text()
     assert "`rankfold train --recipe lhmm-4096-1024-ptb --data ptb --out run`" in page
     assert (folder / results.PICTURE).read_bytes().startswith(b"\x89PNG")
@@ -131,7 +139,7 @@ def test_two_seeds_and_another_setting(folder: Path) -> None:
     assert results.main([str(folder), "--no-picture"]) == 0
     found = lines(folder, "HMM, 4,096 states (")
     assert [line[6] for line in found] == ["1", "1", "2"]
-    assert [line[9].partition("]")[0] for line in found] == [f"[{name}", f"[{name}-faithful", f"[{name}-seed2"]
+    assert [line[9] for line in found] == [f"`{name}`", f"`{name}-faithful`", f"`{name}-seed2`"]
     page = (folder / results.PAGE).read_text()
     assert f"--recipe {name} --set model.init=xavier --set train.seed=2 --data ptb" in page
     assert f"--recipe {name}-faithful --data ptb" in page
@@ -155,24 +163,12 @@ def test_a_run_of_no_paper(folder: Path) -> None:
     assert "--recipe mine-ptb/recipe.toml --data ptb" in (folder / results.PAGE).read_text()
 
 
-def test_folders_that_are_no_runs_are_passed_over(folder: Path) -> None:
-    (folder / "images").mkdir()
-    add_run(folder, "hmm-4096-ptb", "hmm-4096-ptb", [])
-    assert runs.read_runs(folder) == []
-    with pytest.raises(DataError, match="no such folder"):
-        runs.read_runs(folder / "nowhere")
-
-
 def test_what_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert results.main([str(folder / "nowhere")]) == 2
     assert "no such folder" in capsys.readouterr().err
     (folder / results.PAGE).write_text("no marks\n")
     assert results.main([str(folder)]) == 2
     assert "has marks for nothing" in capsys.readouterr().err
-    add_run(folder, "hmm-4096-ptb", "hmm-4096-ptb", FINISHED)
-    (folder / "hmm-4096-ptb" / "metrics.jsonl").write_text('{"update": 1}\n{"upd')
-    assert results.main([str(folder)]) == 2
-    assert "line 2 is torn" in capsys.readouterr().err
 
 
 def test_rows_have_recipes_and_recipes_rows() -> None:
