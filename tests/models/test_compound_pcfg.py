@@ -10,7 +10,7 @@ from torch import Tensor
 from rankfold import UnsupportedError, tree
 from rankfold.data.batch import Batch
 from rankfold.models import CompoundPCFG, GrammarConfig, build_model, load_model
-from rankfold.params.rules_softmax import to_dense
+from rankfold.params.rules.softmax import to_dense
 from tests.models.grammar_cases import all_sentences, some_sentences
 from tests.params.build import EXACT, seeded, stirred
 

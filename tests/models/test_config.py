@@ -6,7 +6,7 @@ import pytest
 
 from rankfold import DomainError
 from rankfold.models import HMM, BlockHMM, ModelConfig, RankHMM, build_model
-from rankfold.params.features import FeatureKind
+from rankfold.params.dynamics.features import FeatureKind
 from tests.models.cases import CASES, Case
 
 

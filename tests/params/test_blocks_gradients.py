@@ -5,8 +5,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import linear, relu
 
-from rankfold.params.block_parts import _Blocks
-from rankfold.params.blocks import ResidualLayer, residual_mlp
+from rankfold.params.block_sparse import _Blocks
+from rankfold.params.networks import ResidualLayer, residual_mlp
 
 
 def layer(dim: int = 3) -> ResidualLayer:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold.params.emissions import CategoricalEmission, FreeEmission, InnerEmission, TableEmission
+from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission, InnerEmission, TableEmission
 from tests.oracles import tables
 from tests.params.build import EXACT, close, seeded, stirred, through
 

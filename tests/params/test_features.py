@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rankfold.params.features import FeatureKind, FeatureMap, FreeFeatures, orthogonal_features
+from rankfold.params.dynamics.features import FeatureKind, FeatureMap, FreeFeatures, orthogonal_features
 from tests.oracles import tables
 from tests.params.build import close, seeded, stirred
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from rankfold.operators import BinaryDense, Branch
-from rankfold.params.drawing import Drawing
-from rankfold.params.grammar import PreterminalWords, Root
-from rankfold.params.rules_factored import FactoredRules, FreeFactors, SimpleRules
-from rankfold.params.rules_low_rank import Form, LowRankRules
-from rankfold.params.rules_softmax import FreeRules, SoftmaxRules, by_kind, from_dense, to_dense
+from rankfold.params.networks import Drawing
+from rankfold.params.rules.factored import FactoredRules, FreeFactors, SimpleRules
+from rankfold.params.rules.low_rank import Form, LowRankRules
+from rankfold.params.rules.root_leaves import PreterminalWords, Root
+from rankfold.params.rules.softmax import FreeRules, SoftmaxRules, by_kind, from_dense, to_dense
 from tests.params.build import EXACT, seeded, stirred
 
 N, P, D = 2, 3, 4

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold.params.rank_factors import Factors, FreeRankFactors, RankFactors
+from rankfold.params.dynamics.rank_factors import Factors, FreeRankFactors, RankFactors
 from tests.oracles import tables
 from tests.params.build import EXACT, close, seeded, stirred, through
 

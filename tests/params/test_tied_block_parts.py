@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from rankfold.data.clusters import Clusters, uniform_clusters
-from rankfold.params.block_parts import InnerDynamics
-from rankfold.params.emissions import InitKind
-from rankfold.params.tied_block_parts import TiedBlockParts, uniform_linear
+from rankfold.params.block_sparse import InnerDynamics, TiedBlockParts, uniform_linear
+from rankfold.params.observations.categorical import InitKind
 from tests.oracles import tables
 from tests.params.build import EXACT, close, layer, seeded, stirred
 

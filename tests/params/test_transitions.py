@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from rankfold.operators import Banded, LowRank, Sum
-from rankfold.params.features import FeatureKind, FeatureMap
-from rankfold.params.transitions import (
+from rankfold.params.dynamics.features import FeatureKind, FeatureMap
+from rankfold.params.dynamics.free_tables import FreeDense
+from rankfold.params.dynamics.transitions import (
     BandedTransition,
     Dynamics,
-    FreeTransition,
     LowRankTransition,
     SoftmaxTransition,
     Start,
@@ -52,7 +52,7 @@ def test_softmax(num_states: int, dropped: bool) -> None:
 @sizes
 @kept_or_not
 def test_free(num_states: int, dropped: bool) -> None:
-    module = stirred(FreeTransition.draw(num_states, generator=seeded()))
+    module = stirred(FreeDense.draw(num_states, generator=seeded()))
     index, keep = subset(num_states, dropped)
     dynamics = module(index)
     is_distribution(dynamics)
@@ -62,7 +62,7 @@ def test_free(num_states: int, dropped: bool) -> None:
 
 
 def test_free_begins_at_a_uniform_start() -> None:
-    module = FreeTransition.draw(5, generator=seeded())
+    module = FreeDense.draw(5, generator=seeded())
     torch.testing.assert_close(module().log_initial.exp(), torch.full((5,), 0.2))
 
 

@@ -23,9 +23,8 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.models.config import ModelConfig
 from rankfold.models.sequence_model import SequenceModel
 from rankfold.numerics.precision import Precision, check_precision
-from rankfold.params.block_parts import BlockDynamics, BlockEmission, BlockParts, FreeBlockParts
+from rankfold.params.block_sparse import BlockDynamics, BlockEmission, BlockParts, FreeBlockParts, TiedBlockParts
 from rankfold.params.dropout import kept_by_cluster, num_kept
-from rankfold.params.tied_block_parts import TiedBlockParts
 from rankfold.planning import Plans, block_plan
 from rankfold.queries.blocks import BlockQuery
 from rankfold.recursions import blocks

@@ -18,11 +18,11 @@ from rankfold.models.grammar_catalog import build_grammar
 from rankfold.models.grammar_config import AnyConfig, GrammarConfig
 from rankfold.models.hmm import HMM, Transition
 from rankfold.models.rank_hmm import RankHMM
-from rankfold.params.block_parts import BlockParts, FreeBlockParts
-from rankfold.params.emissions import CategoricalEmission, FreeEmission
-from rankfold.params.rank_factors import FreeRankFactors, RankFactors
-from rankfold.params.tied_block_parts import TiedBlockParts
-from rankfold.params.transitions import BandedTransition, FreeTransition, LowRankTransition, SoftmaxTransition
+from rankfold.params.block_sparse import BlockParts, FreeBlockParts, TiedBlockParts
+from rankfold.params.dynamics.free_tables import FreeDense
+from rankfold.params.dynamics.rank_factors import FreeRankFactors, RankFactors
+from rankfold.params.dynamics.transitions import BandedTransition, LowRankTransition, SoftmaxTransition
+from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
 
 AnyModel = WordModel[Any, Any]
 
@@ -122,7 +122,7 @@ def _transition(config: ModelConfig, generator: torch.Generator) -> Transition:
         )
     if config.neural:
         return SoftmaxTransition(config.num_states, config.dim, config.num_layers, generator=generator)
-    return FreeTransition.draw(config.num_states, generator=generator)
+    return FreeDense.draw(config.num_states, generator=generator)
 
 
 def _blocks(

@@ -28,8 +28,7 @@ from rankfold.models.grammar_plans import grammar_plans
 from rankfold.models.saved import Shares, linear
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.operators import BinaryDense, Branch
-from rankfold.params.compound import CompoundGrammar, Halves
-from rankfold.params.encoder import Gaussian, SentenceEncoder
+from rankfold.params.rules.compound import CompoundGrammar, Halves, LatentGaussian, SentenceEncoder
 from rankfold.planning import Plans
 from rankfold.queries.tree import TreeQuery
 from rankfold.recursions import tree
@@ -73,9 +72,9 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
     def own_parts(self, generator: torch.Generator | None = None) -> CompoundParts:
         return CompoundParts(self.grammar.halves())
 
-    def posterior(self, batch: Batch) -> Gaussian:
+    def posterior(self, batch: Batch) -> LatentGaussian:
         """q(h | x): what the encoder makes of each sentence."""
-        found: Gaussian = self.encoder(batch)
+        found: LatentGaussian = self.encoder(batch)
         return found
 
     def potentials(

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rankfold.errors import DomainError
-from rankfold.params.blocks import MOST_LAYERS
 from rankfold.params.dropout import DropoutKind
-from rankfold.params.emissions import InitKind
-from rankfold.params.features import FeatureKind
+from rankfold.params.dynamics.features import FeatureKind
+from rankfold.params.networks import MOST_LAYERS
+from rankfold.params.observations.categorical import InitKind
 from rankfold.settings import check_choices
 
 Family = Literal["hmm", "lhmm", "banded", "block", "rank"]

@@ -10,15 +10,15 @@ from torch import nn
 
 from rankfold.models.frame_config import FrameConfig
 from rankfold.params.durations import Duration, draw_duration
-from rankfold.params.emissions import CategoricalEmission, FreeEmission, InitKind
-from rankfold.params.frame_dynamics import FrameDynamics, NeuralDynamics, draw_free
+from rankfold.params.dynamics.free_tables import draw_free
+from rankfold.params.dynamics.transitions import FrameDynamics, LowRankTransition, NeuralDynamics, SoftmaxTransition
 from rankfold.params.observations import (
     BernoulliObservation,
     CategoricalObservation,
     GaussianObservation,
     NeuralBernoulliObservation,
 )
-from rankfold.params.transitions import LowRankTransition, SoftmaxTransition
+from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission, InitKind
 
 ObservationModule = GaussianObservation | BernoulliObservation | NeuralBernoulliObservation | CategoricalObservation
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rankfold.errors import DomainError
-from rankfold.params.blocks import MOST_LAYERS
 from rankfold.params.dropout import DropoutKind, num_kept
-from rankfold.params.features import FeatureKind
+from rankfold.params.dynamics.features import FeatureKind
+from rankfold.params.networks import MOST_LAYERS
 from rankfold.settings import check_choices
 
 FrameFamily = Literal["frame_hmm", "frame_lhmm", "hsmm", "lhsmm"]

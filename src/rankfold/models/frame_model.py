@@ -36,7 +36,7 @@ from rankfold.models.saved import SavedModel, Shares, linear
 from rankfold.numerics.precision import Precision
 from rankfold.params.dropout import kept, staying
 from rankfold.params.durations import Duration
-from rankfold.params.frame_dynamics import FrameDynamics, NeuralDynamics
+from rankfold.params.dynamics.transitions import FrameDynamics, NeuralDynamics
 from rankfold.params.observations import GaussianObservation
 from rankfold.planning import Plans
 from rankfold.recursions import chain

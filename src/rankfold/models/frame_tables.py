@@ -11,9 +11,10 @@ from rankfold.models.frame_config import DurationKind, FrameConfig, ObservationK
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.tables import expect_distributions
 from rankfold.params.durations import CategoricalDuration, Duration, NegativeBinomialDuration, PoissonDuration
-from rankfold.params.emissions import FreeEmission
-from rankfold.params.frame_dynamics import FrameDynamics, FreeDense, FreeLowRank
+from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
+from rankfold.params.dynamics.transitions import FrameDynamics
 from rankfold.params.observations import BernoulliObservation, CategoricalObservation, GaussianObservation
+from rankfold.params.observations.categorical import FreeEmission
 
 
 def model_of_tables(

@@ -7,14 +7,13 @@ import torch
 from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
 from rankfold.models.pcfg import PCFG, Rules
-from rankfold.params.compound import CompoundGrammar
-from rankfold.params.drawing import Drawing, DrawKind
-from rankfold.params.emissions import FreeEmission
-from rankfold.params.encoder import SentenceEncoder
-from rankfold.params.grammar import FreeRoot, PreterminalWords, Root
-from rankfold.params.rules_factored import FactoredRules, FreeFactors, SimpleRules
-from rankfold.params.rules_low_rank import Form, LowRankRules
-from rankfold.params.rules_softmax import FreeRules, SoftmaxRules
+from rankfold.params.networks import Drawing, DrawKind
+from rankfold.params.observations.categorical import FreeEmission
+from rankfold.params.rules.compound import CompoundGrammar, SentenceEncoder
+from rankfold.params.rules.factored import FactoredRules, FreeFactors, SimpleRules
+from rankfold.params.rules.low_rank import Form, LowRankRules
+from rankfold.params.rules.root_leaves import FreeRoot, PreterminalWords, Root
+from rankfold.params.rules.softmax import FreeRules, SoftmaxRules
 
 # How each paper begins; the simple PCFG says nothing and is of the rank-space authors.
 BEGINS: dict[GrammarFamily, DrawKind] = {

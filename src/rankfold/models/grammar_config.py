@@ -14,7 +14,7 @@ from rankfold.models.config import READ_BY as CHAINS_READ_BY
 from rankfold.models.config import ModelConfig, PlanName
 from rankfold.models.frame_config import READ_BY as FRAMES_READ_BY
 from rankfold.models.frame_config import FrameConfig
-from rankfold.params.blocks import MOST_LAYERS
+from rankfold.params.networks import MOST_LAYERS
 from rankfold.settings import check_choices
 
 GrammarFamily = Literal["npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg"]

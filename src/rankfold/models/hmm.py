@@ -22,12 +22,13 @@ from rankfold.numerics.capture import beside
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Operator
 from rankfold.params.dropout import kept, num_kept, staying
-from rankfold.params.emissions import CategoricalEmission, Emission, FreeEmission
-from rankfold.params.transitions import BandedTransition, FreeTransition, LowRankTransition, SoftmaxTransition
+from rankfold.params.dynamics.free_tables import FreeDense
+from rankfold.params.dynamics.transitions import BandedTransition, LowRankTransition, SoftmaxTransition
+from rankfold.params.observations.categorical import CategoricalEmission, Emission, FreeEmission
 from rankfold.planning import Plans, chain_plan
 from rankfold.recursions.chain.potentials import ChainPotentials
 
-Transition = SoftmaxTransition | FreeTransition | LowRankTransition | BandedTransition
+Transition = SoftmaxTransition | FreeDense | LowRankTransition | BandedTransition
 
 
 class HMMParts(NamedTuple):
@@ -69,7 +70,7 @@ class HMM(ChainModel[HMMParts]):
             expect_distributions(table, name)
         config = ModelConfig(family="hmm", num_states=len(start), neural=False)
         log_start, log_transition, log_emission = (x.detach().log() for x in (start, transition, emission))
-        return cls(config, FreeTransition(log_start, log_transition), FreeEmission(log_emission))
+        return cls(config, FreeDense(log_start, log_transition), FreeEmission(log_emission))
 
     def own_parts(self, generator: torch.Generator | None = None) -> HMMParts:
         return self._parts(generator, masked=isinstance(self.transition, BandedTransition))

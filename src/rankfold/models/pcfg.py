@@ -30,11 +30,11 @@ from rankfold.numerics.precision import Precision, check_precision
 from rankfold.numerics.scaled import largest
 from rankfold.operators import Branch
 from rankfold.operators.rank_space import rank_space
-from rankfold.params.emissions import Emission, FreeEmission
-from rankfold.params.grammar import FreeRoot, PreterminalWords, Root
-from rankfold.params.rules_factored import FactoredRules, FreeFactors, SimpleRules
-from rankfold.params.rules_low_rank import LowRankRules
-from rankfold.params.rules_softmax import FreeRules, SoftmaxRules, from_dense, to_dense
+from rankfold.params.observations.categorical import Emission, FreeEmission
+from rankfold.params.rules.factored import FactoredRules, FreeFactors, SimpleRules
+from rankfold.params.rules.low_rank import LowRankRules
+from rankfold.params.rules.root_leaves import FreeRoot, PreterminalWords, Root
+from rankfold.params.rules.softmax import FreeRules, SoftmaxRules, from_dense, to_dense
 from rankfold.planning import Plans
 from rankfold.queries.tree import TreeQuery
 from rankfold.recursions import tree

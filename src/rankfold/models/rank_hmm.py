@@ -22,8 +22,8 @@ from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense, LowRank, Multiplied, Operator
 from rankfold.operators.multiplied import multiplied_out
-from rankfold.params.emissions import Emission
-from rankfold.params.rank_factors import Factors, FreeRankFactors, RankFactors
+from rankfold.params.dynamics.rank_factors import Factors, FreeRankFactors, RankFactors
+from rankfold.params.observations.categorical import Emission
 from rankfold.planning import Plans, rank_plans
 from rankfold.recursions.chain.potentials import ChainPotentials
 

@@ -19,7 +19,7 @@ from rankfold.decoding.next_word import next_words
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.base import Potentials, WordModel
 from rankfold.models.config import ModelConfig
-from rankfold.params.emissions import Emission
+from rankfold.params.observations.categorical import Emission
 
 
 class HasEmission(Protocol):

@@ -15,7 +15,7 @@ from torch import Tensor
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
 from rankfold.models.frame_model import FrameModel, FramePotentials
 from rankfold.operators import Banded, Dense, Operator
-from rankfold.params.frame_dynamics import FreeDense
+from rankfold.params.dynamics.free_tables import FreeDense
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.segments.potentials import SegmentPotentials
 

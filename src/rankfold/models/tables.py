@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, expect_weights, same_kind
 from rankfold.operators import Branch
-from rankfold.params.rules_softmax import to_dense
+from rankfold.params.rules.softmax import to_dense
 
 LARGEST = 2**28  # rules that are written out, 1 GiB in float32
 

@@ -1,7 +1,7 @@
 """What a training step leaves out: states, features, single logits. Distributions renormalise over what is kept.
 
 By default an exact number is kept, so that shapes repeat from step to step (a captured graph needs that); where
-the number varies, a mask repeats its shape. Read next: `params/transitions.py`, which takes either.
+the number varies, a mask repeats its shape.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long a segment lasts: tables "z d" of log-probabilities of 1..d frames, and modules that hold their parameters.
 
-All are cut at the longest duration and sum to 1 below it. Read next: `recursions/segments/potentials.py`.
+All are cut at the longest duration and sum to 1 below it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
-from rankfold.params.blocks import normal, taken
+from rankfold.params.networks import normal, taken
 
 
 def poisson(log_rate: Tensor, max_duration: int, *, normalised: bool = True) -> Tensor:  # "z" -> "z d"

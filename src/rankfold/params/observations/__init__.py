@@ -1,7 +1,7 @@
 """What a state says of a frame: densities and masses as matrix products, and the modules that hold their parameters.
 
 Each file has plain functions of tensors, a record of them (`Observation`: one training step's, over the states that
-are kept) and a module that makes the record. Read next: `params/observations/gaussian.py`.
+are kept) and a module that makes the record.
 """
 
 from rankfold.params.observations.bernoulli import BernoulliObservation, NeuralBernoulliObservation

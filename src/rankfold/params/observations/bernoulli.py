@@ -1,7 +1,4 @@
-"""Frames of independent yes-or-no features, the 88 keys of a piano: masses as matrix products.
-
-Read next: `params/observations/categorical.py`.
-"""
+"""Frames of independent yes-or-no features, the 88 keys of a piano: masses as matrix products."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from torch.nn.functional import logsigmoid
 
 from rankfold.errors import expect, expect_weights, may_look
 from rankfold.numerics.precision import products_in
-from rankfold.params.blocks import normal, residual_mlp, taken, xavier
-from rankfold.params.emissions import InitKind
+from rankfold.params.networks import normal, residual_mlp, taken, xavier
+from rankfold.params.observations.categorical import InitKind
 
 
 def log_mass(frames: Tensor, logit: Tensor) -> Tensor:  # "b t f" of 0, 1 and NaN, "z f" -> "b t z"

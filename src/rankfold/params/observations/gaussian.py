@@ -1,7 +1,7 @@
 """Gaussian frames: independent features, a mean for each state, variances of each state's own or shared by all.
 
 Densities are one matrix product in float64, of frames and means that are centred first: squares of large numbers
-cancel, and a float32 has no digits to spare. Read next: `params/observations/bernoulli.py`.
+cancel, and a float32 has no digits to spare.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.errors import DomainError, expect, expect_weights, same_kind
-from rankfold.params.blocks import normal, taken
+from rankfold.params.networks import normal, taken
 
 LOG_TWO_PI = math.log(2 * math.pi)
 

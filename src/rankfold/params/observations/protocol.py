@@ -1,4 +1,4 @@
-"""What a model of frames asks of its observations. Read next: `params/observations/gaussian.py`."""
+"""What a model of frames asks of its observations."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from rankfold import DomainError
 from rankfold.data.clusters import Clusters
-from rankfold.params.block_parts import BlockParts, FreeBlockParts, InnerDynamics, Members
+from rankfold.params.block_sparse import BlockParts, FreeBlockParts, InnerDynamics, Members
 from tests.oracles import tables
 from tests.params.build import EXACT, close, seeded, stirred, through
 

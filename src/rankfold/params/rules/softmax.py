@@ -1,7 +1,7 @@
 """Rules that are any distribution at all: for every parent a softmax over all pairs of children.
 
 Pairs are numbered kind by kind, spans before leaves, so that the rules of a kind are a block of columns: a view, never
-a copy. Read next: `params/rules_factored.py`, the same with a rank in between.
+a copy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankfold.kernels.linear_softmax import linear_softmax
 from rankfold.operators import BinaryDense, Branch
-from rankfold.params.drawing import Drawing
+from rankfold.params.networks import Drawing
 
 
 class SoftmaxRules(nn.Module):

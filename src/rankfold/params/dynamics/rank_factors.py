@@ -1,7 +1,4 @@
-"""The three factors of a rank-space HMM: ranks given states, states given ranks, words given ranks.
-
-Read next: `models/rank_hmm.py`, which sums the states out.
-"""
+"""The three factors of a rank-space HMM: ranks given states, states given ranks, words given ranks."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.kernels.linear_softmax import linear_softmax
-from rankfold.params.blocks import linear, normal, residual_mlp, xavier
 from rankfold.params.dropout import drop_entries, drop_logits
-from rankfold.params.emissions import Emission, InnerEmission, TableEmission
+from rankfold.params.networks import linear, normal, residual_mlp, xavier
+from rankfold.params.observations.categorical import Emission, InnerEmission, TableEmission
 
 
 class Factors(NamedTuple):

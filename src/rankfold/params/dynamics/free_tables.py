@@ -1,17 +1,25 @@
-"""Where a chain of frames starts and how it goes on: free tables or networks, with or without a state after itself.
+"""Where a chain starts and how it goes on, as free tables, with or without a state after itself.
 
 Rows sum to 1 over the states that are kept. Without self-transitions no row is ever a difference: a dense one is
-normalised over the others, a low-rank one summed over them by blocks. Read next: `params/transitions.py`.
+normalised over the others, a low-rank one summed over them by blocks.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rankfold.operators import Dense, LowRank, Operator, RowScaled, WithoutDiagonal
-from rankfold.params.blocks import normal, taken
-from rankfold.params.transitions import Dynamics, LowRankTransition, SoftmaxTransition
+from rankfold.params.networks import normal, taken, xavier
+
+
+class Dynamics(NamedTuple):
+    """The distribution of the first state and of the next state given one."""
+
+    log_initial: Tensor  # "z"
+    transition: Operator  # "z z", rows sum to 1
 
 
 class FreeDense(nn.Module):
@@ -20,10 +28,18 @@ class FreeDense(nn.Module):
     What is -inf stays so in training: a forbidden transition. Without self-transitions the diagonal is never read.
     """
 
-    def __init__(self, log_initial: Tensor, log_transition: Tensor, *, self_transitions: bool) -> None:  # "z", "z z"
+    def __init__(
+        self, log_initial: Tensor, log_transition: Tensor, *, self_transitions: bool = True
+    ) -> None:  # "z", "z z"
         super().__init__()
         self.log_initial, self.log_transition = nn.Parameter(log_initial), nn.Parameter(log_transition)
         self.self_transitions = self_transitions
+
+    @classmethod
+    def draw(cls, num_states: int, *, generator: torch.Generator) -> FreeDense:
+        """Small random logits around the uniform distribution."""
+        start = torch.zeros(num_states, dtype=torch.float32)
+        return cls(start, xavier(num_states, num_states, generator=generator).data)
 
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
@@ -62,39 +78,6 @@ class FreeLowRank(nn.Module):
             right = right.masked_fill(~stays[:, None], float("-inf"))
         transition = LowRank.unchecked(left.softmax(1), right.softmax(0))
         return Dynamics(log_initial.log_softmax(0), transition if self.self_transitions else apart(transition))
-
-
-class NeuralDynamics(nn.Module):
-    """The transitions of the models of words, softmax or low-rank; the start their own or a free vector."""
-
-    def __init__(
-        self,
-        transition: SoftmaxTransition | LowRankTransition,
-        log_initial: Tensor | None,
-        *,
-        self_transitions: bool,
-    ) -> None:  # "z"
-        super().__init__()
-        self.transition, self.self_transitions = transition, self_transitions
-        self.log_initial = None if log_initial is None else nn.Parameter(log_initial)
-        if log_initial is not None:
-            del transition.start  # nobody asks for it, and parameters without a gradient would say that somebody does
-
-    def forward(
-        self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
-    ) -> Dynamics:
-        if self.log_initial is None:
-            log_initial, transition = self.transition(keep, keep_features, stays)
-        else:
-            log_initial = taken(self.log_initial, keep)
-            if stays is not None:
-                log_initial = log_initial.masked_fill(~stays, float("-inf"))
-            log_initial = log_initial.log_softmax(0)
-            transition = self.transition.matrix(keep, keep_features, stays)
-        return Dynamics(log_initial, transition if self.self_transitions else apart(transition))
-
-
-FrameDynamics = FreeDense | FreeLowRank | NeuralDynamics
 
 
 def apart(transition: Operator) -> Operator:

@@ -1,14 +1,13 @@
-"""Where a chain starts and how it goes on: softmax, low-rank, and low-rank plus banded transitions.
+"""Transitions by networks: softmax, low-rank, and low-rank plus banded.
 
 Every row sums to 1, over the states that are kept. Start and transitions share the embeddings of the target.
 Dropped states leave by their index (`keep`: smaller tables) or by a mask (`stays`: all states keep their number, the
-dropped ones are never a target). Weights below the dtype's smallest number become 0. Read next: `params/emissions.py`.
+dropped ones are never a target). Weights below the dtype's smallest number become 0.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +15,9 @@ from torch import Tensor, nn
 from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
 from rankfold.numerics.log_space import log_weights
 from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
-from rankfold.params.blocks import residual_mlp, taken, xavier
-from rankfold.params.features import FeatureKind, FeatureMap, FreeFeatures
-
-
-class Dynamics(NamedTuple):
-    """The distribution of the first state and of the next state given one."""
-
-    log_initial: Tensor  # "z"
-    transition: Operator  # "z z", rows sum to 1
+from rankfold.params.dynamics.features import FeatureKind, FeatureMap, FreeFeatures
+from rankfold.params.dynamics.free_tables import Dynamics, FreeDense, FreeLowRank, apart
+from rankfold.params.networks import residual_mlp, taken, xavier
 
 
 class Start(nn.Module):
@@ -77,29 +70,6 @@ class SoftmaxTransition(nn.Module):
         bias = None if stays is None else torch.where(stays, 0.0, float("-inf"))
         table = linear_softmax(taken(self.source, keep), taken(self.target, keep), bias)
         return Dense.unchecked(table.share, table.rounded)
-
-
-class FreeTransition(nn.Module):
-    """A[z, y] = softmax_y of free logits "z y"; logarithms of any range, -inf included."""
-
-    def __init__(self, log_initial: Tensor, log_transition: Tensor) -> None:  # "z", "z z"
-        super().__init__()
-        self.log_initial, self.log_transition = nn.Parameter(log_initial), nn.Parameter(log_transition)
-
-    @classmethod
-    def draw(cls, num_states: int, *, generator: torch.Generator) -> FreeTransition:
-        """Small random logits around the uniform distribution."""
-        return cls(
-            torch.zeros(num_states, dtype=torch.float32), xavier(num_states, num_states, generator=generator).data
-        )
-
-    def forward(
-        self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
-    ) -> Dynamics:
-        log_initial, logits = taken(self.log_initial, keep), taken(self.log_transition, keep)
-        logits = logits if keep is None else logits.index_select(1, keep)
-        log_initial, logits = _masked(log_initial, stays), _masked(logits, stays)
-        return Dynamics(torch.log_softmax(log_initial, 0), Dense.from_log(torch.log_softmax(logits, -1)))
 
 
 class LowRankTransition(nn.Module):
@@ -217,6 +187,39 @@ class BandedTransition(nn.Module):
             Banded.unchecked(torch.exp(log_band - log_row), -self.reach),
         ]
         return Dynamics(log_weights(initial), Sum(terms))
+
+
+class NeuralDynamics(nn.Module):
+    """The transitions of the models of words, softmax or low-rank; the start their own or a free vector."""
+
+    def __init__(
+        self,
+        transition: SoftmaxTransition | LowRankTransition,
+        log_initial: Tensor | None,
+        *,
+        self_transitions: bool,
+    ) -> None:  # "z"
+        super().__init__()
+        self.transition, self.self_transitions = transition, self_transitions
+        self.log_initial = None if log_initial is None else nn.Parameter(log_initial)
+        if log_initial is not None:
+            del transition.start  # nobody asks for it, and parameters without a gradient would say that somebody does
+
+    def forward(
+        self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
+    ) -> Dynamics:
+        if self.log_initial is None:
+            log_initial, transition = self.transition(keep, keep_features, stays)
+        else:
+            log_initial = taken(self.log_initial, keep)
+            if stays is not None:
+                log_initial = log_initial.masked_fill(~stays, float("-inf"))
+            log_initial = log_initial.log_softmax(0)
+            transition = self.transition.matrix(keep, keep_features, stays)
+        return Dynamics(log_initial, transition if self.self_transitions else apart(transition))
+
+
+FrameDynamics = FreeDense | FreeLowRank | NeuralDynamics
 
 
 def _masked(logits: Tensor, stays: Tensor | None) -> Tensor:  # "... y"

@@ -1,7 +1,4 @@
-"""Rules of low rank for some kinds of children and any distribution for the others, normalised together.
-
-Read next: `operators/binary_dense.py` for both operators, `params/features.py` for phi.
-"""
+"""Rules of low rank for some kinds of children and any distribution for the others, normalised together."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.operators import BinaryDense, BinaryMatricised, Branch
-from rankfold.params.drawing import Drawing
-from rankfold.params.features import FeatureMap, FreeFeatures
-from rankfold.params.rules_softmax import kind_sizes
+from rankfold.params.dynamics.features import FeatureMap, FreeFeatures
+from rankfold.params.networks import Drawing
+from rankfold.params.rules.softmax import kind_sizes
 
 Form = Literal["paper", "released", "free"]
 

@@ -1,7 +1,4 @@
-"""Feature maps of the generalised softmax: exp(x W), also with -|x|^2 / 2, W learned.
-
-Read next: `params/transitions.py`, where they become a low-rank matrix.
-"""
+"""Feature maps of the generalised softmax: exp(x W), also with -|x|^2 / 2, W learned."""
 
 from __future__ import annotations
 

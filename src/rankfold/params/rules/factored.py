@@ -3,7 +3,7 @@
     T[a, l, r] = sum_k head[a, k] left[l, k] right[r, k]
 
 Rows of the head sum to 1, and so do the columns of left and right, over nonterminals and preterminals together: then
-every parent's rules do. Read next: `models/pcfg.py`, which sums the parents out ("rank space").
+every parent's rules do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rankfold.kernels.linear_softmax import linear_softmax
 from rankfold.operators import BinaryCPD, Branch
-from rankfold.params.drawing import Drawing
+from rankfold.params.networks import Drawing
 
 
 class FactoredRules(nn.Module):

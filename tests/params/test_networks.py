@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rankfold.params.blocks import ResidualLayer, linear, normal, residual_mlp, taken, xavier
+from rankfold.params.networks import ResidualLayer, linear, normal, residual_mlp, taken, xavier
 from tests.params.build import close, layer, seeded, stirred, through
 
 

@@ -1,7 +1,4 @@
-"""Where trees begin and how they end: the distribution of the root, and of words given preterminals.
-
-Read next: `params/rules_softmax.py` for what lies between.
-"""
+"""Where trees begin and how they end: the distribution of the root, and of words given preterminals."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rankfold.params.drawing import Drawing
-from rankfold.params.emissions import Emission, InnerEmission
+from rankfold.params.networks import Drawing
+from rankfold.params.observations.categorical import Emission, InnerEmission
 
 
 class Roots(NamedTuple):
