@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 
 from rankfold import BinaryCPD, BinaryDense, BinaryMatricised
 from rankfold.operators.binary import BinaryOperator
+from tests.operators.outside import SharedPairs
 
 Draw = Callable[..., Tensor]
 R = 3
@@ -62,6 +63,7 @@ CASES = [
         is_log=True,
         batch=B,
     ),
+    BinaryCase("from outside", lambda a, n, m, d: SharedPairs(d(a), d(n, m))),
     BinaryCase("matricised unchecked", lambda a, n, m, d: BinaryMatricised.unchecked(d(a, R), d(n, m, R))),
 ]
 BY_NAME = {case.name: case for case in CASES}

@@ -9,6 +9,7 @@ from torch import Tensor
 from rankfold import BinaryCPD, BinaryDense, BinaryMatricised, Branch
 from rankfold.operators.binary import BinaryOperator
 from tests.operators.binary_cases import BY_NAME, CASES, B, BinaryCase
+from tests.operators.outside import SharedPairs
 
 A, N, M = 2, 3, 5
 EXACT = {"rtol": 1e-12, "atol": 0.0}  # float64, sums of positive terms
@@ -17,10 +18,17 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 def by_loops(rule: BinaryOperator, sentence: int) -> Tensor:  # "a n m"
     """The tensor of one sentence from an operator's factors, by its formula, entry by entry."""
-    wide = {BinaryCPD: (2, 2, 2)[-len(rule.factors()) :], BinaryDense: (3,), BinaryMatricised: (2, 3)}[type(rule)]
+    wide = {
+        BinaryCPD: (2, 2, 2)[-len(rule.factors()) :],
+        BinaryDense: (3,),
+        BinaryMatricised: (2, 3),
+        SharedPairs: (1, 2),
+    }[type(rule)]
     factors = [x[sentence] if x.ndim > axes else x for x, axes in zip(rule.factors(), wide, strict=True)]
     if isinstance(rule, BinaryDense):
         return factors[0]
+    if isinstance(rule, SharedPairs):
+        factors = [x.unsqueeze(-1) for x in factors]
     out = torch.zeros(rule.shape, dtype=torch.float64)
     for a, n, m, r in itertools.product(*map(range, rule.shape), range(factors[0].shape[-1])):
         if isinstance(rule, BinaryCPD):

@@ -11,7 +11,6 @@ from torch import Tensor
 from rankfold.decoding.tree_records import ParsedTree
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.numerics.log_space import pick
-from rankfold.operators.binary_cpd import BinaryCPD
 from rankfold.operators.factor import Factor
 from rankfold.recursions.tree.best import best_by_pairs, best_by_ranks, log_inside, log_side, max_side
 from rankfold.recursions.tree.descend import Pairs, Ranks, Traced, View, trace
@@ -45,13 +44,13 @@ def joint_map_tree(p: TreePotentials) -> list[ParsedTree]:
     with torch.no_grad():
         f = validate(p).detach().double()
         for name, rule in zip(f.rules._fields, f.rules, strict=True):
-            if not isinstance(rule, BinaryCPD):
+            if rule.cpd is None:
                 raise UnsupportedError(
                     f"joint_map_tree asks for the ranks of {name}, a {type(rule).__name__}, but only BinaryCPD has "
                     "them.\n  Use viterbi_tree(p)."
                 )
         vectors = best_by_ranks(f)
-        views = [Ranks(rule, max_side) for rule in f.rules if isinstance(rule, BinaryCPD)]
+        views = [Ranks(rule.cpd, max_side) for rule in f.rules if rule.cpd is not None]
         return _parsed(trace(f, vectors, views, _largest), _top(f, vectors))[0]
 
 
@@ -72,7 +71,7 @@ def sample_tree(
         def side(x: Tensor, factor: Factor) -> Tensor:
             return log_side(x, factor, in_logs)
 
-        views: list[View] = [Ranks(rule, side) if isinstance(rule, BinaryCPD) else Pairs(rule) for rule in f.rules]
+        views: list[View] = [Pairs(rule) if rule.cpd is None else Ranks(rule.cpd, side) for rule in f.rules]
         drawn = trace(f, vectors, views, lambda logits: pick(logits, generator), num_samples)
     return _parsed(drawn, None)
 

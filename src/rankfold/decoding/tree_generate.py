@@ -15,8 +15,6 @@ from rankfold.decoding.tree_records import ParsedTree
 from rankfold.errors import DomainError, ShapeError
 from rankfold.numerics.log_space import log_sum, pick
 from rankfold.operators.binary import BinaryOperator, Branch, expect_branch
-from rankfold.operators.binary_cpd import BinaryCPD
-from rankfold.recursions.tree.descend import log_rows
 from rankfold.recursions.tree.termination import log_kinds
 
 
@@ -127,14 +125,14 @@ class _Grammar:
 
 def _draw(rule: BinaryOperator, parents: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """Children of each parent: a rank and then each child by itself, or a pair."""
-    if isinstance(rule, BinaryCPD):
-        head, left, right = rule.parts
+    if rule.cpd is not None:
+        head, left, right = rule.cpd
         ranks = parents
         if head is not None:
             both = log_sum(left.log.mT) + log_sum(right.log.mT)
             ranks = pick(head.log[parents] + both, generator)
         return pick(left.log.mT[ranks], generator), pick(right.log.mT[ranks], generator)
-    pairs = log_rows(rule, torch.zeros_like(parents), parents)
+    pairs = rule.log_rows(torch.zeros_like(parents), parents)
     chosen = pick(pairs.flatten(1), generator)
     return chosen // pairs.shape[-1], chosen % pairs.shape[-1]
 

@@ -15,7 +15,6 @@ from rankfold.errors import DomainError, UnsupportedError
 from rankfold.numerics.log_space import log_sum, log_weights
 from rankfold.numerics.scaled import largest
 from rankfold.operators.binary import BinaryOperator
-from rankfold.operators.binary_given import given_right, normalised, to_right
 from rankfold.recursions.tree.best import log_inside
 from rankfold.recursions.tree.potentials import Forest, TreePotentials, validate
 from rankfold.recursions.tree.termination import left_closure, log_kinds, mass
@@ -56,7 +55,7 @@ def prefixes(p: TreePotentials) -> Prefixes:
         )
     with torch.no_grad():
         f = f.detach().double()
-        f = f.replace(rules=normalised(f.rules, log_sum(log_kinds(f.rules))))
+        f = f.replace(rules=f.rules.divided(log_sum(log_kinds(f.rules))))
         found = _Pass(f).run()
     _expect_sound(found)
     return found
@@ -84,7 +83,7 @@ class _Pass:
         rules = f.rules
         self.mass = mass(rules)
         leaf = self.mass.new_ones(1, rules.leaf_leaf.shape[1])
-        self.first = given_right(rules.leaf_span, self.mass) + given_right(rules.leaf_leaf, leaf)  # "b n p"
+        self.first = rules.leaf_span.given_right(self.mass) + rules.leaf_leaf.given_right(leaf)  # "b n p"
         self.closure = left_closure(rules, self.mass, self.first)
 
     def run(self) -> Prefixes:
@@ -136,4 +135,4 @@ def _log_weight(parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" ->
 def _right(rule: BinaryOperator, parents: Tensor, left: Tensor, top: Tensor) -> Tensor:  # -> "b m"
     """sum_{s, a, n} parents[s, a] T[a, n, m] left[s, n] / exp(top), of logarithms."""
     weights = torch.exp(parents - largest(parents)) * torch.exp(_log_weight(parents, left) - top.unsqueeze(1))
-    return to_right(rule, weights, torch.exp(left - largest(left)))
+    return rule.to_right(weights, torch.exp(left - largest(left)))

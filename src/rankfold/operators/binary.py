@@ -1,18 +1,24 @@
-"""What a tree recursion asks of its rules: non-negative tensors T[a, n, m], parent first, known by their products.
+"""Binary rules of trees: non-negative tensors T[a, n, m], parent first, known by their products.
 
-A rule is applied in three steps, so that what is costly is done once: `left` and `right` prepare a child's vector (once
-a span), `combine` multiplies both sides of all splits and sums the splits, `head` goes to the parents (once a span).
-Read next: `operators/binary_cpd.py`.
+Sums over trees apply a rule in three steps, so that costly work is done once: `left` and `right` prepare a child's
+vector (once per span), `combine` multiplies both sides of all splits and sums the splits, `head` goes to the parents.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from rankfold.errors import ShapeError, UnsupportedError
+from rankfold.numerics.log_space import log_weights
+from rankfold.operators.factor import Factor
+
+EVERY = slice(None)
+CPD = tuple[Factor | None, Factor, Factor]  # head "a r" (None: the identity), left "n r", right "m r"
+Divide = Callable[[Factor, int], Factor]  # a factor, divided along its axis of parents
 
 
 @runtime_checkable
@@ -20,7 +26,8 @@ class BinaryOperator(Protocol):
     """A non-negative tensor T = exp(log_scale) * B of parents, left and right children; factors may lead with a batch.
 
     `head_of` names all that `head` multiplies by: operators with the same one are summed before it is applied. Of
-    operators with the same `left_of` (`right_of`), one prepares a child for all.
+    operators with the same `left_of` (`right_of`), one prepares a child for all. The members from `cpd` on serve
+    questions about single rules: best trees, samples, prefixes. `TensorRule` derives them from `to_dense`.
     """
 
     @property
@@ -54,6 +61,59 @@ class BinaryOperator(Protocol):
     def head_log(self, log_x: Tensor) -> Tensor: ...
     def to_dense(self) -> Tensor: ...  # "a n m" or "b a n m"   T itself (tests, analysis)
 
+    @property
+    def cpd(self) -> CPD | None: ...  # the factors of a rule with ranks; None: it has none
+    @property
+    def row_cost(self) -> int: ...  # numbers held for each entry of `log_rows` while it is made
+    def log_rows(self, sentence: Tensor, parent: Tensor, rows: slice = EVERY) -> Tensor: ...  # "k", "k" -> "k n m"
+    def given_right(self, right: Tensor) -> Tensor: ...  # "b m" -> "b a n"   sum_m T[a, n, m] right[m], linear
+    def given_left(self, left: Tensor) -> Tensor: ...  # "b n" -> "b a m"
+    def to_right(self, parents: Tensor, left: Tensor) -> Tensor: ...  # "b s a", "b s n" -> "b m", summed over s, a, n
+    def of_parents(self, index: Tensor) -> BinaryOperator: ...  # "k"   the rules of some parents
+    def divided(self, divide: Divide) -> BinaryOperator: ...  # the rules with every parent's weights divided
+
+
+class TensorRule:
+    """The second half of `BinaryOperator`, derived from `to_dense`: rules without ranks, written out when asked for."""
+
+    def to_dense(self) -> Tensor:  # "a n m" or "b a n m"
+        raise NotImplementedError
+
+    @property
+    def cpd(self) -> CPD | None:
+        return None
+
+    @property
+    def row_cost(self) -> int:
+        return 1
+
+    def log_rows(self, sentence: Tensor, parent: Tensor, rows: slice = EVERY) -> Tensor:  # "k", "k" -> "k n m"
+        return log_weights(rows_of(self.to_dense(), sentence, parent, 3)[:, rows])
+
+    def given_right(self, right: Tensor) -> Tensor:  # "b m" -> "b a n"
+        return torch.einsum("...anm,...m->...an", self.to_dense(), right)
+
+    def given_left(self, left: Tensor) -> Tensor:  # "b n" -> "b a m"
+        return torch.einsum("...anm,...n->...am", self.to_dense(), left)
+
+    def to_right(self, parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" -> "b m"
+        return torch.einsum("...an,...anm->...m", parents.mT @ left, self.to_dense())
+
+    def of_parents(self, index: Tensor) -> BinaryOperator:  # "k"
+        from rankfold.operators.binary_dense import BinaryDense  # it imports us
+
+        return BinaryDense(self.to_dense()[..., index, :, :])
+
+    def divided(self, divide: Divide) -> BinaryOperator:
+        from rankfold.operators.binary_dense import BinaryDense
+
+        return BinaryDense(self.to_dense()).divided(divide)
+
+
+def rows_of(table: Tensor, sentence: Tensor, row: Tensor, axes: int = 2) -> Tensor:  # "k", "k"
+    """Rows of a table of so many axes, from each sentence's own table where it has one more."""
+    return table[row] if table.ndim == axes else table[sentence, row]
+
 
 class Branch(NamedTuple):
     """The rules of a grammar by kind of child: spans of two words and more (n), or leaves, single words (p).
@@ -78,6 +138,27 @@ class Branch(NamedTuple):
             for factor, is_log in zip(rule.factors(), rule.log_factors, strict=True)
         ]
         return torch.stack(found).all()
+
+    def of_parents(self, index: Tensor) -> Branch:  # "k"
+        """The rules of some parents, whose children are still all symbols."""
+        return Branch(*(rule.of_parents(index) for rule in self))
+
+    def divided(self, log_total: Tensor) -> Branch:  # "b n"
+        """The rules with every parent's divided by its total; factors shared before are shared after."""
+        shared = log_total[0] if len(log_total) == 1 else log_total
+        made: dict[tuple[int, int], tuple[Factor, Factor]] = {}  # holds what it knows by id
+
+        def divide(factor: Factor, axis: int) -> Factor:
+            key = id(factor.value), axis
+            if key not in made:
+                value, shift = factor.value, shared.unsqueeze(-2) if axis == -1 else shared
+                for _ in range(-axis - 1):
+                    shift = shift.unsqueeze(-1)
+                divided = factor.like(value - shift if factor.is_log else value / torch.exp(shift))
+                made[key] = factor, divided
+            return made[key][1]
+
+        return Branch(*(rule.divided(divide) for rule in self))
 
     def with_factors(self, *factors: Tensor) -> Branch:
         """The same structure of other tensors."""

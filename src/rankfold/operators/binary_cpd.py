@@ -1,7 +1,4 @@
-"""Rules of low rank: T[a, n, m] = sum_r head[a, r] left[n, r] right[m, r], the CPD of a tensor.
-
-Read next: `operators/binary_dense.py`.
-"""
+"""Rules of low rank: T[a, n, m] = sum_r head[a, r] left[n, r] right[m, r], the CPD of a tensor."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ from torch import Tensor
 from rankfold.errors import ShapeError, expect, expect_logs, expect_weights, same_kind
 from rankfold.kernels.log_matmul import log_matmul
 from rankfold.numerics.log_space import log_sum
+from rankfold.numerics.scaled import largest
+from rankfold.operators.binary import CPD, EVERY, Divide, rows_of
 from rankfold.operators.factor import Factor
 
 
@@ -132,6 +131,66 @@ class BinaryCPD:
         if head is None:
             return torch.einsum("...na,...ma->...anm", left, right)
         return torch.einsum("...ar,...nr,...mr->...anm", head, left, right)
+
+    @property
+    def cpd(self) -> CPD:
+        return self.parts
+
+    @property
+    def row_cost(self) -> int:
+        return self.rank
+
+    def log_rows(self, sentence: Tensor, parent: Tensor, rows: slice = EVERY) -> Tensor:  # "k", "k" -> "k n m"
+        head, left, right = self.parts
+        if head is None:
+            one, other = (rows_of(x.log.mT, sentence, parent) for x in (left, right))
+            return one[:, rows, None] + other[:, None]
+        one, other = (x if x.ndim == 2 else x[sentence] for x in (left.log[..., rows, :], right.log))
+        return log_by_products(rows_of(head.log, sentence, parent).unsqueeze(1) + one, other.mT)
+
+    def given_right(self, right: Tensor) -> Tensor:  # "b m" -> "b a n"   a n r multiply-adds
+        return self._given(right, self.parts[1], self.parts[2])
+
+    def given_left(self, left: Tensor) -> Tensor:  # "b n" -> "b a m"
+        return self._given(left, self.parts[2], self.parts[1])
+
+    def _given(self, weight: Tensor, side: Factor, other: Factor) -> Tensor:
+        head, by_rank = self.parts[0], weight.unsqueeze(-2) @ other.linear  # "b 1 r"
+        found = (side.linear * by_rank).mT if head is None else (head.linear * by_rank) @ side.linear.mT
+        return times_scale(found, self.log_scale)
+
+    def to_right(self, parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" -> "b m"   (a + n) r for each s
+        head, one, other = self.parts
+        ranks = parents if head is None else parents @ head.linear
+        both = (ranks * (left @ one.linear)).sum(-2, keepdim=True)
+        return times_scale(both @ other.linear.mT, self.log_scale).squeeze(-2)
+
+    def of_parents(self, index: Tensor) -> Self:  # "k"
+        head, left, right = self.parts
+        if head is None:  # parents are the ranks: the last axis of both sides
+            return self.of_parts(None, *(x.like(x.value[..., index]) for x in (left, right)))
+        return self.of_parts(head.like(head.value[..., index, :]), left, right)
+
+    def divided(self, divide: Divide) -> Self:
+        head, left, right = self.parts
+        if head is None:
+            return self.of_parts(None, divide(left, -1), right)
+        return self.of_parts(divide(head, -2), left, right)
+
+
+def times_scale(x: Tensor, log_scale: Tensor | float) -> Tensor:
+    """x exp(log_scale)."""
+    return x * torch.exp(torch.as_tensor(log_scale, dtype=x.dtype, device=x.device))
+
+
+def log_by_products(log_x: Tensor, log_w: Tensor) -> Tensor:  # "k n r", "r m" or "k r m" -> "k n m"
+    """log(x w) by a product of scaled vectors; in logarithms if an entry comes near underflow, or is 0."""
+    top, most = largest(log_x), largest(log_w.flatten())
+    total = torch.exp(log_x - top) @ torch.exp(log_w - most)
+    info = torch.finfo(total.dtype)
+    if (total < info.tiny / info.eps).any():
+        return log_product(log_x, log_w)
+    return total.log() + top + most
 
 
 def log_product(log_x: Tensor, log_w: Tensor) -> Tensor:  # "b s n", "n r" or "b n r" -> "b s r"

@@ -1,31 +1,32 @@
 """Rules as they are: a weight for every parent and pair of children, or parents and pairs through a rank.
 
-Both sum the splits first, over all pairs of children at once, and go to the parents in one product a span.
-Read next: `operators/binary_cpd.py`.
+Both sum the splits first, over all pairs of children at once, and go to the parents in one product per span.
 """
 
 from __future__ import annotations
 
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from rankfold.errors import ShapeError, expect_logs, expect_weights
 from rankfold.kernels.log_matmul import log_matmul
-from rankfold.operators.binary_cpd import expect_factors, log_product
+from rankfold.operators.binary import EVERY, Divide, TensorRule, rows_of
+from rankfold.operators.binary_cpd import expect_factors, log_by_products, log_product, times_scale
 from rankfold.operators.factor import Factor
 
 
-class _Pairs:
+class PairRule(TensorRule):
     """Children as they are; all pairs of them, summed over splits: a product "n k" by "k m"."""
 
     @property
     def left_of(self) -> tuple[object, ...]:
-        return (_Pairs,)
+        return (PairRule,)
 
     @property
     def right_of(self) -> tuple[object, ...]:
-        return (_Pairs,)
+        return (PairRule,)
 
     def left(self, x: Tensor) -> Tensor:  # "b s n" -> "b s n"
         return x
@@ -46,7 +47,7 @@ class _Pairs:
         return log_matmul(left.mT, right).flatten(-2)
 
 
-class BinaryDense(_Pairs):
+class BinaryDense(PairRule):
     """T[a, n, m] = weight[a, n, m].   A span costs a n m, a split n m multiply-adds."""
 
     def __init__(self, weight: Tensor) -> None:  # "a n m", or "b a n m"
@@ -116,8 +117,27 @@ class BinaryDense(_Pairs):
     def to_dense(self) -> Tensor:  # "a n m"
         return self.weight.weights()
 
+    def log_rows(self, sentence: Tensor, parent: Tensor, rows: slice = EVERY) -> Tensor:  # "k", "k" -> "k n m"
+        return rows_of(self.weight.log, sentence, parent, 3)[:, rows]
 
-class BinaryMatricised(_Pairs):
+    def given_right(self, right: Tensor) -> Tensor:  # "b m" -> "b a n"   all cells once
+        return times_scale(torch.einsum("...anm,...m->...an", self.weight.linear, right), self.log_scale)
+
+    def given_left(self, left: Tensor) -> Tensor:  # "b n" -> "b a m"
+        return times_scale(torch.einsum("...anm,...n->...am", self.weight.linear, left), self.log_scale)
+
+    def to_right(self, parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" -> "b m"
+        found = torch.einsum("...an,...anm->...m", parents.mT @ left, self.weight.linear)
+        return times_scale(found, self.log_scale)
+
+    def of_parents(self, index: Tensor) -> Self:  # "k"
+        return self.with_factors(self.weight.value[..., index, :, :])
+
+    def divided(self, divide: Divide) -> Self:
+        return self.with_factors(divide(self.weight, -3).value)
+
+
+class BinaryMatricised(PairRule):
     """T[a, n, m] = sum_r parent[a, r] pair[n, m, r]: low rank between a parent and its pair of children.
 
     A span costs (a + n m) r, a split n m multiply-adds. The LPCFG's rules. Source: Chiu, Deng, Rush 2021, App. F.
@@ -196,6 +216,36 @@ class BinaryMatricised(_Pairs):
         parent, pair = self.parts[0].weights(), self.parts[1].weights()
         flat = parent @ pair.flatten(-3, -2).mT
         return flat.reshape(*flat.shape[:-1], *pair.shape[-3:-1])
+
+    def log_rows(self, sentence: Tensor, parent: Tensor, rows: slice = EVERY) -> Tensor:  # "k", "k" -> "k n m"
+        parents, pair = (x.log for x in self.parts)
+        pair = pair[..., rows, :, :]
+        row, flat = rows_of(parents, sentence, parent).unsqueeze(1), pair.flatten(-3, -2).mT
+        found = log_by_products(row, flat if flat.ndim == 2 else flat[sentence])
+        return found.reshape(len(sentence), *pair.shape[-3:-1])
+
+    def given_right(self, right: Tensor) -> Tensor:  # "b m" -> "b a n"   all cells of the pairs once
+        return self._given("...nmr,...m->...rn", right)
+
+    def given_left(self, left: Tensor) -> Tensor:  # "b n" -> "b a m"
+        return self._given("...nmr,...n->...rm", left)
+
+    def _given(self, letters: str, weight: Tensor) -> Tensor:
+        parent, pair = (x.linear for x in self.parts)
+        return times_scale(parent @ torch.einsum(letters, pair, weight), self.log_scale)
+
+    def to_right(self, parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" -> "b m"
+        parent, pair = (x.linear for x in self.parts)
+        found = torch.einsum("...rn,...nmr->...m", (parents @ parent).mT @ left, pair)
+        return times_scale(found, self.log_scale)
+
+    def of_parents(self, index: Tensor) -> Self:  # "k"
+        parent, pair = self.factors()
+        return self.with_factors(parent[..., index, :], pair)
+
+    def divided(self, divide: Divide) -> Self:
+        parent, pair = self.parts
+        return self.with_factors(divide(parent, -2).value, pair.value)
 
 
 def _expect_two(parent: Tensor, pair: Tensor, prefix: str) -> None:

@@ -1,7 +1,7 @@
 """A grammar of low rank as one whose symbols are its ranks.
 
 Between two rules of a tree a head meets a left or a right factor: their product, "r r", is all that the symbols of
-spans do, and it is the same for every span of every sentence. Read next: `operators/binary_cpd.py`.
+spans do, and it is the same for every span of every sentence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from rankfold.errors import ShapeError, UnsupportedError, expect
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.scaled import largest
-from rankfold.operators.binary import Branch, expect_branch
+from rankfold.operators.binary import CPD, BinaryOperator, Branch, expect_branch
 from rankfold.operators.binary_cpd import BinaryCPD, log_product
 from rankfold.operators.factor import Factor
 
@@ -41,8 +41,8 @@ def rank_space(rules: Branch, log_root: Tensor) -> RankSpace:  # log_root "n" or
     batched = isinstance(log_root, Tensor) and log_root.ndim == 2
     expect(log_root, "b n" if batched else "n", name="log_root", n=num_spans)
     cpds = [_expect_cpd(name, rule) for name, rule in zip(rules._fields, rules, strict=True)]
-    heads = {rule.head_of for rule in cpds}
-    head = cpds[0].parts[0]
+    heads = {rule.head_of for rule in rules}
+    head = cpds[0][0]
     if head is None:
         raise UnsupportedError("these rules are in rank space already: their head is the identity.")
     if len(heads) > 1:
@@ -58,7 +58,7 @@ def rank_space(rules: Branch, log_root: Tensor) -> RankSpace:  # log_root "n" or
             made[key] = _times_head(head, side)
         return made[key]
 
-    span_span, span_leaf, leaf_span, leaf_leaf = (rule.parts[1:] for rule in cpds)
+    span_span, span_leaf, leaf_span, leaf_leaf = (cpd[1:] for cpd in cpds)
     ranked = Branch(
         BinaryCPD.of_parts(None, through(span_span[0]), through(span_span[1])),
         BinaryCPD.of_parts(None, through(span_leaf[0]), span_leaf[1]),
@@ -68,13 +68,13 @@ def rank_space(rules: Branch, log_root: Tensor) -> RankSpace:  # log_root "n" or
     return RankSpace(ranked, _root_over_ranks(head, log_root))
 
 
-def _expect_cpd(name: str, rule: object) -> BinaryCPD:
-    if not isinstance(rule, BinaryCPD):
+def _expect_cpd(name: str, rule: BinaryOperator) -> CPD:
+    if rule.cpd is None:
         raise UnsupportedError(
             f"{name} is a {type(rule).__name__}, but only rules with ranks (BinaryCPD) have a rank space.\n"
             "  Give the recursion these rules themselves."
         )
-    return rule
+    return rule.cpd
 
 
 def _times_head(head: Factor, side: Factor) -> Factor:  # "a q", "a r" -> "q r"

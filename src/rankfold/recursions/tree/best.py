@@ -15,7 +15,7 @@ from rankfold.operators.binary import BinaryOperator
 from rankfold.operators.binary_cpd import log_product
 from rankfold.operators.factor import Factor
 from rankfold.recursions.tree.charts import Labels, diagonal, splits
-from rankfold.recursions.tree.descend import kinds_of, log_rows
+from rankfold.recursions.tree.descend import kinds_of
 from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.rungs import Solution
 
@@ -54,7 +54,8 @@ def best_by_ranks(f: Forest) -> list[Tensor]:  # "b s n" by width; leaves at 1
         count = best.shape[1]
         for kind, cuts in kinds_of(width):
             rule = f.rules[kind]
-            head, left, right = rule.parts  # type: ignore[attr-defined]
+            assert rule.cpd is not None
+            head, left, right = rule.cpd
             found = torch.stack(
                 [
                     side(("left", rule.left_of), left, k)[:, :count]
@@ -124,7 +125,7 @@ class _Blocks:
         if sentence in self._whole:
             return self._whole[sentence]
         parents = torch.arange(self.rule.shape[0], device=self.rule.factors()[0].device)
-        found = log_rows(self.rule, torch.full_like(parents, sentence), parents, rows)
+        found = self.rule.log_rows(torch.full_like(parents, sentence), parents, rows)
         if self.height == self.rule.shape[1]:
             self._whole[sentence] = found
         return found

@@ -12,20 +12,13 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rankfold.errors import UnsupportedError
 from rankfold.kernels.blocks import BLOCK
-from rankfold.numerics.scaled import largest
-from rankfold.operators.binary import BinaryOperator
-from rankfold.operators.binary_cpd import BinaryCPD, log_product
-from rankfold.operators.binary_dense import BinaryDense, BinaryMatricised
+from rankfold.operators.binary import CPD, BinaryOperator, rows_of
 from rankfold.operators.factor import Factor
 from rankfold.recursions.tree.potentials import Forest
 
 Choose = Callable[[Tensor], Tensor]  # "k n" logarithms -> "k" indices
 LogSide = Callable[[Tensor, Factor], Tensor]  # "b s n", the factor "n r" -> "b s r"
-
-
-EVERY = slice(None)
 
 
 class View(Protocol):
@@ -43,28 +36,28 @@ class View(Protocol):
 
 
 class Ranks:
-    """A CPD by its rank first, r options a split, then each child by itself, n and m."""
+    """A CPD by its rank first, r options per split, then each child by itself, n and m."""
 
-    def __init__(self, rule: BinaryCPD, log_side: LogSide) -> None:
-        self._rule, self._log_side = rule, log_side
-        self.width, self.cost = rule.rank, 1
+    def __init__(self, cpd: CPD, log_side: LogSide) -> None:
+        self._cpd, self._log_side = cpd, log_side
+        self.width, self.cost = cpd[1].value.shape[-1], 1
 
     def left(self, x: Tensor) -> Tensor:
-        return self._log_side(x, self._rule.parts[1])
+        return self._log_side(x, self._cpd[1])
 
     def right(self, x: Tensor) -> Tensor:
-        return self._log_side(x, self._rule.parts[2])
+        return self._log_side(x, self._cpd[2])
 
     def options(self, b: Tensor, parent: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        head, both = self._rule.parts[0], left + right
+        head, both = self._cpd[0], left + right
         if head is not None:
-            return both + _of(head.log, b, parent).unsqueeze(1)
+            return both + rows_of(head.log, b, parent).unsqueeze(1)
         only = both.new_full((len(b), self.width), float("-inf"))
         return both + only.scatter(1, parent[:, None], 0.0).unsqueeze(1)
 
     def children(self, b: Tensor, option: Tensor, left: Tensor, right: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
-        one, other = (x.log.mT for x in self._rule.parts[1:])
-        return choose(_of(one, b, option) + left), choose(_of(other, b, option) + right)
+        one, other = (x.log.mT for x in self._cpd[1:])
+        return choose(rows_of(one, b, option) + left), choose(rows_of(other, b, option) + right)
 
 
 class Pairs:
@@ -73,7 +66,7 @@ class Pairs:
     def __init__(self, rule: BinaryOperator) -> None:
         self._rule = rule
         self.width = rule.shape[1] * rule.shape[2]
-        self.cost = rule.rank if isinstance(rule, BinaryCPD) else 1
+        self.cost = rule.row_cost
 
     def left(self, x: Tensor) -> Tensor:
         return x
@@ -83,47 +76,11 @@ class Pairs:
 
     def options(self, b: Tensor, parent: Tensor, left: Tensor, right: Tensor) -> Tensor:
         both = left.unsqueeze(-1) + right.unsqueeze(-2)
-        return (both + log_rows(self._rule, b, parent).unsqueeze(1)).flatten(-2)
+        return (both + self._rule.log_rows(b, parent).unsqueeze(1)).flatten(-2)
 
     def children(self, b: Tensor, option: Tensor, left: Tensor, right: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
         many = self._rule.shape[2]
         return option // many, option % many
-
-
-def log_rows(rule: BinaryOperator, b: Tensor, parent: Tensor, rows: slice = EVERY) -> Tensor:  # "k", "k" -> "k n m"
-    """log T[parent, rows], for each node its own: rows of dense rules, or made of factors, n m r of them."""
-    if isinstance(rule, BinaryDense):
-        return _of(rule.weight.log, b, parent, 3)[:, rows]
-    if isinstance(rule, BinaryMatricised):
-        parents, pair = (x.log for x in rule.parts)
-        pair = pair[..., rows, :, :]
-        row, flat = _of(parents, b, parent).unsqueeze(1), pair.flatten(-3, -2).mT
-        found = _log_by_products(row, flat if flat.ndim == 2 else flat[b])
-        return found.reshape(len(b), *pair.shape[-3:-1])
-    if isinstance(rule, BinaryCPD):
-        head, left, right = rule.parts
-        one, other = (x if x.ndim == 2 else x[b] for x in (left.log[..., rows, :], right.log))
-        if head is None:
-            return _of(left.log.mT, b, parent)[:, rows, None] + _of(right.log.mT, b, parent)[:, None]
-        return _log_by_products(_of(head.log, b, parent).unsqueeze(1) + one, other.mT)
-    raise UnsupportedError(
-        f"a {type(rule).__name__} does not say its rules one by one; BinaryDense, BinaryCPD and BinaryMatricised do."
-    )
-
-
-def _log_by_products(log_x: Tensor, log_w: Tensor) -> Tensor:  # "k n r", "r m" or "k r m" -> "k n m"
-    """log(x w) by a product of scaled vectors; in logarithms if an entry comes near underflow, or is 0."""
-    top, most = largest(log_x), largest(log_w.flatten())
-    total = torch.exp(log_x - top) @ torch.exp(log_w - most)
-    info = torch.finfo(total.dtype)
-    if (total < info.tiny / info.eps).any():
-        return log_product(log_x, log_w)
-    return total.log() + top + most
-
-
-def _of(table: Tensor, b: Tensor, row: Tensor, axes: int = 2) -> Tensor:
-    """Rows of a table of so many axes, of each sentence's own where it has one more."""
-    return table[row] if table.ndim == axes else table[b, row]
 
 
 class Nodes(NamedTuple):

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from rankfold.numerics.scaled import largest
 from rankfold.operators.binary import Branch
-from rankfold.operators.binary_cpd import BinaryCPD
 from rankfold.operators.factor import Factor
 from rankfold.recursions.tree.charts import (
     Tops,
@@ -33,7 +32,7 @@ def shared(rules: Branch) -> bool:
     """Whether all kinds of children have one head, and a child one left and one right factor whoever its sibling is."""
     one, two, three, four = rules
     return (
-        all(isinstance(rule, BinaryCPD) for rule in rules)
+        all(rule.cpd is not None for rule in rules)
         and len({rule.head_of for rule in rules}) == 1
         and (one.left_of, one.right_of, four.left_of) == (two.left_of, three.right_of, three.left_of)
         and four.right_of == two.right_of
@@ -44,11 +43,11 @@ class Sides:
     """The factors of such rules: head "a r" or None, of spans "n r", of leaves "p r"; any may lead with a batch."""
 
     def __init__(self, rules: Branch) -> None:
-        one, four = rules.span_span, rules.leaf_leaf
-        assert isinstance(one, BinaryCPD)
-        assert isinstance(four, BinaryCPD)
-        self.head, self.left, self.right = one.parts
-        _, self.leaf_left, self.leaf_right = four.parts
+        one, four = rules.span_span.cpd, rules.leaf_leaf.cpd
+        assert one is not None
+        assert four is not None
+        self.head, self.left, self.right = one
+        _, self.leaf_left, self.leaf_right = four
 
     def parents(self, ranks: Tensor) -> Tensor:  # "b s r" -> "b s a"
         return ranks if self.head is None else ranks @ self.head.linear.mT

@@ -12,7 +12,6 @@ from rankfold.errors import DomainError
 from rankfold.numerics.elimination import System, eliminated, solved
 from rankfold.numerics.log_space import log_sum
 from rankfold.operators.binary import BinaryOperator, Branch
-from rankfold.operators.binary_given import given_left, given_right, of_parents
 
 MOST = 200  # steps of Newton
 
@@ -81,7 +80,7 @@ class _Mass:
         below = below & ends & ends[:, None]  # "n n"   which symbols have which
         for index in _components(below, ends):
             again = bool(below[index[0], index[0]]) or len(index) > 1
-            group = _Group(of_parents(self.rules, index), index)
+            group = _Group(self.rules.of_parents(index), index)
             if not group.missing(self.lost).any() and (not again or group.ends()):
                 self.mass[index], self.lost[index] = 1.0, 0.0
             elif again:
@@ -96,7 +95,7 @@ class _Mass:
         found = torch.zeros_like(self.ones, dtype=torch.bool)
         while not found.all():
             left = (~found).nonzero()[:, 0]
-            new = _Group(of_parents(self.rules, left), left).made(found.to(self.ones.dtype)) > 0
+            new = _Group(self.rules.of_parents(left), left).made(found.to(self.ones.dtype)) > 0
             if not new.any():
                 break
             found[left[new]] = True
@@ -129,19 +128,19 @@ class _Group:
         like = rules.factors()[0]
         self.leaf, self.ones = like.new_ones(rules.span_leaf.shape[2]), like.new_ones(rules.span_leaf.shape[1])
         self.row = torch.arange(len(index), device=index.device)
-        self.words = given_right(rules.leaf_leaf, self.leaf[None])[0].sum(-1)  # "k"   two words
+        self.words = rules.leaf_leaf.given_right(self.leaf[None])[0].sum(-1)  # "k"   two words
         self.both = self.pairs(self.ones, self.ones)  # two spans
-        one = (given_right(rules.span_leaf, self.leaf[None]) + given_left(rules.leaf_span, self.leaf[None]))[0]
+        one = (rules.span_leaf.given_right(self.leaf[None]) + rules.leaf_span.given_left(self.leaf[None]))[0]
         self.one = one  # "k n"   a span and a word
         self.one_other = self._apart(one)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:  # "n", "n" -> "k"
-        return given_right(self.rules.span_span, right[None])[0] @ left
+        return self.rules.span_span.given_right(right[None])[0] @ left
 
     def children(self, x: Tensor) -> Tensor:  # "n" -> "k n"
         """How many children of each kind a symbol has on average, the other child weighed by x."""
         pairs = self.rules.span_span
-        return self.one + (given_right(pairs, x[None]) + given_left(pairs, x[None]))[0]
+        return self.one + (pairs.given_right(x[None]) + pairs.given_left(x[None]))[0]
 
     def made(self, x: Tensor) -> Tensor:  # "n" -> "k"
         """The right side of the equation."""
@@ -210,7 +209,7 @@ def left_closure(rules: Branch, mass: Tensor, first: Tensor) -> Tensor:  # "b n"
     both = ends.unsqueeze(-1) & ends.unsqueeze(-2)
     # Given that trees end: C[a, n] mass[n] / mass[a], rows and `out` sum to 1; who never ends is left by itself.
     leaf = mass.new_ones(1, rules.span_leaf.shape[2])
-    corner = given_right(rules.span_span, mass) + given_right(rules.span_leaf, leaf)
+    corner = rules.span_span.given_right(mass) + rules.span_leaf.given_right(leaf)
     rest = torch.where(both, corner * scale.unsqueeze(-2) / scale.unsqueeze(-1), 0.0)
     out = torch.where(ends, first.sum(-1) / scale, 1.0)
     eye = torch.eye(rest.shape[-1], dtype=rest.dtype, device=rest.device)

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from rankfold import BinaryCPD, Branch, UnsupportedError
-from rankfold.operators.binary_given import given_left, given_right, normalised, of_parents, to_right
+from rankfold import BinaryCPD, Branch
 from tests.operators.binary_cases import B
 from tests.recursions.trees import EVERY, grammar
 
@@ -21,7 +20,7 @@ def test_one_child_or_a_parent_and_a_child(name: str) -> None:
         left, right, parents, many = (
             torch.rand(shape, generator=g, dtype=torch.float64) for shape in ((B, n), (B, m), (B, S, a), (B, S, n))
         )
-        found = given_right(rule, right), given_left(rule, left), to_right(rule, parents, many)
+        found = rule.given_right(right), rule.given_left(left), rule.to_right(parents, many)
         wanted = (
             torch.einsum("banm,bm->ban", dense, right),
             torch.einsum("banm,bn->bam", dense, left),
@@ -37,7 +36,7 @@ def test_divided_by_their_sums(name: str, own: bool) -> None:
     g = torch.Generator().manual_seed(1)
     rules = grammar(name, N, P, g)
     log_total = torch.randn(B if own else 1, N, generator=g, dtype=torch.float64)
-    divided = normalised(rules, log_total)
+    divided = rules.divided(log_total)
     for before, after in zip(rules, divided, strict=True):
         wanted = before.to_dense() / log_total.exp()[:, :, None, None]
         torch.testing.assert_close(after.to_dense().expand_as(wanted), wanted, rtol=1e-12, atol=0)
@@ -49,7 +48,7 @@ def test_divided_by_their_sums(name: str, own: bool) -> None:
 def test_some_parents(name: str) -> None:
     rules = grammar(name, N, P, torch.Generator().manual_seed(2))
     index = torch.tensor([2, 0])
-    for before, after in zip(rules, of_parents(rules, index), strict=True):
+    for before, after in zip(rules, rules.of_parents(index), strict=True):
         torch.testing.assert_close(after.to_dense(), before.to_dense()[..., index, :, :], rtol=1e-14, atol=0)
 
 
@@ -59,18 +58,6 @@ def test_a_factor_of_two_uses_is_divided_for_each() -> None:
     side = torch.ones(N, N, dtype=torch.float64)
     headed, plain = BinaryCPD(both, side, side), BinaryCPD(None, both, side)
     log_total = torch.tensor([[0.1, 0.2, -0.3]], dtype=torch.float64)
-    for before, after in zip(
-        (headed, plain), normalised(Branch(headed, plain, headed, plain), log_total), strict=False
-    ):
+    for before, after in zip((headed, plain), Branch(headed, plain, headed, plain).divided(log_total), strict=False):
         wanted = before.to_dense() / log_total.exp()[0, :, None, None]
         torch.testing.assert_close(after.to_dense(), wanted, rtol=1e-14, atol=0)
-
-
-def test_unknown_rules_are_refused() -> None:
-    class Other:
-        pass
-
-    with pytest.raises(UnsupportedError, match="a Other does not say its rules one by one"):
-        given_right(Other(), torch.ones(1, 2))  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="a Other"):
-        normalised(Branch(*[Other()] * 4), torch.zeros(1, 2))  # type: ignore[arg-type]
