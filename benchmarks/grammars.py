@@ -85,7 +85,7 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
         if name == "runs":
             return "\n".join(map(cells.described, found)) or "None yet."
         if name == "curves":
-            shown = f"![F1 of a sample of trees against updates, one line a run]({CURVES})"
+            shown = f"![F1 of a sample of trees against updates, one line per run]({CURVES})"
             return shown if curved else "No run has a curve yet."
         table = section(name, tables, rows, found)
         picture = f"![F1 and perplexity against the number of preterminals]({SYMBOLS})"
