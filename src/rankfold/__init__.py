@@ -9,7 +9,7 @@ from typing import Any
 from rankfold.version import __version__ as __version__
 
 _HOMES = {  # module: names, for type checkers in __init__.pyi
-    "data.frame_batch": "FrameBatch frame_batch symbol_batch",
+    "data.batch": "Batch frame_batch symbol_batch",
     "decoding.entropy": "entropy",
     "decoding.online": "FilterState Filtered filter predict step",
     "decoding.posterior": "ExpectedCounts expected_counts state_posterior",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.supervision import allowed_states
 from rankfold.training.carried import rows_of
@@ -29,7 +29,7 @@ CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-5}  # sums in another order, i
 
 
 def eager(
-    model: FrameModel, batch: FrameBatch, seed: int, carried: Tensor | None = None
+    model: FrameModel, batch: Batch, seed: int, carried: Tensor | None = None
 ) -> tuple[float, list[Tensor | None], Tensor | None]:
     """The log-likelihood of a step without graphs, its gradients, and what it carries on."""
     generator = torch.Generator(device=CUDA).manual_seed(seed)
@@ -118,7 +118,7 @@ def test_a_shape_that_is_captured_after_a_plain_step(tmp_path: Path, monkeypatch
 
     steps = task.steps(model, optimizer(model, config.train), config, Room(), never)
     assert steps.graphs is not None
-    batches = {batch.frames.shape: batch for batch in task.epoch(0)}
+    batches = {batch.values.shape: batch for batch in task.epoch(0)}
     assert len(batches) > 1  # another shape, another capture
     for i, batch in enumerate(batches.values()):
         steps([batch], 20, 2 * i)

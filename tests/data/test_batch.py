@@ -33,11 +33,11 @@ def seeded(seed: int | None) -> torch.Generator | None:
 
 
 def rows(batch: Batch) -> list[list[int]]:
-    return [row[:length] for row, length in zip(batch.words.tolist(), batch.lengths.tolist(), strict=True)]
+    return [row[:length] for row, length in zip(batch.values.tolist(), batch.lengths.tolist(), strict=True)]
 
 
 def padding(batch: Batch) -> torch.Tensor:
-    return batch.words[torch.arange(batch.words.shape[1]) >= batch.lengths[:, None]]
+    return batch.values[torch.arange(batch.values.shape[1]) >= batch.lengths[:, None]]
 
 
 @hypothesis.given(corpora, st.integers(1, 64), seeds, st.sampled_from(CUTS))
@@ -49,8 +49,8 @@ def test_every_sentence_once_within_the_budget(
     assert sorted(found) == corpus
     assert [corpus[i] for group in batches.groups for i in group] == found
     for batch in batches:
-        assert batch.words.shape[1] == batch.lengths.max()
-        assert batch.words.numel() <= max_tokens or len(batch.words) == 1
+        assert batch.values.shape[1] == batch.lengths.max()
+        assert batch.values.numel() <= max_tokens or len(batch.values) == 1
         assert (padding(batch) == PADDING).all()
         assert batch.first
 
@@ -62,10 +62,10 @@ def test_rounded_widths_stay_within_the_budget(
     batches = length_batches(corpus, max_tokens, generator=seeded(seed), rounding=rounding)
     assert sorted(row for batch in batches for row in rows(batch)) == corpus
     for batch in batches:
-        width = batch.words.shape[1]
+        width = batch.values.shape[1]
         assert width % rounding == 0
         assert width - rounding < batch.lengths.max() <= width
-        assert batch.words.numel() <= max_tokens or len(batch.words) == 1
+        assert batch.values.numel() <= max_tokens or len(batch.values) == 1
 
 
 def test_buckets_hold_like_lengths(generator: torch.Generator) -> None:
@@ -82,7 +82,7 @@ def test_shuffled_buckets_shuffle_ties_and_batches() -> None:
     mixed = length_batches(corpus, 15, generator=epoch_generator(0, 0))
     assert len(mixed) == len(plain)
     assert {frozenset(group) for group in mixed.groups} != {frozenset(group) for group in plain.groups}
-    widths = [batch.words.shape[1] for batch in mixed]
+    widths = [batch.values.shape[1] for batch in mixed]
     assert widths != sorted(widths)
 
 
@@ -127,7 +127,7 @@ def test_an_epoch_resumes_at_any_batch(cut: Callable[..., Batches]) -> None:
     whole = list(cut(corpus, 12, generator=epoch_generator(0, 4)))
     again = cut(corpus, 12, generator=epoch_generator(0, 4))
     for i in range(5, len(again)):
-        assert torch.equal(again[i].words, whole[i].words)
+        assert torch.equal(again[i].values, whole[i].values)
     with pytest.raises(IndexError):
         again[len(again)]
 
@@ -143,10 +143,10 @@ def test_nothing_touches_the_global_generator() -> None:
 def test_a_batch_knows_its_tokens_and_moves() -> None:
     batch = length_batches(corpus_of([2, 3]), 6)[0]
     assert batch.num_tokens == 5
-    assert (batch.words.dtype, batch.lengths.dtype) == (torch.int64, torch.int64)
-    assert batch.words.tolist() == [[1, 2, 0], [3, 4, 5]]
+    assert (batch.values.dtype, batch.lengths.dtype) == (torch.int64, torch.int64)
+    assert batch.values.tolist() == [[1, 2, 0], [3, 4, 5]]
     moved = batch._replace(first=False).to("meta")
-    assert (moved.words.device.type, moved.lengths.device.type, moved.first) == ("meta", "meta", False)
+    assert (moved.values.device.type, moved.lengths.device.type, moved.first) == ("meta", "meta", False)
 
 
 @hypothesis.given(corpora, st.integers(1, 7), st.integers(1, 9), seeds)
@@ -161,7 +161,7 @@ def test_streams_hold_every_token_once_and_in_order(
         last = i == len(batches) - 1
         assert batch.lengths.min() >= 1
         assert last or (batch.lengths == num_positions).all() or i == len(batches) - 2
-        assert batch.words.shape[1] == batch.lengths.max() <= num_positions
+        assert batch.values.shape[1] == batch.lengths.max() <= num_positions
         assert (padding(batch) == PADDING).all()
         for row, tokens in zip(table, rows(batch), strict=False):
             row += tokens
@@ -175,12 +175,12 @@ def test_streams_hold_every_token_once_and_in_order(
 
 def test_streams_side_by_side() -> None:
     first, second, third = streams([[1, 2, 3], [4, 5, 6, 7], [8, 9]], 2, 2)
-    assert first.words.tolist() == [[1, 2], [6, 7]]
-    assert second.words.tolist() == [[3, 4], [8, 9]]
-    assert third.words.tolist() == [[5]]  # one token more than the other stream: one row less
-    assert first.words.is_contiguous()
+    assert first.values.tolist() == [[1, 2], [6, 7]]
+    assert second.values.tolist() == [[3, 4], [8, 9]]
+    assert third.values.tolist() == [[5]]  # one token more than the other stream: one row less
+    assert first.values.is_contiguous()
     narrow = streams([[1, 2, 3, 4, 5]], 2, 8)
-    assert [batch.words.tolist() for batch in narrow] == [[[1, 2, 3], [4, 5, PADDING]]]
+    assert [batch.values.tolist() for batch in narrow] == [[[1, 2, 3], [4, 5, PADDING]]]
     assert narrow[0].lengths.tolist() == [3, 2]
 
 

@@ -120,7 +120,7 @@ def some_strings() -> Batch:
 
 def as_rows(batch: Batch) -> list[list[int]]:
     """The sequences without padding."""
-    return [row[:n] for row, n in zip(batch.words.tolist(), batch.lengths.tolist(), strict=True)]
+    return [row[:n] for row, n in zip(batch.values.tolist(), batch.lengths.tolist(), strict=True)]
 
 
 __all__ = ["BY_NAME", "CASES", "Case", "Tables", "all_strings", "as_rows", "seeded", "some_strings", "tables"]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold import FrameBatch, FrameModel
+from rankfold import Batch, FrameModel
 from tests.oracles import chain, frames, semi_markov
 
 LONGEST = 3
@@ -16,7 +16,7 @@ class Case(NamedTuple):
     """A model given by its tables, a batch for it, and what plain Python makes of both."""
 
     model: FrameModel
-    batch: FrameBatch
+    batch: Batch
     transition: list[list[float]]
     log_duration: list[list[float]] | None
     log_obs: list[list[list[float]]]  # of each sequence, frames inside the length
@@ -105,7 +105,7 @@ def build(
     tables = {name: y.to(dtype) if isinstance(y, Tensor) else y for name, y in tables.items()}
     log_initial = shares(num_states, g=g).log().to(dtype)
     model = FrameModel.from_tables(log_initial, pair, self_transitions=self_transitions, **tables, **choices)
-    batch = FrameBatch(x if observations == "categorical" else x.to(dtype), torch.tensor(lengths))
+    batch = Batch(x if observations == "categorical" else x.to(dtype), torch.tensor(lengths))
     return Case(model, batch, transition, log_duration, score)
 
 

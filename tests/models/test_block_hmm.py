@@ -23,7 +23,7 @@ def both(case: Case, dropout: bool) -> tuple[BlockHMM, object, ChainPotentials]:
     batch = some_strings()
     written = tables(parts)
     full = ChainPotentials(
-        written.start.log(), Dense(written.transition), written.emission.log().mT[batch.words], lengths=batch.lengths
+        written.start.log(), Dense(written.transition), written.emission.log().mT[batch.values], lengths=batch.lengths
     )
     return model, model.potentials(batch, parts=parts), full
 
@@ -50,13 +50,13 @@ def test_streams(case: Case) -> None:
     model = case.build()
     text = [[0, 1, 2], [2], [1, 1, 0, 2], [0, 0], [2, 1], [1], [0, 2, 2]]
     batches = streams(text, 3, 5)
-    assert [len(batch.words) for batch in batches] == [3, 1]
+    assert [len(batch.values) for batch in batches] == [3, 1]
     whole = streams(text, 3, 100)
     parts = model.parts()
     total, carried = torch.zeros(3, dtype=torch.float64), None
     for batch in batches:
         potentials = model.potentials(batch, parts=parts, carried=carried)
-        total[: len(batch.words)] += model.log_z(potentials).detach()
+        total[: len(batch.values)] += model.log_z(potentials).detach()
         carried = model.carry(potentials)
     torch.testing.assert_close(total, model.log_likelihood(whole[0]).detach(), **EXACT)
 

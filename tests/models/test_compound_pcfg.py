@@ -25,10 +25,10 @@ def compound(latent: int = 2, *, single: bool = False, seed: int = 0) -> Compoun
 
 def given(model: CompoundPCFG, batch: Batch, latent: Tensor) -> Tensor:  # "b"
     """log p(x | h), for each sentence with its h or for all with one."""
-    num = len(batch.words)
+    num = len(batch.values)
     roots, rules, words = model.grammar(latent.expand(num, -1), model.parts().halves)
     p = tree.TreePotentials(
-        words.log_obs(batch.words), rules, roots.log_root, roots.log_root_leaf, lengths=batch.lengths
+        words.log_obs(batch.values), rules, roots.log_root, roots.log_root_leaf, lengths=batch.lengths
     )
     return tree.log_z(p)
 
@@ -117,9 +117,9 @@ def test_constraints_are_replaced_into_the_potentials() -> None:
 def test_a_sentence_has_its_own_draw_in_every_batch() -> None:
     model, batch = compound(), some_sentences()
     whole = model.log_likelihood(batch)
-    alone = [model.log_likelihood(model.batch(batch.words[i : i + 1], batch.lengths[i : i + 1])) for i in (0, 1, 2, 3)]
+    alone = [model.log_likelihood(model.batch(batch.values[i : i + 1], batch.lengths[i : i + 1])) for i in (0, 1, 2, 3)]
     torch.testing.assert_close(whole, torch.cat(alone), **EXACT)
-    longer = model.batch(torch.cat([batch.words, torch.full((4, 2), -1)], 1), batch.lengths)
+    longer = model.batch(torch.cat([batch.values, torch.full((4, 2), -1)], 1), batch.lengths)
     torch.testing.assert_close(model.log_likelihood(longer), whole, **EXACT)
     drawn = [model.log_likelihood(batch, generator=seeded(seed)) for seed in (1, 1, 2)]
     assert torch.equal(drawn[0], drawn[1])
@@ -157,7 +157,7 @@ def test_the_encoder_is_a_recurrent_network_in_both_directions() -> None:
     for name, x in encoder.backwards.named_parameters():
         getattr(both, f"{name}_reverse").data.copy_(x.data)
     rows = torch.nn.utils.rnn.pack_padded_sequence(
-        encoder.word[batch.words], batch.lengths, batch_first=True, enforce_sorted=False
+        encoder.word[batch.values], batch.lengths, batch_first=True, enforce_sorted=False
     )
     out, lengths = torch.nn.utils.rnn.pad_packed_sequence(both(rows)[0], batch_first=True, padding_value=-math.inf)
     assert torch.equal(lengths, batch.lengths)
@@ -168,7 +168,7 @@ def test_the_encoder_is_a_recurrent_network_in_both_directions() -> None:
 
 def test_questions_are_asked_at_the_mean() -> None:
     model, batch = compound(), some_sentences()
-    query = model(batch.words, batch.lengths)
+    query = model(batch.values, batch.lengths)
     mean = model.posterior(batch).mean
     expected = [given(model, Batch(*(x[i : i + 1] for x in batch[:2])), mean[i]) for i in range(4)]
     torch.testing.assert_close(query.log_partition, torch.cat(expected), **EXACT)

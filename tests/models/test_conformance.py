@@ -100,15 +100,15 @@ def test_a_batch_is_its_sentences(case: Case) -> None:
 def test_padding_is_never_read(case: Case) -> None:
     model = case.build()
     batch = some_strings()
-    inside = torch.arange(batch.words.shape[1]) < batch.lengths[:, None]
+    inside = torch.arange(batch.values.shape[1]) < batch.lengths[:, None]
     expected = model.log_likelihood(batch)
     for other in range(3):
-        padded = batch._replace(words=torch.where(inside, batch.words, other))
+        padded = batch._replace(values=torch.where(inside, batch.values, other))
         assert torch.equal(model.log_likelihood(padded), expected)
     for nonsense in (-100, 10**6):
-        padded = model.batch(torch.where(inside, batch.words, nonsense), batch.lengths)
+        padded = model.batch(torch.where(inside, batch.values, nonsense), batch.lengths)
         assert torch.equal(model.log_likelihood(padded), expected)
-    longer = model.batch(torch.cat([batch.words, torch.full((4, 3), -1)], 1), batch.lengths)
+    longer = model.batch(torch.cat([batch.values, torch.full((4, 3), -1)], 1), batch.lengths)
     torch.testing.assert_close(model.log_likelihood(longer), expected, **EXACT)
 
 

@@ -31,7 +31,7 @@ CHOICES = [
 every_choice = pytest.mark.parametrize("choices", CHOICES, ids=lambda x: "-".join(map(str, x.values())))
 
 
-def some_frames(model: FrameModel) -> rankfold.FrameBatch:
+def some_frames(model: FrameModel) -> rankfold.Batch:
     g = torch.Generator().manual_seed(1)
     return model.batch([x.numpy() for x, _ in model.sample([7, 5, 1], generator=g)])
 

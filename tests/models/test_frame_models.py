@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from rankfold import DomainError, FrameBatch, FrameModel, ShapeError, UnsupportedError, semi_markov
+from rankfold import Batch, DomainError, FrameModel, ShapeError, UnsupportedError, semi_markov
 from rankfold.data.frames import frames_of
 from rankfold.decoding.segments import BestSegments
 from tests.models.frame_cases import CASES, build
@@ -39,15 +39,15 @@ def test_far_from_zero(kind: str, far: float) -> None:
     model, batch = case.model, case.batch
     table = dict(zip(("mean", "variance"), model.observation(), strict=True))
     exact = {"mean": (table["mean"] * 8).round() / 8, "variance": table["variance"].float().double()}
-    frames = (batch.frames * 8).round() / 8
+    frames = (batch.values * 8).round() / 8
     parts = model.parts()
     transition = parts.transition.to_dense().float()
     moved = FrameModel.from_tables(
         parts.log_initial.float(), transition, mean=(exact["mean"] + far).float(), variance=exact["variance"].float()
     )
     truth = FrameModel.from_tables(parts.log_initial, parts.transition.to_dense(), **exact)
-    found = moved.log_likelihood(batch._replace(frames=(frames + far).float()))
-    expected = truth.log_likelihood(batch._replace(frames=frames))
+    found = moved.log_likelihood(batch._replace(values=(frames + far).float()))
+    expected = truth.log_likelihood(batch._replace(values=frames))
     assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-6)
 
 
@@ -142,22 +142,22 @@ def test_keys_permuted() -> None:
     lengths = torch.tensor([40, 3, 17, 40, 1])
     one = FrameModel.from_tables(start.log(), transition, probability=probability)
     other = FrameModel.from_tables(start.log(), transition, probability=probability[:, order])
-    expected = one.log_likelihood(FrameBatch(rolls, lengths))
-    found = other.log_likelihood(FrameBatch(rolls[:, :, order], lengths))
+    expected = one.log_likelihood(Batch(rolls, lengths))
+    found = other.log_likelihood(Batch(rolls[:, :, order], lengths))
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
     pieces = torch.randperm(5, generator=g)
-    again = one.log_likelihood(FrameBatch(rolls[pieces], lengths[pieces]))
+    again = one.log_likelihood(Batch(rolls[pieces], lengths[pieces]))
     torch.testing.assert_close(again, expected[pieces], rtol=1e-6, atol=0)
-    assert not torch.allclose(one.log_likelihood(FrameBatch(rolls[:, :, order], lengths)), expected, rtol=1e-3)
+    assert not torch.allclose(one.log_likelihood(Batch(rolls[:, :, order], lengths)), expected, rtol=1e-3)
 
 
 @pytest.mark.parametrize("durations", [None, "poisson"])
 def test_stretches_add_up(durations: str | None) -> None:
     model, batch = build("gaussian", durations, self_transitions=False)[:2]
-    row = batch.frames[:1]
-    whole = model.log_likelihood(FrameBatch(row, torch.tensor([4])))
-    first = model.potentials(FrameBatch(row[:, :2], torch.tensor([2]), last=False))
-    rest = FrameBatch(row[:, 2:], torch.tensor([2]), first=False)
+    row = batch.values[:1]
+    whole = model.log_likelihood(Batch(row, torch.tensor([4])))
+    first = model.potentials(Batch(row[:, :2], torch.tensor([2]), last=False))
+    rest = Batch(row[:, 2:], torch.tensor([2]), first=False)
     after = model.log_z(model.potentials(rest, carried=model.carry(first)))
     torch.testing.assert_close(model.log_z(first) + after, whole, rtol=1e-12, atol=0)
 
@@ -168,7 +168,7 @@ def test_samples_have_the_model_s_frequencies() -> None:
     drawn = model.sample(4, num=4000, generator=g)
     states = torch.stack([states for _, states in drawn])
     frames = torch.stack([frames for frames, _ in drawn])
-    nothing = FrameBatch(torch.full((1, 4, 5), math.nan, dtype=torch.float64), torch.tensor([4]))
+    nothing = Batch(torch.full((1, 4, 5), math.nan, dtype=torch.float64), torch.tensor([4]))
     expected = model.posterior(nothing)[0]
     found = torch.nn.functional.one_hot(states, 3).double().mean(0)
     # Four standard errors of a share of 4000: 0.032.
@@ -217,7 +217,7 @@ def test_unnormalised_durations_lose_mass() -> None:
 def test_frames_that_are_refused(frames: torch.Tensor, kind: type[Exception], words: str) -> None:
     model = build("gaussian")[0]
     with pytest.raises(kind, match=words):
-        model.log_likelihood(FrameBatch(frames, torch.tensor([2])))
+        model.log_likelihood(Batch(frames, torch.tensor([2])))
 
 
 def test_values_that_are_refused() -> None:
@@ -225,9 +225,9 @@ def test_values_that_are_refused() -> None:
     frames = torch.zeros(1, 2, 5)
     frames[0, 1, 2] = 0.5
     with pytest.raises(DomainError, match=r"frame 1, feature 2 is 0\.5"):
-        keys.log_likelihood(FrameBatch(frames, torch.tensor([2])))
+        keys.log_likelihood(Batch(frames, torch.tensor([2])))
     with pytest.raises(DomainError, match="a symbol is 4, but this model knows 0 to 3"):
-        symbols.log_likelihood(FrameBatch(torch.tensor([[0, 4]]), torch.tensor([2])))
+        symbols.log_likelihood(Batch(torch.tensor([[0, 4]]), torch.tensor([2])))
 
 
 def test_tables_that_are_refused() -> None:
@@ -268,7 +268,7 @@ def test_batches_of_a_model() -> None:
     model, symbols = build("gaussian", dtype=torch.float32)[0], build("categorical")[0]
     arrays = [np.zeros((3, 5)), np.ones((2, 5))]
     batch = model.batch(arrays, labels=[np.array([0, 1, -1]), np.array([2, 2])])
-    assert batch.frames.dtype == torch.float32
+    assert batch.values.dtype == torch.float32
     assert batch.labels is not None
     assert batch.labels.tolist() == [[0, 1, -1], [2, 2, -1]]
     assert model.batch(arrays[0]).lengths.tolist() == [3]
@@ -278,7 +278,7 @@ def test_batches_of_a_model() -> None:
         model.batch(frames, labels=frames.labels)
     with pytest.raises(ShapeError, match="f = 5"):
         model.batch([np.zeros((3, 4))])
-    assert symbols.batch([[0, 1], [3]]).frames.tolist() == [[0, 1], [3, -1]]
+    assert symbols.batch([[0, 1], [3]]).values.tolist() == [[0, 1], [3, -1]]
     assert symbols.batch(np.array([0, 1]), labels=np.array([2, -1])).labels.tolist() == [[2, -1]]
     with pytest.raises(DomainError, match="a symbol is 4"):
         symbols.batch([[0, 4]])

@@ -38,7 +38,7 @@ def test_values() -> None:
         oracle.log_z(
             [oracle.log(x) for x in START], TRANSITION, [[row[v] for row in log_emission] for v in words[:length]]
         )
-        for words, length in zip(batch.words.tolist(), batch.lengths.tolist(), strict=True)
+        for words, length in zip(batch.values.tolist(), batch.lengths.tolist(), strict=True)
     ]
     assert -INF in expected  # a string that cannot be
     torch.testing.assert_close(
@@ -86,7 +86,7 @@ def test_zeros_stay_zero_in_training(optimizer: str) -> None:
 def test_an_impossible_sequence_has_no_gradient() -> None:
     model = HMM.from_tables(*tensors())
     batch = Batch(torch.tensor([[0, 0, 1], [2, 0, 2]]), torch.tensor([3, 3]))
-    alone = Batch(batch.words[:1], batch.lengths[:1])
+    alone = Batch(batch.values[:1], batch.lengths[:1])
     total = model.log_likelihood(batch)
     assert total[1] == -INF
     grads = torch.autograd.grad(total, tuple(model.parameters()), torch.ones_like(total))

@@ -46,13 +46,13 @@ def log_weight(model: PCFG, tree: Tree, ids: list[int]) -> float:
 @every_case
 def test_trees_of_every_grammar(case: GrammarCase) -> None:
     model, batch = case.build(), some_sentences()
-    query = model(batch.words, batch.lengths)
+    query = model(batch.values, batch.lengths)
     torch.testing.assert_close(query.log_partition, model.log_likelihood(batch), **EXACT)
     torch.testing.assert_close(query.span_posterior().sum((1, 2)), (batch.lengths - 1).double(), **EXACT)
     torch.testing.assert_close(query.leaf_posterior().sum((1, 2)), batch.lengths.double(), **EXACT)
     best, sampled = query.viterbi(), query.sample(40, generator=seeded(1))
     lengths = batch.lengths.tolist()
-    for i, (length, row) in enumerate(zip(lengths, batch.words.tolist(), strict=True)):
+    for i, (length, row) in enumerate(zip(lengths, batch.values.tolist(), strict=True)):
         top = best[i]
         assert top is not None
         assert top.words == [str(word) for word in row[:length]]
@@ -73,7 +73,7 @@ def test_samples_have_the_posterior_of_trees() -> None:
     """In rank space, with labels of states: their frequencies against their probabilities."""
     model = next(case for case in CASES if case.name == "tnpcfg-neural-3-rank").build()
     batch = model.batch(torch.tensor([[0, 2, 1]]))
-    query = model(batch.words)
+    query = model(batch.values)
     drawn = Counter(tree for (tree,) in query.sample(4000, generator=seeded(2)))
     total = float(query.log_partition.detach())
     for tree, count in drawn.most_common(5):

@@ -19,7 +19,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def rows_of(batch: Batch) -> list[list[int]]:
-    return [row[:n] for row, n in zip(batch.words.tolist(), batch.lengths.tolist(), strict=True)]
+    return [row[:n] for row, n in zip(batch.values.tolist(), batch.lengths.tolist(), strict=True)]
 
 
 @every_case
@@ -99,7 +99,7 @@ def test_a_batch_is_its_sentences_and_padding_is_never_read(case: GrammarCase) -
     whole = model.log_likelihood(batch)
     alone = [model.log_likelihood(Batch(torch.tensor([row]), torch.tensor([len(row)]))) for row in rows_of(batch)]
     torch.testing.assert_close(whole, torch.cat(alone), **EXACT)
-    longer = model.batch(torch.cat([batch.words, torch.full((4, 2), -1)], 1), batch.lengths)
+    longer = model.batch(torch.cat([batch.values, torch.full((4, 2), -1)], 1), batch.lengths)
     torch.testing.assert_close(model.log_likelihood(longer), whole, **EXACT)
 
 

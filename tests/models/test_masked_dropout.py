@@ -45,7 +45,7 @@ def restricted(model: HMM, stays: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """The same of the whole model's tables, written out, cut down to the states that stay and divided by their sums."""
     whole, keep = model.parts(), stays.nonzero()[:, 0]
     start, rows = whole.log_initial.exp()[keep], whole.transition.to_dense()[keep][:, keep]
-    log_obs = whole.emission.log_obs(some_strings().words)[..., keep]
+    log_obs = whole.emission.log_obs(some_strings().values)[..., keep]
     transition = Dense(rows / rows.sum(1, keepdim=True))
     p = ChainPotentials((start / start.sum()).log(), transition, log_obs, lengths=some_strings().lengths)
     log_z = chain.log_z(p)

@@ -120,5 +120,5 @@ def test_joint_paths_need_the_factors() -> None:
     with pytest.raises(UnsupportedError, match="joint_map"):
         model.query(model.potentials(batch, plan="rank")).argmax("joint")
     path = model.query(model.potentials(batch, plan="state")).argmax("joint")
-    assert path.shape == batch.words.shape
+    assert path.shape == batch.values.shape
     assert 0 <= int(path[0].min()) <= int(path.max()) < RANK[0].config.rank

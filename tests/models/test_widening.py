@@ -62,11 +62,11 @@ def test_the_python_path() -> None:
     expected = [truth(AA), truth(AB)]
     assert model.log_z(model.potentials(batch))[1] == NONE  # what float32 makes of it
     assert model.log_likelihood(batch).tolist() == pytest.approx(expected, rel=1e-6)  # with a gradient to follow
-    assert model(batch.words).log_partition.tolist() == pytest.approx(expected, rel=1e-6)
+    assert model(batch.values).log_partition.tolist() == pytest.approx(expected, rel=1e-6)
     with torch.no_grad():
         assert model.log_likelihood(batch).tolist() == pytest.approx(expected, rel=1e-6)
-        assert model(batch.words).argmax().tolist() == [[0, 0, 0], [0, 1, 1]]
-        assert model(batch.words).marginals()[1, :2].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+        assert model(batch.values).argmax().tolist() == [[0, 0, 0], [0, 1, 1]]
+        assert model(batch.values).marginals()[1, :2].tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_gradients_reach_the_parameters() -> None:

@@ -29,7 +29,7 @@ def everywhere(query: object, posterior: Tensor) -> Tensor:
 def test_the_enumeration(case: Case) -> None:
     model = case.build()
     batch = some_strings()
-    query = model(batch.words, lengths=batch.lengths)
+    query = model(batch.values, lengths=batch.lengths)
     written = tables(model.parts())
     posterior = everywhere(query, query.marginals().detach())
     assert query.num_values == posterior.shape[-1] == len(written.start)
@@ -54,7 +54,7 @@ def test_the_enumeration(case: Case) -> None:
 def test_joint(case: Case) -> None:
     model = case.build()
     batch = some_strings()
-    query = model(batch.words, batch.lengths)
+    query = model(batch.values, batch.lengths)
     transition = query.potentials.transition if not isinstance(query, BlockQuery) else None
     if not isinstance(transition, LowRank):
         with pytest.raises(UnsupportedError, match="viterbi"):
@@ -74,7 +74,7 @@ def test_joint(case: Case) -> None:
 def test_samples(case: Case) -> None:
     model = case.build()
     batch = some_strings()
-    query = model(batch.words, batch.lengths)
+    query = model(batch.values, batch.lengths)
     inside = torch.arange(4) < batch.lengths[:, None]
     one, many = query.sample(generator=seeded()), query.sample(400, generator=seeded(1))
     assert one.shape == (4, 4)
@@ -95,7 +95,7 @@ def test_samples(case: Case) -> None:
 @every_case
 @pytest.mark.parametrize("method", ["viterbi", "posterior"])
 def test_as_one_hot(case: Case, method: str) -> None:
-    query = case.build()(some_strings().words, some_strings().lengths)
+    query = case.build()(some_strings().values, some_strings().lengths)
     path, indicators = query.argmax(method), query.argmax(method, as_one_hot=True)
     assert indicators.shape == (4, 4, query.num_values)
     assert torch.equal(indicators.sum(-1), (path >= 0).long())
@@ -107,7 +107,7 @@ def test_as_one_hot(case: Case, method: str) -> None:
 @families
 def test_without_lengths_all_positions_count(name: str) -> None:
     model = BY_NAME[name].build()
-    words = some_strings().words
+    words = some_strings().values
     whole = model(words, torch.full((4,), 4))
     assert torch.equal(model(words).log_partition, whole.log_partition)
     assert torch.equal(model(words, [4, 4, 4, 4]).log_partition, whole.log_partition)
@@ -121,19 +121,19 @@ def test_questions_are_differentiable(name: str) -> None:
     parameters = tuple(model.parameters())
 
     def answers(*_: Tensor) -> tuple[Tensor, ...]:
-        query = model(batch.words[:2, :3], [3, 1])
+        query = model(batch.values[:2, :3], [3, 1])
         posterior = query.marginals()
         weight = torch.arange(posterior.numel(), dtype=torch.float64).reshape(posterior.shape)
         return query.entropy().sum(), (posterior * weight.cos()).sum()
 
     assert torch.autograd.gradcheck(answers, parameters, fast_mode=True, check_undefined_grad=False)
     with torch.no_grad():
-        assert not model(batch.words).marginals().requires_grad
+        assert not model(batch.values).marginals().requires_grad
 
 
 @families
 def test_a_query_says_what_it_is(name: str) -> None:
-    text = repr(BY_NAME[name].build()(some_strings().words))
+    text = repr(BY_NAME[name].build()(some_strings().values))
     assert "4 sequences of up to 4" in text
     assert ("ranks" if name.startswith("rank") else "states") in text
 
@@ -186,4 +186,4 @@ def test_wrong_lengths(name: str, lengths: Tensor, error: type[Exception], text:
 @families
 def test_an_unknown_method(name: str) -> None:
     with pytest.raises(UnsupportedError, match=r"argmax\(method='best'\) is unknown.*\"viterbi\""):
-        BY_NAME[name].build()(some_strings().words).argmax("best")
+        BY_NAME[name].build()(some_strings().values).argmax("best")

@@ -18,7 +18,6 @@ from rankfold import (
     Branch,
     ChainPotentials,
     Dense,
-    FrameBatch,
     FrameConfig,
     LowRank,
     ModelConfig,

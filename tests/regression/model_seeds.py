@@ -14,7 +14,6 @@ from tests.regression.library import (
     HMM,
     HSMM,
     Batch,
-    FrameBatch,
     FrameConfig,
     GrammarConfig,
     ModelConfig,
@@ -93,7 +92,7 @@ def _words(config: Any, dtype: torch.dtype, **how: Any) -> Callable[[], Numbers]
         found = _drawn(model, dtype)
         model.to(dtype)
         words = torch.randint(NUM_WORDS, (4, 6), generator=seeded(91))
-        batch = Batch(words=words, lengths=torch.tensor([6, 3, 5, 2]))
+        batch = Batch(values=words, lengths=torch.tensor([6, 3, 5, 2]))
         found |= _potentials(model.potentials(batch))
         drops = not isinstance(config, GrammarConfig) or config.family == "cpcfg"  # whose draw takes the generator
         found |= _losses(model, lambda g: model.log_z(model.potentials(batch, generator=g), **how), drops=drops)
@@ -111,7 +110,7 @@ def _frames(shape: dict[str, Any], dtype: torch.dtype) -> Callable[[], Numbers]:
         found = _drawn(model, dtype)
         model.to(dtype)
         plain.to(dtype)
-        batch = FrameBatch(frames=_observed(shape, dtype), lengths=torch.tensor([7, 3, 6]))
+        batch = Batch(values=_observed(shape, dtype), lengths=torch.tensor([7, 3, 6]))
         found |= _potentials(model.potentials(batch))
         found |= _losses(model, lambda g: model.log_likelihood(batch, generator=g))
         found["log_prior"] = plain.log_prior().detach()

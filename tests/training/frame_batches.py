@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 
@@ -28,7 +28,7 @@ def drawn_model(family: str, observations: str, **settings: Any) -> FrameModel:
     return FrameModel.build(config, seed=3)
 
 
-def drawn_batch(observations: str, lengths: list[int], *, seed: int = 0, labels: bool = False) -> FrameBatch:
+def drawn_batch(observations: str, lengths: list[int], *, seed: int = 0, labels: bool = False) -> Batch:
     """Sequences of these lengths, one feature missing and one frame; what lies beyond a length is not to be read."""
     draw = torch.Generator().manual_seed(seed)
     shape = (len(lengths), max(lengths))
@@ -42,4 +42,4 @@ def drawn_batch(observations: str, lengths: list[int], *, seed: int = 0, labels:
         frames[0, 0, 1] = float("nan")
         frames[-1, -1] = float("nan")
     known = torch.randint(-1, 6, shape, generator=draw) if labels else None
-    return FrameBatch(frames, torch.tensor(lengths), known)
+    return Batch(frames, torch.tensor(lengths), known)

@@ -97,7 +97,7 @@ def sentences_of(corpus: Corpus, config: DataConfig, seed: int, epoch: int) -> l
     return [
         tuple(words[:length].tolist())
         for batch in corpus.epoch(config, seed, epoch)
-        for words, length in zip(batch.words, batch.lengths.tolist(), strict=True)
+        for words, length in zip(batch.values, batch.lengths.tolist(), strict=True)
     ]
 
 
@@ -115,8 +115,8 @@ def test_an_epoch_holds_every_sentence_once(corpus: Corpus, settings: dict[str, 
     assert len(orders) == 3
     for batch in corpus.epoch(config, 1, 0):
         assert batch.first
-        assert batch.words.numel() <= config.tokens
-        assert batch.words.shape[1] % settings.get("rounding", 1) == 0
+        assert batch.values.numel() <= config.tokens
+        assert batch.values.shape[1] % settings.get("rounding", 1) == 0
 
 
 @pytest.mark.parametrize(("num_streams", "window"), [(1, 1000), (7, 5), (7, 31), (220, 1), (3, 1)])
@@ -127,7 +127,7 @@ def test_streams_hold_every_token_once(corpus: Corpus, num_streams: int, window:
         rows: list[list[int]] = [[] for _ in range(num_streams)]
         for i, batch in enumerate(corpus.epoch(config, 1, epoch)):
             assert batch.first == (i == 0)
-            for row, words, length in zip(rows, batch.words, batch.lengths.tolist(), strict=False):
+            for row, words, length in zip(rows, batch.values, batch.lengths.tolist(), strict=False):
                 row.extend(words[:length].tolist())
         text = [word for row in rows for word in row]
         assert Counter(text) == Counter(word for row in corpus.train for word in row)

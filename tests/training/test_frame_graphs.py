@@ -192,7 +192,7 @@ def test_every_batch_has_a_shape(batching: Any, rounding: int) -> None:
     for batch in frame_batches(frames, config):
         shape = shapes.of(batch)
         assert shape is not None
-        assert all(size <= filled for size, filled in zip(batch.frames.shape[:2], shape, strict=True))
+        assert all(size <= filled for size, filled in zip(batch.values.shape[:2], shape, strict=True))
         found.add(shape)
     assert len(found) <= 60
     assert all(num == 1 or num * width <= tokens * 16 / 9 for num, width in found)

@@ -100,12 +100,12 @@ def test_every_frame_is_in_one_window(num: int, window: int, data: Path) -> None
     frames = read_frames(data)
     config = DataConfig(batching="streams", num_streams=num, window=window)
     batches = list(frame_batches(frames, config, generator=torch.Generator().manual_seed(0)))
-    assert sum(batch.num_frames for batch in batches) == frames.num_frames
+    assert sum(batch.num_tokens for batch in batches) == frames.num_frames
     rows: list[list[Any]] = []
     done: list[Any] = []
     for batch in batches:
-        assert batch.frames.shape[1] <= window
-        pieces = [x[:n] for x, n in zip(batch.frames, batch.lengths.tolist(), strict=True)]
+        assert batch.values.shape[1] <= window
+        pieces = [x[:n] for x, n in zip(batch.values, batch.lengths.tolist(), strict=True)]
         if batch.first:
             assert not rows
             rows = [[] for _ in pieces]
@@ -127,7 +127,7 @@ def test_recordings_of_very_different_lengths_are_never_without_a_frame() -> Non
     config = DataConfig(batching="streams", num_streams=4, window=10)
     batches = list(frame_batches(frames, config))
     assert min(int(batch.lengths.min()) for batch in batches) == 1
-    assert sum(batch.num_frames for batch in batches) == 353
+    assert sum(batch.num_tokens for batch in batches) == 353
 
 
 def test_labels_bind_states(data: Path, tmp_path: Path) -> None:
@@ -152,10 +152,10 @@ def test_gradients_of_labelled_recordings_are_those_of_one_path(data: Path, tmp_
     model = task.model()
     steps = task.steps(model, torch.optim.SGD(model.parameters()), config, Room(), lambda *_: None)
     batch = task.epoch(0)[0]
-    total, _ = steps([batch], batch.num_frames, 0)
+    total, _ = steps([batch], batch.num_tokens, 0)
     with torch.no_grad():
         parts = model.parts()
-        log_obs, log_rows = parts.observation.log_obs(batch.frames), parts.transition.to_dense().log()
+        log_obs, log_rows = parts.observation.log_obs(batch.values), parts.transition.to_dense().log()
     expected = 0.0
     for obs, labels, length in zip(log_obs, batch.labels, batch.lengths.tolist(), strict=True):
         path = labels[:length].tolist()
@@ -198,7 +198,7 @@ def test_missing_frames_do_not_count(tmp_path: Path) -> None:
     assert result.test is None
     assert np.isfinite(result.best_valid)
     batch = frame_batches(read_frames(tmp_path / "some.npz"), DataConfig())[0]
-    assert num_seen(batch) <= batch.num_frames
+    assert num_seen(batch) <= batch.num_tokens
     model = FrameModel.from_pretrained(tmp_path / "run" / "best")
     assert model.space is not None
     frames = model.space.apply(read_frames(tmp_path / "some.npz"))

@@ -84,7 +84,7 @@ def test_a_batch_draws_its_dropout_once(corpus: Corpus) -> None:
 
     model.parts = noted  # type: ignore[method-assign]
     gradients([batch, batch], 2 * batch.num_tokens, 3)
-    size = len(batch.words)
+    size = len(batch.values)
     assert len(drawn) == 2 * size > 2
     assert all(torch.equal(state, drawn[0]) for state in drawn[:size])
     assert all(torch.equal(state, drawn[size]) for state in drawn[size:])
@@ -97,7 +97,7 @@ def test_parts_of_streams_carry_their_own_state(family: str, tokens: int, corpus
     dropout = {"state_dropout": 0.5} if family == "block" else {}
     config = tiny(family=family, batching="streams", feature_dropout=0.4, logit_dropout=0.2, **dropout)
     batches = corpus.epoch(config.data, 1, 0)
-    assert len({len(batch.words) for batch in batches} | {batch.words.shape[1] for batch in batches}) > 2
+    assert len({len(batch.values) for batch in batches} | {batch.values.shape[1] for batch in batches}) > 2
     (whole, expected), (parts, found) = (gradients_of(config, corpus, at_once) for at_once in (0, tokens))
     for update, batch in enumerate(batches):
         values = [each([batch], batch.num_tokens, update) for each in (whole, parts)]
@@ -136,10 +136,10 @@ class Eager:
         self.broken = False
 
     def takes(self, batch: Batch) -> bool:
-        return len(batch.words) <= self.rows
+        return len(batch.values) <= self.rows
 
     def step(self, batch: Batch, tokens: int, seed: int, carried: None) -> tuple[Tensor, None]:
-        self.taken.append((len(batch.words), seed))
+        self.taken.append((len(batch.values), seed))
         generator = torch.Generator().manual_seed(seed)
         value = self.model.log_likelihood(batch, generator=generator).sum()
         (-value / tokens).backward()
@@ -186,7 +186,7 @@ def test_numbers_that_are_none_name_the_whole_batch(refused: bool, corpus: Corpu
 
     gradients.not_finite = named_error
     batch = corpus.epoch(config.data, 1, 0)[0]
-    assert len(batch.words) > 1
+    assert len(batch.values) > 1
     with pytest.raises(DomainError):
         gradients([batch], batch.num_tokens, 0)
     assert [[id(x) for x in batches] for batches in named] == [[id(batch)]]

@@ -96,7 +96,7 @@ def test_the_curriculum_grows_with_the_epochs(folder: Path) -> None:
     config = DataConfig(curriculum_start=3, curriculum_step=2, batching="equal", sentences=4, tokens=0)
     corpus = read_corpus(folder, config, model=GrammarConfig())
     for epoch, longest in ((0, 3), (1, 5), (2, 7), (9, 12)):
-        widths = {batch.words.shape[1] for batch in corpus.epoch(config, 1, epoch)}
+        widths = {batch.values.shape[1] for batch in corpus.epoch(config, 1, epoch)}
         assert max(widths) <= longest
         assert widths == {len(row) for row in corpus.train if len(row) <= longest}
     with pytest.raises(DataError, match=r"curriculum_start is 1, but the shortest training sentence has 2 words"):
@@ -109,7 +109,7 @@ def test_an_epoch_is_a_function_of_seed_and_number(folder: Path, batching: Any) 
     corpus = read_corpus(folder, config, model=GrammarConfig())
 
     def words(epoch: int) -> list[list[list[int]]]:
-        return [batch.words.tolist() for batch in corpus.epoch(config, 5, epoch)]
+        return [batch.values.tolist() for batch in corpus.epoch(config, 5, epoch)]
 
     assert words(0) == words(0)
     assert words(0) != words(1)

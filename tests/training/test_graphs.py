@@ -101,7 +101,7 @@ def test_streams_of_block_models(tied: bool, tokens: int, state_dropout: float, 
     if not tokens:
         only_graphs(replayed)
     every = [batch for epoch in range(2) for batch in corpus.epoch(config.data, 1, epoch)]
-    assert len({batch.words.shape for batch in every}) > 1
+    assert len({batch.values.shape for batch in every}) > 1
     assert sum(batch.first for batch in every) == 2
     for update, start in enumerate(range(0, len(every), 2)):  # an update may end one epoch and begin the next
         batches = every[start : start + 2]
@@ -165,7 +165,7 @@ def test_rows_that_fill_a_shape_count_nothing(corpus: Corpus) -> None:
     graphs = gradients.graphs
     assert graphs is not None
     _, carried = graphs.step(first, 9, 1)
-    some, kept = Batch(second.words[:2], second.lengths[:2], first=False), type(carried)(*(x[:2] for x in carried))
+    some, kept = Batch(second.values[:2], second.lengths[:2], first=False), type(carried)(*(x[:2] for x in carried))
     found = []
     for spoilt in (False, True):
         if spoilt:

@@ -126,7 +126,7 @@ def by_hand(config: Config, data: Path, updates: int) -> tuple[AnyModel, list[fl
 
 
 def union(batches: list[Batch]) -> Batch:
-    rows = [words[:length] for batch in batches for words, length in zip(batch.words, batch.lengths, strict=True)]
+    rows = [words[:length] for batch in batches for words, length in zip(batch.values, batch.lengths, strict=True)]
     return Batch(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows]))
 
 
@@ -316,7 +316,7 @@ def test_a_run_beside_the_main_thread(data: Path, tmp_path: Path) -> None:
 
 
 def rows_of(batches: list[Batch]) -> list[list[int]]:
-    return [row[:n].tolist() for batch in batches for row, n in zip(batch.words, batch.lengths.tolist(), strict=True)]
+    return [row[:n].tolist() for batch in batches for row, n in zip(batch.values, batch.lengths.tolist(), strict=True)]
 
 
 def first_batches(config: Config, data: Path) -> list[Batch]:

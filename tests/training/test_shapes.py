@@ -7,7 +7,7 @@ import torch
 
 from rankfold.data.batch import Batch, epoch_generator, length_batches, streams, unsorted_batches
 from rankfold.training.config import DataConfig
-from rankfold.training.gradients import row_parts, rows_of_batch
+from rankfold.training.gradients import row_parts
 from rankfold.training.shapes import WIDEST, WIDTH, Shapes
 
 
@@ -29,7 +29,7 @@ def test_every_unsorted_batch_has_a_shape(tokens: int, longest: int) -> None:
         for batch in unsorted_batches(rows, tokens, generator=epoch_generator(1, epoch)):
             shape = shapes.of(batch)
             assert shape is not None
-            assert all(size <= filled for size, filled in zip(batch.words.shape, shape, strict=True))
+            assert all(size <= filled for size, filled in zip(batch.values.shape, shape, strict=True))
             found.add(shape)
     assert len(found) <= 4 + longest / WIDTH  # one for each width
     assert all(num == 1 or num * width <= tokens * 16 / 9 for num, width in found)
@@ -48,7 +48,7 @@ def test_the_fullest_batch_of_every_width(tokens: int) -> None:
 def test_batches_of_like_lengths_fill_the_budget_of_their_width() -> None:
     shapes = Shapes(DataConfig(batching="length", tokens=256, rounding=8))
     for batch in length_batches(sentences(80), 256, generator=epoch_generator(1, 0), rounding=8):
-        width = batch.words.shape[1]
+        width = batch.values.shape[1]
         assert shapes.of(batch) == (256 // width, width)
     assert shapes.of(zeros(15, 17)) is None  # not rounded: 24 positions, of which 10 rows fit
     assert shapes.of(zeros(10, 17)) == (10, 24)
@@ -61,7 +61,7 @@ def test_every_part_has_a_shape_within_what_fits(batching: str, part_tokens: int
     shapes = Shapes(DataConfig(batching=batching, tokens=256), part_tokens)  # type: ignore[arg-type]
     for batch in unsorted_batches(sentences(60), 256, generator=epoch_generator(1, 0)):
         for rows in row_parts(batch, part_tokens, WIDTH):
-            shape = shapes.of(rows_of_batch(batch, rows))
+            shape = shapes.of(batch.rows(rows))
             assert shape is not None
             assert shape[0] == 1 or shape[0] * shape[1] <= part_tokens
 
@@ -70,10 +70,10 @@ def test_every_part_has_a_shape_within_what_fits(batching: str, part_tokens: int
 def test_all_windows_of_streams_have_one_shape(window: int) -> None:
     shapes = Shapes(DataConfig(batching="streams", num_streams=7, window=window))
     batches = streams(sentences(9, 300), 7, window)
-    assert batches[-1].words.shape != batches[0].words.shape
+    assert batches[-1].values.shape != batches[0].values.shape
     assert {shapes.of(batch) for batch in batches} == {(7, window)}
     parts = Shapes(DataConfig(batching="streams", num_streams=7, window=window), 3 * 40)
-    found = {parts.of(rows_of_batch(batches[0], rows)) for rows in row_parts(batches[0], 3 * 40, WIDTH)}
+    found = {parts.of(batches[0].rows(rows)) for rows in row_parts(batches[0], 3 * 40, WIDTH)}
     assert found == {(min(7, 120 // (-(-window // 8) * 8)), window)}
 
 

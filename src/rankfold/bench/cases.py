@@ -15,7 +15,6 @@ from rankfold.bench.frames import check_frames, draw_frames, frame_name, small_f
 from rankfold.bench.given import GivenTables
 from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
-from rankfold.data.frame_batch import FrameBatch
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import build_frame_model, build_model
 from rankfold.models.config import ModelConfig, PlanName
@@ -157,7 +156,7 @@ class Case(NamedTuple):
         assert not isinstance(self.config, FrameConfig)
         return self._replace(config=dataclasses.replace(self.config, plan=plan))
 
-    def draw(self, device: torch.device) -> Batch | FrameBatch:
+    def draw(self, device: torch.device) -> Batch:
         """Sequences of random words or frames, all as long as the batch is wide."""
         if isinstance(self.config, FrameConfig):
             return draw_frames(self.config, self.batch, self.length, device)

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.errors import UnsupportedError
 from rankfold.models.frame_config import FrameConfig
 
@@ -36,7 +36,7 @@ def check_frames(config: FrameConfig) -> None:
         raise UnsupportedError("feature_dropout has no reference here.\n  Set it to 0.")
 
 
-def draw_frames(config: FrameConfig, batch: int, length: int, device: torch.device) -> FrameBatch:
+def draw_frames(config: FrameConfig, batch: int, length: int, device: torch.device) -> Batch:
     """Random frames, all sequences as long as the batch is wide."""
     generator = torch.Generator().manual_seed(0)
     shape = (batch, length, config.num_features)
@@ -44,7 +44,7 @@ def draw_frames(config: FrameConfig, batch: int, length: int, device: torch.devi
         frames = torch.randn(shape, generator=generator, dtype=torch.float32)
     else:
         frames = (torch.rand(shape, generator=generator, dtype=torch.float32) < DENSITY).float()
-    return FrameBatch(frames, torch.full((batch,), length)).to(device)
+    return Batch(frames, torch.full((batch,), length)).to(device)
 
 
 def small_frames(config: FrameConfig) -> FrameConfig:

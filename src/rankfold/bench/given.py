@@ -40,7 +40,7 @@ class GivenTables(nn.Module):
 
     def potentials(self, batch: Batch, *, generator: torch.Generator | None = None) -> ChainPotentials:
         """The weights of all hidden paths; the generator has nothing to drop."""
-        log_obs = embedding(batch.words, self.log_emission)
+        log_obs = embedding(batch.values, self.log_emission)
         return ChainPotentials(self.log_initial, Dense.unchecked(self.transition), log_obs, lengths=batch.lengths)
 
     def log_z(self, potentials: ChainPotentials, *, precision: Precision = "float32") -> Tensor:  # "b"   float64

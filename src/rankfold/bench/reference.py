@@ -33,7 +33,7 @@ def reference_log_z(tensors: Tensors, config: ModelConfig, batch: Batch) -> Tens
     if config.family == "block":
         return _block(tensors, config, batch)
     start, step, emission = _TABLES[config.family if config.neural else "given"](tensors, config)
-    return _forward(start, step, embedding(batch.words, emission.mT), batch.lengths)
+    return _forward(start, step, embedding(batch.values, emission.mT), batch.lengths)
 
 
 Step = Callable[[Tensor, int], Tensor]  # "b z" before a position, the position -> "b z"
@@ -127,8 +127,8 @@ def _block(tensors: Tensors, config: ModelConfig, batch: Batch) -> Tensor:  # "b
     emission = torch.softmax(logits.masked_fill(own[:, None] != cluster, float("-inf")), 1)  # "z v"
     transition = torch.softmax(_left(tensors, source @ target.mT), 1).reshape(num, size, num, size)
     start = torch.softmax(_left(tensors, target @ start_vector(tensors, "blocks.start")), 0).reshape(num, size)
-    at = cluster[batch.words]  # "b t"
-    words = batch.words[..., None].expand(*at.shape, size)
+    at = cluster[batch.values]  # "b t"
+    words = batch.values[..., None].expand(*at.shape, size)
     obs = emission[at[..., None] * size + torch.arange(size, device=at.device), words]  # "b t k"
 
     def step(x: Tensor, t: int) -> Tensor:  # "b k" -> "b k"

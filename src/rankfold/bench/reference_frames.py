@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from rankfold.bench.reference import Tensors, log_features, log_phi, network, start_vector
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.models.frame_config import FrameConfig
 
 
-def reference_frame_log_z(tensors: Tensors, config: FrameConfig, batch: FrameBatch) -> Tensor:  # "b"
+def reference_frame_log_z(tensors: Tensors, config: FrameConfig, batch: Batch) -> Tensor:  # "b"
     """The log-density of each sequence, in the dtype of the parameters.
 
     Cost: t f z for the densities, t z^2 for a chain, t (z^2 + d z) for segments, all held for the backward pass.
@@ -57,8 +57,8 @@ def _segments(
     return last
 
 
-def _log_obs(tensors: Tensors, config: FrameConfig, batch: FrameBatch) -> Tensor:  # "b t z"
-    frames = batch.frames.to(next(iter(tensors.values())).dtype)
+def _log_obs(tensors: Tensors, config: FrameConfig, batch: Batch) -> Tensor:  # "b t z"
+    frames = batch.values.to(next(iter(tensors.values())).dtype)
     if config.observations == "gaussian":
         mean, spread = tensors["observation.mean"], tensors["observation.log_spread"]
         variance = (spread.exp() + config.min_variance).expand_as(mean)

@@ -34,7 +34,7 @@ def reference_tree_log_z(tensors: Tensors, config: GrammarConfig, batch: Batch) 
     symbols = tensors.get("emission.symbol")
     own = tensors["rules.symbol"][config.num_nonterminals :] if symbols is None else symbols
     logits = network(tensors, "emission.mlp", own) @ tensors["emission.word"].mT + tensors["emission.bias"]
-    log_leaf = embedding(batch.words, torch.log_softmax(logits, 1).mT)  # "b t p"
+    log_leaf = embedding(batch.values, torch.log_softmax(logits, 1).mT)  # "b t p"
     if config.family in ("npcfg", "lpcfg"):
         tops = _inside_pairs(log_leaf, _pairs(tensors, config))
     else:

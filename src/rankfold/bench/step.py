@@ -16,12 +16,11 @@ from rankfold.bench.reference import reference_log_z
 from rankfold.bench.reference_frames import reference_frame_log_z
 from rankfold.bench.reference_trees import reference_tree_log_z
 from rankfold.data.batch import Batch
-from rankfold.data.frame_batch import FrameBatch
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 
-AnyBatch = Batch | FrameBatch
+AnyBatch = Batch
 SEED = 1  # of what a step drops
 
 
@@ -55,8 +54,8 @@ def _gradients(value: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def _potentials(model: Any, batch: AnyBatch, generator: torch.Generator | None) -> Any:
     """Those of a batch whose frames, if it has any, are in the model's dtype."""
-    if isinstance(batch, FrameBatch):
-        batch = batch._replace(frames=batch.frames.to(model.dtype))
+    if batch.values.is_floating_point():
+        batch = batch._replace(values=batch.values.to(model.dtype))
     return model.potentials(batch, generator=generator)
 
 

@@ -88,7 +88,7 @@ def log_difference(asked: Asked) -> float:
         parts = model.parts()
         for _, batch in batches(model, some):
             short = batch._replace(
-                frames=batch.frames[:, :LONGEST], lengths=batch.lengths.clamp(max=LONGEST), last=False
+                values=batch.values[:, :LONGEST], lengths=batch.lengths.clamp(max=LONGEST), last=False
             )
             p = model.potentials(short, parts=parts)
             fast, slow = model.log_z(p), model.log_z(p, "log")

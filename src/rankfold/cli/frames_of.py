@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from rankfold.cli.model_of import CONFIG, find_device, model_folder
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import FILE, FrameSpace
 from rankfold.data.frames import Frames, Missing
@@ -95,7 +95,7 @@ def ask(
     return Asked(model, space, given, space.apply(given))
 
 
-def batches(model: FrameModel, frames: Frames) -> Iterator[tuple[list[int], FrameBatch]]:
+def batches(model: FrameModel, frames: Frames) -> Iterator[tuple[list[int], Batch]]:
     """Whole recordings of like lengths, as many at once as are cheap to decode, with their places."""
     tokens = max(1, ENTRIES // model.config.num_states)
     found = frame_batches(frames, DataConfig(tokens=tokens), symbols=model.config.observations == "categorical")
@@ -103,7 +103,7 @@ def batches(model: FrameModel, frames: Frames) -> Iterator[tuple[list[int], Fram
         yield places, batch._replace(labels=None).to(model.device)
 
 
-def each(model: FrameModel, frames: Frames, question: Callable[[FrameBatch], Sequence[Any]]) -> list[Any]:
+def each(model: FrameModel, frames: Frames, question: Callable[[Batch], Sequence[Any]]) -> list[Any]:
     """What a question says of every recording, in their order; the question is asked of batches."""
     answers: list[Any] = [None] * len(frames)
     with torch.no_grad():

@@ -15,7 +15,7 @@ from rankfold.analysis.segmentation import labels_of
 from rankfold.cli.frames_of import Asked, ask, each, impossible
 from rankfold.cli.model_of import add_model, say
 from rankfold.cli.output import to_json
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.decoding.segments import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError
 from rankfold.plots.picture import expect_picture
@@ -134,7 +134,7 @@ def _cut_short(asked: Asked) -> str | None:
     if not model.config.has_segments or longest >= max(frames.lengths):
         return None
 
-    def gains_of(batch: FrameBatch) -> list[float]:
+    def gains_of(batch: Batch) -> list[float]:
         p = model.potentials(batch)
         assert isinstance(p, SegmentPotentials)
         found: list[float] = gain_of_longer(p).tolist()

@@ -1,8 +1,7 @@
-"""Batches of sentences: an epoch's order as a function of (seed, epoch), a budget of padded tokens, nothing dropped.
+"""Batches of sequences: words, symbols or features, padded to a common width, and the ways to cut a corpus into them.
 
-Four ways to cut a corpus: buckets of like length, of equal length, shuffled sentences as they come, or streams with a
-carried state. What a sentence costs is its width, or for trees more.
-Read next: `data/vocab.py`, which makes the ids.
+Four ways to cut: buckets of like length, of equal length, shuffled sentences as they come, or streams with a carried
+state. An epoch's order is a function of (seed, epoch); a budget counts padded tokens; nothing is dropped.
 """
 
 from __future__ import annotations
@@ -10,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from rankfold.errors import DomainError
+from rankfold.data.frames import UNKNOWN, Frames
+from rankfold.errors import DataError, DomainError
 
 # The id written beyond a length. It is an ordinary word too: only `lengths` says what is padding.
 PADDING = 0
@@ -23,20 +25,42 @@ POOL = 100
 
 
 class Batch(NamedTuple):
-    """Sequences of ids, padded to a common width; positions beyond a length are never read."""
+    """Sequences of a common width; positions beyond a length are never read."""
 
-    words: Tensor  # "b t" int64
+    values: Tensor  # "b t" int64, ids of words, or of symbols with -1 = missing; or "b t f" features, NaN = missing
     lengths: Tensor  # "b" int64, at least 1
+    labels: Tensor | None = None  # "b t" int64, -1 = not known
     first: bool = True  # whether the state starts fresh; false where a stream goes on from the batch before
+    last: bool = True  # whether the sequences end here; false where a stream goes on in the batch after
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of sequences, and of positions with the padding."""
+        num, width = self.values.shape[:2]
+        return num, width
 
     @property
     def num_tokens(self) -> int:
-        """The tokens without padding; waits for the device if the batch is on one."""
+        """The positions without padding; waits for the device if the batch is on one."""
         return int(self.lengths.sum())
+
+    def rows(self, which: slice) -> Batch:
+        """Some of the sequences; their width stays."""
+        labels = None if self.labels is None else self.labels[which]
+        return self._replace(values=self.values[which], lengths=self.lengths[which], labels=labels)
+
+    def padded_to(self, shape: tuple[int, int], filler: float, shortest: int = 1) -> Batch:
+        """The same filled up to a number of sequences, so long, and of positions, all of the value `filler`."""
+        num, width = shape[0] - self.shape[0], shape[1] - self.shape[1]
+        edges = [0, 0] * (self.values.ndim - 2) + [0, width, 0, num]
+        labels = None if self.labels is None else pad(self.labels, [0, width, 0, num], value=UNKNOWN)
+        lengths = pad(self.lengths, [0, num], value=shortest)
+        return self._replace(values=pad(self.values, edges, value=filler), lengths=lengths, labels=labels)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        return self._replace(words=self.words.to(device), lengths=self.lengths.to(device))
+        labels = None if self.labels is None else self.labels.to(device)
+        return self._replace(values=self.values.to(device), lengths=self.lengths.to(device), labels=labels)
 
 
 class Batches:
@@ -144,9 +168,9 @@ def streams(
 
     All sentences, shuffled if there is a generator, are joined and cut into streams whose sizes differ by one token at
     most, the longer first. Row i of every batch is stream i and goes on where the batch before ended (`first` is
-    false). Every token occurs once: the last window is narrower, the shorter streams may end one position earlier in
-    it, or, if that position is all there is, be left out of it: then the batch has fewer rows, and a carried state
-    is cut to its first `len(batch.words)` rows.
+    false); a text always goes on (`last` is false). Every token occurs once: the last window is narrower, the shorter
+    streams may end one position earlier in it, or, if that position is all there is, be left out of it: then the batch
+    has fewer rows, and a carried state is cut to its first `len(batch.values)` rows.
     """
     rows = _checked(sentences, num_streams=num_streams, num_positions=num_positions)
     text = list(itertools.chain.from_iterable(rows[i] for i in _order(len(rows), generator)))
@@ -165,8 +189,43 @@ def streams(
         lengths = (sizes - start).clamp(max=num_positions)
         lengths = lengths[lengths > 0]
         window = table[: len(lengths), start : start + num_positions].contiguous()
-        batches.append(Batch(window, lengths, first=start == 0))
+        batches.append(Batch(window, lengths, first=start == 0, last=False))
     return batches
+
+
+def frame_batch(
+    frames: Frames, which: Sequence[int] | None = None, *, dtype: torch.dtype | None = None, rounding: int = 1
+) -> Batch:
+    """The sequences with these indices (all by default) as one batch, features in `dtype` (their own by default).
+
+    The width is that of the longest, rounded up to a multiple of `rounding`, so that few shapes occur.
+    """
+    index = range(len(frames)) if which is None else which
+    if not len(index):
+        raise DomainError("a batch of no sequences; at least one was expected.")
+    features = [frames.features[i] for i in index]
+    batch = _padded_rows([torch.from_numpy(np.ascontiguousarray(x)) for x in features], 0.0, rounding)
+    labels = None
+    if frames.labels is not None:
+        labels = _padded_rows([torch.from_numpy(frames.labels[i]) for i in index], UNKNOWN, rounding)
+    lengths = torch.tensor([len(x) for x in features])
+    return Batch(batch if dtype is None else batch.to(dtype), lengths, labels)
+
+
+def symbol_batch(
+    sequences: Sequence[Any], labels: Sequence[Any] | None = None, *, rounding: int = 1
+) -> Batch:  # lists or arrays of whole numbers; -1 = missing
+    """Sequences of symbols as one batch."""
+    rows = [_whole(x, f"sequences[{i}]") for i, x in enumerate(sequences)]
+    if not rows:
+        raise DomainError("a batch of no sequences; at least one was expected.")
+    known = None
+    if labels is not None:
+        marks = [_whole(y, f"labels[{i}]") for i, y in enumerate(labels)]
+        if [len(y) for y in marks] != [len(x) for x in rows]:
+            raise DataError("labels are not as long as their sequences; one a symbol was expected.")
+        known = _padded_rows(marks, UNKNOWN, rounding)
+    return Batch(_padded_rows(rows, UNKNOWN, rounding), torch.tensor([len(x) for x in rows]), known)
 
 
 def _checked(sentences: Iterable[Sequence[int]], **sizes: int) -> list[Sequence[int]]:
@@ -217,3 +276,22 @@ def _cut(
             groups.append([i])
             widest = widths[i]
     return groups
+
+
+def _whole(x: Any, name: str) -> Tensor:  # "t" int64
+    row = torch.as_tensor(x)
+    if row.ndim != 1 or not row.numel() or row.dtype.is_floating_point or row.dtype == torch.bool:
+        raise DataError(
+            f"{name} has shape {tuple(row.shape)}, {row.dtype}, but whole numbers were expected, one a position."
+        )
+    return row.long()
+
+
+def _padded_rows(rows: Sequence[Tensor], filler: float, rounding: int) -> Tensor:  # "t ..." -> "b t ..."
+    if rounding < 1:
+        raise DomainError(f"rounding is {rounding}, but must be at least 1.")
+    width = _rounded(max(map(len, rows)), rounding)
+    out = rows[0].new_full((len(rows), width, *rows[0].shape[1:]), filler)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 
 # Entries "t b z" of one table of a group: 64 MiB in float64; an E step holds about seven such tables.
 MOST = 2**23
@@ -61,7 +61,7 @@ def pack(
 
 def batches(
     sequences: Sequence[Tensor], labels: Sequence[Tensor] | None, num_states: int
-) -> list[tuple[list[int], FrameBatch, Tensor | None]]:  # "t f" or "t" each; allowed "b t z"
+) -> list[tuple[list[int], Batch, Tensor | None]]:  # "t f" or "t" each; allowed "b t z"
     """The groups as batches of a model, and the states that labels allow."""
     found = []
     for index in grouped([len(x) for x in sequences], num_states):
@@ -69,7 +69,7 @@ def batches(
         lengths = torch.tensor([len(sequences[i]) for i in index], device=padded.device)
         known = _labels(index, labels)
         allowed = None if known is None else ~ruled_out(known, num_states).transpose(0, 1)
-        found.append((index, FrameBatch(padded, lengths), allowed))
+        found.append((index, Batch(padded, lengths), allowed))
     return found
 
 

@@ -107,15 +107,15 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
 
     def cheapest(self, plan: PlanName, batch: Batch) -> PlanName:
         """The `order` of a batch, in the precision that is set."""
-        num, length = batch.words.shape
+        num, length = batch.values.shape
         precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
-        return self.order(plan, num, length, batch.words.device.type, precision)
+        return self.order(plan, num, length, batch.values.device.type, precision)
 
     def log_likelihood(
         self, batch: Batch, *, parts: Parts | None = None, generator: torch.Generator | None = None
     ) -> Tensor:  # "b"   float64
         """The log-probability of each sequence of a batch; differentiable in the parameters."""
-        self._expect_ids(batch.words)
+        self._expect_ids(batch.values)
         if parts is None and generator is None:
             parts = self._wide(self.own_parts())
         return self.log_z(self.potentials(batch, parts=parts, generator=generator))

@@ -79,16 +79,16 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
     ) -> BlockPotentials:
         parts = self.parts(generator) if parts is None else parts
         dynamics, emission = parts.dynamics, parts.emission
-        block = self.blocks.members.cluster[batch.words]
+        block = self.blocks.members.cluster[batch.values]
         if carried is None:
             log_initial = embedding(block[:, 0], dynamics.log_initial)
         else:
             log_initial = self._continued(parts, carried, block[:, 0])
         steps = dynamics.steps(block[:, :-1], block[:, 1:])
         if parts.reset:
-            ended = (batch.words[:, :-1] == Vocabulary.eos_id)[..., None, None]
+            ended = (batch.values[:, :-1] == Vocabulary.eos_id)[..., None, None]
             steps = torch.where(ended, embedding(block[:, 1:], dynamics.log_initial).unsqueeze(-2), steps)
-        potentials = KeptPotentials(log_initial, steps, emission.log_obs(batch.words), block, batch.lengths)
+        potentials = KeptPotentials(log_initial, steps, emission.log_obs(batch.values), block, batch.lengths)
         potentials.keep = parts.keep
         return potentials
 

@@ -102,7 +102,7 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
         vector = posterior.mean if latent == "mean" else posterior.draw(self._noise(batch, posterior.mean, generator))
         roots, rules, words = self.grammar(vector, parts.halves)
         potentials = BoundPotentials(
-            words.log_obs(batch.words), rules, roots.log_root, roots.log_root_leaf, lengths=batch.lengths
+            words.log_obs(batch.values), rules, roots.log_root, roots.log_root_leaf, lengths=batch.lengths
         )
         potentials.divergence = posterior.divergence()
         return potentials
@@ -119,7 +119,7 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
         self, batch: Batch, *, parts: CompoundParts | None = None, generator: torch.Generator | None = None
     ) -> Tensor:  # "b"   float64
         """A bound of the log-probability of each sentence; differentiable in the parameters."""
-        self._expect_ids(batch.words)
+        self._expect_ids(batch.values)
         found = self.potentials(batch, parts=parts, generator=generator)
         return self.log_z(found if generator is not None else self._sound(found, batch, "draw"))
 
@@ -139,7 +139,7 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
 
     def ask(self, batch: Batch, *, parts: CompoundParts | None = None) -> TreeQuery:
         """The questions of a batch, given the mean of q."""
-        return TreeQuery(self.tree_potentials(batch, parts=parts), words=batch.words, vocabulary=self.vocabulary)
+        return TreeQuery(self.tree_potentials(batch, parts=parts), words=batch.values, vocabulary=self.vocabulary)
 
     def tree_potentials(
         self, batch: Batch, *, parts: CompoundParts | None = None, labels: bool = False
@@ -212,10 +212,10 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
     def _noise(self, batch: Batch, like: Tensor, generator: torch.Generator | None) -> Tensor:  # "b h"
         if generator is not None:
             return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
-        if not may_look(batch.words):
+        if not may_look(batch.values):
             raise UnsupportedError("a captured step draws from a generator: give one.")
         lengths = batch.lengths.tolist()
-        rows = [row[:length] for row, length in zip(batch.words.tolist(), lengths, strict=True)]
+        rows = [row[:length] for row, length in zip(batch.values.tolist(), lengths, strict=True)]
         own = [torch.Generator().manual_seed(zlib.crc32(repr(row).encode())) for row in rows]
         drawn = [torch.randn(like.shape[1], generator=one, dtype=torch.float64) for one in own]
         return torch.stack(drawn).to(like)

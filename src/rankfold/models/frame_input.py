@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankfold.data.frame_batch import FrameBatch, frame_batch, symbol_batch
+from rankfold.data.batch import Batch, frame_batch, symbol_batch
 from rankfold.data.frames import Frames, frames_of
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
 from rankfold.models.frame_config import FrameConfig
 
 
-def any_batch(frames: Any, labels: Any, config: FrameConfig, dtype: torch.dtype) -> FrameBatch:
+def any_batch(frames: Any, labels: Any, config: FrameConfig, dtype: torch.dtype) -> Batch:
     """One array or a list of them, `Frames`, or lists of symbols, as a checked batch in the model's dtype."""
     if config.observations == "categorical":
         one = isinstance(frames, np.ndarray | Tensor) and frames.ndim == 1
@@ -29,17 +29,17 @@ def any_batch(frames: Any, labels: Any, config: FrameConfig, dtype: torch.dtype)
     return batch
 
 
-def padded_missing(batch: FrameBatch) -> Tensor:  # "b t f" or "b t"
+def padded_missing(batch: Batch) -> Tensor:  # "b t f" or "b t"
     """The frames, missing beyond their length: nothing that stands there reaches a product."""
-    inside = torch.arange(batch.frames.shape[1], device=batch.lengths.device) < batch.lengths[:, None]
-    if batch.frames.ndim == 2:
-        return batch.frames.masked_fill(~inside, -1)
-    return batch.frames.masked_fill(~inside.unsqueeze(-1), float("nan"))
+    inside = torch.arange(batch.values.shape[1], device=batch.lengths.device) < batch.lengths[:, None]
+    if batch.values.ndim == 2:
+        return batch.values.masked_fill(~inside, -1)
+    return batch.values.masked_fill(~inside.unsqueeze(-1), float("nan"))
 
 
-def expect_frames(batch: FrameBatch, config: FrameConfig) -> None:
+def expect_frames(batch: Batch, config: FrameConfig) -> None:
     """Raise unless the frames are such as the model has seen: their width, their values, their lengths."""
-    frames, width, kind = batch.frames, config.num_features, config.observations
+    frames, width, kind = batch.values, config.num_features, config.observations
     wanted = '"b t" whole numbers' if kind == "categorical" else f'"b t f" floats with f = {width}'
     fits = (
         frames.ndim == 2 and not frames.dtype.is_floating_point

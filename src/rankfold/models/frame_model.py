@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.data.frame_space import FrameSpace
 from rankfold.decoding.posterior import state_posterior
 from rankfold.decoding.runs import runs
@@ -115,7 +115,7 @@ class FrameModel(SavedModel):
 
     def potentials(
         self,
-        batch: FrameBatch,
+        batch: Batch,
         *,
         parts: FrameParts | None = None,
         carried: Tensor | None = None,
@@ -186,7 +186,7 @@ class FrameModel(SavedModel):
 
     def log_likelihood(
         self,
-        batch: FrameBatch,
+        batch: Batch,
         *,
         parts: FrameParts | None = None,
         allowed: Tensor | None = None,
@@ -198,7 +198,7 @@ class FrameModel(SavedModel):
             parts = self._wide(self.own_parts())
         return self.log_z(self.potentials(batch, parts=parts, allowed=allowed, generator=generator))
 
-    def forward(self, batch: FrameBatch) -> Tensor:  # "b"   float64
+    def forward(self, batch: Batch) -> Tensor:  # "b"   float64
         return self.log_likelihood(batch)
 
     def log_prior(self) -> Tensor:  # ""   float64
@@ -207,31 +207,31 @@ class FrameModel(SavedModel):
             return self.observation.log_prior(self.config.variance_prior)
         return torch.zeros((), dtype=torch.float64, device=self.device)
 
-    def batch(self, frames: Any, *, labels: Any = None) -> FrameBatch:
+    def batch(self, frames: Any, *, labels: Any = None) -> Batch:
         """One array or a list of them, `Frames`, or lists of symbols: a batch on the model's device, in its dtype."""
         return any_batch(frames, labels, self.config, self.dtype).to(self.device)
 
-    def posterior(self, batch: FrameBatch, *, allowed: Tensor | None = None) -> Tensor:  # "b t z"
+    def posterior(self, batch: Batch, *, allowed: Tensor | None = None) -> Tensor:  # "b t z"
         """The probability of every state at every frame, given its whole sequence; detached."""
         p = self._asked(batch, allowed)
         return state_posterior(p) if isinstance(p, ChainPotentials) else segment_posterior(p).states
 
-    def viterbi(self, batch: FrameBatch, *, allowed: Tensor | None = None) -> BestPath | BestSegments:
+    def viterbi(self, batch: Batch, *, allowed: Tensor | None = None) -> BestPath | BestSegments:
         """The most probable path, or segmentation, of each sequence and its log-probability."""
         p = self._asked(batch, allowed)
         return viterbi(p) if isinstance(p, ChainPotentials) else viterbi_segments(p)
 
-    def states(self, batch: FrameBatch, *, allowed: Tensor | None = None) -> Tensor:  # "b t"
+    def states(self, batch: Batch, *, allowed: Tensor | None = None) -> Tensor:  # "b t"
         """The states of the most probable path or segmentation; -1 beyond a length and for impossible sequences."""
         best = self.viterbi(batch, allowed=allowed)
         return best.path if isinstance(best, BestPath) else best.states
 
-    def segments(self, batch: FrameBatch, *, allowed: Tensor | None = None) -> list[list[Segment]]:
+    def segments(self, batch: Batch, *, allowed: Tensor | None = None) -> list[list[Segment]]:
         """The table of each sequence's segments: start, end (exclusive), state, posterior; see `decoding.runs`."""
         p = self._asked(batch, allowed)
         return runs(p) if isinstance(p, ChainPotentials) else segments(p)
 
-    def _asked(self, batch: FrameBatch, allowed: Tensor | None) -> FramePotentials:
+    def _asked(self, batch: Batch, allowed: Tensor | None) -> FramePotentials:
         expect_frames(batch, self.config)
         with torch.no_grad():
             return self.potentials(batch, allowed=allowed)

@@ -114,10 +114,10 @@ class HMM(ChainModel[HMMParts]):
         generator: torch.Generator | None = None,
     ) -> ChainPotentials:
         parts = self.parts(generator) if parts is None else parts
-        log_obs = parts.emission.log_obs(batch.words)
+        log_obs = parts.emission.log_obs(batch.values)
         if parts.log_mask is not None:
             log_obs = log_obs + parts.log_mask
-        log_initial = parts.log_initial if carried is None else carried[: len(batch.words)]
+        log_initial = parts.log_initial if carried is None else carried[: len(batch.values)]
         return ChainPotentials(log_initial, parts.transition, log_obs, lengths=batch.lengths)
 
     def transition_rows(self, parts: HMMParts, index: Tensor) -> Tensor:  # "k" -> "k z"

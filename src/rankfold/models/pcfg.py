@@ -168,7 +168,7 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
         in_ranks = self._order(plan or self.config.plan, batch) == "rank"
         rules, log_root = parts.ranks() if in_ranks else (parts.rules, parts.log_root)
         return TreePotentials(
-            parts.emission.log_obs(batch.words), rules, log_root, parts.log_root_leaf, lengths=batch.lengths
+            parts.emission.log_obs(batch.values), rules, log_root, parts.log_root_leaf, lengths=batch.lengths
         )
 
     def log_z(
@@ -191,7 +191,7 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
         return TreeQuery(
             self.tree_potentials(batch, parts=parts),
             labelled=lambda: self.tree_potentials(batch, parts=parts, labels=True),
-            words=batch.words,
+            words=batch.values,
             vocabulary=self.vocabulary,
         )
 

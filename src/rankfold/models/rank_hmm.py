@@ -78,8 +78,8 @@ class RankHMM(ChainModel[RankParts]):
         plan: PlanName | None = None,
     ) -> ChainPotentials:
         parts = self.parts(generator) if parts is None else parts
-        log_obs = parts.emission.log_obs(batch.words)
-        log_initial = parts.log_initial if carried is None else carried[: len(batch.words)]
+        log_obs = parts.emission.log_obs(batch.values)
+        log_initial = parts.log_initial if carried is None else carried[: len(batch.values)]
         transition = parts.transition(self.cheapest(plan or self.config.plan, batch))
         return ChainPotentials(log_initial, transition, log_obs, lengths=batch.lengths)
 

@@ -71,7 +71,7 @@ def evaluate(
 
 def num_counted(model: AnyModel, batch: Batch) -> int:
     """What a perplexity divides by: the tokens of a batch, of a grammar's also one a sentence, as published."""
-    return batch.num_tokens + (len(batch.words) if isinstance(model.config, GrammarConfig) else 0)
+    return batch.num_tokens + (len(batch.values) if isinstance(model.config, GrammarConfig) else 0)
 
 
 def denominator(model: AnyModel) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.data.frames import Frames
 from rankfold.models.frame_model import FrameModel
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
@@ -53,8 +53,8 @@ def evaluation_batches(model: FrameModel, frames: Frames, tokens: int) -> Any:
         yield from frame_batches(frames.subset(long), config, symbols=symbols)
 
 
-def num_seen(batch: FrameBatch) -> int:
+def num_seen(batch: Batch) -> int:
     """The frames of a batch that are not missing, padding left out."""
-    inside = torch.arange(batch.frames.shape[1]) < batch.lengths.cpu()[:, None]
-    there = batch.frames >= 0 if batch.frames.ndim == 2 else ~batch.frames.isnan().all(-1)
+    inside = torch.arange(batch.values.shape[1]) < batch.lengths.cpu()[:, None]
+    there = batch.values >= 0 if batch.values.ndim == 2 else ~batch.values.isnan().all(-1)
     return int((inside & there.cpu()).sum())

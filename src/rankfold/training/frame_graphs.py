@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.data.frames import UNKNOWN
 from rankfold.models.supervision import allowed_states
 from rankfold.training.config import Config
@@ -38,12 +38,12 @@ class FrameGraphs(GraphedGradients):
 
     def buffers(self, shape: tuple[int, int], like: Any) -> Any:
         device = self.model.device
-        frames = like.frames.new_full((*shape, *like.frames.shape[2:]), missing(like), device=device)
+        frames = like.values.new_full((*shape, *like.values.shape[2:]), missing(like), device=device)
         labels = None if like.labels is None else like.labels.new_full(shape, UNKNOWN, device=device)
-        return FrameBatch(frames, torch.ones(shape[0], dtype=torch.int64, device=device), labels, like.first, like.last)
+        return Batch(frames, torch.ones(shape[0], dtype=torch.int64, device=device), labels, like.first, like.last)
 
     def write(self, batch: Any, buffers: Any) -> None:
-        into(buffers.frames, batch.frames, missing(batch))
+        into(buffers.values, batch.values, missing(batch))
         into(buffers.lengths, batch.lengths, 1)
         if batch.labels is not None:
             into(buffers.labels, batch.labels, UNKNOWN)
@@ -57,6 +57,6 @@ class FrameGraphs(GraphedGradients):
         return None if batch.last else self.model.carry(p, parts)
 
 
-def missing(batch: FrameBatch) -> float:
+def missing(batch: Batch) -> float:
     """What stands for a missing feature, or symbol."""
-    return float("nan") if batch.frames.dtype.is_floating_point else UNKNOWN
+    return float("nan") if batch.values.dtype.is_floating_point else UNKNOWN

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankfold.data.frame_batch import FrameBatch
+from rankfold.data.batch import Batch
 from rankfold.data.frame_space import FILE
 from rankfold.data.frames import UNKNOWN, Frames
 from rankfold.errors import DataError, DomainError
@@ -105,18 +105,18 @@ class FrameTask(Task):
     def epoch(self, epoch: int) -> Any:
         return self.recordings.epoch(self.config.data, self.config.train.seed, epoch, symbols=self._symbols)
 
-    def counted(self, batch: FrameBatch) -> int:
+    def counted(self, batch: Batch) -> int:
         return num_seen(batch)
 
     def evaluate(self, model: FrameModel, split: str, data: DataConfig, precision: Precision = "float32") -> Evaluation:
         frames = self.recordings.valid if split == "valid" else self.recordings.splits[split]
         return evaluate_frames(model, frames, data.eval_tokens, precision=precision)
 
-    def shown(self, batches: Sequence[FrameBatch]) -> dict[str, Any]:
+    def shown(self, batches: Sequence[Batch]) -> dict[str, Any]:
         rows = [
             [[None if x != x else x for x in frame] if isinstance(frame, list) else frame for frame in row[:n].tolist()]
             for batch in batches
-            for row, n in zip(batch.frames, batch.lengths.tolist(), strict=True)
+            for row, n in zip(batch.values, batch.lengths.tolist(), strict=True)
         ]
         return {"recordings": rows}
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.data.frame_batch import FrameBatch
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.sequence_model import SequenceModel
@@ -26,7 +25,7 @@ from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
 from rankfold.training.graphs import GraphedGradients
 from rankfold.training.memory import Room
-from rankfold.training.shapes import rows_and_width, rows_that_fit
+from rankfold.training.shapes import rows_that_fit
 
 
 class Gradients:
@@ -73,10 +72,10 @@ class Gradients:
         return total, float(self._clipped())
 
     def _parts(self, batch: Batch) -> list[Batch]:
-        return [rows_of_batch(batch, rows) for rows in self._rows(batch)]
+        return [batch.rows(rows) for rows in self._rows(batch)]
 
     def _rows(self, batch: Batch) -> list[slice]:
-        multiple = 1 if self.graphs is None else self.graphs.filled.multiple(rows_and_width(batch)[1])
+        multiple = 1 if self.graphs is None else self.graphs.filled.multiple(batch.shape[1])
         return row_parts(batch, self.tokens, multiple, tree_width=self.tree_width)
 
     def _replayed(
@@ -85,7 +84,7 @@ class Gradients:
         """Add the gradient of one batch's share of the loss, by graphs; its log-likelihood, and what is carried on."""
         found, after = torch.zeros((), dtype=torch.float64, device=self.model.device), []
         for rows in self._rows(batch):
-            value, own = graphs.step(rows_of_batch(batch, rows), tokens, seed, rows_of(carried, rows))
+            value, own = graphs.step(batch.rows(rows), tokens, seed, rows_of(carried, rows))
             found += value  # read before another replay writes it again
             after.append(own)
         return found, None if after[0] is None else joined_rows(after)
@@ -97,7 +96,7 @@ class Gradients:
     def _batch(self, batch: Batch, tokens: int, seed: int) -> float:
         """Add the gradient of one batch's share of the loss, part by part; its log-likelihood."""
         carried = None if batch.first else self.carried
-        goes_on = self.streams and not getattr(batch, "last", False)  # a text always does, recordings end
+        goes_on = self.streams and not batch.last
         total, after = 0.0, []
         for rows in self._rows(batch):
             value, p = self._part(batch, rows, tokens, seed, carried)
@@ -112,7 +111,7 @@ class Gradients:
         """Add the gradient of some rows; their log-likelihood, and their potentials."""
         device, precision = self.model.device, self.config.train.precision
         generator = torch.Generator(device=device).manual_seed(seed)
-        part = rows_of_batch(batch, rows).to(device)
+        part = batch.rows(rows).to(device)
         with matmul_precision(parameter_precision(precision), device):
             try:
                 p = self.potentials(part, rows_of(carried, rows), generator)
@@ -138,13 +137,13 @@ class Gradients:
         return self.model.carry(potentials)
 
 
-def row_parts(batch: Batch | FrameBatch, tokens: int, multiple: int = 1, *, tree_width: int = 0) -> list[slice]:
+def row_parts(batch: Batch, tokens: int, multiple: int = 1, *, tree_width: int = 0) -> list[slice]:
     """Rows of a batch in parts of at most so many padded tokens each, or one row; all in one if tokens is 0.
 
     Widths count as if padded up to a multiple, as graphs do. Parts differ by one row at most. With `tree_width`, tokens
     are those of trees so wide; the memory of a tree grows with the square of its width: narrower ones count for less.
     """
-    num, width = rows_and_width(batch)
+    num, width = batch.shape
     padded = -(-width // multiple) * multiple
     largest = rows_that_fit(padded, tokens, tree_width)
     if not tokens or num <= largest:
@@ -152,14 +151,3 @@ def row_parts(batch: Batch | FrameBatch, tokens: int, multiple: int = 1, *, tree
     num_parts = -(-num // largest)
     ends = [num * i // num_parts for i in range(num_parts + 1)]
     return [slice(start, end) for start, end in itertools.pairwise(ends)]
-
-
-AnyBatch = TypeVar("AnyBatch", Batch, FrameBatch)
-
-
-def rows_of_batch(batch: AnyBatch, rows: slice) -> AnyBatch:
-    """Some sentences, recordings or streams of a batch; their width stays, since graphs are captured by width."""
-    if isinstance(batch, FrameBatch):
-        labels = None if batch.labels is None else batch.labels[rows]
-        return batch._replace(frames=batch.frames[rows], lengths=batch.lengths[rows], labels=labels)
-    return batch._replace(words=batch.words[rows], lengths=batch.lengths[rows])

@@ -123,7 +123,7 @@ class GraphedGradients:
 
     def write(self, batch: Batch, buffers: Batch) -> None:
         """Fill the batch up to the buffers' shape, into them."""
-        into(buffers.words, batch.words, 0)
+        into(buffers.values, batch.values, 0)
         into(buffers.lengths, batch.lengths, self.shortest)
 
     def potentials(self, batch: Batch, carried: Any) -> tuple[Any, Any]:

@@ -7,7 +7,6 @@ a width can have. Read next: `training/graphs.py`.
 from __future__ import annotations
 
 from rankfold.data.batch import Batch
-from rankfold.data.frame_batch import FrameBatch
 from rankfold.training.config import DataConfig
 
 WIDTH, WIDEST = 8, 512  # widths are multiples of the first, at most the second: so many shapes are captured
@@ -36,9 +35,9 @@ class Shapes:
         """Above this no graph is captured, but of streams."""
         return TREE_WIDEST if self.trees else WIDEST
 
-    def of(self, batch: Batch | FrameBatch) -> tuple[int, int] | None:
+    def of(self, batch: Batch) -> tuple[int, int] | None:
         """The shape a batch is filled up to; None where no graph takes it."""
-        num, width = rows_and_width(batch)
+        num, width = batch.shape
         streams = self.data.batching == "streams"
         shape = self._window(width) if streams else self._filled(width)
         fits = num <= shape[0] and width <= shape[1]
@@ -100,12 +99,6 @@ class FrameShapes(Shapes):
         narrowest = padded // 2 + 1 if padded <= WIDTH else padded - self.multiple(padded) + 1
         rounding = self.data.rounding if self.data.batching == "length" else 1
         return padded_width(narrowest, rounding)
-
-
-def rows_and_width(batch: Batch | FrameBatch) -> tuple[int, int]:
-    """How many sequences a batch has, and how many positions with the padding."""
-    num, width = (batch.frames if isinstance(batch, FrameBatch) else batch.words).shape[:2]
-    return num, width
 
 
 def unsorted_shape(tokens: int, width: int) -> tuple[int, int]:

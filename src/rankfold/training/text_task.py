@@ -97,7 +97,7 @@ class TextTask(Task):
         return self.corpus.epoch(self.config.data, self.config.train.seed, epoch)
 
     def counted(self, batch: Any) -> int:
-        tokens: int = batch.num_tokens + (len(batch.words) if isinstance(self.own, GrammarConfig) else 0)
+        tokens: int = batch.num_tokens + (len(batch.values) if isinstance(self.own, GrammarConfig) else 0)
         return tokens
 
     def evaluate(self, model: AnyModel, split: str, data: DataConfig, precision: Precision = "float32") -> Evaluation:
@@ -107,6 +107,6 @@ class TextTask(Task):
         rows = [
             self.corpus.vocabulary.decode(words[:length].tolist())
             for batch in batches
-            for words, length in zip(batch.words, batch.lengths.tolist(), strict=True)
+            for words, length in zip(batch.values, batch.lengths.tolist(), strict=True)
         ]
         return {"sentences": rows}

@@ -13,8 +13,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from rankfold.data.batch import equal_batches, length_batches, unsorted_batches
-from rankfold.data.frame_batch import FrameBatch, frame_batch, symbol_batch
+from rankfold.data.batch import Batch, equal_batches, frame_batch, length_batches, symbol_batch, unsorted_batches
 from rankfold.data.frames import Frames
 from rankfold.training.config import DataConfig
 
@@ -32,7 +31,7 @@ class FrameBatches:
     def __len__(self) -> int:
         return len(self.plan)
 
-    def __getitem__(self, i: int) -> FrameBatch:
+    def __getitem__(self, i: int) -> Batch:
         rows, window, num = self.plan[i]
         part = _stretch(self._frames, rows, window, num)
         if self._symbols:
@@ -42,7 +41,7 @@ class FrameBatches:
             batch = frame_batch(part, dtype=torch.float32, rounding=self._rounding)
         return batch._replace(first=window == 0, last=window == num - 1)
 
-    def __iter__(self) -> Iterator[FrameBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
 
 

@@ -135,12 +135,12 @@ class SentenceEncoder(nn.Module):
         self.out = drawing.linear(2 * hidden, 2 * latent)
 
     def forward(self, batch: Batch) -> LatentGaussian:
-        place = torch.arange(batch.words.shape[1], device=batch.words.device)
+        place = torch.arange(batch.values.shape[1], device=batch.values.device)
         inside = place < batch.lengths[:, None]
         # The last word first: every sentence then begins at 0 in both directions, and padding comes after it.
         turned = torch.where(inside, batch.lengths[:, None] - 1 - place, place)
         found = []
-        for words, layer in ((batch.words, self.forwards), (batch.words.gather(1, turned), self.backwards)):
+        for words, layer in ((batch.values, self.forwards), (batch.values.gather(1, turned), self.backwards)):
             out, _ = layer(embedding(words, self.word))
             found.append(out.masked_fill(~inside.unsqueeze(-1), float("-inf")).amax(1))
         mean, log_variance = self.out(torch.cat(found, 1)).chunk(2, 1)
