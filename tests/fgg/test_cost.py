@@ -34,7 +34,7 @@ from rankfold.fgg import (
     sum_product,
 )
 from rankfold.fgg.contraction import REAL, Linear, Step
-from rankfold.fgg.sum_product import solve_plain
+from rankfold.fgg.inference.solve import solve_plain
 from tests.fgg.cases import CPD_HMM, TD_PCFG, TEXTS, asked, constrained, undecided
 from tests.fgg.plain import PCFG, example, plain
 from tests.oracles import fgg as oracle

@@ -1,19 +1,22 @@
 """Factor graph grammars: write a structure as text, get exact inference.
 
-A grammar (`grammar.py`) is read from text (`text.py`), conjoined with a query (`query.py`, `conjoin.py`), rewritten and
-summed. The names of the paper's definitions: 1 hypergraph (`Node`, `Edge`), 2 factor graph (`Domain`, `Factor`), 3
-fragment (`Fragment`), 4 hyperedge replacement grammar (`HRG`, `Rule`), 5 factor graph grammar (`Grammar`), 6 B-FGG
-(`why_not_b_fgg`). Read next: `hypergraph.py`.
+A grammar is read from text (`language/`), conjoined with a query and rewritten (`rewrite/`), and summed (`inference/`).
+The names of the paper's definitions: 1 hypergraph (`Node`, `Edge`), 2 factor graph (`Domain`, `Factor`), 3 fragment
+(`Fragment`), 4 hyperedge replacement grammar (`HRG`, `Rule`), 5 factor graph grammar (`Grammar`), 6 B-FGG
+(`why_not_b_fgg`). Files: `hypergraph`, `hrg`, `grammar` (the definitions), `factors` and `contraction` (sums of
+products of tensors), `dependencies` (which nonterminals need which), `cost`, `explain`.
 """
 
-from rankfold.fgg.cost import Cost, cost
+from rankfold.fgg.cost import Cost, Plan, cost, plan
 from rankfold.fgg.dependencies import pruned
-from rankfold.fgg.derivations import best, sample
 from rankfold.fgg.explain import explain
 from rankfold.fgg.factors import Factor, Factored
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Derivation, Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.inference.derivations import best, sample
+from rankfold.fgg.inference.marginals import Marginals, marginals
+from rankfold.fgg.inference.sum_product import count, sum_product
 from rankfold.fgg.language.drawing import to_dot, to_svg
 from rankfold.fgg.language.json_format import from_json, to_json
 from rankfold.fgg.language.text import (
@@ -26,14 +29,11 @@ from rankfold.fgg.language.text import (
     read,
     write,
 )
-from rankfold.fgg.marginals import Marginals, marginals
-from rankfold.fgg.plan import Plan, plan
 from rankfold.fgg.rewrite.conjoin import conjoin
 from rankfold.fgg.rewrite.decompose import decompose
 from rankfold.fgg.rewrite.merge import merge, recompose
 from rankfold.fgg.rewrite.query import Query, automaton_query, string_query
 from rankfold.fgg.rewrite.rank_space import rank_space, why_not_b_fgg
-from rankfold.fgg.sum_product import count, sum_product
 
 __all__ = [
     "HRG",

@@ -1,23 +1,27 @@
-"""What a sum costs before it is taken: multiply-adds and bytes, rule by rule, of the contractions that will be done.
-
-Read next: `fgg/plan.py`.
-"""
+"""What a sum costs before it is taken, in multiply-adds and bytes, and which of a grammar's equal forms costs least."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
-from rankfold.fgg.cells import cell_places, num_cells
+from rankfold.errors import UnsupportedError
 from rankfold.fgg.contraction import Axes, Contraction, plan_contraction
 from rankfold.fgg.dependencies import cycle, productive_rules
-from rankfold.fgg.factors import Derived, Factored
+from rankfold.fgg.factors import Derived, Factor
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.operands import FIRST_NODE, PARENT, SENTENCE, SPLIT, node_axes
-from rankfold.fgg.schedule import Group, group_of_rule, schedule
+from rankfold.fgg.inference.operands import FIRST_NODE, PARENT, SENTENCE, SPLIT, distinct_axes, node_axes
+from rankfold.fgg.inference.schedule import Group, group_of_rule, schedule
+from rankfold.fgg.inference.solve import word_places
+from rankfold.fgg.rewrite.decompose import decompose
+from rankfold.fgg.rewrite.merge import recompose
+from rankfold.fgg.rewrite.rank_space import rank_space
+
+Inference = Literal["auto", "dense", "factored", "rank"]
 
 
 @dataclass(frozen=True)
@@ -65,35 +69,35 @@ def cost(g: Grammar) -> Cost:
     )
     rules: dict[str, RuleCost] = {}
     for group in groups:
-        plan, sizes = group_plan(g, group, batch)
+        plan, sizes = _group_plan(g, group, batch)
         own = _rule_cost(plan, sizes, item, len(group.rows), group.splits, _letters(group))
         old = rules.get(group.template)
         rules[group.template] = own if old is None else _sum(old, own)
     made: dict[int, Contraction] = {}
     derived: dict[str, RuleCost] = {}
-    places = {} if is_cyclic else cell_places(g)
+    places = {} if is_cyclic else word_places(g)
     for label in dict.fromkeys(label for group in groups for label, _ in group.factors):
         factor = g.factors.get(label)
-        at = {k: num_cells(g, table) for k, table in places.get(label, {}).items()}
+        at = {k: g.observed[table].numel() for k, table in places.get(label, {}).items()}
         if isinstance(factor, Derived) and id(factor) not in made:
             derived |= _derived_cost(label, factor, item, made, at)
     return Cost(rules, derived)
 
 
-def group_plan(g: Grammar, group: Group, batch: int) -> tuple[Contraction, dict[int, int]]:
+def _group_plan(g: Grammar, group: Group, batch: int) -> tuple[Contraction, dict[int, int]]:
     """The contraction that a run carries out for a group, and the sizes of its axes."""
     axis_of = node_axes(group)
     sizes = {PARENT: len(group.rows), SPLIT: group.splits, SENTENCE: batch}
     sizes |= {axis_of[node.name]: g.size(node.domain) for node in group.nodes if node.observed is None}
     each = (PARENT,) if group.splits == 1 else (PARENT, SPLIT)
     inputs: list[Axes] = [
-        (*each, SENTENCE, *_distinct([axis_of[name] for name in nodes])) for _, nodes, _ in group.children
+        (*each, SENTENCE, *distinct_axes([axis_of[name] for name in nodes])[1]) for _, nodes, _ in group.children
     ]
     for label, nodes in group.factors:
         is_batched = g.label(label).is_batched
         seen = [name for name in nodes if name in group.observed]
         by_sentence = is_batched or any(_differs(g, group, name) for name in seen)
-        free = _distinct([axis_of[name] for name in nodes if name not in seen])
+        free = distinct_axes([axis_of[name] for name in nodes if name not in seen])[1]
         inputs.append(((*each,) if seen else ()) + ((SENTENCE,) if by_sentence else ()) + free)
     present = {axis for own in inputs for axis in own}
     inputs += [(axis,) for node, axis in axis_of.items() if axis not in present and node not in group.observed]
@@ -115,17 +119,6 @@ def _differs(g: Grammar, group: Group, node: str) -> bool:
     return table is None or table.ndim == 2
 
 
-def _distinct(axes: list[int]) -> Axes:
-    """The axes of a tensor whose repeated axes became diagonals: those come last."""
-    left = list(axes)
-    for axis in dict.fromkeys(axes):
-        while left.count(axis) > 1:
-            i = left.index(axis)
-            j = left.index(axis, i + 1)
-            left = [*(a for k, a in enumerate(left) if k not in (i, j)), axis]
-    return tuple(left)
-
-
 def _rule_cost(
     plan: Contraction, sizes: Mapping[int, int], item: int, parents: int, splits: int, letters: Mapping[int, str]
 ) -> RuleCost:
@@ -139,10 +132,10 @@ def _rule_cost(
     axes = () if worst is None else dict.fromkeys((*worst.left_axes, *worst.right_axes))
     names = sorted(letters[axis] for axis in axes if axis in letters)
     steps = parents * (splits if SPLIT in axes else 1)
-    return RuleCost(parents * splits, steps, plan.multiply_adds, item * traffic, monomial(names))
+    return RuleCost(parents * splits, steps, plan.multiply_adds, item * traffic, _monomial(names))
 
 
-def monomial(names: list[str]) -> str:
+def _monomial(names: list[str]) -> str:
     """A product of domains, powers written as such: `N (N+P)^2`."""
     found = []
     for name in dict.fromkeys(names):
@@ -175,7 +168,7 @@ def _derived_cost(
         inner = {place: wanted[axis] for place, axis in enumerate(own) if axis in wanted}
         if isinstance(source, Derived) and (inner or id(source) not in made):
             found |= _derived_cost(f"{label}.{k}", source, item, made, inner)
-        sizes |= dict(zip(own, shape_of(source), strict=True))
+        sizes |= dict(zip(own, _shape_of(source), strict=True))
         axes.append(tuple(dict.fromkeys(own)))
     sizes |= wanted
     plan = plan_contraction(axes, factor.output, sizes)
@@ -184,13 +177,53 @@ def _derived_cost(
     return found | {label: _rule_cost(plan, sizes, item, 1, 1, {})}
 
 
-def shape_of(source: Tensor | nn.Module | Factored) -> tuple[int, ...]:
+def _shape_of(source: Factor) -> tuple[int, ...]:
     """The shape of a factor; a module that is not derived must be called for it."""
     if isinstance(source, Derived):
         sizes: dict[int, int] = {}
         for inner, own in zip(source.sources, source.inputs, strict=True):
-            sizes |= dict(zip(own, shape_of(inner), strict=True))
+            sizes |= dict(zip(own, _shape_of(inner), strict=True))
         return tuple(sizes[axis] for axis in source.output)
     if isinstance(source, nn.Module):
         return tuple(source().shape)
     return tuple(source.shape)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The form that was chosen, its grammar, what every form costs, and why one that is missing has none."""
+
+    inference: str
+    grammar: Grammar
+    costs: Mapping[str, Cost]
+    refused: Mapping[str, str]
+
+
+def plan(g: Grammar, inference: Inference = "auto") -> Plan:
+    """The grammar in the form that costs the fewest multiply-adds ("auto"), or in the one asked for.
+
+    "dense": factors by ranks multiplied out; "factored": every `Factored` factor by its parts; "rank": rank space. All
+    have the same sums; best derivations and counts are asked of the first two. Cheapest for this grammar with this
+    query: ask after `conjoin`. The count of operations does not see how well they suit a machine: forms within a factor
+    of two are a toss-up.
+    """
+    if inference not in get_args(Inference):
+        raise UnsupportedError(f"inference={inference!r} is unknown; there are {', '.join(get_args(Inference))}.")
+    forms: dict[str, Grammar] = {}
+    refused: dict[str, str] = {}
+    factored = decompose(g)
+    makers: dict[str, Callable[[], Grammar]] = {
+        "dense": lambda: recompose(factored, "the dense form"),
+        "factored": lambda: factored,
+        "rank": lambda: rank_space(factored),
+    }
+    for name, make in makers.items():
+        try:
+            forms[name] = make()
+        except UnsupportedError as error:
+            refused[name] = str(error)
+    costs = {name: cost(form) for name, form in forms.items()}
+    if inference in refused:
+        raise UnsupportedError(refused[inference])
+    best = min(costs, key=lambda name: costs[name].multiply_adds) if inference == "auto" else inference
+    return Plan(best, forms[best], costs, refused)

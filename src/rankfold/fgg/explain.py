@@ -1,7 +1,4 @@
-"""What a grammar costs to sum and what rank space would win, as text: rules before and after, in letters and numbers.
-
-Read next: `fgg/plan.py`.
-"""
+"""What a grammar costs to sum and what rank space would win, rule by rule, in letters and numbers."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from rankfold.fgg.factors import Factor, Factored
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import is_inclusion
 from rankfold.fgg.hypergraph import Rule
+from rankfold.fgg.inference.schedule import schedule
 from rankfold.fgg.language.text import format_rule
 from rankfold.fgg.rewrite.conjoin import conjoin
 from rankfold.fgg.rewrite.decompose import decompose
 from rankfold.fgg.rewrite.query import string_query
 from rankfold.fgg.rewrite.rank_space import rank_space
-from rankfold.fgg.schedule import schedule
 
 WRITTEN, RANKED = "as written", "in rank space"
 SHORT, LONG = 8, 16  # lengths whose numbers of uses tell the power of the length
@@ -113,7 +110,7 @@ def _distinct_rules(g: Grammar) -> list[Rule]:
 
 
 def _summed(g: Grammar) -> dict[str, str]:
-    """By template the rules as they are summed: sums that many share have symbols of their own (`fgg/hoist.py`)."""
+    """By template the rules as they are summed: shared sums (`share_sums`) have symbols of their own."""
     if cycle(g.hrg):
         return {}
     hrg = schedule(g.hrg).hrg

@@ -1,7 +1,4 @@
-"""Posteriors by gradient: how often each nonterminal, rule, node and factor is used, over all derivations.
-
-Read next: `fgg/derivations.py`.
-"""
+"""Posteriors by gradient: how often each nonterminal, rule, node and factor is used, over all derivations."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from torch import Tensor
 from rankfold.errors import DomainError, may_look
 from rankfold.fgg.contraction import LOGS
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.run import Run
-from rankfold.fgg.schedule import schedule
-from rankfold.fgg.sum_product import log_z_of, solve, weights_of
+from rankfold.fgg.inference.executor import Execution
+from rankfold.fgg.inference.schedule import schedule
+from rankfold.fgg.inference.solve import log_z_of, solve, weights_of
 
 # The gradient of a weight near the smallest number of its dtype, 10^-45 or 10^-324, is beyond the largest, by less.
 LESS = 2.0**60
@@ -106,7 +103,7 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
     )
 
 
-def _rows(run: Run) -> Iterable[tuple[str, Tensor, int]]:
+def _rows(run: Execution) -> Iterable[tuple[str, Tensor, int]]:
     """Every nonterminal with its block and its row there."""
     own = {label.name for label in run.grammar.labels}
     for table, names in run.schedule.tables.items():
@@ -116,7 +113,7 @@ def _rows(run: Run) -> Iterable[tuple[str, Tensor, int]]:
                     yield names[begin + row], block, row
 
 
-def _tapped(run: Run, node: str | None, used: Callable[[Tensor], Tensor]) -> Iterable[tuple[str, int, Tensor]]:
+def _tapped(run: Execution, node: str | None, used: Callable[[Tensor], Tensor]) -> Iterable[tuple[str, int, Tensor]]:
     for group in run.schedule.groups():
         tap = run.taps.get((id(group), node))
         if tap is not None:

@@ -1,8 +1,7 @@
-"""The tensors that a group of rules multiplies: its factors, sliced where they see observed values, and what its
-children gave.
+"""The tensors that rules multiply: factors, sliced where they see observed values, and what their children gave.
 
 Axes are numbers: 0 the parents, 1 their rules (splits), 2 the sentences of a batch, 3 + k the k-th node of the
-fragment. Read next: `fgg/run.py`.
+fragment. At the end one rule by itself, for questions that go through a grammar rule by rule.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from typing import NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
-from rankfold.fgg.contraction import Axes
-from rankfold.fgg.schedule import Group
+from rankfold.fgg.contraction import Arithmetic, Axes, contract, plan_contraction
+from rankfold.fgg.grammar import Grammar
+from rankfold.fgg.hypergraph import Rule
+from rankfold.fgg.inference.schedule import Group
 
 PARENT, SPLIT, SENTENCE, FIRST_NODE = 0, 1, 2, 3
 T = TypeVar("T")
@@ -30,27 +31,35 @@ class Operand(NamedTuple):
 
 def node_axes(group: Group) -> dict[str, int]:
     """The axis of every node."""
-    return kept(group, "axes", lambda: {node.name: FIRST_NODE + k for k, node in enumerate(group.nodes)})
+    return cached(group, "axes", lambda: {node.name: FIRST_NODE + k for k, node in enumerate(group.nodes)})
 
 
-def distinct(x: Tensor, axes: Sequence[int]) -> Operand:
-    """The diagonal where an edge attaches to one node more than once."""
-    if len(set(axes)) == len(axes):
-        return Operand(x, tuple(axes))
-    left = list(axes)
+def distinct_axes(axes: Sequence[int]) -> tuple[list[tuple[int, int]], Axes]:
+    """Where an edge attaches to one node more than once: the pairs of which to take diagonals, and the axes left."""
+    left, pairs = list(axes), []
     for axis in dict.fromkeys(axes):
         while left.count(axis) > 1:
             i = left.index(axis)
             j = left.index(axis, i + 1)
-            x = torch.diagonal(x, dim1=i, dim2=j)
+            pairs.append((i, j))
             left = [*(a for k, a in enumerate(left) if k not in (i, j)), axis]
-    return Operand(x, tuple(left))
+    return pairs, tuple(left)
+
+
+def diagonal(x: Tensor, axes: Sequence[int]) -> Operand:
+    """The operand of these axes, of which none comes twice."""
+    if len(set(axes)) == len(axes):
+        return Operand(x, tuple(axes))
+    pairs, left = distinct_axes(axes)
+    for i, j in pairs:
+        x = torch.diagonal(x, dim1=i, dim2=j)
+    return Operand(x, left)
 
 
 def by_rule(
     x: Tensor, group: Group, rest: Sequence[int]
 ) -> Operand:  # "p*s ..." -> "p s ...", or "p ..." for one split
-    """What has an entry for every rule of the group, as parents and splits."""
+    """A tensor with an entry for every rule of the group, as parents and splits."""
     parents = len(group.rows)
     if group.splits == 1:
         return Operand(x, (PARENT, *rest))
@@ -81,10 +90,10 @@ def gather(group: Group, k: int, begins: Sequence[int], blocks: Sequence[Tensor]
             return Gather(tuple(used), slice(found[0], found[0] + len(found)))
         return Gather(tuple(used), torch.tensor(found, device=device))
 
-    return kept(group, ("gather", k, device), make)
+    return cached(group, ("gather", k, device), make)
 
 
-def kept(group: Group, key: object, make: Callable[[], T]) -> T:
+def cached(group: Group, key: object, make: Callable[[], T]) -> T:
     """What `make` gave the first time: it depends on the structure alone."""
     if key not in group.made:
         group.made[key] = make()
@@ -98,9 +107,9 @@ def values_of(
     cells = group.observed[node]
     first = cells[0]
     if isinstance(first, int):
-        constant: Tensor = kept(group, ("constant", node, device), lambda: torch.tensor(cells, device=device))
+        constant: Tensor = cached(group, ("constant", node, device), lambda: torch.tensor(cells, device=device))
         return constant
-    positions: Tensor = kept(
+    positions: Tensor = cached(
         group,
         ("cells", node, device),
         lambda: torch.tensor([cast(tuple[str, int], c)[1] for c in cells], device=device),
@@ -109,7 +118,7 @@ def values_of(
     return table.index_select(-1, positions).mT if table.ndim == 2 else table.index_select(-1, positions)
 
 
-def sliced(
+def slice_observed(
     x: Tensor, group: Group, nodes: Sequence[str], values: Mapping[str, Tensor], *, is_batched: bool
 ) -> Operand:  # x "[b] ..."
     """A factor as one operand of the group: taken at its observed nodes, one slice for every rule (and sentence)."""
@@ -117,7 +126,7 @@ def sliced(
     lead = int(is_batched)
     seen = [k for k, node in enumerate(nodes) if node in values]
     if not seen:
-        return distinct(x, [*[SENTENCE] * lead, *(axis_of[node] for node in nodes)])
+        return diagonal(x, [*[SENTENCE] * lead, *(axis_of[node] for node in nodes)])
     rest = [k for k in range(len(nodes)) if k not in seen]
     flat_index: Tensor | None = None
     for k in seen:
@@ -140,4 +149,65 @@ def sliced(
     picked = table.index_select(0, flat_index.reshape(-1)).reshape(*flat_index.shape, *inner)
     axes = [SENTENCE] * (flat_index.ndim - 1) + [axis_of[nodes[k]] for k in rest]
     found = by_rule(picked, group, axes)
-    return distinct(*found)
+    return diagonal(*found)
+
+
+def observed_values(g: Grammar, rule: Rule, sentence: int) -> dict[str, int]:
+    """The values of a rule's observed nodes."""
+    found = {}
+    for node in rule.right.nodes:
+        if isinstance(node.observed, int):
+            found[node.name] = node.observed
+        elif node.observed is not None:
+            table, position = node.observed
+            own = g.observed[table]
+            found[node.name] = int(own[sentence, position] if own.ndim == 2 else own[position])
+    return found
+
+
+def rule_sum(
+    g: Grammar,
+    rule: Rule,
+    output: Sequence[str],
+    values: Mapping[str, int],
+    factors: Mapping[str, Tensor],
+    children: Mapping[str, Tensor],
+    sentence: int,
+    arithmetic: Arithmetic,
+) -> Tensor:  # over the nodes of the output
+    """The product of a rule's factors and children, summed over all nodes but the output and those that `values` holds.
+
+    `factors` and `children` are tensors in the arithmetic; children of one sentence, by label.
+    """
+    axis_of = {node.name: k for k, node in enumerate(rule.right.nodes)}
+    operands: list[Operand] = []
+    for edge in rule.right.edges:
+        x = _at_sentence(g, edge.label, factors, sentence) if edge.label in factors else children[edge.label]
+        free = [axis_of[name] for name in edge.nodes if name not in values]
+        operands.append(diagonal(x[tuple(values.get(name, slice(None)) for name in edge.nodes)], free))
+    like = next(iter(factors.values()))
+    touched = {axis for operand in operands for axis in operand.axes}
+    for node in rule.right.nodes:
+        if node.name not in values and axis_of[node.name] not in touched:
+            operands.append(Operand(arithmetic.one(like, (g.size(node.domain),)), (axis_of[node.name],)))
+    if not operands:
+        return arithmetic.one(like, ())
+    sizes = {axis: n for own in operands for axis, n in zip(own.axes, own.tensor.shape, strict=True)}
+    plan = plan_contraction([own.axes for own in operands], tuple(axis_of[x] for x in output), sizes)
+    return contract(plan, [operand.tensor for operand in operands], arithmetic)
+
+
+def log_weight_at(
+    g: Grammar, rule: Rule, values: Mapping[str, int], log_factors: Mapping[str, Tensor], sentence: int
+) -> float:
+    """The logarithm of the product of a rule's own factors at these values of its nodes."""
+    total = torch.zeros((), dtype=torch.float64)
+    for edge in g.hrg.terminal_edges(rule):
+        x = _at_sentence(g, edge.label, log_factors, sentence)
+        total = total + x[tuple(values[name] for name in edge.nodes)].cpu()
+    return float(total)
+
+
+def _at_sentence(g: Grammar, label: str, factors: Mapping[str, Tensor], sentence: int) -> Tensor:
+    x = factors[label]
+    return x[min(sentence, len(x) - 1)] if g.label(label).is_batched else x

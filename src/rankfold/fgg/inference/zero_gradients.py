@@ -2,8 +2,7 @@
 
     dZ/dw = sum over the uses of w, of what stands above the rule times all that the rule multiplies beside w
 
-so the pass goes once from the start symbol downwards, in logarithms too: any range. Read next: `fgg/sum_product.py`.
-"""
+so the pass goes once from the start symbol downwards, in logarithms too: any range."""
 
 from __future__ import annotations
 
@@ -17,15 +16,14 @@ from torch import Tensor
 
 from rankfold.errors import UnsupportedError
 from rankfold.fgg.contraction import LOGS, REAL, contract, plan_contraction
-from rankfold.fgg.operands import PARENT, SENTENCE, Operand, node_axes
-from rankfold.fgg.run import Run
-from rankfold.fgg.scaling import Scaling, rows_in
+from rankfold.fgg.inference.executor import Execution, Scaling, rows_in
+from rankfold.fgg.inference.operands import PARENT, SENTENCE, Operand, node_axes
 from rankfold.numerics.function import Function
 
 NOTHING = float("-inf")
 
 
-def with_zeros(value: Tensor, run: Run, *, is_log: bool) -> Tensor:  # "b"
+def with_zeros(value: Tensor, run: Execution, *, is_log: bool) -> Tensor:  # "b"
     """The value of a pass in logarithms, log Z or Z, with its gradient at weights that are exactly 0.
 
     Where no such weight wants a gradient, the value as it is. Differentiable once in them.
@@ -36,7 +34,7 @@ def with_zeros(value: Tensor, run: Run, *, is_log: bool) -> Tensor:  # "b"
     return found
 
 
-def with_finite(value: Tensor, run: Run, *, is_log: bool) -> None:  # "b"
+def with_finite(value: Tensor, run: Execution, *, is_log: bool) -> None:  # "b"
     """Have autograd take gradients of a scaled pass that overflow on their way from logarithms.
 
     Only where sums are 0 can they: elsewhere a gradient times what it is of is a probability.
@@ -63,7 +61,7 @@ class _Mended:
     value: Tensor
     is_log: bool
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Execution) -> None:
         self.run, self.found = run, dict[str, Tensor]()
         self.is_twice = False
 
@@ -84,7 +82,7 @@ class _Mended:
         if not self.found:
             with torch.no_grad():
                 if not self.run.blocks:
-                    self.run.all()
+                    self.run.run()
                 self.found = _gradients(self.run, self.value, self.grad, is_log=self.is_log)
         return torch.where(torch.isfinite(grad), grad, self.found[label].to(grad.dtype))
 
@@ -93,7 +91,7 @@ class _WithZeros(Function):
     """The value itself; backward, what logarithms do not give."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, run: Run, is_log: bool, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, value: Tensor, run: Execution, is_log: bool, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(value, *weights)
         ctx.is_log = is_log
         blocks = {table: [x.detach() for x in own] for table, own in run.blocks.items()}
@@ -113,7 +111,7 @@ class _WithZeros(Function):
         return grad, None, None, *found
 
 
-def _gradients(run: Run, value: Tensor, grad: Tensor, *, is_log: bool) -> dict[str, Tensor]:
+def _gradients(run: Execution, value: Tensor, grad: Tensor, *, is_log: bool) -> dict[str, Tensor]:
     """By factor the gradient of the value, log Z or Z, times that of it; float64."""
     total = {label: torch.zeros_like(x) for label, x in run.weights.items()}
     for sign in (1.0, -1.0):
@@ -146,7 +144,7 @@ def _refused() -> UnsupportedError:
     )
 
 
-def log_gradients(run: Run, log_seed: Tensor) -> dict[str, Tensor]:  # "b"
+def log_gradients(run: Execution, log_seed: Tensor) -> dict[str, Tensor]:  # "b"
     """By factor the logarithms of the gradient of sum_b exp(log_seed[b]) Z[b], given a pass in logarithms.
 
     Cost: for each rule a contraction for each of its edges.
@@ -175,7 +173,7 @@ def log_gradients(run: Run, log_seed: Tensor) -> dict[str, Tensor]:  # "b"
     return {label: x.reshape(run.weights[label].shape) for label, x in found.items()}
 
 
-def _numbered(run: Run) -> Run:
+def _numbered(run: Execution) -> Execution:
     """A run that holds the number of each entry within its table or factor: its operands say where theirs came from."""
     blocks: dict[str, list[Tensor]] = {}
     for table, own in run.blocks.items():
@@ -184,7 +182,7 @@ def _numbered(run: Run) -> Run:
             blocks.setdefault(table, []).append(_numbers(x, first))
             first += x.numel()
     weights = {label: _numbers(x, 0) for label, x in run.weights.items()}
-    return Run(run.grammar, run.schedule, REAL, weights, run.batch, blocks=blocks, begins=run.begins)
+    return Execution(run.grammar, run.schedule, REAL, weights, run.batch, blocks=blocks, begins=run.begins)
 
 
 def _numbers(x: Tensor, first: int) -> Tensor:

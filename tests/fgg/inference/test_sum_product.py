@@ -12,7 +12,7 @@ from torch import Tensor
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.fgg import Grammar, conjoin, count, marginals, parse, string_query, sum_product
 from rankfold.fgg.contraction import LOGS, MAX, REAL, contract, greedy_order, plan_contraction
-from rankfold.fgg.run import Run
+from rankfold.fgg.inference.executor import Execution
 from tests.fgg.cases import PCFG_5_8, TEXTS, asked, constrained, undecided
 from tests.fgg.plain import HMM, PCFG, example, plain
 from tests.oracles import fgg as oracle
@@ -158,9 +158,9 @@ def test_all_strings_of_a_length_sum_to_one() -> None:
 def test_rules_of_a_level_share_one_contraction(monkeypatch: pytest.MonkeyPatch) -> None:
     g = conjoin(example(PCFG), string_query([0] * 12))
     calls: list[object] = []
-    plain_contract = Run._contract
+    plain_contract = Execution._contract
     monkeypatch.setattr(
-        Run, "_contract", lambda self, group, *rest: calls.append(group) or plain_contract(self, group, *rest)
+        Execution, "_contract", lambda self, group, *rest: calls.append(group) or plain_contract(self, group, *rest)
     )
     sum_product(g, "real")
     assert len(g.rules) > 300
@@ -170,7 +170,7 @@ def test_rules_of_a_level_share_one_contraction(monkeypatch: pytest.MonkeyPatch)
 def test_schedules_are_made_once_for_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     g = example(PCFG)
     first = sum_product(conjoin(g, string_query([0, 1, 2, 2])))
-    import rankfold.fgg.schedule as schedule_file
+    import rankfold.fgg.inference.schedule as schedule_file
 
     monkeypatch.setattr(schedule_file, "_groups", lambda *_: pytest.fail("made again"))
     second = sum_product(conjoin(g, string_query([2, 1, 2, 0])))

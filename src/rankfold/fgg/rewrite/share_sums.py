@@ -1,14 +1,13 @@
 """Rules rewritten so that less is summed, or less at once; the sums are the same.
 
-`hoisted` gives a sum over one child's own states a nonterminal of its own, which all rules share that need it
+`share_sums` gives a sum over one child's own states a nonterminal of its own, which all rules share that need it
 (equation 10 of Yang, Liu, Tu 2022: each child's contraction is cached):
 
     X(n) -> u(n, q) v(l, q) w(r, q) Y(l) Y(r)    becomes    X(n) -> u(n, q) Y[v](q) Y[w](q)
                                                             Y[v](q) -> v(l, q) Y(l)
                                                             Y[w](q) -> w(r, q) Y(r)
 
-`cut` takes long rules apart, an inner node at a time, so that each sum has a scale of its own. Read next:
-`fgg/schedule.py`.
+`cut_long_rules` takes long rules apart, an inner node at a time, so that each sum has a scale of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from itertools import combinations
 
 from rankfold.fgg.contraction import Axes, plan_contraction
 from rankfold.fgg.hrg import HRG
-from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.hypergraph import Edge, Fragment, Label, Names, Node, Rule
 
 SHORT = 2  # inner nodes of a rule that is not cut: its sums have few terms for each of their numbers
 MANY = 6  # children of a rule of which not every choice is priced
@@ -35,7 +34,7 @@ class _Part:
     out: tuple[str, ...]
 
 
-def hoisted(hrg: HRG, whole: Collection[str] = ()) -> HRG:
+def share_sums(hrg: HRG, whole: Collection[str] = ()) -> HRG:
     """The grammar in which sums over one child are shared, where that takes fewer multiply-adds.
 
     Rules named in `whole` stay as they are. Nonterminals keep their tables, rules their names.
@@ -46,11 +45,11 @@ def hoisted(hrg: HRG, whole: Collection[str] = ()) -> HRG:
     keys = {rule.name: [_key(hrg, rule, part) for part in parts[rule.name]] for rule in hrg.rules}
     if sum(map(len, keys.values())) == len({key for own in keys.values() for key in own}):
         return hrg  # nothing is needed twice
-    made = _Made(hrg)
+    made = _Additions(hrg)
     by_shape: dict[Key, list[Rule]] = {}
     for rule in hrg.rules:
         by_shape.setdefault(_shape(hrg, rule), []).append(rule)
-    chosen = {shape: _chosen(hrg, own, parts, keys) for shape, own in by_shape.items()}
+    chosen = {shape: _choose(hrg, own, parts, keys) for shape, own in by_shape.items()}
     out = []
     for rule in hrg.rules:
         which = chosen[_shape(hrg, rule)] if parts[rule.name] else ()
@@ -58,9 +57,9 @@ def hoisted(hrg: HRG, whole: Collection[str] = ()) -> HRG:
     return made.grammar(out)
 
 
-def cut(hrg: HRG, whole: Collection[str] = ()) -> HRG:
+def cut_long_rules(hrg: HRG, whole: Collection[str] = ()) -> HRG:
     """The grammar in which every rule with many inner nodes is taken apart, the node that leaves least first."""
-    made = _Made(hrg)
+    made = _Additions(hrg)
     out = []
     for rule in hrg.rules:
         step = 0
@@ -141,7 +140,7 @@ def _shape(hrg: HRG, rule: Rule) -> Key:
     return (rule.template, *_key(hrg, rule, every, is_kind=True))
 
 
-def _chosen(
+def _choose(
     hrg: HRG, rules: list[Rule], parts: Mapping[str, list[_Part]], keys: Mapping[str, list[Key]]
 ) -> tuple[int, ...]:
     """Which parts of rules of one shape are shared: the fewest multiply-adds, where no more is read and written."""
@@ -214,14 +213,14 @@ def _work(
     return plan.multiply_adds, plan.entries + sum(read)
 
 
-class _Made:
+class _Additions:
     """The nonterminals that rewriting adds, each with its one rule."""
 
     def __init__(self, hrg: HRG) -> None:
         self.hrg = hrg
         self.labels: dict[Key, Label] = {}
         self.rules: list[Rule] = []
-        self.taken = {label.name for label in hrg.labels} | {rule.name for rule in hrg.rules}
+        self.taken = Names([label.name for label in hrg.labels] + [rule.name for rule in hrg.rules])
         self.factors = {label.name for label in hrg.labels if label.is_terminal}
         self.origins: dict[Key, str] = {}
 
@@ -229,12 +228,6 @@ class _Made:
         """The grammar of the rewritten rules and those that were added."""
         labels = (*self.hrg.labels, *self.labels.values())
         return replace(self.hrg, labels=labels, rules=(*rules, *self.rules)) if self.rules else self.hrg
-
-    def _fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "'"
-        self.taken.add(name)
-        return name
 
     def rule(self, rule: Rule, parts: list[_Part], keys: list[Key], stem: str | None = None) -> Rule:
         """The rule with an edge of a new nonterminal in place of each part."""
@@ -258,8 +251,8 @@ class _Made:
             factors = ",".join(edge.label for edge in edges if edge.label in self.factors)
             first = children[0] if children else rule.name
             if kind not in self.origins:
-                self.origins[kind] = self._fresh(stem or f"{_origin(self.hrg, first)}[{factors}]")
-            name = self._fresh(f"{first}[{factors}]" if stem is None else f"{rule.name}/{stem.rpartition('/')[2]}")
+                self.origins[kind] = self.taken.fresh(stem or f"{_origin(self.hrg, first)}[{factors}]")
+            name = self.taken.fresh(f"{first}[{factors}]" if stem is None else f"{rule.name}/{stem.rpartition('/')[2]}")
             domains = tuple(rule.right.node(node).domain for node in part.out)
             label = Label(name, domains, is_terminal=False, origin=self.origins[kind])
             self.labels[key] = label

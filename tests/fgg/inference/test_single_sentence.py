@@ -15,11 +15,11 @@ from rankfold.fgg import (
     library,
     parse,
     rank_space,
-    scaling,
     string_query,
     sum_product,
 )
-from rankfold.fgg.schedule import schedule
+from rankfold.fgg.inference import executor
+from rankfold.fgg.inference.schedule import schedule
 
 
 class Counted(TorchDispatchMode):
@@ -67,14 +67,14 @@ def test_a_pass_takes_few_operations() -> None:
 def test_an_entry_is_sound_by_its_own_block_whether_the_host_looks_or_not(
     looks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scaling, "may_look", lambda _: looks)
+    monkeypatch.setattr(executor, "may_look", lambda _: looks)
     for low, high, is_sound in (
         ((1e-20, 0.5), (1.0, 4.0), True),
         ((1e-31, 0.5), (1.0, 4.0), False),  # below the level
         ((1e-28, 0.5), (1e3, 4.0), False),  # below it once its block is scaled
         ((1e-20, 1e-6), (1.0, 1.0), False),  # the second block's level is higher
     ):
-        found = scaling.Scaling(low=[*map(torch.tensor, low)], high=[*map(torch.tensor, high)], least=[1e-30, 1e-5])
+        found = executor.Scaling(low=[*map(torch.tensor, low)], high=[*map(torch.tensor, high)], least=[1e-30, 1e-5])
         assert bool(found.is_sound()) is is_sound
 
 

@@ -2,41 +2,147 @@
 
     psi_X[x] = sum over the rules of X, over the values of their inner nodes, of the product of factors and children
 
-These are equations 3 and 4. Read next: `fgg/sum_product.py`, which decides on the arithmetic.
+These are equations 3 and 4. In linear space the largest entry of every nonterminal is scaled to 1, and the pass knows
+whether digits may have been lost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from rankfold.fgg.cells import cell_numbers
+from rankfold.errors import may_look
 from rankfold.fgg.contraction import Arithmetic, Contraction, contract, plan_contraction
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.operands import (
+from rankfold.fgg.inference.operands import (
     PARENT,
     SENTENCE,
     SPLIT,
     Operand,
     by_rule,
-    distinct,
+    cached,
+    diagonal,
     gather,
-    kept,
     node_axes,
-    sliced,
+    slice_observed,
     values_of,
 )
-from rankfold.fgg.scaling import Scaling, num_terms, rows_in
-from rankfold.fgg.schedule import Block, Group, Schedule
+from rankfold.fgg.inference.schedule import Block, Group, Schedule
 
 Tapped = Collection[tuple[str, str | None]]
 
 
 @dataclass
-class Run:
+class Scaling:
+    """What a pass keeps of its scales: of each table the logarithms, block by block, "row b", float64.
+
+    `low` are the smallest entries of each block, `high` its largest, `least` the level below which entries may have
+    lost digits; `unscaled` are the blocks with that level, `lost` says whether scaling took digits of a factor,
+    `has_nothing` whether sums are 0 because factors are.
+    """
+
+    scales: dict[str, list[Tensor]] = field(default_factory=dict)
+    low: list[Tensor] = field(default_factory=list)
+    high: list[Tensor] = field(default_factory=list)
+    least: list[float] = field(default_factory=list)
+    unscaled: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
+    lost: list[Tensor] = field(default_factory=list)
+    has_nothing: bool = False
+
+    def is_sound(self) -> Tensor:  # ""   bool
+        """Whether no entry may have lost digits; a zero counts as lost here, whatever its reason."""
+        return self._is_above() & self.is_below()
+
+    def is_below(self) -> Tensor:  # ""   bool
+        """Whether no sum came so near the largest number that it, or a gradient through it, may have lost digits."""
+        if may_look(self.high[0]):
+            least = torch.tensor(self.least, dtype=torch.float64, device=self.high[0].device)
+            return (torch.stack(self.high).double() * least <= 1).all()
+        return torch.stack([x.double() * least <= 1 for x, least in zip(self.high, self.least, strict=True)]).all()
+
+    def _is_above(self) -> Tensor:  # ""   bool
+        low = torch.stack(self.low)
+        if may_look(low):
+            low = low.double() / torch.tensor(self.least, dtype=torch.float64, device=low.device)
+        else:  # a captured pass copies nothing from the host
+            low = torch.stack([x.double() / least for x, least in zip(self.low, self.least, strict=True)])
+        high = torch.stack(self.high)
+        sound = (low / torch.maximum(high, torch.ones_like(high))).amin() >= 1
+        return sound & ~torch.stack(self.lost).any() if self.lost else sound
+
+    def scale_factor(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """A factor with its largest entry 1, and the logarithm of its scale."""
+        fixed = weights.detach()
+        top = fixed.amax()
+        top = torch.where(top > 0, top, 1.0)
+        scaled = weights / top
+        self.lost.append(((scaled.detach() < torch.finfo(weights.dtype).tiny) & (fixed > 0)).any())
+        return scaled, top.double().log()
+
+    def parent_scales(self, block: Block, log_scales: list[Tensor], batch: int) -> Tensor:  # "p [s] b" -> "row b"
+        """For every parent the largest scale of any of its rules; 0 for one without rules."""
+        rows = block.end - block.begin
+        if len(log_scales) == 1 and len(block.groups[0].rows) == rows:
+            return log_scales[0].amax(1) if block.groups[0].splits > 1 else log_scales[0]
+        found = torch.full((rows, batch), float("-inf"), dtype=torch.float64, device=_device(log_scales))
+        for group, log_scale in zip(block.groups, log_scales, strict=True):
+            index = rows_in(group, block, log_scale.device)
+            top = log_scale.amax(1) if group.splits > 1 else log_scale
+            found = found.index_copy(0, index, torch.maximum(found.index_select(0, index), top))
+        return torch.where(found > float("-inf"), found, 0.0)
+
+    def weigh(
+        self, group: Group, operands: list[Operand], log_scale: Tensor, scale: Tensor, block: Block
+    ) -> list[Operand]:
+        """The operands, the smallest that has an entry for every rule weighed by its scale against its parent's.
+
+        Rules of one parent have children of different scales: they are weighed against the largest before they add up.
+        """
+        if group.splits == 1 and len(block.groups) == 1:
+            return operands
+        is_whole = len(group.rows) == len(scale)
+        own = scale if is_whole else scale.index_select(0, rows_in(group, block, scale.device))
+        weight = torch.exp(log_scale - (own[:, None] if group.splits > 1 else own)).to(operands[0].tensor.dtype)
+        axes: tuple[int, ...] = (PARENT, SPLIT, SENTENCE) if group.splits > 1 else (PARENT, SENTENCE)
+        ranked = [k for k, operand in enumerate(operands) if operand.axes[: len(axes)] == axes]
+        if not ranked:
+            return [*operands, Operand(weight, axes)]
+        best = min(ranked, key=lambda k: operands[k].tensor.numel())
+        tensor, own_axes = operands[best]
+        scaled = tensor * weight.reshape(*weight.shape, *[1] * (tensor.ndim - weight.ndim))
+        return [Operand(scaled, own_axes) if k == best else x for k, x in enumerate(operands)]
+
+    def rescale(self, block: Block, total: Tensor, scale: Tensor, terms: float) -> Tensor:
+        """The block with the largest entry of every nonterminal 1, its scale kept; `terms`: products in a number.
+
+        All that is multiplied is at most 1 in size, so what underflow takes of an entry is below `terms` times the
+        smallest number; entries above that by the inverse of the rounding error have all their digits.
+        """
+        fixed = total.detach() if total.requires_grad else total
+        inner = tuple(range(2, fixed.ndim))
+        top = fixed.amax(inner, keepdim=True) if inner else fixed
+        info = torch.finfo(total.dtype)
+        top = top.masked_fill(top == 0, 1.0)
+        least = info.tiny * terms / info.eps
+        low, high = torch.aminmax(fixed)
+        self.low.append(low)
+        self.least.append(least)
+        self.high.append(high)
+        self.unscaled.append((block.table, block.begin, fixed, least))
+        self.keep(block.table, scale + top.reshape(scale.shape).double().log())
+        return total / top
+
+    def keep(self, table: str, scale: Tensor) -> None:
+        """Keep the scales of the next block of a table."""
+        self.scales.setdefault(table, []).append(scale)
+
+
+@dataclass
+class Execution:
     """The tables of one pass: of each its blocks, in order, "row b ...", the rows at which they begin, and scales.
 
     `tapped` are rules ("*": all) and nodes of rules (None: the rule itself) through whose `taps`, tensors of ones, they
@@ -58,12 +164,15 @@ class Run:
 
     def __post_init__(self) -> None:
         self.like = self.arithmetic.lift(next(iter(self.weights.values())).detach())
-        self._cell_numbers = {name: cell_numbers(table) for name, table in self.grammar.observed.items()}
+        self._word_numbers = {
+            name: torch.arange(table.numel(), device=table.device).reshape(table.shape)
+            for name, table in self.grammar.observed.items()
+        }
         self._own_rules = {rule.name for rule in self.grammar.rules} if self.tapped else set[str]()
         self._no_scale = torch.zeros((), dtype=torch.float64, device=self.like.device)
 
-    def all(self) -> Run:
-        """The run, carried out."""
+    def run(self) -> Execution:
+        """The pass, carried out."""
         for level in self.schedule.levels:
             for block in level:
                 self._block(block)
@@ -86,11 +195,11 @@ class Run:
         operands = [self.operands(group) for group in block.groups]
         scale = None
         if self.arithmetic.is_scaled:
-            scale = self.scaling.of_parents(block, [own[1] for own in operands], self.batch)
+            scale = self.scaling.parent_scales(block, [own[1] for own in operands], self.batch)
         total: Tensor | None = None
         for group, (own, log_scale) in zip(block.groups, operands, strict=True):
             if scale is not None:
-                own = self.scaling.weighted(group, own, log_scale, scale, block)
+                own = self.scaling.weigh(group, own, log_scale, scale, block)
             found = self._contract(group, own, shape)
             if len(group.rows) < num:
                 empty = self.arithmetic.zero(found, (num, *found.shape[1:]))
@@ -100,7 +209,7 @@ class Run:
             total = self.arithmetic.zero(self.like, (num, self.batch, *shape))
         if scale is not None:
             terms = max((self._terms(group) for group in block.groups), default=1.0)
-            total = self.scaling.rescaled(block, total, scale, terms)
+            total = self.scaling.rescale(block, total, scale, terms)
         self.blocks.setdefault(block.table, []).append(total)
 
     def _is_copy(self, block: Block) -> bool:
@@ -108,7 +217,7 @@ class Run:
         if len(block.groups) != 1 or self.tapped:
             return False
         (group,) = block.groups
-        return kept(
+        return cached(
             group,
             "copy",
             lambda: (
@@ -131,10 +240,10 @@ class Run:
         table = group.children[k][0]
         blocks = self.blocks[table]
         how = gather(group, k, self.begins[table], blocks, self.like.device)
-        value = _taken(blocks, how.blocks, how.index_of)
+        value = _take(blocks, how.blocks, how.index_of)
         if not self.arithmetic.is_scaled:
             return value, None
-        return value, _taken(self.scaling.scales[table], how.blocks, how.index_of)
+        return value, _take(self.scaling.scales[table], how.blocks, how.index_of)
 
     def operands(self, group: Group) -> tuple[list[Operand], Tensor]:
         """What the group multiplies, children first, and the logarithm of its scale, "p s b" ("p b": one split)."""
@@ -145,7 +254,7 @@ class Run:
         for k, (_, nodes, _) in enumerate(group.children):
             child, scale = self._child(group, k)
             own = by_rule(child, group, [SENTENCE, *(axis_of[node] for node in nodes)])
-            found.append(distinct(*own))
+            found.append(diagonal(*own))
             if scale is not None:
                 log_scales.append(scale if group.splits == 1 else scale.reshape(shape))
         values = {node: values_of(group, node, self.grammar.observed, device) for node in group.observed}
@@ -153,9 +262,9 @@ class Run:
             weights, log_scale = self._factor(label)
             is_batched = self.grammar.label(label).is_batched
             here = values
-            if values and not is_batched and (cells := self._at_cells(label, nodes)):
-                here = values | {node: values_of(group, node, self._cell_numbers, device) for node in cells}
-            found.append(sliced(weights, group, nodes, here, is_batched=is_batched))
+            if values and not is_batched and (sliced := self._at_words(label, nodes)):
+                here = values | {node: values_of(group, node, self._word_numbers, device) for node in sliced}
+            found.append(slice_observed(weights, group, nodes, here, is_batched=is_batched))
             log_scales += [] if log_scale is None else [log_scale]
         if self.tapped:
             found += self._tap(group)
@@ -169,11 +278,11 @@ class Run:
             weights = self.weights[label]
             log_scale = None
             if self.arithmetic.is_scaled:
-                weights, log_scale = self.scaling.factor(weights)
+                weights, log_scale = self.scaling.scale_factor(weights)
             self._lifted[label] = self.arithmetic.lift(weights), log_scale
         return self._lifted[label]
 
-    def _at_cells(self, label: str, nodes: Sequence[str]) -> list[str]:
+    def _at_words(self, label: str, nodes: Sequence[str]) -> list[str]:
         """The nodes at which a factor was made for the cells of the query alone: there are fewer than values."""
         type_, shape = self.grammar.label(label).type, self.weights[label].shape
         return [node for k, node in enumerate(nodes) if shape[k] != self.grammar.size(type_[k])]
@@ -213,7 +322,7 @@ class Run:
             output = tuple(axis for axis in wanted if axis in sizes)
             return plan_contraction(inputs, output, sizes), output
 
-        plan, output = kept(group, ("plan", inputs, self.batch), make)
+        plan, output = cached(group, ("plan", inputs, self.batch), make)
         found = contract(plan, [operand.tensor for operand in operands], self.arithmetic)
         for place, axis in enumerate((PARENT, SENTENCE)):
             if axis not in output:
@@ -228,15 +337,28 @@ class Run:
 
     def _terms(self, group: Group) -> float:
         """No fewer than the products in one number of the group; sizes are part of the structure."""
-        return kept(
-            group,
-            "terms",
-            lambda: num_terms(group, [self.grammar.size(node.domain) for node in group.nodes if node.observed is None]),
-        )
+
+        def make() -> float:
+            sizes = [float(self.grammar.size(node.domain)) for node in group.nodes if node.observed is None]
+            edges = len(group.children) + len(group.factors) + 1
+            return math.prod(sizes) * group.splits * edges * edges
+
+        return cached(group, "terms", make)
 
 
-def _taken(blocks: list[Tensor], used: tuple[int, ...], index: Tensor | slice | None) -> Tensor:
+def _take(blocks: list[Tensor], used: tuple[int, ...], index: Tensor | slice | None) -> Tensor:
     whole = blocks[used[0]] if len(used) == 1 else torch.cat([blocks[k] for k in used])
     if index is None:
         return whole
     return whole[index] if isinstance(index, slice) else whole.index_select(0, index)
+
+
+def rows_in(group: Group, block: Block, device: torch.device) -> Tensor:  # "p"
+    """The rows of a group's parents within their block."""
+    return cached(
+        group, ("rows", device), lambda: torch.tensor([row - block.begin for row in group.rows], device=device)
+    )
+
+
+def _device(log_scales: list[Tensor]) -> torch.device:
+    return log_scales[0].device if log_scales else torch.device("cpu")

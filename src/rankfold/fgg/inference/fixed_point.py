@@ -3,7 +3,7 @@
 Nonterminals that need each other are solved together, what they need before them, in logarithms: any range. From below
 Newton's iterates rise to the least solution wherever there is one; where the sum is infinite they cannot, and that is
 raised. At the solution one more use of every rule, in linear space where that loses nothing, gives the last digits and
-the gradients. Read next: `fgg/fragments.py`.
+the gradients.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 from rankfold.errors import DomainError
 from rankfold.fgg.contraction import LOGS, REAL, Arithmetic
 from rankfold.fgg.dependencies import components, productive_rules
-from rankfold.fgg.fragments import observed_values, rule_sum
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Rule
+from rankfold.fgg.inference.operands import observed_values, rule_sum
 
 STEPS = 200  # at a double root, the worst case, each step still halves the distance: 53 reach float64's last digit
 NOTHING = float("-inf")
@@ -44,18 +44,18 @@ def fixed_point(g: Grammar, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tens
 def _sentence(g: Grammar, weights: Mapping[str, Tensor], sentence: int) -> tuple[Tensor, Tensor]:
     rules = productive_rules(g.hrg)
     systems = [_System(g, {name: rules[name] for name in names}, sentence) for names in components(g.hrg, rules)]
-    scaled = Scaled.of(weights)
+    scaled = _ScaledFactors.of(weights)
     log_psi: Values = {}
     with torch.no_grad():
         logs = {label: LOGS.lift(x) for label, x in weights.items()}
         fixed = scaled.detached()
         for system in systems:
-            below = system.needed(log_psi)
-            log_psi |= system.solved(logs, fixed, below) if system.is_recursive else system.used(logs, below, LOGS)
+            below = system.select(log_psi)
+            log_psi |= system.solve(logs, fixed, below) if system.is_recursive else system.apply(logs, below, LOGS)
     scale = _scale(log_psi[g.start])
     psi: Values = {}
     for system in systems:
-        refined = system.refined(scaled, system.needed(psi), system.needed(log_psi))
+        refined = system.refine(scaled, system.select(psi), system.select(log_psi))
         if refined is None:
             break
         psi |= refined
@@ -64,7 +64,7 @@ def _sentence(g: Grammar, weights: Mapping[str, Tensor], sentence: int) -> tuple
     logs = {label: LOGS.lift(x) for label, x in weights.items()}
     whole: Values = {}
     for system in systems:
-        whole |= system.refined_logs(logs, system.needed(whole), log_psi)
+        whole |= system.refine_logs(logs, system.select(whole), log_psi)
     return torch.exp(whole[g.start] - scale), scale
 
 
@@ -75,7 +75,7 @@ def _scale(logs: Tensor) -> Tensor:  # ""
 
 
 @dataclass
-class Scaled:
+class _ScaledFactors:
     """Factors divided by their largest entries, the logarithms of those, and whether no entry lost digits by it."""
 
     weights: Values
@@ -83,7 +83,7 @@ class Scaled:
     is_sound: bool
 
     @classmethod
-    def of(cls, weights: Mapping[str, Tensor]) -> Scaled:
+    def of(cls, weights: Mapping[str, Tensor]) -> _ScaledFactors:
         """These factors, scaled."""
         scales = {label: _scale(LOGS.lift(x.detach())) for label, x in weights.items()}
         tops = {label: x.detach().amax() for label, x in weights.items()}
@@ -91,9 +91,9 @@ class Scaled:
         tiny = torch.finfo(torch.float64).tiny
         return cls(found, scales, not any(bool(((found[k] < tiny) & (x > 0)).any()) for k, x in weights.items()))
 
-    def detached(self) -> Scaled:
+    def detached(self) -> _ScaledFactors:
         """The same without gradients."""
-        return Scaled({label: x.detach() for label, x in self.weights.items()}, self.scales, self.is_sound)
+        return _ScaledFactors({label: x.detach() for label, x in self.weights.items()}, self.scales, self.is_sound)
 
 
 @dataclass
@@ -115,18 +115,18 @@ class _System:
         sizes = [self.g.size(node.domain) for node in rule.right.nodes if node.observed is None]
         return math.prod(map(float, sizes)) * rules * (1 + len(rule.right.edges)) ** 2
 
-    def needed(self, psi: Values) -> Values:
+    def select(self, psi: Values) -> Values:
         """Of these nonterminals those that the rules name."""
         return {name: psi[name] for name in (self.labels | self.rules.keys()) if name in psi}
 
-    def packed(self, values: Mapping[str, Tensor]) -> Tensor:  # "n"
+    def pack(self, values: Mapping[str, Tensor]) -> Tensor:  # "n"
         return torch.cat([values[name].reshape(-1) for name in self.shapes])
 
-    def unpacked(self, x: Tensor) -> Values:
+    def unpack(self, x: Tensor) -> Values:
         parts = torch.split_with_sizes(x, [math.prod(shape) for shape in self.shapes.values()])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
-    def used(
+    def apply(
         self,
         weights: Mapping[str, Tensor],
         psi: Mapping[str, Tensor],
@@ -145,7 +145,7 @@ class _System:
             found[name] = total
         return found
 
-    def left_over(self, scaled: Scaled, log_psi: Mapping[str, Tensor]) -> Values | None:
+    def scales_left(self, scaled: _ScaledFactors, log_psi: Mapping[str, Tensor]) -> Values | None:
         """By rule the scale of what it multiplies over that of its left side; None where linear space may lose digits.
 
         All that is multiplied is at most 1 in size, so what underflow takes of an entry is below the number of its
@@ -165,18 +165,18 @@ class _System:
                 found[rule.name] = factor
         return found if scaled.is_sound else None
 
-    def solved(self, logs: Mapping[str, Tensor], scaled: Scaled, below: Values) -> Values:
+    def solve(self, logs: Mapping[str, Tensor], scaled: _ScaledFactors, below: Values) -> Values:
         """The logarithms of the least solution, given those below."""
         like = next(iter(logs.values()))
         here = like.new_full((sum(math.prod(shape) for shape in self.shapes.values()),), NOTHING)
         while True:  # from nothing, until all that ever has weight has some
-            new = self.packed(self.used(logs, below | self.unpacked(here), LOGS))
+            new = self.pack(self.apply(logs, below | self.unpack(here), LOGS))
             if bool(((new > NOTHING) == (here > NOTHING)).all()):
                 break
             here = new
         kept = (here > NOTHING).nonzero()[:, 0]
         if not len(kept):
-            return self.unpacked(here)
+            return self.unpack(here)
         one, eye = (
             x.to(like.device, like.dtype)
             for x in (torch.ones(len(kept), dtype=torch.float64), torch.eye(len(kept), dtype=torch.float64))
@@ -195,66 +195,66 @@ class _System:
             is_done = size <= eps * (self.terms + rounding) and held is not None
             if is_done and held is not None and (not rises or size >= held[1] / 2):
                 if held[2] < 1:
-                    return self.unpacked(held[0])
+                    return self.unpack(held[0])
                 break
             if not rises or bool((change <= -1).any()):
                 break
             held = here, size, float(error.max()) * eps * (math.sqrt(self.terms) + rounding)
             here = here.index_add(0, kept, torch.log1p(change))
-        raise infinite(", ".join(list(self.rules)[:4]))
+        raise _infinite(", ".join(list(self.rules)[:4]))
 
     def _ratios(
-        self, logs: Mapping[str, Tensor], scaled: Scaled, below: Values, here: Tensor, kept: Tensor
+        self, logs: Mapping[str, Tensor], scaled: _ScaledFactors, below: Values, here: Tensor, kept: Tensor
     ) -> tuple[Callable[[Tensor], Tensor], float]:
         """The ratios of F(psi) to psi where psi is multiplied by an argument; their rounding beside that of sums."""
-        log_psi = below | self.unpacked(here)
+        log_psi = below | self.unpack(here)
         edges = [[edge.label for edge in rule.right.edges] for own in self.rules.values() for rule in own]
         logs_read = [
             {**logs, **log_psi}[label] for label in {label for own in edges for label in own} | self.rules.keys()
         ]
         widths = [float(x[x > NOTHING].abs().max()) for x in logs_read if bool((x > NOTHING).any())]
         rounding = max(map(len, edges)) * max(1.0, *widths)  # logarithms are rounded as the largest of them is
-        factors = self.left_over(scaled, log_psi)
+        factors = self.scales_left(scaled, log_psi)
         if factors is not None:
             psi = {name: torch.exp(x - _scale(x)) for name, x in log_psi.items()}
-            now = self.packed(psi)
+            now = self.pack(psi)
             left = now.index_select(0, kept)
 
             def in_linear_space(grown: Tensor) -> Tensor:
-                more = self.unpacked(now.index_copy(0, kept, left * grown))
-                return self.packed(self.used(scaled.weights, psi | more, REAL, factors)).index_select(0, kept) / left
+                more = self.unpack(now.index_copy(0, kept, left * grown))
+                return self.pack(self.apply(scaled.weights, psi | more, REAL, factors)).index_select(0, kept) / left
 
             return in_linear_space, rounding
 
         def in_logarithms(grown: Tensor) -> Tensor:
-            more = self.unpacked(here.index_add(0, kept, torch.log(grown)))
-            return torch.exp((self.packed(self.used(logs, below | more, LOGS)) - here).index_select(0, kept))
+            more = self.unpack(here.index_add(0, kept, torch.log(grown)))
+            return torch.exp((self.pack(self.apply(logs, below | more, LOGS)) - here).index_select(0, kept))
 
         return in_logarithms, rounding
 
-    def refined(self, scaled: Scaled, below: Values, log_psi: Values) -> Values | None:
+    def refine(self, scaled: _ScaledFactors, below: Values, log_psi: Values) -> Values | None:
         """The solution by one more step, each nonterminal divided by its scale; None where that may lose digits.
 
         At the solution F(psi) - psi is 0, and the derivative of that by the factors, through the system, is the
         derivative of the solution.
         """
-        factors = self.left_over(scaled, log_psi)
+        factors = self.scales_left(scaled, log_psi)
         if factors is None:
             return None
 
         def step(x: Tensor, weights: Mapping[str, Tensor], below: Values) -> Tensor:
-            return self.packed(self.used(weights, {**below, **self.unpacked(x)}, REAL, factors))
+            return self.pack(self.apply(weights, {**below, **self.unpack(x)}, REAL, factors))
 
-        here = self.packed({name: torch.exp(log_psi[name] - _scale(log_psi[name])) for name in self.rules})
+        here = self.pack({name: torch.exp(log_psi[name] - _scale(log_psi[name])) for name in self.rules})
         once = step(here, scaled.weights, below)
         if not bool(torch.isfinite(once).all()):
             return None
         if not self.is_recursive:
-            return self.unpacked(once)
+            return self.unpack(once)
         fixed, under = ({name: x.detach() for name, x in own.items()} for own in (scaled.weights, below))
         jacobian = _jacobian(lambda x: step(x, fixed, under), here)
         system = torch.eye(len(here), dtype=here.dtype, device=here.device) - jacobian
-        has = self.packed(log_psi) > NOTHING
+        has = self.pack(log_psi) > NOTHING
         kept, none = has.nonzero()[:, 0], (~has).nonzero()[:, 0]
         # Entries without weight have a gradient, too, unless they come back to themselves with weight 1 or more.
         if len(none) and once.requires_grad:
@@ -262,25 +262,25 @@ class _System:
             reach, info = torch.linalg.solve_ex(block, torch.ones_like(here[none]))
             if int(info) == 0 and bool(torch.isfinite(reach).all()) and bool((reach > 0).all()):
                 kept = torch.arange(len(here), device=here.device)
-        return self.unpacked(_corrected(here, once, system, kept))
+        return self.unpack(_newton_step(here, once, system, kept))
 
-    def refined_logs(self, logs: Mapping[str, Tensor], below: Values, log_psi: Values) -> Values:
+    def refine_logs(self, logs: Mapping[str, Tensor], below: Values, log_psi: Values) -> Values:
         """The same in logarithms."""
         if not self.is_recursive:
-            return self.used(logs, below, LOGS)
+            return self.apply(logs, below, LOGS)
 
         def step(x: Tensor, logs: Mapping[str, Tensor] = logs, below: Values = below) -> Tensor:
-            return self.packed(self.used(logs, {**below, **self.unpacked(x)}, LOGS))
+            return self.pack(self.apply(logs, {**below, **self.unpack(x)}, LOGS))
 
-        here = self.packed(log_psi)
+        here = self.pack(log_psi)
         fixed, under = ({name: x.detach() for name, x in own.items()} for own in (logs, below))
         system = torch.eye(len(here), dtype=here.dtype, device=here.device) - _jacobian(
             lambda x: step(x, fixed, under), here
         )
-        return self.unpacked(_corrected(here, step(here), system, (here > NOTHING).nonzero()[:, 0]))
+        return self.unpack(_newton_step(here, step(here), system, (here > NOTHING).nonzero()[:, 0]))
 
 
-def _corrected(here: Tensor, once: Tensor, system: Tensor, kept: Tensor) -> Tensor:  # "n"
+def _newton_step(here: Tensor, once: Tensor, system: Tensor, kept: Tensor) -> Tensor:  # "n"
     """The solution that Newton's next step gives, among the entries that are kept."""
     if not len(kept):
         return here
@@ -296,7 +296,7 @@ def _jacobian(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:  # "n" -> 
     return found
 
 
-def infinite(names: str) -> DomainError:
+def _infinite(names: str) -> DomainError:
     """The error of a sum without bound."""
     return DomainError(
         f"The sum is infinite, or too close to it to tell: the weights of derivations of {names} grow as fast as they "

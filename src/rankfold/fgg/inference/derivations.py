@@ -1,8 +1,7 @@
 """Derivations with the values of their nodes: the best one, and exact samples of the posterior.
 
 Both go down from the start symbol through a table of sums (or maxima), and choose at each nonterminal a rule, then the
-values of its inner nodes one after another. Read next: `fgg/draw.py`.
-"""
+values of its inner nodes one after another."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from torch import Tensor
 from rankfold.errors import DomainError
 from rankfold.fgg.contraction import LOGS, MAX, Arithmetic
 from rankfold.fgg.dependencies import productive_rules
-from rankfold.fgg.fragments import log_weight_at, observed_values, rule_sum
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Derivation, Rule
+from rankfold.fgg.inference.executor import Execution
+from rankfold.fgg.inference.operands import log_weight_at, observed_values, rule_sum
+from rankfold.fgg.inference.solve import solve, solve_plain, weights_of
 from rankfold.fgg.rewrite.merge import recompose
-from rankfold.fgg.run import Run
-from rankfold.fgg.sum_product import solve, solve_plain, weights_of
 from rankfold.numerics.log_space import log_weights
 
 Choose = Callable[[Tensor], int]
@@ -61,7 +60,7 @@ class _Descent:
     """The way down one table, with one way to choose."""
 
     @torch.no_grad()
-    def __init__(self, g: Grammar, run: Run, arithmetic: Arithmetic, choose: Choose) -> None:
+    def __init__(self, g: Grammar, run: Execution, arithmetic: Arithmetic, choose: Choose) -> None:
         self.g, self.arithmetic, self.choose = g, arithmetic, choose
         self.rules = productive_rules(g.hrg)
         self.log_factors = {label: log_weights(x.double()) for label, x in weights_of(g, run.schedule).items()}

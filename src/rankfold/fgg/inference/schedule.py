@@ -1,9 +1,8 @@
-"""In which order the nonterminals of an acyclic grammar are summed: levels, and in each level groups of rules of
-one shape.
+"""In which order the nonterminals of an acyclic grammar are summed: levels, and in each groups of rules of one shape.
 
 After a query a grammar has a rule for every place a rule can be used. Those of one template that are summed at the
 same time differ in nothing but whose children they read and which words they see, so one contraction serves them
-all. Made once for a structure, whatever its numbers. Read next: `fgg/run.py`, which carries it out.
+all. Made once for a structure, whatever its numbers.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from functools import lru_cache
 
 from rankfold.errors import UnsupportedError
 from rankfold.fgg.dependencies import cycle_remedy, cycle_text, needs, productive_rules
-from rankfold.fgg.hoist import cut, hoisted
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Cell, Fragment, Node, Rule
+from rankfold.fgg.rewrite.share_sums import cut_long_rules, share_sums
 
 Signature = tuple[object, ...]
 
@@ -66,7 +65,7 @@ class Schedule:
     domains: Mapping[str, tuple[str, ...]]  # of a table's axes
     levels: tuple[tuple[Block, ...], ...]
     start: str
-    hrg: HRG  # the rules that are summed: those given, rewritten by `fgg/hoist.py`
+    hrg: HRG  # the rules that are summed: those given, rewritten by `share_sums`
 
     def groups(self) -> Iterator[Group]:
         """All groups, in order."""
@@ -80,13 +79,13 @@ def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = Fa
     """The order in which an acyclic grammar is summed; raises on one that is recursive.
 
     Nonterminals that the start symbol does not reach, or that derive nothing, take no part. Sums over one child that
-    rules share are taken once (`hoisted`); `is_cut`: long rules are taken apart. Rules named in `whole` stay as they
+    rules share are taken once (`share_sums`); `is_cut`: long rules are taken apart. Rules named in `whole` stay as they
     are. Cost: a few visits of every rule.
     """
     rules = productive_rules(hrg)
     _levels(hrg, rules)  # raises before any work
-    hrg = hoisted(replace(hrg, rules=tuple(rule for own in rules.values() for rule in own)), whole)
-    hrg = cut(hrg, whole) if is_cut else hrg
+    hrg = share_sums(replace(hrg, rules=tuple(rule for own in rules.values() for rule in own)), whole)
+    hrg = cut_long_rules(hrg, whole) if is_cut else hrg
     rules = productive_rules(hrg)
     level_of = _levels(hrg, rules)
     origins: dict[str, list[str]] = {}

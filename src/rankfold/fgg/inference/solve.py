@@ -1,0 +1,225 @@
+"""From a grammar to a pass that has lost no digits: the tensors of its factors, and the fallback to wider arithmetic.
+
+Derived factors are made at the words of the query alone, where those are fewer than the vocabulary: their cost does not
+grow with words that no sentence has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.errors import DomainError, may_look, same_kind
+from rankfold.fgg.contraction import LOGS, SCALED, SUPPORT, Arithmetic
+from rankfold.fgg.factors import Derived, Factored, Made, of_ranks, value_of
+from rankfold.fgg.grammar import Grammar, check_weights, expect_one_batch
+from rankfold.fgg.hrg import HRG
+from rankfold.fgg.inference.executor import Execution, Tapped
+from rankfold.fgg.inference.schedule import Group, Schedule, schedule
+from rankfold.numerics.log_space import log_weights
+
+Weights = Mapping[str, Tensor]
+At = Mapping[int, Tensor]  # by place of a node, the entries wanted there
+
+
+def solve(g: Grammar, tapped: Tapped = (), *, weights: Weights | None = None) -> Execution:
+    """A sound pass in scaled arithmetic or, where there is none, in logarithms; autograd follows it."""
+    plan = schedule(g.hrg, _whole(tapped))
+    if weights is None:  # views: what is done to their gradients is done to no tensor of the caller's
+        weights = {label: x.view_as(x) if x.requires_grad else x for label, x in _weights_at_words(g, plan).items()}
+    return fall_back(g, plan, weights, tapped)
+
+
+def solve_plain(g: Grammar, arithmetic: Arithmetic) -> Execution:
+    """A pass in this arithmetic."""
+    plan = schedule(g.hrg)
+    return execute(g, plan, arithmetic, _weights_at_words(g, plan))
+
+
+def execute(g: Grammar, plan: Schedule, arithmetic: Arithmetic, weights: Weights, tapped: Tapped = ()) -> Execution:
+    """A pass over this schedule with these weights."""
+    return Execution(g, plan, arithmetic, weights, g.batch or 1, tapped).run()
+
+
+def fall_back(g: Grammar, plan: Schedule, weights: Weights, tapped: Tapped = ()) -> Execution:
+    """The first pass that loses nothing: in the factors' dtype, float64, with long rules taken apart, logarithms."""
+    for used, arithmetic, own in _rungs(g, plan, weights, tapped):
+        run = execute(g, used, arithmetic, own, tapped)
+        if arithmetic is LOGS:
+            break
+        sound = run.scaling.is_sound()
+        if not may_look(sound) or bool(sound):
+            break
+        if _has_exact_zeros(run):
+            run.scaling.has_nothing = True
+            break
+    return run
+
+
+def _rungs(
+    g: Grammar, plan: Schedule, weights: Weights, tapped: Tapped
+) -> Iterator[tuple[Schedule, Arithmetic, Weights]]:
+    yield plan, SCALED, weights
+    wide = {label: x.double() for label, x in weights.items()}
+    if next(iter(weights.values())).dtype != torch.float64:
+        yield plan, SCALED, wide
+    cut = schedule(g.hrg, _whole(tapped), is_cut=True)
+    if len(cut.hrg.rules) > len(plan.hrg.rules):
+        yield cut, SCALED, wide
+    yield plan, LOGS, wide
+
+
+def _whole(tapped: Tapped) -> frozenset[str]:
+    """The rules of whose nodes something is asked."""
+    return frozenset(rule for rule, node in tapped if node is not None)
+
+
+@torch.no_grad()
+def _has_exact_zeros(run: Execution) -> bool:
+    """Whether every entry that may have lost digits is 0 because of factors that are exactly 0."""
+    if any(map(bool, run.scaling.lost)) or not bool(run.scaling.is_below()):
+        return False
+    here = execute(run.grammar, run.schedule, SUPPORT, {k: x.detach() for k, x in run.weights.items()})
+    places = {(table, begin): k for table, begins in here.begins.items() for k, begin in enumerate(begins)}
+    for table, begin, value, least in run.scaling.unscaled:
+        top = value.amax(tuple(range(2, value.ndim)), keepdim=True) if value.ndim > 2 else value
+        small = value < least * torch.maximum(top, torch.ones_like(top))
+        if bool((small & (here.blocks[table][places[table, begin]] > 0)).any()):
+            return False
+    return True
+
+
+def log_z_of(run: Execution) -> Tensor:  # "b"   float64
+    """The logarithm of the start symbol's weight; NaN where a captured pass could not vouch for it."""
+    value, scale = run.start()
+    if run.arithmetic is LOGS:
+        return value
+    out = log_weights(value.double()) + scale
+    if run.arithmetic.is_scaled and not may_look(value):
+        return torch.where(run.scaling.is_sound(), out, float("nan"))
+    return out
+
+
+def z_of(run: Execution) -> Tensor:  # "b"   in the factors' dtype
+    """The start symbol's weight, which may be beyond the dtype's numbers: 0 or infinite."""
+    value, scale = run.start()
+    found = torch.exp(value) if run.arithmetic is LOGS else value.double() * torch.exp(scale)
+    return found.to(run.grammar.dtype)
+
+
+def weights_of(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
+    """The tensors of all factors that a schedule uses, each made once."""
+    return tensors_of(g, _labels(plan))
+
+
+def _weights_at_words(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
+    """The same, derived factors at the words of the query alone where that is less."""
+    at = {
+        label: {k: g.observed[table].reshape(-1) for k, table in places.items()}
+        for label, places in word_places(g).items()
+    }
+    return tensors_of(g, _labels(plan), at)
+
+
+def _labels(plan: Schedule) -> Iterable[str]:
+    return dict.fromkeys(label for group in plan.groups() for label, _ in group.factors)
+
+
+def tensors_of(g: Grammar, labels: Iterable[str], at: Mapping[str, At] | None = None) -> dict[str, Tensor]:
+    """The tensors of these factors, each made once; raises unless they are of one dtype and device.
+
+    `at`: derived factors of which only some entries are made, with the places and entries.
+    """
+    for table in g.hrg.cells.keys() - g.observed.keys():
+        raise DomainError(
+            f"Nodes are observed as {table}[0] and so on, but the grammar has no values {table!r}.\n"
+            f"  Give them: with_observed({{{table!r}: ids}}), or `given {table} = [4, 0, 2]` in a text."
+        )
+    names = list(labels)
+    made = Made()
+    found = {label: _tensor_of(g, label, made, (at or {}).get(label)) for label in names}
+    _check_modules(g, found, made)
+    if made.is_lost and found[names[0]].dtype != torch.float64:
+        made = Made(torch.float64)
+        found = {label: _tensor_of(g, label, made, (at or {}).get(label)).double() for label in names}
+    if made.is_lost:
+        raise DomainError(
+            "A factor that is made of others (by ranks, in rank space) leaves the range of float64.\n"
+            "  Divide the factors it is made of by their largest entries, or ask the grammar it was made of."
+        )
+    expect_one_batch(g, found)
+    if not found:
+        return {"": torch.ones((), dtype=g.dtype, device=g.device)}
+    first = next(iter(found))
+    same_kind(found[first], f"factor {first!r}", {f"factor {label!r}": x for label, x in found.items()})
+    return found
+
+
+def _tensor_of(g: Grammar, label: str, made: Made, at: At | None = None) -> Tensor:
+    """A factor's tensor, or its entries `at` these; what `made` has is not computed again."""
+    factor = g.factors.get(label)
+    if isinstance(factor, Factored):
+        return of_ranks(factor).value(made)
+    if not isinstance(factor, Derived):
+        return g.tensor(label)
+    return factor.value(made, at) if at else value_of(factor, made)
+
+
+def _check_modules(g: Grammar, labels: Iterable[str], made: Made) -> None:
+    """Raise unless the modules that derived factors are made of gave weights; each is looked at once."""
+    seen: set[int] = set()
+    for label in labels:
+        factor = g.factors.get(label)
+        for module in _given_modules(factor) if isinstance(factor, Derived) else ():
+            if id(module) in made and id(module) not in seen:
+                check_weights(f"the module in factor {label!r}: entry", made[id(module)])
+                seen.add(id(module))
+
+
+def _given_modules(factor: Derived) -> Iterator[nn.Module]:
+    """The modules that a derived factor is made of, down to those that are given."""
+    for source in factor.sources:
+        if isinstance(source, Derived):
+            yield from _given_modules(source)
+        elif isinstance(source, nn.Module):
+            yield source
+
+
+def word_places(g: Grammar) -> dict[str, dict[int, str]]:
+    """The derived factors of an acyclic grammar to be made at words: the places of such nodes, with their table.
+
+    A place is one if every use of the factor reads the same table there, and that has fewer words, of all sentences,
+    than the node has values. Factors with a batch of their own are made whole.
+    """
+    found: dict[str, dict[int, str]] = {}
+    for label, tables in _tables_read(g.hrg).items():
+        own = g.label(label)
+        if isinstance(g.factors.get(label), Derived) and not own.is_batched:
+            few = {
+                k: table
+                for k, table in tables.items()
+                if table in g.observed and g.observed[table].numel() < g.size(own.type[k])
+            }
+            found |= {label: few} if few else {}
+    return found
+
+
+@lru_cache(maxsize=64)
+def _tables_read(hrg: HRG) -> dict[str, dict[int, str]]:
+    """For each factor the places at which all its uses read one table."""
+    found: dict[str, dict[int, str]] = {}
+    for group in schedule(hrg).groups():
+        for label, nodes in group.factors:
+            here = {k: table for k, name in enumerate(nodes) if (table := _table(group, name)) is not None}
+            old = found.get(label, here)
+            found[label] = {k: table for k, table in here.items() if old.get(k) == table}
+    return {label: tables for label, tables in found.items() if tables}
+
+
+def _table(group: Group, node: str) -> str | None:
+    """The table a node's value is read from in all rules of a group."""
+    cell = group.observed.get(node, (None,))[0]
+    return cell[0] if isinstance(cell, tuple) else None
