@@ -27,7 +27,7 @@ hunt: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python -m tests.hunt --seconds $(SECONDS)
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks libraries
 
 clean:
 	rm -rf $(VENV)

@@ -1,1 +1,1 @@
-"""Speed and memory of rankfold against other libraries and against itself: `python -m benchmarks`."""
+"""The laboratory: measurements, published tables and the writers of result pages. `python -m benchmarks --help`."""

@@ -1,85 +1,29 @@
-"""`python -m benchmarks`: check, measure, report.
-
-Read next: `verify.py`, then `em.py` and `own.py`.
-"""
+"""`python -m benchmarks COMMAND`: `steps` (checked and timed next to plain torch), `libraries` (next to other ones)."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
+import importlib
 import sys
-import time
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Sequence
 
-from benchmarks.measure import NUM_THREADS, limit_threads, progress
-
-BY_HAND = "## rankfold bench\n"  # from here on the page is not ours
+# Imported when asked for: `libraries` limits the number of threads before any library looks at it.
+COMMANDS = {"steps": "benchmarks.steps.command", "libraries": "benchmarks.libraries.command"}
 
 
-def main() -> int:
-    """0 when everything was measured, 1 when a library computes something else."""
-    arguments = _arguments()
-    limit_threads()
-    # Only now the libraries, which look at the number of CPUs as they are loaded.
-    import torch
-
-    from benchmarks.em import measure_em
-    from benchmarks.own import measure_own
-    from benchmarks.report import Results, machine, text
-    from benchmarks.verify import verify
-
-    torch.set_num_threads(NUM_THREADS)
-    start = time.perf_counter()
-    if os.getloadavg()[0] > 0.5:
-        progress(f"this machine is busy (load {os.getloadavg()[0]:.1f}): expect wrong times, and a long wait")
-    progress("checking that all libraries compute the same")
-    checks = verify()
-    for check in checks:
-        if not check.passed:
-            progress(f"FAILED {check.what}: difference {check.error:.3g}, allowed {check.allowed:.3g}")
-    if not all(check.passed for check in checks):
-        progress("No speed is reported for results that differ.")
-        return 1
-    own = measure_own(quick=arguments.quick)
-    em = measure_em(quick=arguments.quick)
-    results = Results(machine(), checks, em, own, (time.perf_counter() - start) / 60)
-    report = text(results)
-    print(report)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(asdict(results), indent=1) + "\n")
-    folder = arguments.out or (None if arguments.quick else Path("docs"))
-    if folder is not None:
-        _write(folder, report, results)
-    return 0
-
-
-def _write(folder: Path, report: str, results: object) -> None:
-    from benchmarks.plot import draw
-    from benchmarks.readme import update
-    from benchmarks.report import Results
-
-    assert isinstance(results, Results)
-    draw(results.em, results.own, folder / "images" / "benchmarks.png")
-    page = folder / "benchmarks.md"
-    before = page.read_text() if page.exists() else ""
-    by_hand = before[before.index(BY_HAND) :] if BY_HAND in before else ""
-    page.write_text(f"{report.rstrip()}\n\n{by_hand}" if by_hand else report)
-    progress(f"wrote {folder / 'benchmarks.md'}")
-    if folder == Path("docs"):
-        update(Path("README.md"), results)
-        progress("wrote the table of README.md")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure rankfold against other libraries."
-    )
-    parser.add_argument("--quick", action="store_true", help="64 and 256 states, few repeats, no files unless --out")
-    parser.add_argument("--out", type=Path, help="folder of benchmarks.md and images/ (default: docs)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number, too")
-    return parser.parse_args()
+def main(given: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 1 if a check failed, 2 for a mistake of the caller."""
+    name, *rest = (sys.argv[1:] if given is None else given) or ["--help"]
+    if name not in COMMANDS:
+        print(f"usage: python -m benchmarks {{{','.join(COMMANDS)}}} [--help] ...", file=sys.stderr)
+        return 0 if name in ("-h", "--help") else 2
+    try:
+        status: int = importlib.import_module(COMMANDS[name]).main(rest)
+    except (ValueError, OSError) as error:
+        if type(error) is ValueError:  # ours, not the caller's
+            raise
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+    return status
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.measure import Case, Timing, limit_threads, progress, time_together
+from benchmarks.libraries.measure import Case, Timing, limit_threads, progress, time_together
 
 NUM_FEATURES, NUM_FRAMES, NUM_STEPS = 12, 20_000, 5
 SHAPES = ((100, 200), (1, 20_000))

@@ -1,7 +1,6 @@
 """Parts of the pages of results that are written by commands: what stands between two marks of a page.
 
 `<!-- KIND NAME -->` opens such a part, `<!-- end of KIND -->` closes it; what is outside is left alone.
-Read next: `steps.py`, `sweeps.py` and `ablations.py`, which write theirs.
 """
 
 from __future__ import annotations

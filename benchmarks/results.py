@@ -16,9 +16,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import ablations, grammars, music, precisions, steps, sweeps
+from benchmarks import ablations, grammars, music, precisions
 from benchmarks.archive import Record, read_archives, read_run_folders, write_archives, write_run
 from benchmarks.runs import Row, Run, belongs, ending, footnote, published, read_runs
+from benchmarks.steps import pages as steps
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
 from rankfold.models.grammar_config import GrammarConfig
@@ -76,10 +77,9 @@ def write_pages(folder: Path, *, pictures: bool) -> None:
     write(folder, runs)
     num_grammars = grammars.write(folder, found, pictures=pictures)
     num_music = music.write(folder, found)
-    steps.write(folder, [PAGE, grammars.PAGE, music.PAGE])
+    steps.write(folder, [PAGE, grammars.PAGE, music.PAGE], pictures=pictures)
     ablations.write(folder, [PAGE])
     precisions.write(folder, [PAGE])
-    sweeps.write(folder, [PAGE], pictures=pictures)
     if runs and pictures:
         from benchmarks.curves import draw
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import segment_plan as plan
-from benchmarks.measure import progress
+from benchmarks.libraries.measure import progress
 from benchmarks.segment_runs import SCORES, Arm, run
 from rankfold.errors import DataError
 

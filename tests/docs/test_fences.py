@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -62,7 +63,10 @@ def test_fences_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def run(line: str, where: str) -> str:
-    """Run a `rankfold` line; a `make` line must name a target (continuous integration runs those of the README)."""
+    """Run a line of `rankfold` or `python -m benchmarks`.
+
+    A `make` line must name a target; continuous integration runs those of the README.
+    """
     program, *arguments = shlex.split(line)
     if program == "make":
         targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -70,8 +74,12 @@ def run(line: str, where: str) -> str:
         return ""
     if program in ("git", "cd"):
         return ""
-    assert program == "rankfold", f"{where}: {line} is not a command this test knows how to run"
-    done = subprocess.run([sys.executable, "-m", "rankfold", *arguments], capture_output=True, text=True, check=False)
+    laboratory = program == "python" and arguments[:2] == ["-m", "benchmarks"]  # of the repository, not installed
+    assert laboratory or program == "rankfold", f"{where}: {line} is not a command this test knows how to run"
+    command = [sys.executable, *([] if laboratory else ["-m", "rankfold"]), *arguments]
+    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, f"{where}: {line}\n{done.stderr}"
     return done.stdout
 

@@ -27,7 +27,7 @@ COMMANDS = {  # module of this room: help
     "explain": "operations, memory and the largest batch, before a job starts",
     "data": "list known texts, and get one into a folder",
     "demo": "train a model of 1,024 states on Python's docstrings, and show what it learned",
-    "bench": "check a gradient step, then time it beside plain torch",
+    "bench": "check a gradient step of your model, then time it on this machine",
     "doctor": "versions, devices, Triton and a 5-second exactness check",
 }
 

@@ -1,10 +1,10 @@
-"""JSON that every reader takes: numbers that are not finite become null. Read next: `cli/__init__.py`."""
+"""What commands print: JSON that every reader takes, tables that are Markdown and line up as plain text, too."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -19,3 +19,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """A Markdown table whose columns line up; the first `left` are aligned to the left, the others to the right."""
+    lines = [head, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    cells = [
+        [cell.ljust(widths[i]) if i < left else cell.rjust(widths[i]) for i, cell in enumerate(line)] for line in lines
+    ]
+    rule = ["-" * size if i < left else "-" * (size - 1) + ":" for i, size in enumerate(widths)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (cells[0], rule, *cells[1:]))

@@ -29,7 +29,7 @@ class Rates(NamedTuple):
 
 # cpu: 2 cores with AVX2, torch 2.13, 2026-11-15. cuda: one H200, torch 2.11, 2026-11-15, what the kernels of a step
 # reach, about four fifths of the machine's ceilings; a launch inside a captured graph, one that Python makes takes
-# CUDA_EAGER_LAUNCH. `tests/bench/test_estimates.py` holds how near estimates are to every committed measurement.
+# CUDA_EAGER_LAUNCH. How near estimates are to every committed measurement: `tests/benchmarks/steps/test_estimates.py`.
 CPU = Rates(4e10, 1e10, 5e-6, 4e10)
 CUDA: dict[str, Rates] = {
     "float32": Rates(25e12, 3.4e12, 2e-6, 25e12),

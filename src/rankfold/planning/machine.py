@@ -1,7 +1,4 @@
-"""What there is of a machine's memory, for plans to be held against.
-
-Read next: `training/memory.py`, which cuts updates accordingly; `bench/memory.py`, which leaves out what does not fit.
-"""
+"""What there is of a machine's memory, for plans to be held against."""
 
 from __future__ import annotations
 

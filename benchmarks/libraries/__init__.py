@@ -1,0 +1,1 @@
+"""Speed and memory of rankfold next to other libraries and to itself: `python -m benchmarks libraries`."""

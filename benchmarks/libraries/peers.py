@@ -1,0 +1,185 @@
+"""One EM step in each library, from the same parameters and the same tokens.
+
+Libraries are imported where they are used: a process that measures one does not load the others.
+Read next: `verify.py`, which checks that they all compute the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import rankfold
+from benchmarks.libraries.hmm import Hmm
+from benchmarks.libraries.measure import Case
+
+RANKFOLD_64 = "rankfold dense float64"
+RANKFOLD_32 = "rankfold dense float32"
+RANKFOLD_LOW_RANK = "rankfold low rank float32"
+HMMLEARN = "hmmlearn"
+HMMLEARN_SCALING = "hmmlearn scaling"
+POMEGRANATE = "pomegranate"
+DYNAMAX = "dynamax"
+
+
+@dataclass
+class Stepper:
+    """One EM step that can be repeated; `log_z` and `params` are of the last step."""
+
+    step: Callable[[], object]
+    prepare: Callable[[], object] = lambda: None
+    log_z: Callable[[], float] = lambda: float("nan")  # of all sequences, before the step
+    params: Callable[[], tuple[Any, Any, Any]] | None = None  # initial, transition, emission after the step
+    notes: dict[str, float] = field(default_factory=dict)
+
+    def case(self) -> Case:
+        return Case(self.step, self.prepare)
+
+
+class RankfoldEm:
+    """EM with `rankfold.expected_counts`, dense or low rank."""
+
+    def __init__(self, hmm: Hmm, dtype: torch.dtype, *, low_rank: bool) -> None:
+        h = hmm.to(dtype)
+        self.low_rank, self.tokens = low_rank, h.tokens
+        self.initial, self.emission = h.initial, h.emission
+        self.factors = (h.left, h.right) if low_rank else (h.transition(),)
+        self.updated: tuple[Tensor, ...] = ()
+
+    def potentials(self) -> rankfold.ChainPotentials:
+        transition = rankfold.LowRank(*self.factors) if self.low_rank else rankfold.Dense(*self.factors)
+        log_obs = self.emission.mT[self.tokens].log()
+        return rankfold.ChainPotentials(self.initial.log(), transition, log_obs)
+
+    def step(self) -> None:
+        counts = rankfold.expected_counts(self.potentials())
+        states = counts.states.flatten(0, 1)
+        uses = self.emission.new_zeros(self.emission.shape[1], states.shape[1])
+        uses.index_add_(0, self.tokens.flatten(), states)
+        emission = uses.div_(uses.sum(0)).mT
+        first, *rest = counts.transition
+        factors = [first / first.sum(1, keepdim=True), *(x / x.sum(0) for x in rest)]
+        self.updated = (counts.initial / counts.initial.sum(), emission, *factors)
+
+    def params(self) -> tuple[Tensor, Tensor, Tensor]:
+        initial, emission, first, *rest = self.updated
+        return initial, first @ rest[0].mT if rest else first, emission
+
+    def log_z(self) -> float:
+        return float(rankfold.chain.log_z(self.potentials()).sum())
+
+
+def rankfold_em(hmm: Hmm, dtype: torch.dtype, *, low_rank: bool = False) -> Stepper:
+    """Our own step; its parameters stay where they are, the new ones are beside them."""
+    em = RankfoldEm(hmm, dtype, low_rank=low_rank)
+    return Stepper(em.step, log_z=em.log_z, params=em.params)
+
+
+def hmmlearn_em(hmm: Hmm, implementation: str) -> Stepper:
+    """`CategoricalHMM.fit` with one iteration, float64, one thread."""
+    from hmmlearn.hmm import CategoricalHMM
+
+    logging.getLogger("hmmlearn").setLevel(logging.ERROR)
+    h = hmm.to(torch.float64)
+    initial, emission = h.initial.numpy(), h.emission.numpy()
+    dense = hmm.transition().to(torch.float64)
+    transition = dense.div_(dense.sum(1, keepdim=True)).numpy()
+    num_sequences, num_tokens = hmm.tokens.shape
+    column, lengths = hmm.tokens.reshape(-1, 1).numpy(), [num_tokens] * num_sequences
+    model = CategoricalHMM(
+        hmm.num_states, n_iter=1, init_params="", n_features=emission.shape[1], implementation=implementation
+    )
+
+    def prepare() -> None:
+        model.startprob_, model.transmat_, model.emissionprob_ = initial, transition, emission
+
+    return Stepper(
+        lambda: model.fit(column, lengths),
+        prepare,
+        lambda: float(model.monitor_.history[-1]),
+        lambda: (model.startprob_, model.transmat_, model.emissionprob_),
+    )
+
+
+def pomegranate_em(hmm: Hmm) -> Stepper:
+    """`DenseHMM`: `summarize` and `from_summaries`, what one iteration of its `fit` does; float32."""
+    from pomegranate.distributions import Categorical
+    from pomegranate.hmm import DenseHMM
+
+    h = hmm.to(torch.float32)
+    transition, tokens = h.transition(), h.tokens.unsqueeze(-1)
+    last: dict[str, Any] = {}
+
+    def prepare() -> None:
+        states = [Categorical(row.unsqueeze(0)) for row in h.emission]
+        last["model"] = DenseHMM(states, edges=transition, starts=h.initial, ends=torch.ones(h.num_states))
+
+    def step() -> None:
+        last["log_z"] = last["model"].summarize(tokens).sum()
+        last["model"].from_summaries()
+
+    return Stepper(step, prepare, lambda: float(last["log_z"]))
+
+
+def dynamax_em(hmm: Hmm) -> Stepper:
+    """`CategoricalHMM`: its E step and M step as `fit_em` joins them, compiled once beforehand; float32.
+
+    `fit_em` compiles at every call; that is left out. Its Dirichlet priors (1.1) stay: without them its
+    M step divides zero by zero where a symbol never occurs.
+    """
+    import jax
+    import jax.numpy as jnp
+    from dynamax.hidden_markov_model import CategoricalHMM
+
+    h = hmm.to(torch.float32)
+    model = CategoricalHMM(h.num_states, 1, h.emission.shape[1])
+    params, props = model.initialize(
+        initial_probs=jnp.asarray(h.initial.numpy()),
+        transition_matrix=jnp.asarray(h.transition().numpy()),
+        emission_probs=jnp.asarray(h.emission.numpy())[:, None],
+    )
+    tokens = jnp.asarray(h.tokens.numpy())[..., None]
+
+    def em(params: Any, tokens: Any) -> Any:
+        stats, log_z = jax.vmap(lambda one: model.e_step(params, one))(tokens)
+        updated, _ = model.m_step(params, props, stats, model.initialize_m_step_state(params, props))
+        return updated, log_z.sum()
+
+    compiled = jax.jit(em).lower(params, tokens).compile()
+    last: dict[str, Any] = {}
+
+    def step() -> None:
+        last["params"], last["log_z"] = jax.block_until_ready(compiled(params, tokens))
+
+    def updated() -> tuple[Any, Any, Any]:
+        p = last["params"]
+        return tuple(np.asarray(x) for x in (p.initial.probs, p.transitions.transition_matrix, p.emissions.probs[:, 0]))  # type: ignore[return-value]
+
+    return Stepper(step, log_z=lambda: float(last["log_z"]), params=updated)
+
+
+MAKERS: dict[str, Callable[[Hmm], Stepper]] = {
+    RANKFOLD_64: lambda hmm: rankfold_em(hmm, torch.float64),
+    RANKFOLD_32: lambda hmm: rankfold_em(hmm, torch.float32),
+    RANKFOLD_LOW_RANK: lambda hmm: rankfold_em(hmm, torch.float32, low_rank=True),
+    HMMLEARN: lambda hmm: hmmlearn_em(hmm, "log"),
+    HMMLEARN_SCALING: lambda hmm: hmmlearn_em(hmm, "scaling"),
+    POMEGRANATE: pomegranate_em,
+    DYNAMAX: dynamax_em,
+}
+OURS = (RANKFOLD_64, RANKFOLD_32, RANKFOLD_LOW_RANK)
+PEERS = tuple(name for name in MAKERS if name not in OURS)
+
+
+def make(name: str, hmm: Hmm) -> Stepper:
+    """The step of one library, its import warnings kept quiet."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return MAKERS[name](hmm)

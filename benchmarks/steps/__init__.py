@@ -1,0 +1,1 @@
+"""Gradient steps, checked and then timed: `python -m benchmarks steps`."""

@@ -1,0 +1,172 @@
+"""How long work takes and how much memory it holds: medians and quartiles after warm-ups, peaks.
+
+Work that is compared takes turns, call by call: a machine that is busy for a while is busy for all of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from rankfold.planning.machine import available_bytes
+
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # Linux
+Name = TypeVar("Name")
+
+
+class Spread(NamedTuple):
+    """Milliseconds: the median, the quartiles, and of how many."""
+
+    median: float
+    low: float
+    high: float
+    repeats: int
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Spread:
+        """The summary of at least one time."""
+        if len(times) == 1:
+            return cls(times[0], times[0], times[0], 1)
+        low, median, high = statistics.quantiles(times, n=4, method="inclusive")
+        return cls(median, low, high, len(times))
+
+
+def host_time(work: Callable[[], Any], device: torch.device) -> float:
+    """Milliseconds of one call by the host's clock, waiting for the device before and after."""
+    _wait(device)
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return 1e3 * (time.perf_counter() - start)
+
+
+def host_times(work: Callable[[], Any], device: torch.device, *, repeats: int, warm: int = 2) -> Spread:
+    """The spread of calls after some to warm up."""
+    for _ in range(warm):
+        work()
+    return Spread.of([host_time(work, device) for _ in range(repeats)])
+
+
+def replay_time(graph: torch.cuda.CUDAGraph) -> float:
+    """Milliseconds of one replay of a captured graph, between two events of the device."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+class Turn(NamedTuple):
+    """Something that takes turns: `take` works once and says how many milliseconds it took."""
+
+    take: Callable[[], float]
+    repeats: int
+    warm: int = 2
+
+
+def in_turns(turns: Mapping[Name, Turn]) -> dict[Name, Spread]:
+    """The spread of each after its warm-ups, one call of each in turn; those of fewer repeats sit out, evenly."""
+    for turn in turns.values():
+        for _ in range(turn.warm):
+            turn.take()
+    rounds = max((turn.repeats for turn in turns.values()), default=0)
+    times: dict[Name, list[float]] = {name: [] for name in turns}
+    for i in range(rounds):
+        for name, turn in turns.items():
+            if (i + 1) * turn.repeats // rounds > i * turn.repeats // rounds:
+                times[name].append(turn.take())
+    return {name: Spread.of(taken) for name, taken in times.items() if taken}
+
+
+def held_bytes(device: torch.device) -> int:
+    """What the process holds of the device's memory: before a model is made, the workspaces of libraries."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else process_bytes() or 0
+
+
+def peak_mib(work: Callable[[], Any], device: torch.device, held: int = 0) -> float | None:
+    """The most a call holds of the device's memory beside what was `held` before, in MiB; None where nobody says."""
+    if device.type != "cuda":
+        release(device)
+        if not forget_peak():
+            return None
+        work()
+        most = process_bytes(peak=True)
+        return None if most is None else max(0, most - held) / 2**20
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    return (torch.cuda.max_memory_allocated(device) - held) / 2**20
+
+
+def reserved_mib(work: Callable[[], Any], device: torch.device) -> float | None:
+    """The most the process takes of the device while it works, what lies idle between tensors included, in MiB."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_reserved(device) / 2**20
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def too_large(num_bytes: float, device: torch.device) -> str:
+    """Why a computation of this peak is not begun; empty if it may fit.
+
+    Asked beforehand on a CPU alone, where Linux grants what it does not have and ends the process later. A GPU says so.
+    """
+    free = available_bytes() if device.type == "cpu" else None
+    if free is None or num_bytes <= free:
+        return ""
+    return f"needs about {num_bytes / 2**30:,.1f} GiB, {free / 2**30:,.1f} GiB are free"
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: torch raises plain RuntimeErrors on a CPU."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
+    )
+
+
+def release(device: torch.device) -> None:
+    """Give back what nobody holds any more, so that the next peak is its own."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        with suppress(AttributeError, OSError):  # a C library of another kind
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def process_bytes(*, peak: bool = False) -> int | None:
+    """What this process has of the machine's memory, or had at most since `forget_peak`; None where nobody says."""
+    if not _STATUS.is_file():
+        return None
+    name = "VmHWM:" if peak else "VmRSS:"
+    found = [line.split()[1] for line in _STATUS.read_text().splitlines() if line.startswith(name)]
+    return 1024 * int(found[0]) if found else None
+
+
+def forget_peak() -> bool:
+    """Begin a new peak of this process; whether that can be done here."""
+    try:
+        _RESET.write_text("5")
+    except OSError:
+        return False
+    return True
