@@ -44,7 +44,8 @@ def plain_log_z(p: rankfold.ChainPotentials) -> Tensor:  # "b"
         norm = y.detach().amax(-1, keepdim=True)  # a constant: it cancels
         log_scale = log_scale + norm[:, 0].double().log()
         x = y / norm
-    return x.sum(-1).double().log() + log_scale
+    value: Tensor = x.sum(-1).double().log() + log_scale
+    return value
 
 
 class GradientStep:
