@@ -26,7 +26,7 @@ from rankfold.cli.bench import SEED, Gradients, gradients
 from rankfold.models import GrammarConfig, ModelConfig
 from rankfold.models.grammar_config import GrammarFamily
 from rankfold.models.hmm import HMM
-from rankfold.params import rank_factors
+from rankfold.params.dynamics import rank_factors
 
 CPU = torch.device("cpu")
 CEILINGS = Ceilings(1e10, {"float32": 1e10, "tf32": 1e10, "bf16": 1e10})
