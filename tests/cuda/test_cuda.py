@@ -7,7 +7,7 @@ import torch
 
 import rankfold
 from rankfold import ChainPotentials, Dense, LowRank, Sum
-from rankfold.operators import Multiplied
+from rankfold.operators import Product
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,7 +30,7 @@ def potentials(kind: str) -> ChainPotentials:
         "low rank": low_rank,
         "sum": Sum([low_rank, rankfold.Banded(weights(NUM_STATES, 5), -2)]),
         "scaled product": rankfold.RowScaled(
-            Multiplied(weights(NUM_STATES, RANK), weights(NUM_STATES, RANK)), weights(NUM_STATES)
+            Product(weights(NUM_STATES, RANK), weights(NUM_STATES, RANK)), weights(NUM_STATES)
         ),
     }[kind]
     log_obs = (3 * torch.randn(NUM_SEQUENCES, NUM_POSITIONS, NUM_STATES, generator=generator)).double()

@@ -16,7 +16,7 @@ from rankfold import (
     sample_tree,
     viterbi_tree,
 )
-from rankfold.kernels import blocks
+from rankfold.kernels import log_products
 from rankfold.recursions.tree import best as charts
 from rankfold.recursions.tree import descend
 from tests.oracles import tree as oracle
@@ -54,7 +54,7 @@ def test_the_most_probable_tree(name: str) -> None:
 def test_by_blocks_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     p = potentials(name, (5, 2, 4), n=3, p=4, seed=1)
     wanted = viterbi_tree(p)
-    for module in (blocks, charts, descend):
+    for module in (log_products, charts, descend):
         monkeypatch.setattr(module, "BLOCK", 24)  # two left children at once, two spans, single nodes
     assert viterbi_tree(p) == wanted
 

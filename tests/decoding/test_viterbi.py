@@ -22,8 +22,8 @@ from rankfold import (
     viterbi,
     viterbi_segments,
 )
-from rankfold.kernels import blocks
-from rankfold.operators import Multiplied, by_rows
+from rankfold.kernels import log_products
+from rankfold.operators import Product, row_operator
 from tests.decoding.build import LOW_RANK, ranks_as_lists
 from tests.operators.cases import CASES, Case
 from tests.oracles import chain as oracle
@@ -69,8 +69,8 @@ def test_blocks_of_rows_change_nothing(case: Case, monkeypatch: pytest.MonkeyPat
     p = potentials(case, 4, [4, 1, 3], seed=70, final="z")
     whole = viterbi(p)
     for size in (1, 5, 8):
-        monkeypatch.setattr(by_rows, "BLOCK", size)
-        monkeypatch.setattr(blocks, "BLOCK", size)
+        monkeypatch.setattr(row_operator, "BLOCK", size)
+        monkeypatch.setattr(log_products, "BLOCK", size)
         path, log_prob = viterbi(p)
         assert torch.equal(path, whole.path)
         # Products of another shape may sum in another order.
@@ -93,8 +93,8 @@ TIED: dict[str, Operator] = {
 def test_ties_go_to_the_smallest_state(name: str, block: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights of 1 and integer logs: every sum is exact, so ties are ties."""
     if block is not None:
-        monkeypatch.setattr(by_rows, "BLOCK", block)
-        monkeypatch.setattr(blocks, "BLOCK", block)
+        monkeypatch.setattr(row_operator, "BLOCK", block)
+        monkeypatch.setattr(log_products, "BLOCK", block)
     log_obs = torch.randint(-1, 1, (6, 4, 4), generator=seeded(71)).float()
     log_obs[0] = 0.0
     lengths = [4, 4, 3, 2, 1, 4]
@@ -267,7 +267,7 @@ def test_values_of_ten_thousand_nats_have_float64s_digits() -> None:
     apart = log_dense.clone().fill_diagonal_(-INF)
     operators: list[tuple[Operator, Tensor]] = [
         (LowRank.from_log(log_left, log_right), log_dense),
-        (Multiplied(weight, weight), (weight.double() @ weight.double().mT).log()),
+        (Product(weight, weight), (weight.double() @ weight.double().mT).log()),
         (WithoutDiagonal(LowRank.from_log(log_left, log_right)), apart),
         (Sum([LowRank.from_log(log_left, log_right), Dense(weight)]), log_dense.logaddexp(weight.double().log())),
         (RowScaled(Dense(weight), weight[0]), (weight.double() * weight[0, :, None].double()).log()),

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 import rankfold
+from rankfold.kernels.dispatch import has_triton
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.kernels.linear_softmax import linear_softmax
-from rankfold.kernels.log_matmul import log_matmul
-from rankfold.kernels.max_matmul import max_matmul
-from rankfold.kernels.triton_here import has_triton
+from rankfold.kernels.log_products import log_matmul, max_matmul
 from rankfold.numerics.precision import matmul_precision
 from tests.hunt import values
 from tests.hunt.arithmetic import EPS, Array, exp, magnitude, matmul, total, wide

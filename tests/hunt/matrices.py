@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import rankfold
-from rankfold.operators import Multiplied
+from rankfold.operators import Product
 from tests.hunt import values
 from tests.hunt.arithmetic import NONE, Array, exp, log, matmul, total, wide
 
@@ -66,7 +66,7 @@ def build(m: Matrix, tensor: Any) -> Any:
         of = build(m["of"], tensor)
         return make(of, tensor(m["scale"]))
     if m["op"] == "multiplied":
-        return Multiplied(tensor(m["left"]), tensor(m["right"]))
+        return Product(tensor(m["left"]), tensor(m["right"]))
     if m["op"] == "low_rank":
         make = rankfold.LowRank.from_log if m["log"] else rankfold.LowRank
         return make(tensor(m["left"]), tensor(m["right"]))
@@ -90,7 +90,7 @@ def source(m: Matrix) -> str:
         return f"rankfold.Banded{form}(tensor({m['weight']}), {m['offset']})"
     if m["op"] == "dense":
         return f"rankfold.Dense{form}(tensor({m['weight']}))"
-    name = "rankfold.LowRank" if m["op"] == "low_rank" else "rankfold.operators.Multiplied"
+    name = "rankfold.LowRank" if m["op"] == "low_rank" else "rankfold.operators.Product"
     return f"{name}{form}(tensor({m['left']}), tensor({m['right']}))"
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from tests.kernels.device import DEVICE, close
 
 if TYPE_CHECKING:
-    from rankfold.kernels.two_way.triton import Sums, TwoWay
+    from rankfold.kernels.forward_backward.triton import Sums, TwoWay
 
 # Both operands of a product are rounded, each by half of the last bit.
 ROUND = {"tf32": 2.0**-10, "bf16": 2.0**-7}
@@ -73,7 +73,7 @@ def by_loops(x: Given) -> Truth:
 
 def check(kind: str, x: Given, precision: str) -> None:
     """Messages, what lies between two maps, and sums of maps, entry by entry within their rounding."""
-    from rankfold.kernels.two_way.triton import two_way
+    from rankfold.kernels.forward_backward.triton import two_way
 
     got, sums = two_way(*x, precision)
     assert torch.equal(got.norm, got.filtered.amax(-1))

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 
 from rankfold.kernels.block_scan import triton as blocks
+from rankfold.kernels.forward_backward import passes
 from rankfold.kernels.offsets import begin
-from rankfold.kernels.two_way import passes
 
 pytestmark = HERE
 LARGEST_GRID = 2**31 - 1, 2**16 - 1, 2**16 - 1  # of CUDA, by axis

@@ -13,10 +13,10 @@ from tests.kernels.device import DEVICE, HERE, close
 
 pytest.importorskip("triton")
 
-from rankfold.kernels.half import Half, halved
+from rankfold.kernels import linear_logsumexp as reference
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
-from rankfold.kernels.linear_logsumexp import torch as reference
 from rankfold.kernels.linear_logsumexp import triton as kernel
+from rankfold.kernels.rounding import Half, halved
 
 pytestmark = HERE
 INF = float("inf")

@@ -10,8 +10,8 @@ from tests.kernels.device import DEVICE, HERE, close
 
 pytest.importorskip("triton")
 
+from rankfold.kernels import linear_softmax as reference
 from rankfold.kernels.linear_softmax import linear_softmax
-from rankfold.kernels.linear_softmax import torch as reference
 from rankfold.kernels.linear_softmax import triton as kernel
 
 pytestmark = HERE

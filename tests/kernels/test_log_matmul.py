@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from rankfold.kernels import blocks as blocks_module
-from rankfold.kernels.log_matmul import log_matmul
+from rankfold.kernels import log_products as blocks_module
+from rankfold.kernels.log_products import log_matmul
 
 INF = float("inf")
 SIZES = st.sampled_from([1, 2, 3, 5, 17])

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankfold.kernels import blocks as blocks_module
-from rankfold.kernels.max_matmul import max_matmul
+from rankfold.kernels import log_products as blocks_module
+from rankfold.kernels.log_products import max_matmul
 
 INF = float("inf")
 SIZES = st.sampled_from([1, 2, 3, 5, 17])

@@ -8,9 +8,9 @@ from tests.kernels.device import DEVICE, HERE
 
 pytest.importorskip("triton")
 
-from rankfold.kernels.half import halved
+from rankfold.kernels.forward_backward import triton as scan
 from rankfold.kernels.linear_softmax import triton as tables
-from rankfold.kernels.two_way import triton as scan
+from rankfold.kernels.rounding import halved
 from tests.kernels.scans import given
 
 pytestmark = HERE

@@ -2,7 +2,7 @@
 
 import torch
 
-from rankfold.numerics.rounded import Rounded
+from rankfold.numerics.precision import Rounded
 from rankfold.operators.factor import Factor
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from rankfold.operators import Banded, Dense, LowRank, Multiplied, Operator, RowScaled, Sum, WithoutDiagonal
-from rankfold.operators.by_rows import ByRows
+from rankfold.operators import Banded, Dense, LowRank, Operator, Product, RowScaled, Sum, WithoutDiagonal
+from rankfold.operators.row_operator import RowOperator
 
 
 class Case(NamedTuple):
@@ -18,7 +18,7 @@ class Case(NamedTuple):
     positive: bool = True  # whether every factor is above zero (for logs: finite)
 
 
-class Outer(ByRows):
+class Outer(RowOperator):
     """A[z, y] = weight[z] weight[y]: an operator of a user's own, that inherits all it can."""
 
     def __init__(self, weight: Tensor) -> None:  # "z"
@@ -84,7 +84,7 @@ def _multiplied(r: int | None = None, zeros: float = 0.0) -> Callable[[int, Gene
     """The factors of `_low_rank`, written out as one matrix."""
 
     def build(z: int, g: Generator, dtype: torch.dtype) -> Operator:
-        return Multiplied(*_low_rank(r, zeros)(z, g, dtype).factors())
+        return Product(*_low_rank(r, zeros)(z, g, dtype).factors())
 
     return build
 

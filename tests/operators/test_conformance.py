@@ -235,7 +235,7 @@ def test_push_max_gives_ties_to_the_smallest_state(
     case: Case, size: int, block: int, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within a block of rows and between blocks of one row."""
-    monkeypatch.setattr("rankfold.operators.by_rows.BLOCK", block)
+    monkeypatch.setattr("rankfold.operators.row_operator.BLOCK", block)
     op = case.build(size, generator, torch.float64)
     op = op.with_factors(*ones_like_factors(op))
     log_x = torch.randint(0, 2, (4, size), generator=generator).double()
@@ -347,7 +347,7 @@ def test_small_blocks_change_nothing(
         return [*outputs, best, where[best > -INF]]
 
     whole = everything()
-    monkeypatch.setattr("rankfold.operators.by_rows.BLOCK", 2 * size + 1)
+    monkeypatch.setattr("rankfold.operators.row_operator.BLOCK", 2 * size + 1)
     monkeypatch.setattr("rankfold.kernels.blocks.BLOCK", 2 * size + 1)
     cut = everything()
     for want, got in zip(whole, cut, strict=True):
@@ -367,7 +367,7 @@ def test_small_blocks_keep_gradients(case: Case, generator: torch.Generator, mon
         return torch.autograd.grad(outputs[outputs > -INF].square().sum(), inputs)
 
     whole = gradients()
-    monkeypatch.setattr("rankfold.operators.by_rows.BLOCK", 7)
+    monkeypatch.setattr("rankfold.operators.row_operator.BLOCK", 7)
     monkeypatch.setattr("rankfold.kernels.blocks.BLOCK", 7)
     for want, got in zip(whole, gradients(), strict=True):
         # Sums in another order: a few rounding errors.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold.operators import Banded, Dense, LowRank, Multiplied, Operator, Sum
+from rankfold.operators import Banded, Dense, LowRank, Operator, Product, Sum
 from rankfold.operators.protocol import Composed, KnowsGradients
 from tests.operators.cases import CASES, Case, weights
 
@@ -49,7 +49,7 @@ def test_gradients_lie_in_memory_as_their_factors(
     square = weights(5, 5, g=generator, dtype=torch.float64)
     factors = [square] if kind == "dense" else [left, right]
     factors = [x.T.contiguous().T if i in turned else x for i, x in enumerate(factors)]
-    op = {"dense": Dense, "low rank": LowRank, "multiplied": Multiplied}[kind](*factors)
+    op = {"dense": Dense, "low rank": LowRank, "multiplied": Product}[kind](*factors)
     source, target = sides(7, 5, generator)
     found = op.gradients(source, target)
     assert found is not None
@@ -107,7 +107,7 @@ def test_a_large_sum_is_not_written_out(generator: torch.Generator, monkeypatch:
 def lazy(kind: str, generator: torch.Generator, *, watched: bool) -> tuple[Operator, list[Tensor]]:
     shapes = {"banded": [(5, 3)], "multiplied": [(5, 3), (5, 3)], "dense": [(5, 5)]}[kind]
     factors = [weights(*shape, g=generator, dtype=torch.float64).requires_grad_(watched) for shape in shapes]
-    build = {"banded": lambda x: Banded(x, -1), "multiplied": Multiplied, "dense": Dense}[kind]
+    build = {"banded": lambda x: Banded(x, -1), "multiplied": Product, "dense": Dense}[kind]
     return build(*factors), factors
 
 
@@ -149,10 +149,11 @@ def test_what_was_made_in_inference_mode_can_be_followed(kind: str, method: str,
 def test_written_out_once_and_not_before_it_is_used(
     kind: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rankfold.operators import banded, multiplied
+    from rankfold.operators import banded
+    from rankfold.operators import product as written
 
     made = []
-    owner, name = (banded, "_blocks") if kind == "banded" else (multiplied, "multiplied_out")
+    owner, name = (banded, "_blocks") if kind == "banded" else (written, "multiplied_out")
     work = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args: made.append(1) or work(*args))
     op, _ = lazy(kind, generator, watched=False)
@@ -177,7 +178,7 @@ def _flushed() -> object:
 def test_what_underflow_takes_from_a_multiplied_matrix_is_bounded(method: str) -> None:
     """Every term of every entry is half the smallest normal number, and all of them are lost."""
     z, y, r = (3, 5, 17) if method == "push" else (5, 3, 17)
-    op = Multiplied(torch.full((z, r), 2.0**-63), torch.full((y, r), 2.0**-64))
+    op = Product(torch.full((z, r), 2.0**-63), torch.full((y, r), 2.0**-64))
     x = torch.ones(1, z if method == "push" else y)
     found = getattr(op, method)(x)
     exact = 3 * r * 2.0**-127

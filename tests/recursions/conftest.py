@@ -15,7 +15,7 @@ def _poison(poisoned_memory: None) -> None:
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Kernels take tensors of the CPU; each scan leaves its number of positions here."""
     pytest.importorskip("triton")
-    from rankfold.kernels.two_way import triton as two_way
+    from rankfold.kernels.forward_backward import triton as two_way
 
     taken: list[int] = []
     scan = two_way.two_way

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, Sum
-from rankfold.operators.multiplied import Multiplied
+from rankfold.operators.product import Product
 from tests.recursions.build import pad_with_nan, seeded
 
 Z, R, LENGTHS = 17, 5, [4, 1, 3]
@@ -30,7 +30,7 @@ KINDS: dict[str, Callable[[], Operator]] = {
         transposed(distributions(Z, R, seed=1)), transposed(distributions(Z, R, seed=2))
     ),
     "low rank of logs": lambda: LowRank.from_log(distributions(Z, R, seed=1).log(), distributions(Z, R, seed=2).log()),
-    "multiplied": lambda: Multiplied(distributions(Z, R, seed=1), distributions(Z, R, seed=2)),
+    "multiplied": lambda: Product(distributions(Z, R, seed=1), distributions(Z, R, seed=2)),
     "sum": lambda: Sum([LowRank(distributions(Z, R, seed=1), distributions(Z, R, seed=2)), banded()]),
 }
 

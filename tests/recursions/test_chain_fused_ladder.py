@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, Sum
-from rankfold.operators.multiplied import Multiplied
+from rankfold.operators.product import Product
 from rankfold.recursions.chain import log_z, rungs, scaled, soundness
 from rankfold.recursions.chain.potentials import Chain, validate
 from rankfold.recursions.chain.scaled import Forward
@@ -34,7 +34,7 @@ def far_apart(kind: str) -> ChainPotentials:
     transition = {
         "dense": lambda: Dense(weight),
         "low rank": lambda: LowRank(weight, torch.eye(3)),
-        "multiplied": lambda: Multiplied(weight, torch.eye(3)),
+        "multiplied": lambda: Product(weight, torch.eye(3)),
         "sum": lambda: Sum([Dense(weight), Banded(torch.zeros(3, 1), 0)]),
     }[kind]()
     return ChainPotentials(torch.zeros(2, 3), transition, log_obs)

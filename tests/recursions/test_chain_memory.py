@@ -21,8 +21,8 @@ from rankfold import (
     viterbi,
 )
 from rankfold import filter as filter_
-from rankfold.kernels import blocks
-from rankfold.operators import by_rows
+from rankfold.kernels import log_products
+from rankfold.operators import row_operator
 from rankfold.recursions.chain import carry, log_z, messages
 from tests.recursions.build import leaves, pad_with_nan, seeded
 from tests.recursions.memory import LargestTensor
@@ -74,8 +74,8 @@ def largest(work: Callable[[], object]) -> int:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a fiftieth of the matrix, so that a whole matrix would be noticed."""
-    monkeypatch.setattr(by_rows, "BLOCK", CELLS // 50)
-    monkeypatch.setattr(blocks, "BLOCK", CELLS // 50)
+    monkeypatch.setattr(row_operator, "BLOCK", CELLS // 50)
+    monkeypatch.setattr(log_products, "BLOCK", CELLS // 50)
 
 
 @every_operator

@@ -17,7 +17,7 @@ from rankfold import (
     UnsupportedError,
     WithoutDiagonal,
 )
-from rankfold.operators import Multiplied
+from rankfold.operators import Product
 from rankfold.recursions.chain import log_z
 from tests.oracles import chain as oracle
 from tests.recursions.build import INF, NAN, as_lists, in_log_space, leaves, posterior, seeded
@@ -285,14 +285,14 @@ def test_products_of_factors_beyond_the_dtype(kind: str, lengths: list[int]) -> 
     log_scale = torch.full((3,), -2 * math.log(big), dtype=torch.float64)
     log_obs = torch.randn(2, 3, 3, generator=seeded(3), dtype=torch.float64)
     leaves = [x.requires_grad_() for x in (log_scale, left, right)]
-    pair = Multiplied(left, right) if kind == "multiplied" else WithoutDiagonal(LowRank(left, right))
+    pair = Product(left, right) if kind == "multiplied" else WithoutDiagonal(LowRank(left, right))
     p = ChainPotentials(
         torch.zeros(3, dtype=torch.float64), RowScaled.from_log(pair, log_scale), log_obs, lengths=torch.tensor(lengths)
     )
     # The same in numbers of ordinary size: only the scale of the three factors is another.
     small = [log_scale.detach() + 2 * math.log(big), left.detach() / big, right.detach() / big]
     small = [x.requires_grad_() for x in small]
-    plain = Multiplied(small[1], small[2]) if kind == "multiplied" else WithoutDiagonal(LowRank(small[1], small[2]))
+    plain = Product(small[1], small[2]) if kind == "multiplied" else WithoutDiagonal(LowRank(small[1], small[2]))
     matrix = (small[1] @ small[2].mT).detach()
     if kind != "multiplied":
         matrix.fill_diagonal_(0.0)

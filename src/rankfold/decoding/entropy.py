@@ -2,7 +2,7 @@
 
 H = log Z - E[log weight of a path], and E splits into states and transitions. For a low-rank matrix
 E[log A] has no low-rank form: it is summed by blocks, or states and ranks are taken jointly.
-Read next: `operators/by_rows.py`.
+Read next: `operators/row_operator.py`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from rankfold.kernels.blocks import BLOCK
-from rankfold.kernels.log_matmul import log_matmul
+from rankfold.kernels.log_products import BLOCK, log_matmul
 from rankfold.numerics.log_space import log_sum
 from rankfold.operators import LowRank
 from rankfold.recursions.chain import plain

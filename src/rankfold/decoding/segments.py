@@ -133,7 +133,7 @@ def viterbi_segments(p: SegmentPotentials) -> BestSegments:
     if not isinstance(c.transition, MaxOperator):
         raise UnsupportedError(
             f"viterbi_segments asks {type(c.transition).__name__} for its best predecessors, but it has no push_max.\n"
-            "  Derive it from its rows: inherit from rankfold.operators.by_rows.ByRows."
+            "  Derive it from its rows: inherit from rankfold.operators.row_operator.RowOperator."
         )
     with torch.no_grad():
         best = BestSegments(*best_segments(c.replace(log_duration=c.log_duration.double()), doubled(c.transition)))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
-from rankfold.kernels.max_matmul import max_matmul
+from rankfold.kernels.log_products import max_matmul
 from rankfold.operators import Banded, Dense, LowRank, MaxOperator, Operator, RowScaled
 from rankfold.recursions.chain.paths import best_path
 from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
@@ -54,7 +54,7 @@ def viterbi(p: ChainPotentials) -> BestPath:
     if not isinstance(transition, MaxOperator):
         raise UnsupportedError(
             f"viterbi asks {type(transition).__name__} for its best predecessors, but it has no push_max.\n"
-            "  Derive it from its rows: inherit from rankfold.operators.by_rows.ByRows."
+            "  Derive it from its rows: inherit from rankfold.operators.row_operator.RowOperator."
         )
 
     def push(score: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

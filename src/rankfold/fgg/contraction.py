@@ -15,8 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rankfold.kernels.blocks import BLOCK
-from rankfold.kernels.log_matmul import log_matmul
+from rankfold.kernels.log_products import BLOCK, log_matmul
 from rankfold.numerics.log_space import log_sum, log_weights
 
 Axes = tuple[int, ...]

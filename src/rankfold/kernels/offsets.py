@@ -1,7 +1,4 @@
-"""Where a piece of a large tensor begins: products of 32-bit numbers are 32 bits wide, and wrap around beyond that.
-
-Read next: `kernels/block_scan/triton.py`.
-"""
+"""Where a piece of a large tensor begins: products of 32-bit numbers are 32 bits wide, and wrap around beyond that."""
 
 # mypy: ignore-errors
 from __future__ import annotations

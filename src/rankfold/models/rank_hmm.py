@@ -20,8 +20,8 @@ from rankfold.models.config import ModelConfig, PlanName
 from rankfold.models.saved import Shares
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Precision
-from rankfold.operators import Dense, LowRank, Multiplied, Operator
-from rankfold.operators.multiplied import multiplied_out
+from rankfold.operators import Dense, LowRank, Operator, Product
+from rankfold.operators.product import multiplied_out
 from rankfold.params.dynamics.rank_factors import Factors, FreeRankFactors, RankFactors
 from rankfold.params.observations.categorical import Emission
 from rankfold.planning import Plans, rank_plans
@@ -46,7 +46,7 @@ class RankParts(NamedTuple):
         if order == "state":
             return LowRank.unchecked(left, right)
         if torch.is_grad_enabled():
-            return Multiplied(left, right)
+            return Product(left, right)
         if not self.multiplied:
             self.multiplied.append(Dense.unchecked(multiplied_out(left, right)))
         return self.multiplied[0]

@@ -1,6 +1,6 @@
 """Work recorded once as a CUDA graph: a replay is one launch, whatever the number of calls inside.
 
-What is captured must not look at values (`errors.may_look` says whether it may). Read next: `training/graphs.py`.
+What is captured must not look at values (`errors.may_look` says whether it may).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Derivatives that are written out: autograd functions, behind a door that says what they cannot do.
-
-Read next: `numerics/times_log.py`, the smallest.
-"""
+"""Derivatives that are written out: autograd functions, behind a door that says what they cannot do."""
 
 from __future__ import annotations
 

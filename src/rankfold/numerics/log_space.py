@@ -1,7 +1,7 @@
 """Logarithms and sums in log space that stay finite in the backward pass where there is no weight.
 
 `torch.logsumexp` of terms that are all -inf has NaN gradients; here the gradient is 0, its value for
-every term that has no weight. Read next: `kernels/log_matmul`.
+every term that has no weight.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How exactly float32 matrix products are computed: an argument of the caller, never a global setting.
 
-Sums are float32 or wider in every mode. Read next: `recursions/chain`, which takes the argument.
+Sums are float32 or wider in every mode.
 """
 
 from __future__ import annotations
@@ -130,3 +130,24 @@ def summed_outer(x: Tensor, y: Tensor, like: Tensor) -> Tensor:  # "n z", "n r",
     if like.stride(0) == 1 and like.stride(1) != 1:
         return product(y.mT, x).mT
     return product(x.mT, y)
+
+
+class Rounded:
+    """A table's copy in bfloat16, made with the table, for its first reader. Taken once: one pass needs it."""
+
+    def __init__(self, table: Tensor, half: Tensor) -> None:
+        self._half: Tensor | None = half
+        self._of = _state(table)
+
+    def take(self, table: Tensor) -> Tensor | None:
+        """The copy, turned as `table` is; None: taken already, or the table is another or was changed since."""
+        half, self._half = self._half, None
+        if half is None or self._of != _state(table):
+            return None
+        turned = (x for x in (half, half.mT) if x.shape == table.shape and x.stride() == table.stride())
+        return next(turned, None)
+
+
+def _state(table: Tensor) -> tuple[int, int | None]:
+    """Where it lies, and how often it was written to, which inference mode does not count."""
+    return table.data_ptr(), None if table.is_inference() else table._version

@@ -1,7 +1,7 @@
 """Vectors kept as a mantissa near one and the logarithm of their scale.
 
 Matrix products run on mantissas in linear space, where tensor cores apply; scales add up in float64, so
-a sequence of any length neither overflows nor loses digits. Read next: `numerics/times_log.py`.
+a sequence of any length neither overflows nor loses digits.
 """
 
 from __future__ import annotations

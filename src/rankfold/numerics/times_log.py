@@ -2,7 +2,6 @@
 
 One autograd function, because the obvious compositions are wrong at exact zeros: a log of the vector
 has no gradient there, and a patched one gives wrong gradients to the weights that led to the zero.
-Read next: `recursions/chain/plain.py`, which uses it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from rankfold.operators.binary_cpd import BinaryCPD
 from rankfold.operators.binary_dense import BinaryDense, BinaryMatricised
 from rankfold.operators.dense import Dense
 from rankfold.operators.low_rank import LowRank
-from rankfold.operators.multiplied import Multiplied
+from rankfold.operators.product import Product
 from rankfold.operators.protocol import MaxOperator, Operator
 from rankfold.operators.rank_space import RankSpace, rank_space
 from rankfold.operators.row_scaled import RowScaled
@@ -23,8 +23,8 @@ __all__ = [
     "Dense",
     "LowRank",
     "MaxOperator",
-    "Multiplied",
     "Operator",
+    "Product",
     "RankSpace",
     "RowScaled",
     "Sum",

@@ -1,7 +1,7 @@
 """The banded matrix: each state reaches only its neighbours.
 
 Products run on dense blocks along the diagonal: a block of rows touches a window of columns, and all
-blocks are one batched product. Read next: `operators/sum.py`, which adds a band to a low-rank matrix.
+blocks are one batched product.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.errors import ShapeError, expect, expect_logs, expect_weights
-from rankfold.kernels.blocks import BLOCK
-from rankfold.kernels.log_matmul import log_matmul
+from rankfold.kernels.log_products import BLOCK, log_matmul
 from rankfold.numerics.log_space import x_log_x
 from rankfold.operators.factor import Factor
 from rankfold.operators.protocol import Inner

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import ShapeError, expect, expect_logs, expect_weights, same_kind
-from rankfold.kernels.log_matmul import log_matmul
+from rankfold.kernels.log_products import log_matmul
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.scaled import largest
 from rankfold.operators.binary import CPD, EVERY, Divide, rows_of

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import ShapeError, expect_logs, expect_weights
-from rankfold.kernels.log_matmul import log_matmul
+from rankfold.kernels.log_products import log_matmul
 from rankfold.operators.binary import EVERY, Divide, TensorRule, rows_of
 from rankfold.operators.binary_cpd import expect_factors, log_by_products, log_product, times_scale
 from rankfold.operators.factor import Factor

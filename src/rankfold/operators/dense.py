@@ -1,7 +1,4 @@
-"""The dense matrix: the operator every other one is compared with.
-
-Read next: `operators/low_rank.py`.
-"""
+"""The dense matrix: the operator every other one is compared with."""
 
 from __future__ import annotations
 
@@ -10,11 +7,9 @@ from typing import Self
 from torch import Tensor
 
 from rankfold.errors import expect, expect_logs, expect_weights
-from rankfold.kernels.log_matmul import log_matmul
-from rankfold.kernels.max_matmul import max_matmul
+from rankfold.kernels.log_products import log_matmul, max_matmul
 from rankfold.numerics.log_space import x_log_x
-from rankfold.numerics.precision import long_product, summed_outer
-from rankfold.numerics.rounded import Rounded
+from rankfold.numerics.precision import Rounded, long_product, summed_outer
 from rankfold.operators.factor import Factor
 from rankfold.operators.protocol import Inner
 

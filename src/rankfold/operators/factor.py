@@ -1,7 +1,7 @@
 """A non-negative tensor, held as weights or as their logarithms.
 
 Logarithms may span more than the dtype can hold once exponentiated: their largest is kept apart as
-`log_scale`, so that products see weights of at most 1. Read next: `operators/dense.py`.
+`log_scale`, so that products see weights of at most 1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.numerics.log_space import log_weights
-from rankfold.numerics.rounded import Rounded
+from rankfold.numerics.precision import Rounded
 from rankfold.numerics.scaled import largest
 
 

@@ -1,27 +1,33 @@
-"""The low-rank matrix: two thin factors and a rank between them.
-
-Read next: `operators/by_rows.py` for what a sum over ranks cannot give cheaply, best predecessors.
-"""
+"""The low-rank matrix: two thin factors and a rank between them; and the factorisation of a given matrix."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from rankfold.errors import expect, expect_logs, expect_weights, may_look, same_kind
-from rankfold.kernels.log_matmul import log_matmul
+from rankfold.errors import DomainError, expect, expect_logs, expect_weights, may_look, same_kind
+from rankfold.kernels.log_products import log_matmul
 from rankfold.numerics.log_space import log_weights, x_log_x
-from rankfold.numerics.precision import long_product, product, summed_outer
-from rankfold.numerics.rounded import Rounded
-from rankfold.operators.by_rows import ByRows
+from rankfold.numerics.precision import Rounded, long_product, product, summed_outer
 from rankfold.operators.factor import Factor
-from rankfold.operators.fit import Fit, factorise
 from rankfold.operators.protocol import Inner
+from rankfold.operators.row_operator import RowOperator
+
+T = TypeVar("T")
 
 
-class LowRank(ByRows):
+class Fit(NamedTuple, Generic[T]):
+    """An approximation and its error; `operator` is the fitted operator."""
+
+    operator: T
+    relative_error: float  # ||A - left right^T|| / ||A||, Frobenius
+    largest_error: float  # max |A - left right^T|
+    num_steps: int  # updates made; fewer than allowed if the divergence settled
+
+
+class LowRank(RowOperator):
     """A[z, y] = sum_r left[z, r] right[y, r].   push and pull: (z + y) r multiply-adds a vector.
 
     The papers' U V^T. Any rank, above the number of states too. A maximum does not pass through the sum
@@ -55,9 +61,9 @@ class LowRank(ByRows):
     def fit(cls, dense: Tensor, rank: int, *, seed: int = 0, num_steps: int = 2000) -> Fit[LowRank]:
         """The non-negative factorisation of a matrix, an approximation, with the error it leaves.
 
-        Returns `Fit(operator, relative_error, largest_error, num_steps)`. See `operators/fit.py`.
+        Returns `Fit(operator, relative_error, largest_error, num_steps)`.
         """
-        left, right, report = factorise(dense, rank, seed=seed, num_steps=num_steps)
+        left, right, report = _factorise(dense, rank, seed=seed, num_steps=num_steps)
         return Fit(cls(left, right), *report)
 
     @classmethod
@@ -194,3 +200,43 @@ def _expect_pair(left: Tensor, right: Tensor, prefix: str) -> None:
     expect(left, "z r", name=f"{prefix}left")
     expect(right, "y r", name=f"{prefix}right", r=left.shape[1], hint=f"{prefix}left has shape {tuple(left.shape)}.")
     same_kind(left, f"{prefix}left", {f"{prefix}right": right})
+
+
+def _factorise(
+    dense: Tensor, rank: int, *, seed: int, num_steps: int
+) -> tuple[Tensor, Tensor, tuple[float, float, int]]:  # "z y" -> left "z r", right "y r", report
+    """Factors whose product is near `dense`: rows keep their sums, zero rows and columns stay zero.
+
+    Minimises sum A log(A / B) - A + B over B = left right^T from a seeded start; a local optimum. Multiplicative
+    updates (Lee and Seung 2001), which for a transition matrix are the EM steps of a chain with a hidden rank.
+    """
+    expect(dense, "z y", name="dense")
+    expect_weights(dense, name="dense")
+    if not isinstance(rank, int) or rank < 1:
+        raise DomainError(f"rank is {rank}, but must be a whole number of at least 1.")
+    target = dense.detach().double()
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (
+        torch.rand(size, rank, generator=generator, dtype=torch.float64).to(target.device) + 0.5
+        for size in target.shape
+    )
+    left, right = left / rank, right / right.sum(0)
+    previous, step = float("inf"), 0
+    for step in range(1, num_steps + 1):
+        right = right * (_ratio(target, left @ right.mT).mT @ left)
+        right = right / torch.where(right.sum(0) > 0, right.sum(0), 1.0)
+        left = left * (_ratio(target, left @ right.mT) @ right)  # last, so that rows keep their sums
+        if step % 50 == 0:
+            divergence = torch.xlogy(target, _ratio(target, left @ right.mT)).sum().item()
+            if previous < float("inf") and previous - divergence <= 1e-6 * divergence:  # settled
+                break
+            previous = divergence
+    left, right = left.to(dense.dtype), right.to(dense.dtype)
+    error = target - left.double() @ right.double().mT
+    scale = target.norm().item()
+    return left, right, (error.norm().item() / scale if scale else 0.0, error.abs().max().item(), step)
+
+
+def _ratio(target: Tensor, model: Tensor) -> Tensor:
+    """target / model where the target has weight; 0 elsewhere, where the model may be 0 too."""
+    return torch.where(target > 0, target / torch.where(model > 0, model, 1.0), 0.0)

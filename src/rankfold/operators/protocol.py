@@ -1,7 +1,7 @@
 """What a recursion asks of a transition: a non-negative matrix A[z, y] known by its products.
 
-Rows are where we come from, columns where we go. There is no base class; `by_rows.ByRows` is an
-optional helper that derives the second half of the list from the first. Read next: `operators/dense.py`.
+Rows are where we come from, columns where we go. There is no base class; `row_operator.RowOperator` is an
+optional helper that derives the second half of the list from the first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol, Self, runtime_checkable
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
-from rankfold.numerics.rounded import Rounded
+from rankfold.numerics.precision import Rounded
 
 # Messages between two maps of an operator, "n r" each: source through the first, target back through the second.
 Inner = tuple[Tensor, Tensor]
@@ -32,7 +32,7 @@ class Operator(Protocol):
     def factors(self) -> tuple[Tensor, ...]: ...  # the tensors it is made of
     def with_factors(self, *factors: Tensor) -> Self: ...  # the same structure of other tensors, unchecked
 
-    # What follows has a default in ByRows.
+    # What follows has a default in RowOperator.
     @property
     def log_scale(self) -> Tensor | float: ...  # "" float64, a constant to autograd
     @property

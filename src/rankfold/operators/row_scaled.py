@@ -1,7 +1,4 @@
-"""An operator whose rows are scaled: how an unnormalised matrix becomes a distribution over targets.
-
-Read next: `operators/sum.py`.
-"""
+"""An operator whose rows are scaled: how an unnormalised matrix becomes a distribution over targets."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from torch.nn.functional import pad
 
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
 from rankfold.numerics.log_space import x_log_x
-from rankfold.numerics.rounded import Rounded
-from rankfold.operators.by_rows import ByRows
+from rankfold.numerics.precision import Rounded
 from rankfold.operators.factor import Factor
 from rankfold.operators.protocol import Blocked, Blocks, Composed, MaxOperator, Operator, expect_operator
+from rankfold.operators.row_operator import RowOperator
 
 
-class RowScaled(ByRows):
+class RowScaled(RowOperator):
     """A[z, y] = scale[z] operator[z, y].   push and pull: the operator's, plus z products."""
 
     def __init__(self, operator: Operator, scale: Tensor) -> None:  # "z"

@@ -1,7 +1,4 @@
-"""The sum of operators: a band plus a low-rank matrix, for one.
-
-Read next: `recursions/chain`, which needs nothing more than this protocol.
-"""
+"""The sum of operators: a band plus a low-rank matrix, for one."""
 
 from __future__ import annotations
 
@@ -14,16 +11,15 @@ from torch import Tensor
 
 from rankfold.errors import ShapeError, UnsupportedError, same_kind
 from rankfold.numerics.log_space import log_sum
-from rankfold.numerics.precision import products_in
-from rankfold.numerics.rounded import Rounded
-from rankfold.operators.by_rows import ByRows
+from rankfold.numerics.precision import Rounded, products_in
 from rankfold.operators.low_rank import LowRank
 from rankfold.operators.protocol import Inner, KnowsGradients, Operator, expect_operator
+from rankfold.operators.row_operator import RowOperator
 
 WRITTEN = 2**26  # entries of a matrix that a GPU reads in less than 100 microseconds
 
 
-class Sum(ByRows):
+class Sum(RowOperator):
     """A[z, y] = sum_i terms[i][z, y].   push and pull: the cost of all terms."""
 
     def __init__(self, terms: Sequence[Operator]) -> None:

@@ -2,7 +2,7 @@
 
 What a row less its diagonal entry would cancel, sums of the other states give exactly. States are cut into blocks:
 pairs inside a block are written out, pairs of different blocks go through the ranks, where each block receives
-the sum of all others. Read next: `operators/low_rank.py`.
+the sum of all others.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.errors import ShapeError, UnsupportedError
-from rankfold.numerics.rounded import Rounded
-from rankfold.operators.by_rows import ByRows
+from rankfold.numerics.precision import Rounded
 from rankfold.operators.low_rank import LowRank
 from rankfold.operators.protocol import Blocks
+from rankfold.operators.row_operator import RowOperator
 
 # Above this many blocks a table of all their pairs outgrows what is summed: it would have more than 1 MiB.
 MANY = 512
@@ -25,7 +25,7 @@ MANY = 512
 FEW = 256
 
 
-class WithoutDiagonal(ByRows):
+class WithoutDiagonal(RowOperator):
     """A[z, y] = operator[z, y] for z != y, and 0 for z = y.   push and pull: about 2 z r + z s multiply-adds.
 
     `s`, the states of a block, is the rank, or 16 if that is more, up to twice as many where that divides the

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rankfold.kernels.linear_logsumexp.torch import BLOCK, KEPT
-from rankfold.kernels.two_way import FEW
+from rankfold.kernels.forward_backward import FEW
+from rankfold.kernels.linear_logsumexp import BLOCK, KEPT
 from rankfold.numerics.precision import Precision
 from rankfold.planning.cost import FLOAT
 

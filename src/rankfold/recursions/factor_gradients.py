@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.errors import may_look
-from rankfold.kernels.log_matmul import log_matmul
+from rankfold.kernels.log_products import log_matmul
 from rankfold.numerics.log_space import log_sum, log_weights
-from rankfold.operators import Banded, Dense, LowRank, Multiplied, RowScaled, Sum, WithoutDiagonal
-from rankfold.operators.by_rows import row_blocks
+from rankfold.operators import Banded, Dense, LowRank, Product, RowScaled, Sum, WithoutDiagonal
 from rankfold.operators.protocol import Inner, KnowsGradients, Operator
+from rankfold.operators.row_operator import row_blocks
 
 Op = TypeVar("Op", bound=Operator)
 
@@ -135,7 +135,7 @@ def log_gradients(op: Operator, log_x: Tensor, log_y: Tensor) -> list[Tensor] | 
     if isinstance(op, RowScaled):
         rest = log_gradients(op.operator, log_x + logs[0], log_y)
         return None if rest is None else [log_sum((log_x + op.operator.pull_log(log_y)).mT), *rest]
-    if isinstance(op, LowRank | Multiplied):
+    if isinstance(op, LowRank | Product):
         left, right = logs
         return [log_matmul(log_x.mT, log_matmul(log_y, right)), log_matmul(log_y.mT, log_matmul(log_x, left))]
     if isinstance(op, WithoutDiagonal):

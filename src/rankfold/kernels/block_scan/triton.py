@@ -1,7 +1,7 @@
 """Forward and backward messages of a chain of blocks: one program a sequence, which runs along its positions.
 
 A step is a table of k x k log-weights, read once, while the next one is already on its way; the message stays in
-registers. Log arithmetic throughout. Read next: `recursions/blocks/steps.py`, the same in torch.
+registers. Log arithmetic throughout.
 """
 
 # mypy: ignore-errors

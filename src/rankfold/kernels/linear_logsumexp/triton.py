@@ -2,7 +2,7 @@
 
 One kernel runs along the keys and keeps a maximum and a sum for every query; the backward pass makes the softmax again,
 a block of rows at a time, for the products that use it.
-Operands are half precision with a scale, as accurate as TF32. Read next: `kernels/half.py`.
+Operands are half precision with a scale, as accurate as TF32.
 """
 
 # mypy: ignore-errors
@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankfold.kernels.half import Half, half_product, halved
 from rankfold.kernels.offsets import begin
+from rankfold.kernels.rounding import Half, half_product, halved
 
 # Programs that keep an H200 (132 multiprocessors) busy: few queries share their keys out among several programs.
 PROGRAMS = 264

@@ -1,7 +1,6 @@
 """The two passes of `linear_softmax` over a table: logits to distributions in place, and the gradient of the logits.
 
 One program a row. Rows of up to WHOLE entries stay in registers; longer ones are read twice.
-Read next: `kernels/linear_softmax/torch.py`, the same in torch.
 """
 
 # mypy: ignore-errors
@@ -12,8 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankfold.kernels.half import half_product, halved
-from rankfold.kernels.tf32 import to_tf32
+from rankfold.kernels.rounding import half_product, halved, to_tf32
 from rankfold.numerics.precision import Products
 
 WHOLE = 2**15  # entries of a row that 512 threads hold in registers, 64 each

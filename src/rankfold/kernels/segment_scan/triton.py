@@ -3,7 +3,7 @@
 A frame is an addition to the window of open segments, a sum over their ages, a product with one map or two, or with
 blocks of states whose ranks meet those of all other blocks (`operators/without_diagonal.py`). The window
 is a ring: a segment keeps its place until its last possible age is over. What threads tell each other goes
-through memory, with a barrier in between. Read next: `recursions/segments/sweep.py`, the same in torch.
+through memory, with a barrier in between.
 """
 
 # mypy: ignore-errors

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels.block_scan import LARGEST
-from rankfold.kernels.triton_here import triton_serves
+from rankfold.kernels.dispatch import triton_serves
 
 
 def filtered(log_initial: Tensor, log_transition: Tensor, log_obs: Tensor) -> tuple[Tensor, Tensor]:  # "t b k", "t b"

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
-from rankfold.kernels.triton_here import triton_serves
-from rankfold.kernels.two_way import FEW, LONGEST, Verdict
+from rankfold.kernels.dispatch import triton_serves
+from rankfold.kernels.forward_backward import FEW, LONGEST, Verdict
 from rankfold.numerics.precision import Precision, round_off
 from rankfold.numerics.scaled import largest
 from rankfold.operators.dense import Dense
@@ -82,9 +82,9 @@ def passes_meet(c: Chain, precision: Precision) -> bool:
 
 def _both(c: Chain, precision: Precision) -> Forward:
     """Both passes at once, and the verdict on them."""
-    from rankfold.kernels.two_way.passes import divide, weights
-    from rankfold.kernels.two_way.triton import two_way
-    from rankfold.kernels.two_way.verdict import bounds, judge
+    from rankfold.kernels.forward_backward.passes import divide, weights
+    from rankfold.kernels.forward_backward.soundness import bounds, judge
+    from rankfold.kernels.forward_backward.triton import two_way
 
     assert isinstance(c.transition, Composed)
     emission, log_shift = weights(c.log_obs, c.lengths)
@@ -202,7 +202,7 @@ def _weighed(
     filtered: Tensor, future: Tensor, target: Tensor, by_state: Tensor, by_step: Tensor, *, fused: bool
 ) -> tuple[Tensor, Tensor]:  # "t b z", "t b" -> "t b z", "t b z"
     if fused:
-        from rankfold.kernels.two_way.passes import weigh
+        from rankfold.kernels.forward_backward.passes import weigh
 
         return weigh(filtered, future, target, by_state, by_step)
     return (future * filtered).mul_(by_state.unsqueeze(-1)), target * by_step.unsqueeze(-1)

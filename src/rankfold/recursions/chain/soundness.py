@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfold.kernels.blocks import BLOCK
+from rankfold.kernels.log_products import BLOCK
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.scaled import Forward, per_entry
 

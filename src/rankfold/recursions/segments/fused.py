@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfold.kernels.blocks import BLOCK
+from rankfold.kernels.dispatch import triton_serves
+from rankfold.kernels.log_products import BLOCK
 from rankfold.kernels.segment_scan import LARGEST, LONGEST, WIDEST
-from rankfold.kernels.triton_here import triton_serves
 from rankfold.operators.protocol import Blocked, Composed
 from rankfold.recursions.segments.sweep import Line, Linear, Seen, Sweep, sweep
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rankfold.kernels.blocks import BLOCK
+from rankfold.kernels.log_products import BLOCK
 from rankfold.operators.protocol import Operator
 
 # Frames between two changes of scale: a change costs a call, and values drift by some nats a frame without.

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfold.kernels.blocks import BLOCK
-from rankfold.kernels.max_matmul import max_matmul
+from rankfold.kernels.log_products import BLOCK, max_matmul
 from rankfold.operators.binary import BinaryOperator
 from rankfold.operators.binary_cpd import log_product
 from rankfold.operators.factor import Factor

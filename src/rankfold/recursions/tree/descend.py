@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rankfold.kernels.blocks import BLOCK
+from rankfold.kernels.log_products import BLOCK
 from rankfold.operators.binary import CPD, BinaryOperator, rows_of
 from rankfold.operators.factor import Factor
 from rankfold.recursions.tree.potentials import Forest

@@ -8,9 +8,9 @@ from tests.kernels.scans import ROUND, Given, by_loops, check, given
 
 pytest.importorskip("triton")
 
-from rankfold.kernels.two_way import passes, verdict
-from rankfold.kernels.two_way import triton as kernel
-from rankfold.numerics.rounded import Rounded
+from rankfold.kernels.forward_backward import passes, soundness
+from rankfold.kernels.forward_backward import triton as kernel
+from rankfold.numerics.precision import Rounded
 from rankfold.recursions.chain.scaled import per_entry
 
 pytestmark = HERE
@@ -103,7 +103,7 @@ def test_divide(size: int, by_state: bool, monkeypatch: pytest.MonkeyPatch) -> N
     # A row of zeros has a norm of 0 and stays one.
     want = x / torch.where(norm == 0, 1.0, norm).double()[..., None], y / future_norm.double()[..., None]
     targets = target.double() / future_norm.double()[..., None]
-    bound = verdict.bounds(column, None, None)
+    bound = soundness.bounds(column, None, None)
     assert bound[0] == column.amax()
     pull = torch.tensor(6.0).to(DEVICE)
     found = passes.divide(filtered, norm, future, future_norm, target, emission, column, loss, bound, pull, log_initial)

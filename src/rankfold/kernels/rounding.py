@@ -1,7 +1,7 @@
-"""Products of float32 matrices with half-precision operands, each divided by its largest entry first.
+"""Operands of products as tensor cores take them: rounded to TF32, or to float16 after division by the largest entry.
 
 float16 has the ten fraction bits of TF32 and twice its speed; the division keeps the five bits of its exponent from
-mattering: what is lost lies 2**-24 below the largest entry. Sums are float32. Read next: `kernels/linear_logsumexp`.
+mattering: losses lie 2**-24 below the largest entry. Sums are float32.
 """
 
 # mypy: ignore-errors
@@ -22,6 +22,16 @@ class Half(NamedTuple):
 
     half: Tensor  # float16
     scale: Tensor  # "1"   float32, 0 for a tensor of zeros
+
+
+@triton.jit
+def to_tf32(x):
+    """x as TF32 holds it, float32 with ten fraction bits, to nearest: tensor cores would cut the others off, downwards.
+
+    NaN apart: a GPU's has every bit set, to which no more can be added without becoming -0.
+    """
+    rounded = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where(x != x, x, rounded)
 
 
 @triton.jit

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankfold.kernels import blocks as blocks_module
-from rankfold.kernels.blocks import blocks
+from rankfold.kernels import log_products as blocks_module
+from rankfold.kernels.log_products import blocks
 
 
 @given(rows=st.integers(1, 20), sources=st.integers(1, 20), targets=st.integers(1, 20), limit=st.integers(1, 500))

@@ -1,7 +1,5 @@
 """What comes before and after the scan, one pass each: the observations' weights; the messages' division by their
 largest entries with the two sums that make a result sound; the posteriors with the transition's gradient's two sides.
-
-Read next: `recursions/chain/soundness.py` and `recursions/chain/scaled.py`, which say what is computed and why.
 """
 
 # mypy: ignore-errors
@@ -14,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankfold.kernels.two_way.products import TINY
+from rankfold.kernels.forward_backward.products import TINY
 
 SIZE = 4096
 LEAST = tl.constexpr(torch.finfo(torch.float32).tiny / torch.finfo(torch.float32).eps)

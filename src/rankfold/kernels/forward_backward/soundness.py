@@ -1,8 +1,7 @@
 """What is left of a scan once its messages are divided: log Z, whether nothing was lost, and the posteriors' weights.
 
 Numbers of every position and sequence only, so one small kernel instead of a hundred: on a GPU each of those takes
-longer to start than to run. Read next: `recursions/chain/scaled.py` and `recursions/chain/soundness.py`, whose formulas
-these are.
+longer to start than to run.
 """
 
 # mypy: ignore-errors
@@ -13,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankfold.kernels.two_way import Verdict
-from rankfold.kernels.two_way.passes import Divided
+from rankfold.kernels.forward_backward import Verdict
+from rankfold.kernels.forward_backward.passes import Divided
 
 INFO = torch.finfo(torch.float32)
 LEAST = tl.constexpr(INFO.tiny / INFO.eps)

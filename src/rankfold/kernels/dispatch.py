@@ -1,7 +1,4 @@
-"""Whether Triton kernels can run here: with a CUDA device, or anywhere in Triton's interpreter, for tests.
-
-Read next: `kernels/linear_logsumexp/triton.py`.
-"""
+"""Whether Triton kernels can run here: with a CUDA device, or anywhere in Triton's interpreter, for tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The second half of the operator protocol, derived from `rows` in blocks that are never all in memory.
 
 A new operator gets exact log arithmetic, best predecessors and a dense form from its `rows` alone; it
-may override any of them with something faster. Read next: `operators/low_rank.py`.
+may override any of them with something faster.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from rankfold.kernels.blocks import BLOCK
-from rankfold.kernels.log_matmul import log_matmul
-from rankfold.kernels.max_matmul import max_matmul
+from rankfold.kernels.log_products import BLOCK, log_matmul, max_matmul
 from rankfold.numerics.log_space import log_sum, log_weights, x_log_x
 
 
-class ByRows:
+class RowOperator:
     """Mix-in: needs `shape`, `rows` and `factors`; gives the rest of `Operator` and `push_max`."""
 
     if TYPE_CHECKING:
@@ -97,7 +95,7 @@ def _recomputed(block: Callable[[Tensor, Tensor], Tensor], x: Tensor, index: Ten
     return result
 
 
-def row_blocks(operator: ByRows, like: Tensor) -> list[Tensor]:
+def row_blocks(operator: RowOperator, like: Tensor) -> list[Tensor]:
     """The row numbers of an operator, cut so that the rows of one block have at most BLOCK entries."""
     num_rows, num_columns = operator.shape
     height = max(1, min(num_rows, BLOCK // num_columns))

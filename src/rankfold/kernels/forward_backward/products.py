@@ -1,7 +1,4 @@
-"""The kernels of a step: a tile of W multiplied from both sides, and the sums over strips with what becomes of them.
-
-Read next: `kernels/two_way/triton.py`, which launches them.
-"""
+"""The kernels of a step: a tile of W multiplied from both sides, and the sums over strips with what becomes of them."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -10,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rankfold.kernels.tf32 import to_tf32
+from rankfold.kernels.rounding import to_tf32
 
 TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 NOTHING, PLAIN, FORWARD, BACKWARD = (tl.constexpr(i) for i in range(4))  # what becomes of a side

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from rankfold.numerics.elimination import System, eliminated, solved
+from rankfold.recursions.tree.termination import System, eliminate, solve_by_factors
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
@@ -15,7 +15,7 @@ def test_as_torch_solves(size: int) -> None:
     inner = inner * (1 - torch.eye(size))
     right = torch.rand(2, size, 3, generator=g).double()
     matrix = torch.diag_embed(rest + inner.sum(-1)) - inner
-    torch.testing.assert_close(solved(*eliminated(rest, inner), right), torch.linalg.solve(matrix, right))
+    torch.testing.assert_close(solve_by_factors(*eliminate(rest, inner), right), torch.linalg.solve(matrix, right))
     one = System(rest[0], inner[0])
     torch.testing.assert_close(one.matrix(), matrix[0])
     torch.testing.assert_close(one.solve(right[0, :, 0]), torch.linalg.solve(matrix[0], right[0, :, 0]))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from rankfold.kernels import triton_here
-from rankfold.kernels.triton_here import triton_serves
+from rankfold.kernels import dispatch
+from rankfold.kernels.dispatch import triton_serves
 
 
 def on(index: int | None) -> Any:
@@ -20,13 +20,13 @@ def on(index: int | None) -> Any:
     [([on(1)], True), ([on(1), on(1)], True), ([on(0)], False), ([on(1), on(0)], False), ([on(1), on(None)], False)],
 )
 def test_only_the_current_device(tensors: list[Any], served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_here, "has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     assert triton_serves(*tensors) == served
 
 
 def test_nobody_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_here, "has_triton", lambda: False)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     assert not triton_serves(on(1))
 

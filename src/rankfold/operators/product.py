@@ -1,7 +1,4 @@
-"""Two thin factors, multiplied out once: a dense matrix whose gradient goes back to the factors.
-
-Read next: `operators/low_rank.py`, the same product left as it is.
-"""
+"""Two thin factors, multiplied out once: a dense matrix whose gradient goes back to the factors."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from rankfold.operators.low_rank import LowRank
 from rankfold.operators.protocol import Inner
 
 
-class Multiplied(Dense):
+class Product(Dense):
     """A[z, y] = sum_r left[z, r] right[y, r], written out at first use.   push and pull: z y multiply-adds a vector.
 
     z y r multiply-adds once, and twice that for the gradient. In the precision of the recursion that uses it.

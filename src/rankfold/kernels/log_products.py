@@ -1,7 +1,4 @@
-"""Reference of `log_matmul`: blocks of the broadcast sum, recomputed in the backward pass.
-
-Read next: `operators/dense.py`, which calls it.
-"""
+"""Matrix products in log arithmetic, summed or maximised: blocks of the broadcast sum, at any range."""
 
 from __future__ import annotations
 
@@ -11,8 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankfold.kernels.blocks import blocks
 from rankfold.numerics.function import Function
+
+# Largest temporary, in entries: 2**22 float64 is 32 MiB, the last-level cache of a server CPU.
+BLOCK = 2**22
+
+
+def blocks(num_rows: int, num_sources: int, num_targets: int) -> list[tuple[slice, slice]]:
+    """Slices of (rows, targets) whose broadcast over the sources has at most BLOCK entries."""
+    cells = max(1, BLOCK // max(1, num_sources))
+    height = max(1, min(num_rows, cells))
+    width = max(1, min(num_targets, cells // height))
+    return [
+        (slice(i, min(i + height, num_rows)), slice(j, min(j + width, num_targets)))
+        for i in range(0, num_rows, height)
+        for j in range(0, num_targets, width)
+    ]
 
 
 def log_matmul(log_x: Tensor, log_w: Tensor) -> Tensor:  # "... n z", "... z y" -> "... n y"
@@ -70,3 +81,21 @@ def _add(total: Tensor, part: Tensor, at: tuple[Any, ...]) -> Tensor:
     spread = torch.zeros_like(total)
     spread[at] = part
     return total + spread
+
+
+@torch.no_grad()
+def max_matmul(log_x: Tensor, log_w: Tensor) -> tuple[Tensor, Tensor]:  # "n z", "z y" -> "n y" twice
+    """The best term of each sum and its index: max and argmax over z of log_x[n, z] + log_w[z, y].
+
+    Ties go to the smallest index. Cost: n z y additions; temporaries of at most 2**22 entries.
+    """
+    best = torch.empty(
+        log_x.shape[0], log_w.shape[1], dtype=torch.promote_types(log_x.dtype, log_w.dtype), device=log_x.device
+    )
+    where = torch.empty_like(best, dtype=torch.int64)
+    by_target = log_w.mT
+    for rows, targets in blocks(log_x.shape[0], log_x.shape[1], log_w.shape[1]):
+        torch.max(
+            log_x[rows, None, :] + by_target[None, targets, :], -1, out=(best[rows, targets], where[rows, targets])
+        )
+    return best, where

@@ -5,7 +5,6 @@ W y, and neither waits for the other: so one kernel multiplies a tile of W from 
 transition of two factors, A = L R^T, is passed by the two messages in opposite order, half a step apart, so they always
 meet. Messages are kept as they come out, and divided by their largest entry where they are read; `passes.py` divides
 all of them at the end.
-Read next: `kernels/two_way/products.py`, the kernels; `recursions/chain/scaled.py`, the same in two loops.
 """
 
 # mypy: ignore-errors
@@ -18,9 +17,16 @@ import torch
 import triton
 from torch import Tensor
 
-from rankfold.kernels.two_way.products import BACKWARD, FORWARD, NOTHING, PLAIN, gather_both, product, round_table
-from rankfold.numerics.precision import Precision
-from rankfold.numerics.rounded import Rounded
+from rankfold.kernels.forward_backward.products import (
+    BACKWARD,
+    FORWARD,
+    NOTHING,
+    PLAIN,
+    gather_both,
+    product,
+    round_table,
+)
+from rankfold.numerics.precision import Precision, Rounded
 
 # Of an H200's 132 multiprocessors; sizes of a tile with up to 16 sequences: measured there, 2026-11-15.
 PROGRAMS = {"tf32": 132, "bf16": 264}

@@ -8,8 +8,8 @@ from tests.kernels.device import DEVICE, HERE
 
 pytest.importorskip("triton")
 
-from rankfold.kernels import half
-from rankfold.kernels.half import Half, half_product, halved
+from rankfold.kernels import rounding
+from rankfold.kernels.rounding import Half, half_product, halved
 
 pytestmark = HERE
 
@@ -31,7 +31,7 @@ def check(found: Half, exact: Tensor) -> None:
 @pytest.mark.parametrize("size", [4096, 64])  # one program, or several with a last one that is not full
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
 def test_rounding(size: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(half, "SIZE", size)
+    monkeypatch.setattr(rounding, "SIZE", size)
     x = drawn(17, 13) * scale
     x[16, 12] = -9.0 * scale  # the largest is negative and the very last
     check(halved(x), x.double())
@@ -39,7 +39,7 @@ def test_rounding(size: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("size", [4096, 64])
 def test_rows_are_weighted(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(half, "SIZE", size)
+    monkeypatch.setattr(rounding, "SIZE", size)
     x, weight = drawn(17, 13), drawn(17, seed=1) * 1e-4
     weight[3] = 0.0
     found = halved(x, weight)
