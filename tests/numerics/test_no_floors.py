@@ -39,7 +39,7 @@ def test_source(path: Path) -> None:
 
 
 def test_there_are_sources() -> None:
-    assert {"times_log.py", "banded.py", "chain.py"} <= {path.name for path in SOURCES}
+    assert {"times_log.py", "banded.py", "ladder.py"} <= {path.name for path in SOURCES}
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def _gradients(run: Execution, value: Tensor, grad: Tensor, *, is_log: bool) -> 
     """By factor the gradient of the value, log Z or Z, times that of it; float64."""
     total = {label: torch.zeros_like(x) for label, x in run.weights.items()}
     for sign in (1.0, -1.0):
-        part = (sign * grad.double()).clamp(min=0.0)
+        part = torch.relu(sign * grad.double())
         if bool((part != 0).any()):
             seed = part.log()
             if is_log:  # where nothing has weight gradients are 0
