@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, Sum
 from rankfold.operators.product import Product
+from rankfold.recursions import ladder
 from rankfold.recursions.chain import log_z, rungs, scaled, soundness
 from rankfold.recursions.chain.potentials import Chain, validate
 from rankfold.recursions.chain.scaled import Forward
@@ -137,7 +138,8 @@ def test_any_range(seed: int, z: int, t: int, zeros: float, spread: float, low_r
 @pytest.mark.parametrize("kind", ["dense", "low rank"])
 def test_inside_a_captured_graph_what_cannot_be_repeated_is_nan(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a graph would see it: values may not be looked at. The other sequence is untouched."""
-    monkeypatch.setattr(rungs, "may_look", lambda _: False)
+    for module in (ladder, rungs):
+        monkeypatch.setattr(module, "may_look", lambda _: False)
     monkeypatch.setattr(scaled, "may_look", lambda _: False)
     at, exact = leaves(far_apart(kind)), leaves(doubled(far_apart(kind)))
     value = log_z(at.potentials, precision="tf32")
@@ -182,7 +184,8 @@ def test_states_that_matter_nowhere_do_not_spoil_a_captured_graph(kind: str, mon
     run = scaled.forward(c, "tf32", both=True)
     assert not soundness.far_from_underflow(c, run._replace(verdict=None)).any()
     assert unseen(c, run).all()
-    monkeypatch.setattr(rungs, "may_look", lambda _: False)
+    for module in (ladder, rungs):
+        monkeypatch.setattr(module, "may_look", lambda _: False)
     monkeypatch.setattr(scaled, "may_look", lambda _: False)
     value = log_z(at.potentials, precision="tf32")
     found = torch.autograd.grad(value.sum(), at.tensors)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import rankfold
 from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, RowScaled, Sum
-from rankfold.recursions.chain import log_z, rungs
+from rankfold.recursions.chain import log_z, solve, validate
 
 FAR = 1e25
 
@@ -99,8 +99,8 @@ def test_a_term_of_a_sum_far_below_another(weight: float) -> None:
 
 def test_large_weights_alone_need_no_wider_arithmetic() -> None:
     p = ChainPotentials(torch.zeros(3), Dense(torch.rand(3, 3) * 1e20), torch.randn(2, 5, 3))
-    c = rankfold.recursions.chain.potentials.validate(p)
-    assert rungs.ScaledSolution(c, "float32").wider == []
+    c = validate(p)
+    assert solve(c, "scaled").wider == []
 
 
 def test_gradients_do_not_share_memory() -> None:
@@ -182,8 +182,8 @@ def test_long_ordinary_sequences_stay_on_the_first_rung(dtype: torch.dtype, shif
     weight = torch.randn(33, 33, generator=g).softmax(-1).to(dtype)
     log_obs = (torch.randn(6, 200, 33, generator=g) + shift).to(dtype)
     p = ChainPotentials(torch.zeros(33, dtype=dtype), Dense(weight), log_obs)
-    solution = rungs.ScaledSolution(rankfold.recursions.chain.potentials.validate(p), "float32")
-    solution._settle()
+    solution = solve(validate(p), "scaled")
+    solution.settle()
     assert solution.wider == []
 
 

@@ -36,7 +36,7 @@ def state_posterior(p: ChainPotentials) -> Tensor:  # "b t z"
     if not _followed(c):
         with torch.no_grad():
             solution = solve(c.detach(), "scaled", "float32")
-            return solution.gradients(torch.ones_like(solution.log_z), of_transition=False)[1].to(c.log_obs.dtype)
+            return solution.gradients(torch.ones_like(solution.log_z), of_factors=False)[1].to(c.log_obs.dtype)
     log_obs = p.log_obs.view_as(p.log_obs) if p.log_obs.requires_grad else p.log_obs.detach().requires_grad_()
     total = log_z(p._replace(log_obs=log_obs)).sum()
     return torch.autograd.grad(total, log_obs, create_graph=True)[0]
@@ -57,8 +57,8 @@ def expected_counts(p: ChainPotentials) -> ExpectedCounts:
     with torch.no_grad():
         solution = solve(c.detach(), "scaled", "float32")
         one = torch.ones_like(solution.log_z)
-        initial, states, _, *grads = solution.gradients(one, of_transition=True)
-        counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_transition=True)[3:])
+        initial, states, _, *grads = solution.gradients(one, of_factors=True)
+        counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[3:])
     return ExpectedCounts(initial.sum(0).to(c.log_obs.dtype), counts, states.to(c.log_obs.dtype))
 
 

@@ -91,8 +91,8 @@ def segment_counts(p: SegmentPotentials) -> SegmentCounts:
     with torch.no_grad():
         solution = solve_long(c, "scaled")
         one = torch.ones_like(solution.log_z)
-        initial, durations, states, _, *grads = solution.gradients(one, of_transition=True)
-        counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_transition=True)[4:])
+        initial, durations, states, _, *grads = solution.gradients(one, of_factors=True)
+        counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[4:])
     first = torch.zeros_like(c.log_duration[:, 0]) if c.carried else initial.sum(0)
     return SegmentCounts(first, counts, durations, states)
 

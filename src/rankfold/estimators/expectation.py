@@ -20,7 +20,7 @@ from rankfold.estimators.observations import Family, Observed
 from rankfold.estimators.packed import Group, ruled_out
 from rankfold.recursions import chain, segments
 from rankfold.recursions.chain.potentials import ChainPotentials
-from rankfold.recursions.chain.rungs import Solution as ChainSolution
+from rankfold.recursions.chain.rungs import ChainSolution
 from rankfold.recursions.chain.rungs import solve as solve_chain
 from rankfold.recursions.factor_gradients import counted
 from rankfold.recursions.segments.potentials import SegmentPotentials
@@ -128,15 +128,15 @@ def _of_group(group: Group, tables: Tables, family: Family) -> Counts:
     if isinstance(p, ChainPotentials):
         solution = solve_chain(chain.validate(p), "scaled", "float32")
         log_z, one = solution.log_z, torch.ones_like(solution.log_z)
-        initial, states, _, *grads = solution.gradients(one, of_transition=True)
+        initial, states, _, *grads = solution.gradients(one, of_factors=True)
         durations = None
     else:
         solution = solve_segments(segments.validate(p), "scaled")
         log_z, one = solution.log_z, torch.ones_like(solution.log_z)
-        initial, durations, states, _, *grads = solution.gradients(one, of_transition=True)
+        initial, durations, states, _, *grads = solution.gradients(one, of_factors=True)
     expect_possible(log_z, group, tables.durations)
     size = len(grads)
-    found = counted(p.transition, grads, lambda by: solution.gradients(one * by, of_transition=True)[-size:])
+    found = counted(p.transition, grads, lambda by: solution.gradients(one * by, of_factors=True)[-size:])
     by_factor = tuple(x.double() for x in found)
     observed = family.count(group.data.flatten(0, 1), states.transpose(0, 1).flatten(0, 1))
     durations = None if durations is None else durations.double()

@@ -1,10 +1,21 @@
-"""The arithmetics that recursions choose from."""
+"""One ladder of arithmetics under all recursions, and log Z as one autograd function.
+
+Its rungs: scaled numbers in the caller's dtype, the same in float64, logarithms in float64. Each sequence stays on the
+first rung that proves sound for it, forward and backward, and does not disturb its neighbours.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
 
-from rankfold.errors import UnsupportedError
+import torch
+from torch import Tensor
+
+from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
+from rankfold.numerics.function import Function, refuse_undefined
+from rankfold.numerics.precision import Precision, matmul_precision
+from rankfold.recursions.problem import P, Problem
 
 Arithmetic = Literal["scaled", "log"]
 
@@ -13,3 +24,209 @@ def check_arithmetic(arithmetic: str) -> None:
     """Raise unless it is one of the two."""
     if arithmetic not in get_args(Arithmetic):
         raise UnsupportedError(f'arithmetic={arithmetic!r} is unknown; use "scaled" (fast) or "log" (any range).')
+
+
+class Backward(NamedTuple):
+    """A backward pass of a rung, before its gradients are put together."""
+
+    trusted: Tensor | None  # "b"   whether nothing that counts was lost on the way back; None: nothing can be
+    gradients: Callable[[Tensor | None], list[Tensor]]  # "b" (which sequences are elsewhere) -> as `problem.tensors`
+
+
+class Rung(Protocol[P]):
+    """A batch solved in one arithmetic."""
+
+    problem: P
+    log_z: Tensor  # "b"   float64
+    in_logs: bool  # the last rung, where nothing is lost
+
+    def sound(self) -> Tensor:  # "b"
+        """Whether the forward pass lost nothing that counts."""
+
+    def repeat(self, part: P, *, in_logs: bool) -> Any:
+        """Some of the sequences, in float64, on the next rung."""
+
+    def forget(self, index: Tensor) -> None:  # "k"
+        """Leave nothing of these sequences, whatever their numbers hold: they are elsewhere now."""
+
+    def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:  # "b"
+        """The backward pass for d (weight . log_z); while a graph is captured, untrusted sequences are NaN."""
+
+    def retrace(self, p: P, index: Tensor | None) -> Tensor:  # "k" -> "k"
+        """log Z of some sequences (None: all) of a problem of the same values, as ordinary autograd operations."""
+
+
+R = TypeVar("R", bound=Rung[Any])
+
+
+class Ladder(Generic[P, R]):
+    """A batch on one rung; `wider` holds the sequences that need more, by index, each part a ladder of its own."""
+
+    def __init__(self, rung: R) -> None:
+        self.rung: R = rung
+        self.wider: list[tuple[Tensor, Self]] = []
+        self.settled: bool = rung.in_logs  # whether every sequence is where it stays, forward and backward
+        if rung.in_logs:
+            return
+        sound = rung.sound()
+        if may_look(sound):
+            self._widen((~sound).nonzero()[:, 0])
+        else:  # inside a captured graph nothing can be repeated
+            rung.log_z = torch.where(sound, rung.log_z, float("nan"))
+
+    @property
+    def problem(self) -> P:
+        """What is solved."""
+        problem: P = self.rung.problem
+        return problem
+
+    @property
+    def log_z(self) -> Tensor:  # "b"   float64
+        """log Z of every sequence; -inf if it is impossible, NaN where a captured graph cannot vouch for it."""
+        return self.rung.log_z
+
+    def _widen(self, index: Tensor) -> None:  # "k"
+        """Repeat some sequences on the next rung."""
+        if not len(index):
+            return
+        part = self.problem.take(index)
+        rung = self.rung.repeat(part.double(), in_logs=part.positions.dtype == torch.float64)
+        wider = cast("Self", self.__class__(rung))
+        self.wider.append((index, wider))
+        self.rung.log_z[index] = wider.log_z
+        self.rung.forget(index)
+
+    def elsewhere(self) -> Tensor:  # "b"
+        """Which sequences are on a wider rung."""
+        there = torch.zeros_like(self.problem.lengths, dtype=torch.bool)
+        for index, _ in self.wider:
+            there[index] = True
+        return there
+
+    def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:  # "b"
+        """The backward pass of this rung; sequences that lost something on the way are then on the next one."""
+        back = self.rung.backward(weight, of_factors=of_factors)
+        trusted = back.trusted
+        if not self.settled and trusted is not None and may_look(trusted) and not bool(trusted.all()):
+            self._widen((~trusted & ~self.elsewhere()).nonzero()[:, 0])
+        return back
+
+    def gradients(self, weight: Tensor, *, of_factors: bool) -> list[Tensor]:  # "b"
+        """d (weight . log_z) / d `problem.tensors()`; without the operator's factors if they are not asked for."""
+        back = self.backward(weight, of_factors=of_factors)
+        if sum(len(index) for index, _ in self.wider) < len(self.log_z):
+            grads = back.gradients(self.elsewhere() if self.wider else None)
+        else:  # nothing is left here, and its products may hold anything
+            num = None if of_factors else len(self.problem.fields)
+            grads = [torch.zeros_like(x) for x in self.problem.tensors()[:num]]
+        for index, wider in self.wider:
+            self._merge(grads, index, wider.gradients(weight[index], of_factors=of_factors))
+        return grads
+
+    def _merge(self, grads: list[Tensor], index: Tensor, parts: list[Tensor]) -> None:
+        """Add the gradients of the sequences at `index`."""
+        p, num = self.problem, len(self.problem.fields)
+        for name, grad, part in zip(p.fields, grads, parts, strict=False):
+            if name in p.shared:
+                grad += part.to(grad.dtype)
+            else:
+                grad[index] = part.to(grad.dtype)
+        # As wide as the widest: where a weight is nearly 0 its gradient may be larger than the narrow dtype holds.
+        for i, part in enumerate(parts[num:], num):
+            if part.shape != grads[i].shape:  # weights of their own for every sequence
+                part = torch.zeros_like(grads[i], dtype=part.dtype).index_copy_(0, index, part)
+            grads[i] = grads[i] + part
+
+    def settle(self) -> None:
+        """Run the backward pass once, so that every sequence is on the rung it needs in both directions."""
+        if not self.settled:
+            with torch.no_grad():
+                self.backward(torch.ones_like(self.log_z), of_factors=False)
+            self.settled = True
+
+    def retrace(self, p: P) -> Tensor:  # "b"
+        """log Z of a problem of the same values, each sequence on its own rung, as ordinary autograd operations."""
+        return self.each(p, lambda rung, q, index: (rung.retrace(q, index),), axis=0)[0]
+
+    def each(self, p: P, ask: Callable[[R, P, Tensor | None], Sequence[Tensor]], *, axis: int) -> tuple[Tensor, ...]:
+        """What every rung says of its own sequences of `p` (None: of all), put together along the axis of sequences."""
+        self.settle()
+        if not self.wider:
+            return tuple(ask(self.rung, p, None))
+        rest = (~self.elsewhere()).nonzero()[:, 0]
+        parts = [ask(self.rung, p, rest)] if len(rest) else []
+        parts += [wider.each(p.take(index).double(), ask, axis=axis) for index, wider in self.wider]
+        order = torch.cat([rest, *(index for index, _ in self.wider)]).argsort()
+        return tuple(
+            torch.cat([x.to(same[0].dtype) for x in same], axis).index_select(axis, order)
+            for same in zip(*parts, strict=True)
+        )
+
+    def confirm(self, found: Sequence[Tensor], weight: Tensor, wanted: Sequence[bool]) -> None:
+        """Raise if a gradient that was retraced, of the wanted tensors, cannot be differentiated further."""
+
+
+class Solution(Protocol):
+    """What the autograd function asks of a solved batch: a ladder, or something made of several."""
+
+    @property
+    def log_z(self) -> Tensor: ...  # "b"   float64
+    def gradients(self, weight: Tensor, *, of_factors: bool) -> list[Tensor]: ...
+    def retrace(self, p: Any) -> Tensor: ...
+    def confirm(self, found: Sequence[Tensor], weight: Tensor, wanted: Sequence[bool]) -> None: ...
+
+
+class LogZ(Function):
+    """log Z, with the backward pass of its recursion as derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, problem: Problem, solve: Any, precision: Precision, *tensors: Tensor) -> Tensor:
+        problem = problem.with_tensors(*(x.detach() for x in tensors))
+        ctx.problem, ctx.solution = problem, solve(problem, any(ctx.needs_input_grad[3:]))
+        ctx.precision = precision
+        ctx.save_for_backward(*tensors)
+        log_z: Tensor = ctx.solution.log_z
+        return log_z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (weight,) = grads
+        expect_plain(weight, name="the gradient of log_z")
+        tensors, wanted, solution = ctx.saved_tensors, ctx.needs_input_grad[3:], ctx.solution
+        if torch.is_grad_enabled():
+            # The gradient will be differentiated: give autograd ordinary operations to follow. Messages
+            # stored in ctx would lose the second derivative without a word.
+            # Views, because inputs may be made of one another: only the last step to each is asked for.
+            tensors = tuple(x.view_as(x) for x in tensors)
+            problem = ctx.problem.with_tensors(*tensors)
+            out = solution.retrace(problem)
+            asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
+            refuse_undefined(asked, problem.linear_factors())
+            with matmul_precision(ctx.precision, weight.device):
+                found = torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True)
+            solution.confirm(found, weight.detach(), wanted)
+        else:
+            solved = solution.gradients(weight, of_factors=any(wanted[len(ctx.problem.fields) :]))
+            every = zip(solved, tensors, wanted, strict=False)
+            found = tuple(x.to(like.dtype) for x, like, want in every if want)
+        each = iter(found)
+        return (None, None, None, *(next(each) if want else None for want in wanted))
+
+
+def differentiable(
+    problem: P, solve: Callable[[P, bool], Solution], precision: Precision = "float32"
+) -> Tensor:  # "b"   float64
+    """log Z of a problem, differentiable in all its tensors, twice. `solve(problem, both)`: does a gradient follow?"""
+    out: Tensor = LogZ.apply(problem, solve, precision, *problem.tensors())
+    return out
+
+
+def expect_possible(log_z: Tensor, *, one: str, why: Callable[[int], str], hint: str) -> None:  # "b"
+    """Raise if a sequence has no weight at all; nothing is known of it while a graph is captured."""
+    if not may_look(log_z):
+        return
+    impossible = (log_z.detach() == float("-inf")).nonzero()[:, 0]
+    if len(impossible):
+        first, more = int(impossible[0]), len(impossible) - 1
+        others = f", and so are {more} more" if more else ""
+        raise DomainError(f"{one} {first} is impossible: {why(first)}{others}.\n  {hint}")

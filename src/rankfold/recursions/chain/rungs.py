@@ -1,13 +1,9 @@
-"""log Z and its gradient, in the narrowest arithmetic that loses nothing.
-
-A ladder of three rungs: scaled vectors in the caller's dtype, scaled vectors in float64, logarithms in
-float64. Each sequence stays on the first rung that proves sound for it, forward and backward, and does
-not disturb its neighbours. Read next: `recursions/chain/scaled.py`, the first rung.
-"""
+"""The rungs of a chain: scaled vectors in the caller's dtype or in float64, and logarithms."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Literal
 
 import torch
@@ -20,165 +16,145 @@ from rankfold.recursions.chain import plain, scaled
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.soundness import far_from_underflow, lossless
 from rankfold.recursions.factor_gradients import factor_gradients
-from rankfold.recursions.ladder import Arithmetic
+from rankfold.recursions.ladder import Arithmetic, Backward, Ladder
 
-Trace = Literal["log_z", "filtered", "future"]
-
-
-def solve(c: Chain, arithmetic: Arithmetic, precision: Precision, *, both: bool = False) -> Solution:
-    """Run the forward pass; what is kept for the gradient is O(b t z). `both`: a backward pass will follow."""
-    return LogSolution(c.double(), asked=True) if arithmetic == "log" else ScaledSolution(c, precision, both=both)
+Message = Literal["filtered", "future"]
 
 
-class LogSolution:
-    """The last rung: logarithms in float64, exact at any range. `asked`: by the caller, not by need."""
+class ScaledRung:
+    """Linear products on scaled vectors."""
 
-    def __init__(self, c: Chain, *, asked: bool = False) -> None:
-        self.chain, self.asked = c, asked
-        self.filtered, self.log_z = plain.forward_in_logs(c)
-
-    def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
-        """d (weight . log_z) / d (log_initial, log_obs, log_final, *factors)."""
-        return list(plain.gradients_in_logs(self.chain, self.filtered, self.log_z, weight, of_transition=of_transition))
-
-    def retrace(self, c: Chain, what: Trace) -> tuple[Tensor, ...]:
-        """The same computation as ordinary autograd operations, for second derivatives and messages."""
-        c = c.double()
-        if self.asked:  # where the range allows it, on the rung whose derivatives exist at zeros too
-            return ScaledSolution(self.chain, "float32").retrace(c, what)
-        self._expect_derivatives(c)
-        if what == "future":
-            return Scaled.from_log(plain.future_in_logs(c))
-        filtered, log_z = plain.forward_in_logs(c)
-        return (log_z,) if what == "log_z" else Scaled.from_log(filtered)
-
-    def _expect_derivatives(self, c: Chain) -> None:
-        """Raise if a derivative would be taken at a linear weight of zero, which logarithms cannot do."""
-        zeros = any(
-            factor.requires_grad and not is_log and bool((factor == 0).any())
-            for factor, is_log in zip(c.transition.factors(), c.transition.log_factors, strict=True)
-        )
-        if zeros and torch.is_grad_enabled() and bool((self.log_z > float("-inf")).any()):
-            raise UnsupportedError(
-                "a posterior or message of a sequence whose range exceeds float64 was to be differentiated in\n"
-                "  transition weights some of which are exactly zero. Build the transition with from_log(...)."
-            )
-
-    def log_future(self) -> Tensor:  # "t b z"
-        """The logarithm of the future messages, float64."""
-        return plain.future_in_logs(self.chain)
-
-    def dead_end(self, sequence: int) -> int:
-        """The first position at which no state is left; the length, if only log_final forbids the end."""
-        alive = (self.filtered[:, sequence] > float("-inf")).any(-1)
-        length = int(self.chain.lengths[sequence])
-        gone = (~alive[:length]).nonzero()
-        return int(gone[0]) if len(gone) else length
-
-
-class ScaledSolution:
-    """The first rungs: linear products on scaled vectors; `wider` holds the sequences that need more."""
+    in_logs = False
 
     def __init__(self, c: Chain, precision: Precision, *, both: bool = False) -> None:
         if precision == "bf16" and c.log_obs.is_cuda and not (both and scaled.passes_meet(c, precision)):
             precision = "tf32"  # casting operands at every step would cost more than it saves
-        self.chain, self.precision = c, precision
-        self.wider: list[tuple[Tensor, Solution]] = []
-        self.settled = False
+        self.problem, self.precision = c, precision
         with self._products():
             self.run = scaled.forward(c, precision, both=both)
-            self.log_z = self.run.log_z
-            if may_look(self.log_z):
-                self._widen((~lossless(c, self.run)).nonzero()[:, 0])
-            else:  # inside a captured graph nothing can be repeated
-                self.log_z = torch.where(far_from_underflow(c, self.run), self.log_z, float("nan"))
-                self.run = self.run._replace(log_z=self.log_z)
+        self.log_z = self.run.log_z
 
     def _products(self) -> AbstractContextManager[None]:
-        return matmul_precision(self.precision, self.chain.log_obs.device)
+        return matmul_precision(self.precision, self.problem.log_obs.device)
 
-    def _widen(self, index: Tensor) -> None:
-        if not len(index):
-            return
-        part = self.chain.take(index)
-        double = part.log_obs.dtype == torch.float64
-        wider: Solution = LogSolution(part) if double else ScaledSolution(part.double(), self.precision)
-        self.wider.append((index, wider))
-        self.log_z[index] = wider.log_z
+    def sound(self) -> Tensor:  # "b"
+        with self._products():
+            return (lossless if may_look(self.log_z) else far_from_underflow)(self.problem, self.run)
+
+    def repeat(self, part: Chain, *, in_logs: bool) -> ScaledRung | LogRung:
+        return LogRung(part) if in_logs else ScaledRung(part, self.precision)
+
+    def forget(self, index: Tensor) -> None:
         self.run.filtered[:, index] = 0.0
         if self.run.verdict is not None:  # a backward pass that ran already does not count them either
             self.run.verdict.trusted[index] = False
             for x in (self.run.verdict.by_state, self.run.verdict.by_step):
                 x[:, index] = 0.0
 
-    def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
-        """d (weight . log_z) / d (log_initial, log_obs, log_final, *factors); empty factors if not asked."""
-        c = self.chain
+    def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:
         with self._products():
-            back = scaled.backward(c, self.run, weight, self.precision)
-            grads = [back.posterior[0].clone(), back.posterior.transpose(0, 1), c.last(back.posterior)]
-            if of_transition and self._is_used():
+            back = scaled.backward(self.problem, self.run._replace(log_z=self.log_z), weight, self.precision)
+        return Backward(back.trusted, partial(self._gradients, back, of_factors))
+
+    def _gradients(self, back: scaled.Backward, of_factors: bool, elsewhere: Tensor | None) -> list[Tensor]:
+        c = self.problem
+        grads = [back.posterior[0].clone(), back.posterior.transpose(0, 1), c.last(back.posterior)]
+        with self._products():
+            if of_factors:
                 grads += factor_gradients(c, back.source, back.target, log=False, inner=back.inner)
-            elif of_transition:
-                grads += [torch.zeros_like(factor) for factor in c.transition.factors()]
-        if not self.settled and may_look(back.trusted):
-            known = torch.zeros_like(back.trusted)
-            for index, _ in self.wider:
-                known[index] = True
-            self._widen((~back.trusted & ~known).nonzero()[:, 0])
-            self.settled = True
-        for index, wider in self.wider:
-            parts = wider.gradients(weight[index], of_transition=of_transition)
-            for grad, part in zip(grads[:3], parts[:3], strict=True):
-                grad[index] = part.to(grad.dtype)
-            # As wide as the widest: where a weight is nearly 0 its gradient may be larger than the narrow dtype holds.
-            grads[3:] = [grad + part for grad, part in zip(grads[3:], parts[3:], strict=of_transition)]
         return grads
 
-    def _is_used(self) -> bool:
-        """Whether a sequence is on this rung: if none is, its products may hold anything."""
-        return sum(len(index) for index, _ in self.wider) < len(self.log_z)
-
-    def retrace(self, c: Chain, what: Trace) -> tuple[Tensor, ...]:
-        """The same computation, each sequence on its own rung, as ordinary autograd operations."""
-        self._settle()
-        here = torch.ones_like(c.lengths, dtype=torch.bool)
-        for index, _ in self.wider:
-            here[index] = False
-        rest = here.nonzero()[:, 0]
-        indices = [rest]
-        parts = [self._plain(c.take(rest) if self.wider else c, what)] if len(rest) else []
-        for index, wider in self.wider:
-            indices.append(index)
-            parts.append(wider.retrace(c.take(index).double(), what))
-        order = torch.cat(indices).argsort()
-        axis = 0 if what == "log_z" else 1
-        kinds = [torch.float64 if what == "log_z" else c.log_obs.dtype, torch.float64]
-        return tuple(
-            torch.cat([x.to(kind) for x in same], axis).index_select(axis, order)
-            for kind, same in zip(kinds, zip(*parts, strict=True), strict=False)
-        )
-
-    def _plain(self, c: Chain, what: Trace) -> tuple[Tensor, ...]:
+    def retrace(self, c: Chain, index: Tensor | None) -> Tensor:
         with self._products():
-            if what == "log_z":
-                return (plain.log_z(c),)
-            return plain.forward(c) if what == "filtered" else plain.future(c)
+            return plain.log_z(c if index is None else c.take(index))
+
+    def message(self, c: Chain, index: Tensor | None, which: Message) -> Scaled:  # "t k z"
+        """Messages of some sequences as ordinary autograd operations."""
+        c = c if index is None else c.take(index)
+        with self._products():
+            return plain.forward(c) if which == "filtered" else plain.future(c)
+
+
+class LogRung:
+    """Logarithms in float64, exact at any range. `asked`: by the caller, not by need."""
+
+    in_logs = True
+
+    def __init__(self, c: Chain, *, asked: bool = False) -> None:
+        self.problem, self.asked = c, asked
+        self.filtered, self.log_z = plain.forward_in_logs(c)
+
+    def sound(self) -> Tensor:
+        return torch.ones_like(self.problem.lengths, dtype=torch.bool)
+
+    def repeat(self, part: Chain, *, in_logs: bool) -> LogRung:
+        return LogRung(part)
+
+    def forget(self, index: Tensor) -> None:
+        raise AssertionError("there is no wider arithmetic")
+
+    def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:
+        def gradients(elsewhere: Tensor | None) -> list[Tensor]:
+            c, filtered = self.problem, self.filtered
+            return list(plain.gradients_in_logs(c, filtered, self.log_z, weight, of_transition=of_factors))
+
+        return Backward(None, gradients)
+
+    def retrace(self, c: Chain, index: Tensor | None) -> Tensor:
+        if self.asked:  # where the range allows it, on the rung whose derivatives exist at zeros too
+            return ChainSolution(ScaledRung(self.problem, "float32")).retrace(c.double())
+        self._expect_derivatives(c)
+        return plain.forward_in_logs(c.double())[1]
+
+    def message(self, c: Chain, index: Tensor | None, which: Message) -> Scaled:  # "t b z"
+        """All messages as ordinary autograd operations."""
+        if self.asked:
+            return ChainSolution(ScaledRung(self.problem, "float32")).message(c.double(), which)
+        self._expect_derivatives(c)
+        c = c.double()
+        return Scaled.from_log(plain.forward_in_logs(c)[0] if which == "filtered" else plain.future_in_logs(c))
+
+    def _expect_derivatives(self, c: Chain) -> None:
+        """Raise if a derivative would be taken at a linear weight of zero, which logarithms cannot do."""
+        zeros = any(factor.requires_grad and bool((factor == 0).any()) for factor in c.linear_factors())
+        if zeros and torch.is_grad_enabled() and bool((self.log_z > float("-inf")).any()):
+            raise UnsupportedError(
+                "a posterior or message of a sequence whose range exceeds float64 was to be differentiated in\n"
+                "  transition weights some of which are exactly zero. Build the transition with from_log(...)."
+            )
+
+
+class ChainSolution(Ladder[Chain, ScaledRung | LogRung]):
+    """A batch of chains, each sequence on the rung it needs."""
+
+    def message(self, c: Chain, which: Message) -> Scaled:  # "t b z"
+        """Messages of a chain of the same values, each sequence on its own rung, as ordinary autograd operations."""
+        return Scaled(*self.each(c, lambda rung, part, index: rung.message(part, index, which), axis=1))
 
     def log_future(self) -> Tensor:  # "t b z"
         """The logarithm of the future messages, float64; -inf where they are too small to matter."""
+        c, rung = self.problem, self.rung
+        if isinstance(rung, LogRung):
+            return plain.future_in_logs(c)
         with torch.no_grad():
-            self._settle()
-            out = Scaled(*self._plain(self.chain, "future")).log()
+            self.settle()
+            out = rung.message(c, None, "future").log()
             for index, wider in self.wider:
                 out[:, index] = wider.log_future()
         return out
 
-    def _settle(self) -> None:
-        """Run the backward pass once, so that every sequence is on the rung it needs in both directions."""
-        if not self.settled:
-            with torch.no_grad():
-                self.gradients(torch.ones_like(self.log_z), of_transition=False)
+
+def solve(c: Chain, arithmetic: Arithmetic, precision: Precision = "float32", *, both: bool = False) -> ChainSolution:
+    """Run the forward pass; what is kept for the gradient is O(b t z). `both`: a backward pass will follow."""
+    if arithmetic == "log":
+        return ChainSolution(LogRung(c.double(), asked=True))
+    return ChainSolution(ScaledRung(c, precision, both=both))
 
 
-Solution = LogSolution | ScaledSolution
+def dead_end(c: Chain, sequence: int) -> int:
+    """The first position of a sequence at which no state is left; its length, if only log_final forbids the end."""
+    one = c.detach().take(c.lengths.new_tensor([sequence])).double()
+    alive = (plain.forward_in_logs(one)[0][:, 0] > float("-inf")).any(-1)
+    length = int(one.lengths[0])
+    gone = (~alive[:length]).nonzero()
+    return int(gone[0]) if len(gone) else length

@@ -140,11 +140,11 @@ class _LogZ(Function):
             refuse_undefined(asked, tensors[4:])
             grads = torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True)
             if not in_range:
-                solved = ctx.solution.gradients(weight.detach(), of_transition=any(wanted[4:]))
+                solved = ctx.solution.gradients(weight.detach(), of_factors=any(wanted[4:]))
                 _expect_same(grads, [x for x, want in zip(solved, wanted, strict=False) if want])
             found = iter(grads)
         else:
-            solved = ctx.solution.gradients(weight, of_transition=any(wanted[4:]))
+            solved = ctx.solution.gradients(weight, of_factors=any(wanted[4:]))
             every = (x.to(like.dtype) for x, like in zip(solved, tensors, strict=False))
             found = iter([x for x, want in zip(every, wanted, strict=False) if want])
         return (None, None, None, *(next(found) if want else None for want in wanted))

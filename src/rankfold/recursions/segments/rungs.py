@@ -62,7 +62,7 @@ class Solution:
         self.wider.append((index, wider))
         self.log_z[index] = wider.log_z
 
-    def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
+    def gradients(self, weight: Tensor, *, of_factors: bool) -> list[Tensor]:
         """d (weight . log_z) / d (log_initial, log_duration, log_obs, log_final, *factors); no factors if not asked."""
         c, run = self.segments, self.run
         with matmul_precision("float32", c.log_obs.device):
@@ -74,17 +74,17 @@ class Solution:
             elsewhere = self._elsewhere() if self.wider else None
             if not may_look(weight):  # inside a captured graph: those that cannot be vouched for are NaN
                 weight = torch.where(uses.trusted, weight, float("nan"))
-            grads = back.gradients(c, run, uses, weight, elsewhere, log=self.log, of_transition=of_transition)
+            grads = back.gradients(c, run, uses, weight, elsewhere, log=self.log, of_transition=of_factors)
         self.log_onward = uses.log_onward
         for index, wider in self.wider:
-            initial, durations, obs, final, *factors = wider.gradients(weight[index], of_transition=of_transition)
+            initial, durations, obs, final, *factors = wider.gradients(weight[index], of_factors=of_factors)
             if self.log_onward is not None and wider.log_onward is not None:
                 self.log_onward[:, index] = wider.log_onward
             for grad, part in ((grads[0], initial), (grads[2], obs), (grads[3], final)):
                 grad[index] = part.to(grad.dtype)
             grads[1] += durations.to(grads[1].dtype)
             # As wide as the widest: where a weight is nearly 0 its gradient may be larger than the narrow dtype holds.
-            grads[4:] = [grad + part for grad, part in zip(grads[4:], factors, strict=of_transition)]
+            grads[4:] = [grad + part for grad, part in zip(grads[4:], factors, strict=of_factors)]
         return grads
 
     def posteriors(self) -> Posteriors:

@@ -108,10 +108,10 @@ class InStretches:
         )
         return piece.take(index)
 
-    def gradients(self, weight: Tensor, *, of_transition: bool) -> list[Tensor]:
+    def gradients(self, weight: Tensor, *, of_factors: bool) -> list[Tensor]:
         """d (weight . log_z) / d (log_initial, log_duration, log_obs, log_final, *factors); no factors if not asked."""
         c = self.segments
-        factors = c.transition.factors() if of_transition else ()
+        factors = c.transition.factors() if of_factors else ()
         grads = [torch.zeros_like(x) for x in (c.log_initial, c.log_duration, c.log_obs, c.log_final, *factors)]
         future: Tensor | None = None  # "b d z"   what follows segments open at a stretch's end, up to a constant
         for number, start in reversed(list(enumerate(self._starts))):
@@ -125,7 +125,7 @@ class InStretches:
                     assert future is not None
                     piece = piece.replace(ends=future[index])
                 solution = solve(piece, self.arithmetic)
-                initial, durations, obs, final, *rest = solution.gradients(weight[index], of_transition=of_transition)
+                initial, durations, obs, final, *rest = solution.gradients(weight[index], of_factors=of_factors)
                 grads[1] += durations
                 grads[2][index, start : start + obs.shape[1]] = obs.to(c.log_obs.dtype)
                 if not goes_on:
