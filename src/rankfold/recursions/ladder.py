@@ -56,6 +56,21 @@ class Rung(Protocol[P]):
         """log Z of some sequences (None: all) of a problem of the same values, as ordinary autograd operations."""
 
 
+class LastRung:
+    """Logarithms, where nothing is ever lost or repeated: what the ladder does not ask of this rung."""
+
+    in_logs = True
+
+    def sound(self) -> Tensor:
+        raise AssertionError("nothing is lost here")
+
+    def repeat(self, part: Any, *, in_logs: bool) -> Any:
+        raise AssertionError("there is no wider arithmetic")
+
+    def forget(self, index: Tensor) -> None:
+        raise AssertionError("there is no wider arithmetic")
+
+
 R = TypeVar("R", bound=Rung[Any])
 
 

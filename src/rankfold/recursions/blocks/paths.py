@@ -1,7 +1,4 @@
-"""Best paths and sampled paths of a chain of blocks, as states of the whole model.
-
-Read next: `recursions/chain/paths.py` and `recursions/chain/paths.py`, the same for an operator.
-"""
+"""Best paths and sampled paths of a chain of blocks, as states of the whole model."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def draw(p: BlockPotentials, num_samples: int, generator: torch.Generator | None
     c = validate(p).detach()
     inside = c.inside()
     with torch.no_grad():
-        messages, log_steps = filtered(*c.tensors())
+        messages, log_steps = filtered(c)
         possible = total(log_steps, inside) > float("-inf")
         index = pick(messages[-1].expand(num_samples, -1, -1), generator)  # "n b"
         path = [index]

@@ -41,16 +41,25 @@ class BlockChain(Problem):
     log_obs: Tensor  # "b t k"
     block: Tensor  # "b t" int64
 
-    fields = ("log_initial", "log_transition", "log_obs")
+    fields = ("log_initial", "log_obs")
 
     @property
     def positions(self) -> Tensor:  # "b t k"
         """log_obs."""
         return self.log_obs
 
+    def factors(self) -> tuple[Tensor, ...]:
+        """The transitions, written out."""
+        return (self.log_transition,)
+
+    def with_factors(self, *factors: Tensor) -> BlockChain:
+        """The same of other transitions."""
+        (log_transition,) = factors
+        return self.replace(log_transition=log_transition)
+
     def take(self, index: Tensor) -> BlockChain:  # "k"
         """Some of the sequences; differentiable."""
-        return super().take(index).replace(block=self.block[index])
+        return super().take(index).replace(log_transition=self.log_transition[index], block=self.block[index])
 
     def states(self, index: Tensor, known: Tensor) -> Tensor:  # "... b t", "b t"
         """The states of the whole model that indices into blocks stand for; -1 where they are not known."""

@@ -1,8 +1,7 @@
-"""The loops over positions of a chain of blocks, forward and backward, in log arithmetic.
+"""Forward-backward of a chain of blocks, in log arithmetic: any range, one rung.
 
 Where a Triton kernel serves, it takes all positions at once. Elsewhere a step is a handful of calls on tensors of b k k
-entries, so calls are what it costs: sums go through `log_softmax`, one fused call where a logsumexp is nine. No call
-waits for the device. Read next: `recursions/blocks`.
+entries, so calls are what it costs: sums go through `log_softmax`, one fused call where a logsumexp is nine.
 """
 
 from __future__ import annotations
@@ -12,14 +11,42 @@ from torch import Tensor
 
 from rankfold.kernels.block_scan import LARGEST
 from rankfold.kernels.dispatch import triton_serves
+from rankfold.numerics.log_space import log_sum
+from rankfold.numerics.scaled import largest
+from rankfold.recursions.blocks.potentials import BlockChain
+from rankfold.recursions.ladder import Backward, LastRung
 
 
-def filtered(log_initial: Tensor, log_transition: Tensor, log_obs: Tensor) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
+class BlockRung(LastRung):
+    """A batch of block chains."""
+
+    def __init__(self, c: BlockChain) -> None:
+        self.problem, self.inside = c, c.inside()
+        self.messages, log_steps = filtered(c)
+        self.log_z = total(log_steps, self.inside)
+
+    def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:
+        def gradients(elsewhere: Tensor | None) -> list[Tensor]:
+            c, by = self.problem, weight.to(self.problem.log_obs.dtype)
+            here = self.inside & (self.log_z > float("-inf"))[:, None]
+            ahead = future(c.log_transition, c.log_obs, self.inside if c.ragged else None)
+            states = _states(self.messages, ahead, here, by)
+            moves = [_moves(c.log_transition, c.log_obs, self.messages, ahead, here, by)] if of_factors else []
+            return [states[:, 0].clone(), states, *moves]
+
+        return Backward(None, gradients)
+
+    def retrace(self, c: BlockChain, index: Tensor | None) -> Tensor:
+        return plain(c)
+
+
+def filtered(c: BlockChain) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
     """log p(i_t | x_1..t) and, in float64, log p(x_t | x_1..t-1), at every position.
 
     A sequence without any path has -inf at the first position it cannot reach and NaN after it; beyond a length
     both hold whatever lies there. Not differentiable.
     """
+    log_initial, log_transition, log_obs = c.log_initial, c.log_transition, c.log_obs
     if fused(log_obs):
         from rankfold.kernels.block_scan import triton as kernel
 
@@ -77,3 +104,39 @@ def _log_sum(log_x: Tensor, dim: int, zero: Tensor) -> Tensor:
     weight it is NaN, which fmin passes over; a NaN among the terms comes back with `top`.
     """
     return log_x.amax(dim) - torch.fmin(torch.log_softmax(log_x, dim).amax(dim), zero)
+
+
+def _states(messages: Tensor, ahead: Tensor, here: Tensor, weight: Tensor) -> Tensor:  # "t b k" -> "b t k"
+    """weight times the posterior of every state; 0 where a sequence is not `here`."""
+    posterior = torch.softmax((messages + ahead).transpose(0, 1), -1)
+    return torch.where(here.unsqueeze(-1), posterior * weight[:, None, None], 0.0)
+
+
+def _moves(
+    log_transition: Tensor, log_obs: Tensor, messages: Tensor, ahead: Tensor, here: Tensor, weight: Tensor
+) -> Tensor:  # "b s k k"
+    """weight times the posterior of every pair of neighbours, all positions in one go, each summing to 1 by itself."""
+    if fused(log_obs):
+        from rankfold.kernels.block_scan import triton as kernel
+
+        return kernel.moves(log_transition, log_obs, messages, ahead, torch.where(here, weight[:, None], 0.0)[:, 1:])
+    joint = log_transition + messages[:-1].transpose(0, 1).unsqueeze(-1)
+    joint += (log_obs + ahead.transpose(0, 1))[:, 1:].unsqueeze(-2)
+    pairs = torch.softmax(joint.flatten(-2), -1).reshape(joint.shape)
+    return pairs.mul_(weight[:, None, None, None]).masked_fill_(~here[:, 1:, None, None], 0.0)
+
+
+def plain(c: BlockChain) -> Tensor:  # "b"   float64
+    """log Z as a loop that autograd can follow, any number of times."""
+    inside = c.inside()
+    obs = torch.where(inside.unsqueeze(-1), c.log_obs, 0.0)
+    moves = torch.where(inside[:, 1:, None, None], c.log_transition, 0.0)
+    message = c.log_initial + obs[:, 0]
+    log_scale = torch.zeros(len(obs), dtype=torch.float64, device=obs.device)
+    for t in range(1, obs.shape[1]):
+        top = largest(message)
+        log_scale = log_scale + top[:, 0].double()
+        message = message - top
+        moved = log_sum((message.unsqueeze(-1) + moves[:, t - 1]).mT) + obs[:, t]
+        message = torch.where(inside[:, t, None], moved, message)
+    return log_sum(message).double() + log_scale

@@ -16,7 +16,7 @@ from rankfold.recursions.chain import plain, scaled
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.soundness import far_from_underflow, lossless
 from rankfold.recursions.factor_gradients import factor_gradients
-from rankfold.recursions.ladder import Arithmetic, Backward, Ladder
+from rankfold.recursions.ladder import Arithmetic, Backward, Ladder, LastRung
 
 Message = Literal["filtered", "future"]
 
@@ -75,23 +75,12 @@ class ScaledRung:
             return plain.forward(c) if which == "filtered" else plain.future(c)
 
 
-class LogRung:
+class LogRung(LastRung):
     """Logarithms in float64, exact at any range. `asked`: by the caller, not by need."""
-
-    in_logs = True
 
     def __init__(self, c: Chain, *, asked: bool = False) -> None:
         self.problem, self.asked = c, asked
         self.filtered, self.log_z = plain.forward_in_logs(c)
-
-    def sound(self) -> Tensor:
-        return torch.ones_like(self.problem.lengths, dtype=torch.bool)
-
-    def repeat(self, part: Chain, *, in_logs: bool) -> LogRung:
-        return LogRung(part)
-
-    def forget(self, index: Tensor) -> None:
-        raise AssertionError("there is no wider arithmetic")
 
     def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:
         def gradients(elsewhere: Tensor | None) -> list[Tensor]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
 from rankfold.numerics.function import Function, refuse_undefined
+from rankfold.numerics.precision import Precision, check_precision
 from rankfold.recursions.ladder import Arithmetic, check_arithmetic
 from rankfold.recursions.segments import passes, plain
 from rankfold.recursions.segments.potentials import SegmentPotentials, Segments, survival, validate
@@ -35,6 +36,7 @@ class Messages(NamedTuple):
 def log_z(
     p: SegmentPotentials | Segments,
     arithmetic: Arithmetic = "scaled",
+    precision: Precision = "float32",
     *,
     strict: bool = False,
     stretch: int | None = None,
@@ -49,7 +51,8 @@ def log_z(
     each of these stretches: log_obs and its gradient are then all that is as long as the sequence, for one more
     forward pass in float64. By default batches of more than 2^23 entries "b t z" are cut, others are not.
     Differentiable in every field, twice; d log Z / d log_obs is the state posterior, d log Z / d log_duration the
-    expected number of uses of each duration. Not the best segmentation: see `viterbi_segments`. Always float64.
+    expected number of uses of each duration. Not the best segmentation: see `viterbi_segments`. Always float64;
+    products are as exact as their dtype, whatever `precision` permits.
 
     Open segments are kept in logarithms. The product with the transition is linear, on scaled vectors; what
     underflow could have taken is bounded, and sequences that fail are repeated in float64, then in
@@ -60,6 +63,7 @@ def log_z(
     tensor of all durations and transitions.
     """
     check_arithmetic(arithmetic)
+    check_precision(precision)
     if stretch is not None and (not isinstance(stretch, int) or stretch < 1):
         raise DomainError(f"stretch is {stretch!r}, but must be a number of frames, at least 1.")
     c = validate(p)

@@ -13,16 +13,21 @@ from torch import Tensor
 
 from rankfold.errors import DomainError, expect_plain, may_look
 from rankfold.numerics.function import Function, refuse_undefined
+from rankfold.numerics.precision import Precision, check_precision
 from rankfold.recursions.ladder import Arithmetic, check_arithmetic
 from rankfold.recursions.tree import plain
 from rankfold.recursions.tree.potentials import Forest, TreePotentials, validate
 from rankfold.recursions.tree.rungs import Solution
 
-__all__ = ["TreePotentials", "chart", "log_z"]
+__all__ = ["TreePotentials", "chart", "log_z", "validate"]
 
 
 def log_z(
-    p: TreePotentials | Forest, arithmetic: Arithmetic = "scaled", *, strict: bool = False
+    p: TreePotentials | Forest,
+    arithmetic: Arithmetic = "scaled",
+    precision: Precision = "float32",
+    *,
+    strict: bool = False,
 ) -> Tensor:  # "b"   float64
     """Log-probability of each sentence, summed over all binary trees and all labels.
 
@@ -32,7 +37,8 @@ def log_z(
     Cost: a rule's `combine` for every split, T^3 / 6 of them, and its other steps for every span, T^2 / 2. Memory: the
     chart, O(b t^2 l) with l what a rule makes of a child (its rank, or all its symbols); nothing of the size of the
     splits, nor of the grammar for each sentence. Differentiable in every field, twice; d log Z / d log_span is the
-    posterior of a bracket, d log Z / d log_leaf that of a word's symbol.
+    posterior of a bracket, d log Z / d log_leaf that of a word's symbol. Products are as exact as their dtype, whatever
+    `precision` permits.
 
     Scaled arithmetic loses entries more than 87 nats (float32; 708 in float64) below the largest of their own span.
     A sentence in which float32 may have lost some that weigh, even after weights above 1 (an operator's `gain`), is
@@ -43,6 +49,7 @@ def log_z(
     Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
     """
     check_arithmetic(arithmetic)
+    check_precision(precision)
     f = validate(p)
     out: Tensor = plain.log_z_in_logs(f.double()) if arithmetic == "log" else _LogZ.apply(f, *f.tensors())
     if strict and may_look(out):
