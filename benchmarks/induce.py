@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.archive import EVALUATION
 from benchmarks.induced import Induction, Job
+from benchmarks.results.archive import EVALUATION
 from rankfold.cli.evaluate import pairs
 from rankfold.cli.evaluate_trees import read_gold
 from rankfold.cli.train import INTERRUPTED, add_settings

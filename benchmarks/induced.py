@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from benchmarks.archive import ENVIRONMENT, EVALUATION
+from benchmarks.results.archive import ENVIRONMENT, EVALUATION
 from rankfold.cli.evaluate_trees import evaluate_trees
 from rankfold.cli.model_of import CONFIG, say
 from rankfold.cli.output import to_json

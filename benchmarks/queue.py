@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.archive import EVALUATION, Record, read_archives, read_run
 from benchmarks.induced import KEPT
+from benchmarks.results.archive import EVALUATION, Record, read_archives, read_run
 from rankfold.errors import DataError
 from rankfold.settings import build, read_toml
 from rankfold.training.recipes import recipe_names

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import marks
+from benchmarks.results import marks
 from benchmarks.steps.scaling import fit, plot_scaling
 from rankfold.errors import DataError
 
@@ -38,8 +38,9 @@ WORK = {("hmm", "states"): 2}
 
 def write(folder: Path, pages: Sequence[str], *, pictures: bool) -> int:
     """Replace what stands between the marks of the pages, and draw the sweeps; how many tables there were."""
-    num = marks.replace(folder, pages, "steps", steps_body)
-    return num + marks.replace(folder, pages, "sweeps", partial(sweeps_body, pictures=pictures))
+    num = marks.replace(folder, pages, "steps", partial(steps_body, folder))
+    shown = "".join((folder / page).read_text(encoding="utf-8") for page in pages if (folder / page).exists())
+    return num + marks.replace(folder, pages, "sweeps", partial(sweeps_body, folder, shown=shown, pictures=pictures))
 
 
 def steps_body(folder: Path, name: str) -> str:
@@ -66,7 +67,7 @@ def steps_body(folder: Path, name: str) -> str:
     ]
     told = f" --repeats {repeats}" if repeats != REPEATS else ""
     command = f"`{COMMAND} --table {name}{told} --json`, [as printed]({path.name}): {where}."
-    return "\n\n".join([command, marks.table(head, lines, left=2), *updates])
+    return "\n\n".join([command, marks.table(head, lines, left=range(2)), *updates])
 
 
 def _line(case: tuple[str, int, int], rows: dict[str, Any], modes: list[str]) -> Sequence[str]:
@@ -107,28 +108,29 @@ def _ratio(times: float) -> str:
     return f"{times:.0f}x" if times >= 99.5 else f"{times:.2g}x"
 
 
-def sweeps_body(folder: Path, name: str, *, pictures: bool) -> str:
-    """A table of all sweeps of a name, and a picture of each."""
+def sweeps_body(folder: Path, name: str, *, shown: str = "", pictures: bool) -> str:
+    """A table of all sweeps of a name, and a picture of each, drawn if the pages do not show its table yet."""
     paths = sorted(folder.glob(f"sweep-{name}-*.json"))
     if not paths:
         raise DataError(f"{folder}: has no sweep-{name}-*.json, which `{COMMAND} --sweep` prints with --json.")
     lines: list[list[str]] = []
-    shown: list[str] = []
+    drawn: list[str] = []
     commands: list[str] = []
     for path in paths:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            lines += _lines(record)
+            own = list(_lines(record))
+            lines += own
             where = f"{record['device']}, torch {record['torch']}, {record['date']}"
             commands.append(f"- [{path.stem}]({path.name}): `{_command(record)}`")
             picture = path.with_suffix(".png")
-            if pictures:
+            if pictures and not (picture.exists() and all(" | ".join(line) in shown for line in own)):
                 picture.unlink(missing_ok=True)  # the page's own, drawn anew
                 plot_scaling(record["sweep"]["axis"], record["sweep"]["curves"], picture, title=_model(record))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: is not what `{COMMAND} --sweep` prints: {error!r}.") from None
-        shown.append(f"![Time against {record['sweep']['axis']}: {_model(record)}]({picture.name})")
-    return "\n\n".join([f"{where}.", marks.table(SWEEP_HEAD, lines, left=4), "\n".join(commands), *shown])
+        drawn.append(f"![Time against {record['sweep']['axis']}: {_model(record)}]({picture.name})")
+    return "\n\n".join([f"{where}.", marks.table(SWEEP_HEAD, lines, left=range(4)), "\n".join(commands), *drawn])
 
 
 def _lines(record: dict[str, Any]) -> Iterable[list[str]]:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import archive, induce, queue
+from benchmarks import induce, queue
+from benchmarks.results import archive
 from rankfold.cli import build_parser
 from rankfold.training.recipes import load_recipe
-from tests.benchmarks.test_results import FINISHED, record
+from tests.benchmarks.results.test_language_models_page import FINISHED, record
 
 QUEUE = """
 [settings]

@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import archive, results, runs
+from benchmarks.results import archive, language_models, runs
+from benchmarks.results.command import main
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
 from rankfold.models.grammar_config import GrammarConfig
-from tests.benchmarks.test_grammars_page import PAGE as GRAMMARS_PAGE
-from tests.benchmarks.test_results import FINISHED, PAGE, record
+from tests.benchmarks.results.test_grammars_page import PAGE as GRAMMARS_PAGE
+from tests.benchmarks.results.test_language_models_page import FINISHED, PAGE, record
 
 NAME = "lhmm-4096-1024-ptb"
-RESULTS = Path(archive.__file__).parents[1] / "docs" / "results"
+RESULTS = Path(archive.__file__).parents[2] / "docs" / "results"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "results"
     made.mkdir()
-    (made / results.PAGE).write_text(PAGE)
+    (made / language_models.PAGE).write_text(PAGE)
     (made / "grammars.md").write_text(GRAMMARS_PAGE)
     return made
 
@@ -51,7 +52,7 @@ def test_finished_runs_of_an_archive_are_added(
     with tarfile.open(packed, "w:gz") as stream:
         for path in sorted(source.iterdir()):
             stream.add(path, path.name)
-    assert results.main([str(folder), "--no-picture", "--add", str(packed)]) == 0
+    assert main([str(folder), "--no-picture", "--add", str(packed)]) == 0
     said = capsys.readouterr().err
     assert f"{NAME}: added" in said
     assert "hmm-4096-ptb: unfinished, left out" in said
@@ -59,7 +60,7 @@ def test_finished_runs_of_an_archive_are_added(
     assert "hmm-8192-ptb" not in said  # which has not begun
     assert [run.name for run in runs.read_runs(folder)] == [NAME, "npcfg-gum-s1"]
     assert [run.config.train.seed for run in runs.read_runs(folder, "ablations-lhmm")] == [3]
-    assert f"| `{NAME}` |" in (folder / results.PAGE).read_text()
+    assert f"| `{NAME}` |" in (folder / language_models.PAGE).read_text()
     assert "| `npcfg-gum-s1` |" in (folder / "grammars.md").read_text()
     assert sorted(path.name for path in folder.iterdir()) == [
         "grammars.jsonl.gz",
@@ -73,37 +74,37 @@ def test_folders_are_added_with_what_was_cut_short_and_replaced(
     folder: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(folder), "--no-picture", "--add", str(source), "--unfinished"]
-    assert results.main(given) == 0
+    assert main(given) == 0
     assert "hmm-4096-ptb: added" in capsys.readouterr().err
     path = folder / "hmm-language-models.jsonl.gz"
     before = path.stat().st_mtime_ns
-    assert results.main(given) == 0
+    assert main(given) == 0
     assert "hmm-4096-ptb: replaced" in capsys.readouterr().err
     assert path.stat().st_mtime_ns == before  # the same runs: the file is left alone
     finished = record("hmm-4096-ptb", "hmm-4096-ptb", FINISHED)
     archive.write_run(finished, source.parent / "later" / "hmm-4096-ptb")
-    assert results.main([str(folder), "--no-picture", "--add", str(source.parent / "later")]) == 0
+    assert main([str(folder), "--no-picture", "--add", str(source.parent / "later")]) == 0
     assert {run.name: run.finished for run in runs.read_runs(folder)}["hmm-4096-ptb"]
 
 
 def test_a_run_is_taken_out(folder: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert results.main([str(folder), "--no-picture", "--add", str(source)]) == 0
-    assert results.main([str(folder), "--no-picture", "--remove", NAME]) == 0
+    assert main([str(folder), "--no-picture", "--add", str(source)]) == 0
+    assert main([str(folder), "--no-picture", "--remove", NAME]) == 0
     assert [run.name for run in runs.read_runs(folder)] == ["npcfg-gum-s1"]
-    assert f"| `{NAME}` |" not in (folder / results.PAGE).read_text()
-    assert results.main([str(folder), "--remove", "npcfg-gum-s2"]) == 2
+    assert f"| `{NAME}` |" not in (folder / language_models.PAGE).read_text()
+    assert main([str(folder), "--remove", "npcfg-gum-s2"]) == 2
     assert "has no run npcfg-gum-s2.\n  Near it: npcfg-gum-s1" in capsys.readouterr().err
 
 
 def test_a_run_is_a_folder_again(folder: Path, source: Path, tmp_path: Path) -> None:
-    assert results.main([str(folder), "--no-picture", "--add", str(source)]) == 0
+    assert main([str(folder), "--no-picture", "--add", str(source)]) == 0
     made = tmp_path / "made"
     for name in ("npcfg-gum-s1", f"ablations-lhmm/{NAME}-base"):
-        assert results.main([str(folder), "--extract", name, str(made / name)]) == 0
+        assert main([str(folder), "--extract", name, str(made / name)]) == 0
         (found,) = (path for path in (made / name).parent.iterdir() if path.name == Path(name).name)
         for path in (source / name).iterdir():
             assert (found / path.name).read_bytes() == path.read_bytes()
-    assert results.main([str(folder), "--extract", "npcfg-gum-s1", str(made)]) == 2  # nothing is written over
+    assert main([str(folder), "--extract", "npcfg-gum-s1", str(made)]) == 2  # nothing is written over
 
 
 def test_what_cannot_be_read_is_named_and_nothing_is_added(
@@ -115,17 +116,17 @@ def test_what_cannot_be_read_is_named_and_nothing_is_added(
         before = (run / name).read_text()
         for content in contents:
             (run / name).write_text(content)
-            assert results.main(given) == 2
+            assert main(given) == 2
             assert f"npcfg-gum-s1/{name}" in capsys.readouterr().err
         (run / name).write_text(before)
     (run / "metrics.jsonl").write_text('{"update": 1}\n{"upd')
-    assert results.main(given) == 2
+    assert main(given) == 2
     assert "line 2 is torn" in capsys.readouterr().err
     (run / "metrics.jsonl").write_text('{"update": 1, "seconds": 1.0, "end": true}\n')
     (folder / "grammars.md").write_text("no marks\n")  # found after the runs are read
-    assert results.main(given) == 2
+    assert main(given) == 2
     assert archive.read_archives(folder) == []
-    assert results.main([str(folder), "--add", str(folder / results.PAGE)]) == 2
+    assert main([str(folder), "--add", str(folder / language_models.PAGE)]) == 2
     assert "is neither a folder of runs nor an archive of one" in capsys.readouterr().err
 
 

@@ -1,7 +1,4 @@
-"""Pictures of the page of grammars: F1 and perplexity against the number of symbols; F1 against updates.
-
-Read next: `grammar_runs.py`.
-"""
+"""Pictures of the pages: perplexity against minutes of training; F1 of grammars against symbols and updates."""
 
 from __future__ import annotations
 
@@ -9,8 +6,41 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.curves import COLOURS, DASHES
-from benchmarks.grammar_runs import Induced, mean
+from benchmarks.results.grammar_runs import Induced, mean
+from benchmarks.results.runs import Run
+
+CORPUS = "ptb"
+# Colours that stay apart for colour-blind readers (Okabe and Ito), then the same with dashes.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+DASHES = ("-", "--", ":", "-.")
+CEILING = 2.0  # of the best perplexity of all: what lies above, the start of every run, is cut off
+
+
+def draw_perplexities(runs: Sequence[Run], path: Path) -> None:
+    """Write the picture, if there is anything to draw."""
+    found = plot_perplexities(runs)
+    if found is not None:
+        found.savefig(path, dpi=100)
+
+
+def plot_perplexities(runs: Sequence[Run]) -> Any | None:
+    """The curves of Penn Treebank's runs on a GPU, names next to the axes; None if none is evaluated yet.
+
+    Perplexities of two texts do not compare, nor do a CPU's minutes: other runs are left out, and so are those
+    that are not called as a recipe is, for which the tables are.
+    """
+    drawn = [run for run in runs if run.corpus == CORPUS and run.name == run.recipe and run.gpu and run.curve]
+    if not drawn:
+        return None
+    made, (axes,) = _figure(1, width=11, height=5)
+    for i, run in enumerate(drawn):
+        label = run.name if run.finished else f"{run.name} (unfinished)"
+        axes.plot(*zip(*run.curve, strict=True), **_style(i), label=label)
+    best = min(value for run in drawn for _, value in run.curve)
+    axes.set_ylim(best / 1.05, CEILING * best)
+    made.legend(frameon=False, fontsize=8, handlelength=3, loc="outside right upper")
+    axes.set(xlabel="minutes of training on a GPU, evaluations included", ylabel="validation perplexity, Penn Treebank")
+    return made
 
 
 def draw_symbols(runs: Sequence[Induced], path: Path) -> None:
@@ -34,13 +64,16 @@ def draw_curves(runs: Sequence[Induced], path: Path) -> None:
     """F1 of the best model so far, on a sample of trees, against updates."""
     figure, (axes,) = _figure(1)
     for i, run in enumerate(runs):
-        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
-        label = f"{run.run.name} ({run.data})"
         across, up = [point["updates"] for point in run.curve], [100 * point["uf1"] for point in run.curve]
-        axes.plot(across, up, color=colour, linestyle=dash, marker="o", markersize=3, linewidth=1.4, label=label)
+        axes.plot(across, up, **_style(i), marker="o", markersize=3, label=f"{run.run.name} ({run.data})")
     axes.set(xlabel="updates", ylabel="sentence F1 (uf1) of a sample of trees, percent")
     axes.legend(frameon=False, fontsize=7, ncols=1 + len(runs) // 16)
     figure.savefig(path, dpi=100)
+
+
+def _style(i: int) -> dict[str, Any]:
+    """The line of the i-th run."""
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS) % len(DASHES)], "linewidth": 1.4}
 
 
 def _way(run: Induced) -> str:
@@ -59,11 +92,11 @@ def _line(axes: Any, runs: Sequence[Induced], value: Any, i: int, label: str) ->
         axes.plot([run.model.num_preterminals], [value(run)], "o", markersize=5, mec=colour, mfc=face)
 
 
-def _figure(panels: int) -> tuple[Any, Any]:
+def _figure(panels: int, *, width: int = 9, height: int = 4) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     found = figure.subplots(1, panels, squeeze=False)[0]
     for axes in found:

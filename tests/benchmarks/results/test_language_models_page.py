@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import archive, curves, results, runs
+from benchmarks.results import archive, pictures, runs
+from benchmarks.results.command import main
+from benchmarks.results.language_models import PAGE as NAME
+from benchmarks.results.language_models import PICTURE
 from rankfold.settings import to_mapping
 from rankfold.training.recipes import load_recipe, recipe_names
 
@@ -61,43 +64,43 @@ FINISHED: list[dict[str, Any]] = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / results.PAGE).write_text(PAGE)
+    (tmp_path / NAME).write_text(PAGE)
     return tmp_path
 
 
 def lines(folder: Path, start: str) -> list[list[str]]:
     """The cells of the table's lines that begin with a text."""
-    text = (folder / results.PAGE).read_text()
+    text = (folder / NAME).read_text()
     found = [line for line in text.splitlines() if line.startswith(f"| {start}")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
 
 
 def test_a_finished_run(folder: Path) -> None:
     add_run(folder, "lhmm-4096-1024-ptb", "lhmm-4096-1024-ptb", FINISHED)
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     (line,) = lines(folder, "LHMM, 4,096 states, rank 1,024 (")
     middle = ["140.0", "130.0", "100.2", "sentences independent", "1", "39,000", "3.0"]
     assert line[1:] == ["156 / -", *middle, "`lhmm-4096-1024-ptb`"]
-    page = (folder / results.PAGE).read_text()
+    page = (folder / NAME).read_text()
     assert "`rankfold train --recipe lhmm-4096-1024-ptb --data ptb --out run`" in page
-    assert (folder / results.PICTURE).read_bytes().startswith(b"\x89PNG")
-    assert (folder / results.PICTURE).stat().st_size < 100_000
+    assert (folder / PICTURE).read_bytes().startswith(b"\x89PNG")
+    assert (folder / PICTURE).stat().st_size < 100_000
 
 
 def test_the_picture_is_of_one_text_with_names_beside_it(folder: Path) -> None:
     for name, recipe in (("lhmm-4096-1024-wt2", "lhmm-4096-1024-wt2"), ("mine", "small-lhmm")):
         add_run(folder, name, recipe, FINISHED)
     add_run(folder, "small-lhmm-ptb", "small-lhmm", FINISHED, gpu=None)
-    assert results.main([str(folder)]) == 0
-    assert not (folder / results.PICTURE).exists()
+    assert main([str(folder)]) == 0
+    assert not (folder / PICTURE).exists()
     names = [name for name in recipe_names() if name.startswith("lhmm") and "-ptb" in name][:16]
     for name in names:
         add_run(folder, name, name, FINISHED if name == names[0] else FINISHED[:3])
     add_run(folder, "hmm-4096-ptb", "hmm-4096-ptb", FINISHED[1:2])  # not evaluated yet
     add_run(folder, f"{names[0]}-seed2", names[0], FINISHED, sets=["train.seed=2"])
-    assert results.main([str(folder)]) == 0
-    assert (folder / results.PICTURE).exists()
-    figure = curves.figure(runs.read_runs(folder))
+    assert main([str(folder)]) == 0
+    assert (folder / PICTURE).exists()
+    figure = pictures.plot_perplexities(runs.read_runs(folder))
     assert figure is not None
     figure.draw_without_rendering()
     (axes,), (legend,) = figure.axes, figure.legends
@@ -111,20 +114,20 @@ def test_the_picture_is_of_one_text_with_names_beside_it(folder: Path) -> None:
 def test_what_is_outside_the_marks_stays(folder: Path) -> None:
     add_run(folder, "lhmm-4096-1024-ptb", "lhmm-4096-1024-ptb", FINISHED)
     for _ in range(2):  # and writing again changes nothing
-        assert results.main([str(folder), "--no-picture"]) == 0
-        page = (folder / results.PAGE).read_text()
+        assert main([str(folder), "--no-picture"]) == 0
+        page = (folder / NAME).read_text()
         assert re.sub(r"(?s)(<!-- results [\w-]+ -->).*?(<!-- end)", r"\1\2", page) == re.sub(
             r"(?s)(<!-- results [\w-]+ -->).*?(<!-- end)", r"\1\2", PAGE
         )
         assert "old table" not in page
-    assert not (folder / results.PICTURE).exists()
+    assert not (folder / PICTURE).exists()
 
 
 def test_a_run_that_is_not_finished_and_one_that_stopped(folder: Path) -> None:
     rank = "rank-16384-2048-ptb-faithful"
     add_run(folder, "vlhmm-1024-ptb-faithful", "vlhmm-1024-ptb-faithful", FINISHED[:1], gpu=None)
     add_run(folder, rank, rank, FINISHED)
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     (line,) = lines(folder, "VL-HMM, 1,024 states (")
     assert line[2:9] == ["250.0", "-", "300.0", "state carried", "1", "2,000 of 90,800, unfinished", "1.0 (CPU)"]
     (line,) = lines(folder, "Rank-space HMM, 16,384 states, rank 2,048 (")
@@ -136,38 +139,38 @@ def test_two_seeds_and_another_setting(folder: Path) -> None:
     add_run(folder, name, name, FINISHED)
     add_run(folder, f"{name}-seed2", name, FINISHED, sets=["train.seed=2", "train.log_every=7", "model.init=xavier"])
     add_run(folder, f"{name}-faithful", f"{name}-faithful", FINISHED)
-    assert results.main([str(folder), "--no-picture"]) == 0
+    assert main([str(folder), "--no-picture"]) == 0
     found = lines(folder, "HMM, 4,096 states (")
     assert [line[6] for line in found] == ["1", "1", "2"]
     assert [line[9] for line in found] == [f"`{name}`", f"`{name}-faithful`", f"`{name}-seed2`"]
-    page = (folder / results.PAGE).read_text()
+    page = (folder / NAME).read_text()
     assert f"--recipe {name} --set model.init=xavier --set train.seed=2 --data ptb" in page
     assert f"--recipe {name}-faithful --data ptb" in page
 
 
 def test_every_row_is_there_with_or_without_a_run(folder: Path) -> None:
-    assert results.main([str(folder)]) == 0
-    page = (folder / results.PAGE).read_text()
+    assert main([str(folder)]) == 0
+    page = (folder / NAME).read_text()
     rows = runs.published()
     assert page.count("| not run |") == len(rows) > 40
     assert lines(folder, "VL-HMM, 32,768 states (")[0][1] == "125 / 116 (second hand, state carried)"
     assert page.index("not run") < page.index("between") < page.rindex("not run") < page.index("A gradient step")
-    assert not (folder / results.PICTURE).exists()
+    assert not (folder / PICTURE).exists()
 
 
 def test_a_run_of_no_paper(folder: Path) -> None:
     add_run(folder, "mine-ptb", "small-lhmm", FINISHED)
-    assert results.main([str(folder), "--no-picture"]) == 0
+    assert main([str(folder), "--no-picture"]) == 0
     (line,) = lines(folder, "mine-ptb")
     assert line[1:3] == ["-", "140.0"]
-    assert "--recipe mine-ptb/recipe.toml --data ptb" in (folder / results.PAGE).read_text()
+    assert "--recipe mine-ptb/recipe.toml --data ptb" in (folder / NAME).read_text()
 
 
 def test_what_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert results.main([str(folder / "nowhere")]) == 2
+    assert main([str(folder / "nowhere")]) == 2
     assert "no such folder" in capsys.readouterr().err
-    (folder / results.PAGE).write_text("no marks\n")
-    assert results.main([str(folder)]) == 2
+    (folder / NAME).write_text("no marks\n")
+    assert main([str(folder)]) == 2
     assert "has marks for nothing" in capsys.readouterr().err
 
 

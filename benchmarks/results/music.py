@@ -1,30 +1,25 @@
-"""The page of music: nats per frame of every run on piano rolls in a folder of results, next to what is published.
-
-The table stands between two marks of `music.md`; what is outside them is left alone. Figures of the paper:
-`published-music.toml`.
-"""
+"""The page of music: nats per frame of every run on piano rolls, next to what is published."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.runs import MUSIC, Row, Run, ending, footnote, published
+from benchmarks.results import marks
+from benchmarks.results.runs import MUSIC, Row, Run, ending, footnote, published
 from rankfold.errors import DataError
 from rankfold.models.frame_config import FrameConfig
 from rankfold.training.recipes import load_recipe
 
 PAGE, FIGURES = "music.md", "published-music.toml"
-START, END = "<!-- music -->", "<!-- end of music -->"
-MARK = re.compile(f"{START}.*?{END}", re.DOTALL)
+KIND = "music"
 TITLES = dict(zip(MUSIC, ("Nottingham", "Piano-midi", "MuseData", "JSB chorales"), strict=True))
 VALID_FRAMES = dict(zip(MUSIC, (45_513, 8_540, 82_755, 4_602), strict=True))
 HEAD = ("set", "model", "published test", "test", "valid", "train", "seed", "updates", "GPU minutes", "run")
 
 
-def write(folder: Path, runs: Sequence[Run]) -> int:
-    """Replace what stands between the marks of the page; how many runs of music there are.
+def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
+    """Replace what stands between the marks of the page, which has no pictures; how many runs of music there are.
 
     A folder without the page is left alone, unless it holds runs of music.
     """
@@ -35,14 +30,12 @@ def write(folder: Path, runs: Sequence[Run]) -> int:
         if found:
             raise DataError(f"{path}: no such file, but {found[0].name} is a run on piano rolls, which goes there.")
         return 0
-    text = path.read_text(encoding="utf-8")
-    if len(MARK.findall(text)) != 1:
+    if (num := len(marks.find(path, KIND))) != 1:
         raise DataError(
-            f"{path}: has {len(MARK.findall(text))} places for a table, but one was expected.\n"
-            f"  It goes between {START} and {END}."
+            f"{path}: has {num} places for a table, but one was expected.\n"
+            "  It goes between <!-- music --> and <!-- end of music -->."
         )
-    body = section(published(FIGURES), found)
-    path.write_text(MARK.sub(lambda _: f"{START}\n\n{body}\n\n{END}", text), encoding="utf-8")
+    marks.replace(folder, [PAGE], KIND, lambda _: section(published(FIGURES), found))
     return len(found)
 
 
@@ -58,13 +51,11 @@ def section(rows: Sequence[Row], runs: Sequence[Run]) -> str:
         lines += [[*label, *_cells(run)] for run in own] or [[*label, "not run", *[""] * (len(HEAD) - 4)]]
     others = [run for name in MUSIC for run in runs if run not in shown and _name(run.corpus) == name]
     lines += [[TITLES[_name(run.corpus)], run.name, "-", *_cells(run)] for run in others]
-    aligned = "|---|---|" + "---:|" * 7 + "---|"
-    blocks = [
-        "\n".join(["| " + " | ".join(HEAD) + " |", aligned, *("| " + " | ".join(line) + " |" for line in lines)]),
-        "\n".join(f"{i}. {note}" for i, note in enumerate(notes, 1)),
+    return marks.join(
+        marks.table(HEAD, lines, left=(0, 1, 9)),
+        marks.numbered(notes),
         "\n".join(f"- `{run.name}`: `{run.command}`" for run in [*shown, *others]),
-    ]
-    return "\n\n".join(block for block in blocks if block)
+    )
 
 
 def belongs(run: Run, row: Row) -> bool:

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks import archive, music, results, runs
+from benchmarks.results import archive, grammars, language_models, music, runs
+from benchmarks.results.command import main
 from rankfold.data.music import read_piano_rolls
 from rankfold.errors import DataError
 from rankfold.models.frame_config import FrameConfig
 from rankfold.training.recipes import load_recipe, recipe_names
-from tests.benchmarks.test_results import PAGE as HMM_PAGE
-from tests.benchmarks.test_results import add_run, record
+from tests.benchmarks.results.test_language_models_page import PAGE as HMM_PAGE
+from tests.benchmarks.results.test_language_models_page import add_run, record
 from tests.data.recordings import MUSIC, needs_music
 
-RESULTS = Path(runs.__file__).parents[1] / "docs" / "results"
+RESULTS = Path(runs.__file__).parents[2] / "docs" / "results"
 HMM, LHMM = "music-hmm-2048", "music-lhmm-2048-512"
 PAGE = """# Music
 
@@ -45,7 +46,7 @@ def records(name: str, updates: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / results.PAGE).write_text(HMM_PAGE)
+    (tmp_path / language_models.PAGE).write_text(HMM_PAGE)
     (tmp_path / music.PAGE).write_text(PAGE)
     return tmp_path
 
@@ -60,14 +61,14 @@ def lines(folder: Path, *start: str) -> list[list[str]]:
 def test_a_finished_run_stands_beside_its_row(folder: Path) -> None:
     name = f"{HMM}-jsb-chorales"
     add_run(folder, name, HMM, records("jsb-chorales", 6000))
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     (line,) = lines(folder, "JSB chorales", "HMM, 2,048 states (1)")
     assert line[2:] == ["5.74", "5.79", "6.12", "9.00", "1", "6,000", "1.5", f"`{name}`"]
     page = (folder / music.PAGE).read_text()
     assert f"- `{name}`: `rankfold train --recipe {HMM} --data jsb-chorales.npz --out run`" in page
     assert page.count("| not run |") == 7
-    assert HMM not in (folder / results.PAGE).read_text()
-    assert not (folder / results.PICTURE).exists()  # it is of other models
+    assert HMM not in (folder / language_models.PAGE).read_text()
+    assert not (folder / language_models.PICTURE).exists()  # it is of other models
 
 
 def test_two_seeds_one_unfinished_and_one_that_stopped(folder: Path) -> None:
@@ -75,7 +76,7 @@ def test_two_seeds_one_unfinished_and_one_that_stopped(folder: Path) -> None:
     add_run(folder, f"{long}-piano-midi-s1", long, records("piano-midi", 2500))
     sets = ["train.seed=2", "data.window=64", "data.num_streams=4", "model.self_transitions=true"]
     add_run(folder, f"{long}-piano-midi-s2", long, records("piano-midi", 2500)[:1], gpu=None, sets=sets)
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     first, second = lines(folder, "Piano-midi", "LHMM, 2,048 states, rank 512 (1)", "8.89")
     assert first[3:9] == ["5.79", "6.12", "9.00", "1", "2,500 of 6,000, stopped early", "1.5"]
     assert second[3:9] == ["-", "6.12", "9.50", "2", "250 of 6,000, unfinished", "0.5 (CPU)"]
@@ -85,7 +86,7 @@ def test_two_seeds_one_unfinished_and_one_that_stopped(folder: Path) -> None:
 
 
 def test_every_row_is_there_without_a_run(folder: Path) -> None:
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     page = (folder / music.PAGE).read_text()
     assert page.count("| not run |") == len(runs.published(music.FIGURES)) == 8
     assert [line[2] for line in lines(folder, "Nottingham")] == ["2.43", "2.60"]
@@ -94,7 +95,7 @@ def test_every_row_is_there_without_a_run(folder: Path) -> None:
     assert re.sub("(?s)(<!-- music -->).*(<!-- end)", r"\1\2", page) == re.sub(
         "(?s)(<!-- music -->).*(<!-- end)", r"\1\2", PAGE
     )
-    assert results.main([str(folder)]) == 0  # and writing again changes nothing
+    assert main([str(folder)]) == 0  # and writing again changes nothing
     assert (folder / music.PAGE).read_text() == page
 
 
@@ -109,7 +110,7 @@ def test_runs_of_no_row_come_last_by_their_names(folder: Path) -> None:
     for name, (recipe, sets) in others.items():
         given = next(part for part in runs.MUSIC if part in name)
         add_run(folder, name, recipe, records(given, 6000), sets=sets)
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     page = (folder / music.PAGE).read_text()
     assert page.count("| not run |") == 8
     shown = [line[:4] for line in lines(folder, "")][-5:]
@@ -139,37 +140,37 @@ def test_nats_of_zero_are_a_number(folder: Path) -> None:
 
 def test_a_run_without_its_set_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(folder, "small-music-s1", "small-music", records("musedata", 300))
-    assert results.main([str(folder)]) == 2
+    assert main([str(folder)]) == 2
     assert "small-music-s1: is a run on piano rolls, but its name has none of nottingham" in capsys.readouterr().err
     archive.write_archives(folder, [record("small-music-jsb-chorales", "small-music", records("musedata", 300))])
-    assert results.main([str(folder)]) == 2
+    assert main([str(folder)]) == 2
     assert "82,755 valid frames, but jsb-chorales has 4,602" in capsys.readouterr().err
     archive.write_archives(folder, [record("small-music-musedata", "small-music", records("musedata", 300))])
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
 
 
 def test_what_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for content, places in (("no marks\n", 0), (PAGE + PAGE, 2)):
         (folder / music.PAGE).write_text(content)
-        assert results.main([str(folder)]) == 2
+        assert main([str(folder)]) == 2
         assert f"music.md: has {places} places for a table" in capsys.readouterr().err
     (folder / music.PAGE).unlink()
-    assert results.main([str(folder)]) == 0  # a folder of other models has no such page
+    assert main([str(folder)]) == 0  # a folder of other models has no such page
     name = f"{HMM}-musedata"
     add_run(folder, name, HMM, records("musedata", 6000))
-    assert results.main([str(folder)]) == 2
+    assert main([str(folder)]) == 2
     assert f"{name} is a run on piano rolls" in capsys.readouterr().err
 
 
 def test_steps_of_frames_stand_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / music.PAGE).write_text(PAGE + "<!-- steps frames --><!-- end of steps -->\n")
-    assert results.main([str(folder)]) == 2
+    assert main([str(folder)]) == 2
     assert "steps-frames.json" in capsys.readouterr().err
     row = {"name": "hsmm", "batch": 1, "length": 200, "precision": "tf32", "step_ms": {"median": 2.5, "repeats": 15}}
     row |= {"error": 1e-8, "published_ms": 500.0, "published_mib": 276, "peak_mib": 4.0}
     content = {"rows": [row], "device": "H200", "torch": "2.11", "date": "2026-11-16"}
     (folder / "steps-frames.json").write_text(json.dumps(content))
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     assert "| hsmm | 1 x 200 | 2.50 | 200x | 500 | 4 | 276 | 1.0e-08 |" in (folder / music.PAGE).read_text()
 
 
@@ -203,6 +204,6 @@ def test_the_page_is_that_of_its_runs(tmp_path: Path) -> None:
     """And so are the others that the command writes."""
     folder = tmp_path / "results"
     shutil.copytree(RESULTS, folder)
-    assert results.main([str(folder), "--no-picture"]) == 0
-    for page in (music.PAGE, results.PAGE, "grammars.md"):
+    assert main([str(folder), "--no-picture"]) == 0
+    for page in (music.PAGE, language_models.PAGE, grammars.PAGE):
         assert (folder / page).read_text() == (RESULTS / page).read_text()

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import grammar_runs, grammars, results
+from benchmarks.results import grammar_runs, grammars, language_models
+from benchmarks.results.command import main
 from rankfold.training.recipes import load_recipe, recipe_names
-from tests.benchmarks.test_results import PAGE as HMM_PAGE
-from tests.benchmarks.test_results import add_run
+from tests.benchmarks.results.test_language_models_page import PAGE as HMM_PAGE
+from tests.benchmarks.results.test_language_models_page import add_run
 
 NAMES = ("ptb", "symbols", "lpcfg", "children", "gum", "cess-esp", "curves", "runs")
 PAGE = "# Grammars\n" + "".join(
@@ -45,7 +46,7 @@ def add(folder: Path, name: str, recipe: str, data: str, f1: float | None, valid
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / results.PAGE).write_text(HMM_PAGE)
+    (tmp_path / language_models.PAGE).write_text(HMM_PAGE)
     (tmp_path / grammars.PAGE).write_text(PAGE)
     return tmp_path
 
@@ -67,7 +68,7 @@ def test_one_seed_and_several(folder: Path) -> None:
     for seed, f1 in ((1, 50.0), (2, 54.0)):
         add(folder, f"npcfg-30-60-ptb-s{seed}", "npcfg-30-60-ptb", "ptb-text", f1, 240.0 + seed, seed=seed)
     add(folder, "cpcfg-30-60-ptb-s1", "cpcfg-30-60-ptb", "ptb-text", 55.0, 230.0, bound={"bound": True})
-    assert results.main([str(folder), "--no-picture"]) == 0
+    assert main([str(folder), "--no-picture"]) == 0
     (line,) = lines(folder, "ptb", "N-PCFG")
     two = ["52.0 (50.0 to 54.0)", "54.0 (52.0 to 56.0)", "62.0 (60.0 to 64.0)"]
     two += ["241.5 (241.0 to 242.0)", "248.5 (248.0 to 249.0)", "1, 2", "11,300", "1.5"]
@@ -83,7 +84,7 @@ def test_one_seed_and_several(folder: Path) -> None:
         folder, "runs"
     )
     assert "`induce npcfg-30-60-ptb-s2`" in between(folder, "runs")
-    assert "pcfg" not in (folder / results.PAGE).read_text()
+    assert "pcfg" not in (folder / language_models.PAGE).read_text()
 
 
 def test_what_sets_a_line_apart(folder: Path) -> None:
@@ -93,7 +94,7 @@ def test_what_sets_a_line_apart(folder: Path) -> None:
     add(folder, f"{name}-short-s1", name, "ptb-text", 50.0, 250.0, sets=["train.updates=5000"])
     add(folder, f"{name}-faithful-s1", f"{name}-faithful", "ptb-text", None, 260.0)
     add(folder, "tnpcfg-250-500-ptb-s1", "tnpcfg-250-500-ptb", "ptb-text", 44.0, 280.0, trees=245)
-    assert results.main([str(folder), "--no-picture"]) == 0
+    assert main([str(folder), "--no-picture"]) == 0
     found = {line[0].partition(" (3)")[2]: line for line in lines(folder, "ptb", "Rank-space")}
     titles = ["", "; `train.updates=5000`", "; 9,000 / 4,500, rank 1,000; the authors' training; not judged by trees"]
     assert sorted(found) == sorted(titles)  # the two whole runs' titles are the same
@@ -115,7 +116,7 @@ def test_the_family_chosen_by_validation(folder: Path) -> None:
     add(folder, "small-vocabulary", "lpcfg-gum", "gum", 20.0, 90.0, sets=["data.max_vocabulary=500"])
     add(folder, "rankpcfg-cess-esp-s1", "rankpcfg-cess-esp", "cess-esp", 30.0, 100.0)
     add(folder, "spanish", "npcfg-gum", "cess-esp", 31.0, 120.0)
-    assert results.main([str(folder), "--no-picture"]) == 0
+    assert main([str(folder), "--no-picture"]) == 0
     marked = [line[0] for name in ("gum", "cess-esp") for line in lines(folder, name, "") if "**" in line[0]]
     assert marked == [
         "Rank-space PCFG; 450 / 900, rank 500; **chosen by validation perplexity**",
@@ -130,7 +131,7 @@ def test_the_family_chosen_by_validation(folder: Path) -> None:
 
 
 def test_every_row_is_there_without_a_run(folder: Path) -> None:
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     _, rows = grammar_runs.published()
     page = (folder / grammars.PAGE).read_text()
     assert page.count("| not run |") == len(rows) > 45
@@ -139,13 +140,13 @@ def test_every_row_is_there_without_a_run(folder: Path) -> None:
     assert "None yet." in between(folder, "runs")
     assert "No run has a curve yet." in between(folder, "curves")
     assert ".png" not in page
-    assert results.main([str(folder)]) == 0  # and writing again changes nothing
+    assert main([str(folder)]) == 0  # and writing again changes nothing
     assert (folder / grammars.PAGE).read_text() == page
 
 
 def test_a_run_of_no_row(folder: Path) -> None:
     add(folder, "mine", "small-spcfg", "ptb-text", 33.0, 400.0)
-    assert results.main([str(folder), "--no-picture"]) == 0
+    assert main([str(folder), "--no-picture"]) == 0
     (line,) = lines(folder, "ptb", "mine")
     assert line[:3] == ["mine; 60 / 120", "-", "33.0"]
 
@@ -156,22 +157,22 @@ def test_pictures(folder: Path) -> None:
     for n, p in ((30, 60), (300, 600)):
         name = f"rankpcfg-{n}-{p}-ptb"
         add(folder, f"{name}-s1", name, "ptb-text", 40.0 + n / 100, 300.0, curve=curve)
-    assert results.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     for picture, name in ((grammars.SYMBOLS, "symbols"), (grammars.CURVES, "curves")):
         assert f"]({picture})" in between(folder, name)
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
         assert (folder / picture).stat().st_size < 100_000
-    assert not (folder / results.PICTURE).exists()  # it is of other models
+    assert not (folder / language_models.PICTURE).exists()  # it is of other models
 
 
 def test_what_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / grammars.PAGE).write_text("no marks\n")
-    assert results.main([str(folder)]) == 2
+    assert main([str(folder)]) == 2
     assert "grammars.md: has marks for nothing" in capsys.readouterr().err
     (folder / grammars.PAGE).unlink()
-    assert results.main([str(folder)]) == 0  # a folder of other models has no such page
+    assert main([str(folder)]) == 0  # a folder of other models has no such page
     add(folder, "npcfg-gum-s1", "npcfg-gum", "gum", 60.0, 260.0)
-    assert results.main([str(folder)]) == 2
+    assert main([str(folder)]) == 2
     assert "npcfg-gum-s1 is a run of a grammar" in capsys.readouterr().err
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.archive import read_archives
+from benchmarks.results.archive import read_archives
 from rankfold.models.frame_config import FrameConfig
 from rankfold.settings import build, read_toml, to_mapping
 from rankfold.training.config import Config

@@ -1,0 +1,83 @@
+"""The page of HMM language models: perplexities of every run, next to what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.results import marks
+from benchmarks.results.pictures import draw_perplexities
+from benchmarks.results.runs import Row, Run, belongs, ending, footnote, published
+from rankfold.errors import DataError
+from rankfold.models.config import ModelConfig
+
+PAGE, PICTURE = "hmm-language-models.md", "curves.png"
+KIND = "results"
+HEAD = (
+    "model",
+    "published valid / test",
+    "valid",
+    "test",
+    "train",
+    "protocol",
+    "seed",
+    "updates",
+    "GPU minutes",
+    "run",
+)
+LEFT = (0, 5, 9)  # columns of words
+
+
+def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
+    """Replace what stands between the marks of the page, and draw the curves; how many runs there are."""
+    found, path, rows = [run for run in runs if isinstance(run.config.model, ModelConfig)], folder / PAGE, published()
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; the page of language models was expected.")
+    corpora = marks.find(path, KIND)
+    if sorted(corpora) != sorted({row.corpus for row in rows}):
+        raise DataError(
+            f"{path}: has marks for {', '.join(corpora) or 'nothing'}, but the papers' rows are of "
+            f"{', '.join(sorted({row.corpus for row in rows}))}.\n"
+            "  A table goes between <!-- results NAME --> and <!-- end of results -->."
+        )
+    marks.replace(folder, [PAGE], KIND, lambda corpus: section(corpus, rows, found))
+    if found and pictures:
+        draw_perplexities(found, folder / PICTURE)
+    return len(found)
+
+
+def section(corpus: str, rows: Sequence[Row], runs: Sequence[Run]) -> str:
+    """The table of a corpus, its notes, and the commands of its runs."""
+    own = [row for row in rows if row.corpus == corpus]
+    lines: list[list[str]] = []
+    notes: list[str] = []
+    shown: list[Run] = []
+    for row in own:
+        mark = footnote(row.source, row.note, notes)
+        found = [run for run in runs if belongs(run, row)]
+        shown += found
+        lines += [_line(row.model + mark, row, run) for run in found] or [_line(row.model + mark, row, None)]
+    others = [run for run in runs if run.corpus == corpus and run not in shown]
+    lines += [_line(run.name, None, run) for run in others]
+    return marks.join(
+        marks.table(HEAD, lines, left=LEFT),
+        marks.numbered(notes),
+        "\n".join(f"- `{run.name}`: `{run.command}`" for run in [*shown, *others]),
+    )
+
+
+def _line(model: str, row: Row | None, run: Run | None) -> list[str]:
+    figures = [row.valid, row.test] if row else [None, None]
+    paper = " / ".join("-" if x is None else f"{x:g}" for x in figures) if any(figures) else "-"
+    remarks = ["second hand"] if row and row.second_hand else []
+    if row and any(figures) and "state carried" in row.note.lower():
+        remarks.append("state carried")
+    paper += f" ({', '.join(remarks)})" if remarks else ""
+    if run is None:
+        return [model, paper, "not run", *[""] * (len(HEAD) - 3)]
+    values = [_perplexity(value) for value in (run.valid, run.test, run.train)]
+    return [model, paper, *values, run.protocol, *ending(run)]
+
+
+def _perplexity(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
