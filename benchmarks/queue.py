@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.induced import KEPT
-from benchmarks.results.archive import EVALUATION, Record, read_archives, read_run
+from benchmarks.results.archive import ENVIRONMENT, EVALUATION, KEPT, Record, read_archives, read_run
 from rankfold.errors import DataError
 from rankfold.settings import build, read_toml
 from rankfold.training.recipes import recipe_names
@@ -168,7 +167,7 @@ def pack(entries: Sequence[Entry], work: Path, target: Path) -> None:
         for entry in entries:
             for path in (work / entry.folder / name for name in (*KEPT, EVALUATION)):
                 if path.is_file():
-                    if path.name == "environment.json":
+                    if path.name == ENVIRONMENT:
                         _without_paths(path, entry)
                     archive.add(path, f"{entry.folder}/{path.name}")
 

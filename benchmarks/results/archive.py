@@ -27,6 +27,7 @@ from rankfold.training.config import Config
 from rankfold.training.run_dir import METRICS, RECIPE, read_metrics
 
 ENVIRONMENT, EVALUATION = "environment.json", "evaluation.json"
+KEPT = (RECIPE, METRICS, ENVIRONMENT)  # of every run; grammars have an evaluation, too
 ENDING = ".jsonl.gz"
 PAGES = {ModelConfig: "hmm-language-models", GrammarConfig: "grammars", FrameConfig: "music"}  # by kind of model
 

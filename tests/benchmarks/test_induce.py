@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import induce, induced
+from benchmarks import induce
 from rankfold.cli.evaluate_trees import evaluate_trees
 from rankfold.data.toy_grammar import write_toy_corpus
 from rankfold.errors import DomainError
@@ -45,7 +45,7 @@ def evaluation(folder: Path) -> dict[str, Any]:
 
 
 def test_what_two_seeds_leave(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(induced, "SAMPLE", 5)
+    monkeypatch.setattr(induce, "SAMPLE", 5)
     out, work = tmp_path / "out", tmp_path / "work"
     assert induce.main([*given(toy, out), "--seeds", "1", "2", "--work", str(work), "--curve", "2"]) == 0
     assert {path.name for path in out.iterdir()} == {"demo-grammar-s1", "demo-grammar-s2"}
@@ -97,7 +97,7 @@ def test_a_signal_while_trees_are_judged(toy: Path, tmp_path: Path, monkeypatch:
         signal.raise_signal(signal.SIGTERM)
         return evaluate_trees(*args, **options)
 
-    monkeypatch.setattr(induced, "evaluate_trees", judged)
+    monkeypatch.setattr(induce, "evaluate_trees", judged)
     before = signal.getsignal(signal.SIGTERM)
     assert induce.main([*given(toy, tmp_path), "--seeds", "1", "2"]) == induce.INTERRUPTED
     assert signal.getsignal(signal.SIGTERM) == before

@@ -104,6 +104,17 @@ def test_pictures_are_drawn_next_to_the_page(tmp_path: Path) -> None:
     assert (tmp_path / "sweep-chains-hmm.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_picture_is_drawn_anew_only_where_its_table_is_new(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "sweep-chains-hmm.png"
+    (tmp_path / "page.md").write_text("<!-- sweeps chains --><!-- end of sweeps -->")
+    for exponent, drawn in ((1.8, True), (1.8, False), (1.7, True)):
+        picture.write_bytes(b"as it was")
+        (tmp_path / "sweep-chains-hmm.json").write_text(json.dumps(record("hmm", "states", exponent=exponent)))
+        assert pages.write(tmp_path, ["page.md"], pictures=True) == 1
+        assert (picture.read_bytes() != b"as it was") == drawn
+
+
 @pytest.mark.parametrize("content", [None, "[]", "{}"])
 def test_a_sweep_that_the_command_did_not_print_is_named(tmp_path: Path, content: str | None) -> None:
     if content is not None:
