@@ -141,7 +141,7 @@ class Induced:
         return None if not found else 100 * float(found[convention][of])
 
 
-def induced(runs: Sequence[Run]) -> list[Induced]:
+def select_inductions(runs: Sequence[Run]) -> list[Induced]:
     """The runs of grammars among them."""
     return [Induced(run) for run in runs if isinstance(run.config.model, GrammarConfig)]
 
@@ -155,7 +155,7 @@ def groups(runs: Sequence[Induced]) -> list[list[Induced]]:
     return list(found.values())
 
 
-def published() -> tuple[dict[str, Table], list[Row]]:
+def read_published() -> tuple[dict[str, Table], list[Row]]:
     """The tables by name, and the papers' rows, their sources written out."""
     path = Path(__file__).with_name("published-grammars.toml")
     content = read_toml(path)
@@ -182,7 +182,7 @@ def mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def chosen(found: Sequence[list[Induced]]) -> list[list[Induced]]:
+def choose_by_validation(found: Sequence[list[Induced]]) -> list[list[Induced]]:
     """Of each vocabulary, the group with the lowest mean validation perplexity, where there are others."""
     by_counted: dict[tuple[Any, ...], list[list[Induced]]] = {}
     for group in found:

@@ -14,11 +14,11 @@ from benchmarks.results.grammar_runs import (
     Row,
     Table,
     belongs,
-    chosen,
+    choose_by_validation,
     groups,
-    induced,
     mean,
-    published,
+    read_published,
+    select_inductions,
 )
 from benchmarks.results.pictures import draw_curves, draw_symbols
 from benchmarks.results.runs import FAITHFUL, Run, footnote
@@ -41,12 +41,12 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
 
     A folder without the page is left alone, unless it holds runs of grammars.
     """
-    found, path = induced(runs), folder / PAGE
+    found, path = select_inductions(runs), folder / PAGE
     if not path.exists():
         if found:
             raise DataError(f"{path}: no such file, but {found[0].run.name} is a run of a grammar, which goes there.")
         return 0
-    tables, rows = published()
+    tables, rows = read_published()
     names = marks.find(path, KIND)
     if sorted(names) != sorted([*tables, *EXTRA]):
         raise DataError(
@@ -66,7 +66,7 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
 
     def body(name: str) -> str:
         if name == "runs":
-            return "\n".join(map(_described, found)) or "None yet."
+            return "\n".join(map(_describe, found)) or "None yet."
         if name == "curves":
             shown = f"![F1 of a sample of trees against updates, one line per run]({CURVES})"
             return shown if curved else "No run has a curve yet."
@@ -83,12 +83,16 @@ def section(name: str, tables: dict[str, Table], rows: Sequence[Row], runs: Sequ
     table, columns, beside = tables[name], COLUMNS[name], BESIDE.get(name)
     own = [row for row in rows if row.table == name]
     found = {row: groups([run for run in runs if belongs(run, row, table)]) for row in own if not row.baseline}
-    marked = chosen([group for row in found.values() for group in row]) if any(row.family for row in own) else []
+    marked = (
+        choose_by_validation([group for row in found.values() for group in row])
+        if any(row.family for row in own)
+        else []
+    )
     notes: list[str] = []
     lines = []
     for row in own:
         label = row.model + footnote(row.source, row.note, notes)
-        published_cell = [_published(row)] if beside else []
+        published_cell = [_figures(row)] if beside else []
         if row.baseline:
             lines.append([label, *published_cell, *_baseline(row.baseline, table, runs, columns)])
             continue
@@ -105,7 +109,7 @@ def section(name: str, tables: dict[str, Table], rows: Sequence[Row], runs: Sequ
             title = ", ".join(run.run.name for run in group) + _remarks(group, table, with_sizes=True)
             lines.append([title, "-", *(cell(group) for _, cell in columns)])
     head = [FIRST.get(name, "model"), *([beside] if beside else []), *(title for title, _ in columns)]
-    return marks.join(marks.table(head, lines, left=(0, len(head) - 1)), marks.numbered(notes))
+    return marks.join(marks.table(head, lines, left=(0, len(head) - 1)), marks.number_notes(notes))
 
 
 def _f1(group: Sequence[Induced], of: str, convention: str) -> str:
@@ -115,12 +119,12 @@ def _f1(group: Sequence[Induced], of: str, convention: str) -> str:
 
 def _valid(group: Sequence[Induced]) -> str:
     """The best validation perplexity."""
-    return _bounded(_spread([run.run.valid for run in group]), group)
+    return _mark_bound(_spread([run.run.valid for run in group]), group)
 
 
 def _perplexity(group: Sequence[Induced]) -> str:
     """The perplexity of the trees' words."""
-    return _bounded(_spread([run.perplexity for run in group]), group)
+    return _mark_bound(_spread([run.perplexity for run in group]), group)
 
 
 def _seeds(group: Sequence[Induced]) -> str:
@@ -158,7 +162,7 @@ def _spread(values: Sequence[float | None]) -> str:
     return shown if len(known) == 1 else f"{shown} ({min(known):.1f} to {max(known):.1f})"
 
 
-def _published(row: Row) -> str:
+def _figures(row: Row) -> str:
     """What the paper has: F1 (mean / best, convention), or perplexity."""
     figures = [row.valid] if row.valid is not None else [row.f1, row.best]
     shown = " / ".join(f"{x:.2f}" if x == row.valid else f"{x:g}" for x in figures if x is not None)
@@ -207,7 +211,7 @@ def _baseline(name: str, table: Table, runs: Sequence[Induced], columns: Sequenc
     return found
 
 
-def _described(run: Induced) -> str:
+def _describe(run: Induced) -> str:
     """A run by itself: its figures, and what repeats it."""
     command = run.evaluation.get("command") or f"rankfold train --recipe {run.run.name}/{RECIPE}"
     figures = [
@@ -218,7 +222,7 @@ def _described(run: Induced) -> str:
     return f"- `{run.run.name}`: {'; '.join(figures)}; `{command}`"
 
 
-def _bounded(shown: str, group: Sequence[Induced]) -> str:
+def _mark_bound(shown: str, group: Sequence[Induced]) -> str:
     return f"{shown} (bound)" if shown != NONE and any(run.bound for run in group) else shown
 
 

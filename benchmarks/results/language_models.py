@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.results import marks
 from benchmarks.results.pictures import draw_perplexities
-from benchmarks.results.runs import Row, Run, belongs, ending, footnote, published
+from benchmarks.results.runs import Row, Run, belongs, ending, footnote, read_published
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
 
@@ -30,7 +30,11 @@ LEFT = (0, 5, 9)  # columns of words
 
 def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
     """Replace what stands between the marks of the page, and draw the curves; how many runs there are."""
-    found, path, rows = [run for run in runs if isinstance(run.config.model, ModelConfig)], folder / PAGE, published()
+    found, path, rows = (
+        [run for run in runs if isinstance(run.config.model, ModelConfig)],
+        folder / PAGE,
+        read_published(),
+    )
     if not path.is_file():
         raise DataError(f"{path}: no such file; the page of language models was expected.")
     corpora = marks.find(path, KIND)
@@ -61,7 +65,7 @@ def section(corpus: str, rows: Sequence[Row], runs: Sequence[Run]) -> str:
     lines += [_line(run.name, None, run) for run in others]
     return marks.join(
         marks.table(HEAD, lines, left=LEFT),
-        marks.numbered(notes),
+        marks.number_notes(notes),
         "\n".join(f"- `{run.name}`: `{run.command}`" for run in [*shown, *others]),
     )
 

@@ -32,7 +32,7 @@ def table(head: Sequence[str], lines: Iterable[Sequence[str]], *, left: Containe
     return "\n".join([_row(head), rule, *(_row(line) for line in lines)])
 
 
-def numbered(notes: Iterable[str]) -> str:
+def number_notes(notes: Iterable[str]) -> str:
     """Notes below a table, one per line."""
     return "\n".join(f"{i}. {note}" for i, note in enumerate(notes, 1))
 

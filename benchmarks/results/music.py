@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.results import marks
-from benchmarks.results.runs import MUSIC, Row, Run, ending, footnote, published
+from benchmarks.results.runs import MUSIC, Row, Run, ending, footnote, read_published
 from rankfold.errors import DataError
 from rankfold.models.frame_config import FrameConfig
 from rankfold.training.recipes import load_recipe
@@ -35,7 +35,7 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
             f"{path}: has {num} places for a table, but one was expected.\n"
             "  It goes between <!-- music --> and <!-- end of music -->."
         )
-    marks.replace(folder, [PAGE], KIND, lambda _: section(published(FIGURES), found))
+    marks.replace(folder, [PAGE], KIND, lambda _: section(read_published(FIGURES), found))
     return len(found)
 
 
@@ -53,7 +53,7 @@ def section(rows: Sequence[Row], runs: Sequence[Run]) -> str:
     lines += [[TITLES[_name(run.corpus)], run.name, "-", *_cells(run)] for run in others]
     return marks.join(
         marks.table(HEAD, lines, left=(0, 1, 9)),
-        marks.numbered(notes),
+        marks.number_notes(notes),
         "\n".join(f"- `{run.name}`: `{run.command}`" for run in [*shown, *others]),
     )
 

@@ -137,7 +137,7 @@ def read_runs(folder: Path, part: str = "") -> list[Run]:
     ]
 
 
-def published(name: str = "published.toml") -> list[Row]:
+def read_published(name: str = "published.toml") -> list[Row]:
     """The papers' rows, their sources written out."""
     path = Path(__file__).with_name(name)
     content = read_toml(path)

@@ -151,7 +151,7 @@ def test_two_seeds_and_another_setting(folder: Path) -> None:
 def test_every_row_is_there_with_or_without_a_run(folder: Path) -> None:
     assert main([str(folder)]) == 0
     page = (folder / NAME).read_text()
-    rows = runs.published()
+    rows = runs.read_published()
     assert page.count("| not run |") == len(rows) > 40
     assert lines(folder, "VL-HMM, 32,768 states (")[0][1] == "125 / 116 (second hand, state carried)"
     assert page.index("not run") < page.index("between") < page.rindex("not run") < page.index("A gradient step")
@@ -176,7 +176,7 @@ def test_what_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixtur
 
 def test_rows_have_recipes_and_recipes_rows() -> None:
     """A recipe of a paper without a row would never show, a row without a recipe could never be run."""
-    rows = runs.published()
+    rows = runs.read_published()
     names = [row.recipe for row in rows]
     assert len(set(names)) == len(names)
     assert set(names) == {name for name in recipe_names() if re.search("-(ptb|wt2)$", name) and "pcfg" not in name}

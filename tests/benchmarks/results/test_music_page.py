@@ -88,7 +88,7 @@ def test_two_seeds_one_unfinished_and_one_that_stopped(folder: Path) -> None:
 def test_every_row_is_there_without_a_run(folder: Path) -> None:
     assert main([str(folder)]) == 0
     page = (folder / music.PAGE).read_text()
-    assert page.count("| not run |") == len(runs.published(music.FIGURES)) == 8
+    assert page.count("| not run |") == len(runs.read_published(music.FIGURES)) == 8
     assert [line[2] for line in lines(folder, "Nottingham")] == ["2.43", "2.60"]
     assert all(len(line) == len(music.HEAD) for line in lines(folder, "MuseData"))
     assert "old table" not in page
@@ -175,7 +175,7 @@ def test_steps_of_frames_stand_on_the_page(folder: Path, capsys: pytest.CaptureF
 
 
 def test_rows_have_recipes_and_recipes_rows() -> None:
-    rows = runs.published(music.FIGURES)
+    rows = runs.read_published(music.FIGURES)
     named = {name for name in recipe_names() if name.startswith("music-") and not name.endswith(runs.FAITHFUL)}
     tails = ("", "-long", "-long", "")  # long pieces are trained on in windows
     asked = [(f"{s}.npz", r + tail) for s, tail in zip(runs.MUSIC, tails, strict=True) for r in (HMM, LHMM)]
