@@ -1,4 +1,4 @@
-"""`rankfold explain` of a grammar: what its sum costs as written and in rank space. Read next: `fgg/explain.py`."""
+"""`rankfold explain` of a grammar: what its sum costs as written and in rank space."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rankfold.cli.output import to_json
 from rankfold.errors import DataError, DomainError
 from rankfold.fgg import Grammar, explain, read
-from rankfold.fgg.explain import compare
+from rankfold.fgg.cost import compare
 
 SUFFIX = ".fgg"
 BATCH = 1  # sentences, where none are asked for

@@ -4,19 +4,19 @@ A grammar is read from text (`language/`), conjoined with a query and rewritten 
 The names of the paper's definitions: 1 hypergraph (`Node`, `Edge`), 2 factor graph (`Domain`, `Factor`), 3 fragment
 (`Fragment`), 4 hyperedge replacement grammar (`HRG`, `Rule`), 5 factor graph grammar (`Grammar`), 6 B-FGG
 (`why_not_b_fgg`). Files: `hypergraph`, `hrg`, `grammar` (the definitions), `factors` and `contraction` (sums of
-products of tensors), `dependencies` (which nonterminals need which), `cost`, `explain`.
+products of tensors), `dependencies` (which nonterminals need which), `cost`.
 """
 
-from rankfold.fgg.cost import Cost, Plan, cost, plan
+from rankfold.fgg.cost import Cost, Plan, cost, explain, plan
 from rankfold.fgg.dependencies import pruned
-from rankfold.fgg.explain import explain
 from rankfold.fgg.factors import Factor, Factored
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Derivation, Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.inference.counting import count
 from rankfold.fgg.inference.derivations import best, sample
 from rankfold.fgg.inference.marginals import Marginals, marginals
-from rankfold.fgg.inference.sum_product import count, sum_product
+from rankfold.fgg.inference.sum_product import sum_product
 from rankfold.fgg.language.drawing import to_dot, to_svg
 from rankfold.fgg.language.json_format import from_json, to_json
 from rankfold.fgg.language.text import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -33,7 +33,7 @@ class Step(NamedTuple):
     out_axes: Axes
     equation: str  # the same for torch.einsum
     multiply_adds: int
-    out_entries: int
+    entries: int  # numbers read and written
 
     @property
     def is_pointwise(self) -> bool:
@@ -64,8 +64,8 @@ class Contraction(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """Numbers written by all steps."""
-        return sum(step.out_entries for step in self.steps)
+        """Numbers read and written by all steps."""
+        return sum(step.entries for step in self.steps)
 
 
 def plan_contraction(inputs: Sequence[Axes], output: Axes, sizes: Mapping[int, int]) -> Contraction:
@@ -74,6 +74,17 @@ def plan_contraction(inputs: Sequence[Axes], output: Axes, sizes: Mapping[int, i
     Axes are numbers; no axis comes twice within one input, and every axis of the output is in some input.
     """
     return _plan(tuple(inputs), output, tuple(sorted(sizes.items())))
+
+
+def plan_with_ones(
+    inputs: Sequence[Axes], summed: Iterable[int], output: Iterable[int], sizes: Mapping[int, int]
+) -> Contraction:
+    """The same with ones for axes to be summed that no input has; of the output, only axes that are there."""
+    present = {axis for own in inputs for axis in own}
+    inputs = [*inputs, *((axis,) for axis in summed if axis not in present)] or [()]
+    present = {axis for own in inputs for axis in own}
+    own = tuple(axis for axis in output if axis in present)
+    return plan_contraction(inputs, own, {axis: sizes[axis] for axis in present})
 
 
 @lru_cache(maxsize=4096)
@@ -98,7 +109,8 @@ def _step(i: int, j: int | None, a: Axes, b: Axes, out: Axes, sizes: Mapping[int
     text = ["".join(letter[axis] for axis in axes) for axes in (a, b, out)]
     equation = f"{text[0]}->{text[2]}" if j is None else f"{text[0]},{text[1]}->{text[2]}"
     work = math.prod(sizes[axis] for axis in letter)
-    return Step(i, j, a, b, out, equation, work, math.prod(sizes[axis] for axis in out))
+    entries = sum(math.prod(sizes[axis] for axis in axes) for axes in ((a, out) if j is None else (a, b, out)))
+    return Step(i, j, a, b, out, equation, work, entries)
 
 
 def _order(inputs: tuple[Axes, ...], output: Axes, sizes: Mapping[int, int]) -> list[tuple[int, int]]:
@@ -135,12 +147,27 @@ def greedy_order(inputs: Sequence[Axes], output: Axes, sizes: Mapping[int, int])
     return pairs
 
 
+def num_terms(sizes: Iterable[int], num_operands: int) -> float:
+    """No fewer than the products, and the roundings on their way, in a sum over axes of these sizes."""
+    return math.prod(map(float, sizes)) * (1 + num_operands) ** 2
+
+
+def sound_level(dtype: torch.dtype, terms: float) -> float:
+    """The level from which a sum of so many products of numbers of at most 1 has all its digits.
+
+    Underflow takes less than `terms` times the smallest number; sums above that by the inverse of the rounding error
+    do not notice.
+    """
+    info = torch.finfo(dtype)
+    return info.tiny * terms / info.eps
+
+
 class Arithmetic(Protocol):
-    """A commutative semiring on tensors."""
+    """A commutative semiring on tensors: what a factor's weights become, a step of a contraction, sums, 1 and 0."""
 
     is_scaled: bool  # whether vectors carry a scale of their own
 
-    def lift(self, weights: Tensor) -> Tensor: ...  # what a factor's weights become
+    def lift(self, weights: Tensor) -> Tensor: ...
     def product(self, step: Step, left: Tensor, right: Tensor | None) -> Tensor: ...
     def add(self, left: Tensor, right: Tensor) -> Tensor: ...
     def one(self, like: Tensor, shape: tuple[int, ...]) -> Tensor: ...
@@ -148,17 +175,15 @@ class Arithmetic(Protocol):
 
 
 class Linear:
-    """Sums of products of weights, by torch.einsum: matrix products. Differentiable, right at zeros."""
+    """Sums of products of the weights themselves, by matrix products. Differentiable, right at zeros."""
 
-    def __init__(self, *, is_scaled: bool) -> None:
+    def __init__(self, *, is_scaled: bool = False) -> None:
         self.is_scaled = is_scaled
 
     def lift(self, weights: Tensor) -> Tensor:
-        """The weights themselves."""
         return weights
 
     def product(self, step: Step, left: Tensor, right: Tensor | None) -> Tensor:
-        """One step of a contraction."""
         if right is None:
             return torch.einsum(step.equation, left)
         if step.is_pointwise:
@@ -170,61 +195,47 @@ class Linear:
         return torch.einsum(step.equation, left, right)
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
-        """The sum."""
         return left + right
 
     def one(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Ones."""
         return like.new_ones(shape)
 
     def zero(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Zeros."""
         return like.new_zeros(shape)
 
 
 class Support(Linear):
     """Zeros and ones: whether there is any weight at all. Not differentiable."""
 
-    def __init__(self) -> None:
-        super().__init__(is_scaled=False)
-
     def lift(self, weights: Tensor) -> Tensor:
-        """1 where there is weight."""
         return (weights != 0).to(weights.dtype)
 
     def product(self, step: Step, left: Tensor, right: Tensor | None) -> Tensor:
-        """Whether any product is not 0."""
         return (super().product(step, left, right) > 0).to(left.dtype)
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
-        """Whether either."""
         return torch.maximum(left, right)
 
 
 class Logs:
-    """Logarithms throughout: any range, an exponential for every term. Differentiable; gradient 0 at terms without
-    weight, whose own is found by `inference/zero_gradients.py`."""
+    """Logarithms in float64: any range, an exponential for every term. Differentiable; the gradient is 0 at terms
+    without weight, whose own `inference/zero_gradients.py` finds."""
 
     is_scaled = False
 
     def lift(self, weights: Tensor) -> Tensor:
-        """Logarithms, in float64."""
         return log_weights(weights.double())
 
     def product(self, step: Step, left: Tensor, right: Tensor | None) -> Tensor:
-        """The log-sum of one step."""
         return _by_matrices(step, left, right, _log_sum_axes, log_matmul)
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
-        """The logarithm of the sum."""
         return log_sum(torch.stack((left, right), -1))
 
     def one(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Zeros, the logarithm of 1."""
         return like.new_zeros(shape)
 
     def zero(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """-inf, the logarithm of 0."""
         return like.new_full(shape, float("-inf"))
 
 
@@ -233,15 +244,13 @@ class Max(Logs):
 
     @torch.no_grad()
     def product(self, step: Step, left: Tensor, right: Tensor | None) -> Tensor:
-        """The largest term of one step."""
         return _by_matrices(step, left, right, lambda x, axes: x.amax(axes), _max_matmul)
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:
-        """The larger."""
         return torch.maximum(left, right)
 
 
-REAL = Linear(is_scaled=False)
+REAL = Linear()
 SCALED = Linear(is_scaled=True)
 SUPPORT = Support()
 LOGS = Logs()
@@ -266,10 +275,10 @@ def _by_matrices(
     matmul: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """A step as one product of stacks of matrices: axes of both, of the left alone, summed, of the right alone."""
-    left, left_axes = _reduced(left, step.left_axes, {*step.right_axes, *step.out_axes}, reduce)
+    left, left_axes = _reduce(left, step.left_axes, {*step.right_axes, *step.out_axes}, reduce)
     if right is None:
         return left.permute([left_axes.index(axis) for axis in step.out_axes])
-    right, right_axes = _reduced(right, step.right_axes, {*left_axes, *step.out_axes}, reduce)
+    right, right_axes = _reduce(right, step.right_axes, {*left_axes, *step.out_axes}, reduce)
     both = [axis for axis in left_axes if axis in right_axes and axis in step.out_axes]
     rows = [axis for axis in left_axes if axis not in right_axes]
     summed = [axis for axis in left_axes if axis in right_axes and axis not in step.out_axes]
@@ -291,7 +300,7 @@ def _by_matrices(
     return found.reshape([sizes[axis] for axis in made]).permute([made.index(axis) for axis in step.out_axes])
 
 
-def _reduced(
+def _reduce(
     x: Tensor, axes: Axes, kept: set[int], reduce: Callable[[Tensor, tuple[int, ...]], Tensor]
 ) -> tuple[Tensor, list[int]]:
     """The tensor without the axes that nobody else has."""

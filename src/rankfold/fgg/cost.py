@@ -1,27 +1,36 @@
-"""What a sum costs before it is taken, in multiply-adds and bytes, and which of a grammar's equal forms costs least."""
+"""What a sum costs before it is taken, in multiply-adds and bytes, rule by rule: numbers (`cost`), the cheapest of a
+grammar's equal forms (`plan`), and a text that compares the rules as written with rank space (`explain`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 
 from rankfold.errors import UnsupportedError
-from rankfold.fgg.contraction import Axes, Contraction, plan_contraction
+from rankfold.fgg.contraction import Axes, Contraction, plan_contraction, plan_with_ones
 from rankfold.fgg.dependencies import cycle, productive_rules
-from rankfold.fgg.factors import Derived, Factor
+from rankfold.fgg.factors import Derived, Factor, Factored
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.inference.operands import FIRST_NODE, PARENT, SENTENCE, SPLIT, distinct_axes, node_axes
+from rankfold.fgg.hrg import is_inclusion
+from rankfold.fgg.hypergraph import Rule
+from rankfold.fgg.inference.operands import PARENT, SENTENCE, SPLIT, distinct_axes, node_axes
 from rankfold.fgg.inference.schedule import Group, group_of_rule, schedule
 from rankfold.fgg.inference.solve import word_places
+from rankfold.fgg.language.text import format_rule
+from rankfold.fgg.rewrite.conjoin import conjoin
 from rankfold.fgg.rewrite.decompose import decompose
 from rankfold.fgg.rewrite.merge import recompose
+from rankfold.fgg.rewrite.query import string_query
 from rankfold.fgg.rewrite.rank_space import rank_space
 
 Inference = Literal["auto", "dense", "factored", "rank"]
+WRITTEN, RANKED = "as written", "in rank space"
+SHORT, LONG = 8, 16  # lengths whose numbers of uses tell the power of the length
 
 
 @dataclass(frozen=True)
@@ -69,8 +78,8 @@ def cost(g: Grammar) -> Cost:
     )
     rules: dict[str, RuleCost] = {}
     for group in groups:
-        plan, sizes = _group_plan(g, group, batch)
-        own = _rule_cost(plan, sizes, item, len(group.rows), group.splits, _letters(group))
+        letters = {axis: node.domain for node, axis in zip(group.nodes, node_axes(group).values(), strict=True)}
+        own = _rule_cost(_group_plan(g, group, batch), item, len(group.rows), group.splits, letters)
         old = rules.get(group.template)
         rules[group.template] = own if old is None else _sum(old, own)
     made: dict[int, Contraction] = {}
@@ -84,8 +93,8 @@ def cost(g: Grammar) -> Cost:
     return Cost(rules, derived)
 
 
-def _group_plan(g: Grammar, group: Group, batch: int) -> tuple[Contraction, dict[int, int]]:
-    """The contraction that a run carries out for a group, and the sizes of its axes."""
+def _group_plan(g: Grammar, group: Group, batch: int) -> Contraction:
+    """The contraction that a pass carries out for a group."""
     axis_of = node_axes(group)
     sizes = {PARENT: len(group.rows), SPLIT: group.splits, SENTENCE: batch}
     sizes |= {axis_of[node.name]: g.size(node.domain) for node in group.nodes if node.observed is None}
@@ -99,15 +108,10 @@ def _group_plan(g: Grammar, group: Group, batch: int) -> tuple[Contraction, dict
         by_sentence = is_batched or any(_differs(g, group, name) for name in seen)
         free = distinct_axes([axis_of[name] for name in nodes if name not in seen])[1]
         inputs.append(((*each,) if seen else ()) + ((SENTENCE,) if by_sentence else ()) + free)
-    present = {axis for own in inputs for axis in own}
-    inputs += [(axis,) for node, axis in axis_of.items() if axis not in present and node not in group.observed]
-    if group.splits > 1 and SPLIT not in present:
-        inputs.append((SPLIT,))
-    present = {axis for own in inputs for axis in own}
-    wanted = (PARENT, SENTENCE, *(axis_of[name] for name in group.externals))
-    output = tuple(axis for axis in wanted if axis in present)
-    used = {axis: sizes[axis] for axis in present}
-    return plan_contraction(inputs or [()], output, used), used
+    summed = [axis for node, axis in axis_of.items() if node not in group.observed]
+    summed += [SPLIT] if group.splits > 1 else []
+    output = (PARENT, SENTENCE, *(axis_of[name] for name in group.externals))
+    return plan_with_ones(inputs, summed, output, sizes)
 
 
 def _differs(g: Grammar, group: Group, node: str) -> bool:
@@ -119,20 +123,12 @@ def _differs(g: Grammar, group: Group, node: str) -> bool:
     return table is None or table.ndim == 2
 
 
-def _rule_cost(
-    plan: Contraction, sizes: Mapping[int, int], item: int, parents: int, splits: int, letters: Mapping[int, str]
-) -> RuleCost:
-    traffic = sum(
-        math.prod(sizes[a] for a in step.left_axes)
-        + math.prod(sizes[a] for a in step.right_axes) * (step.right is not None)
-        + step.out_entries
-        for step in plan.steps
-    )
+def _rule_cost(plan: Contraction, item: int, parents: int, splits: int, letters: Mapping[int, str]) -> RuleCost:
     worst = max(plan.steps, key=lambda step: step.multiply_adds, default=None)
     axes = () if worst is None else dict.fromkeys((*worst.left_axes, *worst.right_axes))
     names = sorted(letters[axis] for axis in axes if axis in letters)
     steps = parents * (splits if SPLIT in axes else 1)
-    return RuleCost(parents * splits, steps, plan.multiply_adds, item * traffic, _monomial(names))
+    return RuleCost(parents * splits, steps, plan.multiply_adds, item * plan.entries, _monomial(names))
 
 
 def _monomial(names: list[str]) -> str:
@@ -143,10 +139,6 @@ def _monomial(names: list[str]) -> str:
         text = f"({name})" if "+" in name else name
         found.append(text if times == 1 else f"{text}^{times}")
     return " ".join(found) or "1"
-
-
-def _letters(group: Group) -> dict[int, str]:
-    return {FIRST_NODE + k: node.domain for k, node in enumerate(group.nodes)}
 
 
 def _sum(a: RuleCost, b: RuleCost) -> RuleCost:
@@ -174,7 +166,7 @@ def _derived_cost(
     plan = plan_contraction(axes, factor.output, sizes)
     if not at:
         made[id(factor)] = plan
-    return found | {label: _rule_cost(plan, sizes, item, 1, 1, {})}
+    return found | {label: _rule_cost(plan, item, 1, 1, {})}
 
 
 def _shape_of(source: Factor) -> tuple[int, ...]:
@@ -227,3 +219,161 @@ def plan(g: Grammar, inference: Inference = "auto") -> Plan:
         raise UnsupportedError(refused[inference])
     best = min(costs, key=lambda name: costs[name].multiply_adds) if inference == "auto" else inference
     return Plan(best, forms[best], costs, refused)
+
+
+def explain(g: Grammar, length: int | None = None, *, batch: int = 1, rank: int | None = None) -> str:
+    """The rules as written and in rank space, their cost in letters of the domains and in numbers, and what was won.
+
+    `length`: of the sentences of a query, `batch` of them; None: the grammar as it is. `rank`: factors that tie a state
+    to others without a rank between them are taken to be given by parts of this rank, which tells what that would win.
+    Sizes are needed, tensors are not.
+    """
+    forms, reason = _forms(g, rank)
+    lines: list[str] = []
+    for title, form in forms.items():
+        lines += [*_form(form, title, length, batch), ""]
+    if reason is not None:
+        return "\n".join([*lines, f"No rank space: {reason}", *_hint(forms[WRITTEN], rank)])
+    total, other = (_cost(form, length, batch).multiply_adds for form in forms.values())
+    ratio = total / max(1, other)
+    verdict = f"{ratio:,.3g} times fewer" if ratio >= 1 else f"{1 / ratio:,.3g} times more"
+    lines.append(f"rank space: {verdict} multiply-adds ({total:,} as written, {other:,} in rank space)")
+    return "\n".join(lines)
+
+
+def compare(g: Grammar, length: int | None = None, *, batch: int = 1, rank: int | None = None) -> dict[str, Any]:
+    """The same as plain data: by form its multiply-adds and bytes, in all, by rule and by derived factor."""
+    forms, reason = _forms(g, rank)
+    found: dict[str, Any] = {"length": length, "batch": batch, "no_rank_space": reason, "forms": {}}
+    for title, form in forms.items():
+        whole = _cost(form, length, batch)
+        found["forms"][title] = {
+            "multiply_adds": whole.multiply_adds,
+            "bytes": whole.bytes,
+            "rules": {name: asdict(own) for name, own in whole.rules.items()},
+            "derived": {name: asdict(own) for name, own in whole.derived.items()},
+        }
+    return found
+
+
+def _forms(g: Grammar, rank: int | None) -> tuple[dict[str, Grammar], str | None]:
+    """The grammar as written and, if it has one, in rank space; else why not."""
+    before = _with_any_factors(g)
+    try:
+        return {WRITTEN: before, RANKED: rank_space(_given_by_ranks(before, rank))}, None
+    except UnsupportedError as error:
+        return {WRITTEN: before}, str(error)
+
+
+def _hint(g: Grammar, rank: int | None) -> list[str]:
+    if rank is not None or not _undivided(g):
+        return []
+    names = ", ".join(_undivided(g))
+    return [f"  What would ranks win? explain(g, rank=16), or --rank 16, takes {names} as given by parts."]
+
+
+def _form(g: Grammar, title: str, length: int | None, batch: int) -> list[str]:
+    """One form of the grammar: its rules with their cost, its derived factors, its total."""
+    whole = _cost(g, length, batch)
+    powers = _powers(g) if length is not None else {}
+    summed = _summed(g if length is None else _query(g, length, batch))
+    asked = "one use of each rule" if length is None else f"{batch} sentence{'s' * (batch > 1)} of {length} words"
+    lines = [f"{title}: {asked}, {_sizes(g)}"]
+    rows = []
+    texts = {rule.template or rule.name: format_rule(rule, domains=False) for rule in _distinct_rules(g)} | summed
+    for name, text in texts.items():
+        own = whole.rules.get(name)
+        if own is None:
+            rows.append((text, "-", "0", "0"))
+            continue
+        power = powers.get(name, 0)
+        n = "" if power == 0 else "n " if power == 1 else f"n^{power} "
+        letters = f"{n}{own.monomial}" if own.monomial != "1" or not n else n.strip()
+        rows.append((text, f"O({letters})", f"{own.uses:,}", f"{own.multiply_adds:,}"))
+    for name, own in whole.derived.items():
+        rows.append((f"{name}, derived once", "", "1", f"{own.multiply_adds:,}"))
+    widths = [max(len(row[k]) for row in [*rows, ("rule", "cost", "uses", "multiply-adds")]) for k in range(4)]
+    for row in [("rule", "cost", "uses", "multiply-adds"), *rows]:
+        lines.append(f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}")
+    lines.append(f"  in all {whole.multiply_adds:,} multiply-adds, {whole.bytes / 2**20:,.1f} MiB read and written")
+    return lines
+
+
+def _distinct_rules(g: Grammar) -> list[Rule]:
+    """One rule for every template; all of them where there are none."""
+    return list({rule.template or rule.name: rule for rule in reversed(g.rules)}.values())[::-1]
+
+
+def _summed(g: Grammar) -> dict[str, str]:
+    """By template the rules as they are summed: shared sums (`share_sums`) have symbols of their own."""
+    if cycle(g.hrg):
+        return {}
+    hrg = schedule(g.hrg).hrg
+
+    def plain(rule: Rule) -> Rule:
+        edges = tuple(replace(edge, label=hrg.label(edge.label).origin or edge.label) for edge in rule.right.edges)
+        nodes = tuple(
+            replace(node, observed=None) if isinstance(node.observed, tuple) else node for node in rule.right.nodes
+        )
+        right = replace(rule.right, nodes=nodes, edges=edges)
+        return replace(rule, left=hrg.label(rule.left).origin or rule.left, right=right)
+
+    first: dict[str, Rule] = {}
+    for rule in hrg.rules:
+        first.setdefault(rule.template or rule.name, rule)
+    return {name: format_rule(plain(rule), domains=False) for name, rule in first.items()}
+
+
+def _sizes(g: Grammar) -> str:
+    return ", ".join(f"{d.name} = {g.size(d.name):,}" for d in g.domains if not d.parts)
+
+
+def _query(g: Grammar, length: int, batch: int) -> Grammar:
+    words = torch.zeros(batch, length, dtype=torch.int64)
+    return conjoin(g, string_query(words))
+
+
+def _cost(g: Grammar, length: int | None, batch: int) -> Cost:
+    return cost(g if length is None else _query(g, length, batch))
+
+
+def _powers(g: Grammar) -> dict[str, int]:
+    """By rule the power of the length n in how often its most costly step is taken, from two lengths."""
+    short, long = (_cost(g, n, 1).rules for n in (SHORT, LONG))
+    return {
+        name: round(math.log(own.steps / short[name].steps, LONG / SHORT))
+        for name, own in long.items()
+        if name in short
+    }
+
+
+def _with_any_factors(g: Grammar) -> Grammar:
+    """The grammar with ones for every factor that has no tensor: costs depend on sizes alone."""
+    ones: dict[str, Factor] = {}
+    for label in g.labels:
+        if label.is_terminal and label.name not in g.factors and not is_inclusion(label.name):
+            lead = [1] if label.is_batched else []
+            ones[label.name] = torch.ones((), dtype=g.dtype).expand(*lead, *(g.size(domain) for domain in label.type))
+    return g.with_factors(ones) if ones else g
+
+
+def _undivided(g: Grammar) -> list[str]:
+    """Factors that tie the states of a rule, its external node and its children's, directly to each other."""
+    found = []
+    for rule in g.rules:
+        states = {*rule.right.externals, *(name for e in g.hrg.nonterminal_edges(rule) for name in e.nodes)}
+        for edge in g.hrg.terminal_edges(rule):
+            if len(states & set(edge.nodes)) > 1 and not is_inclusion(edge.label):
+                found.append(edge.label)
+    return list(dict.fromkeys(found))
+
+
+def _given_by_ranks(g: Grammar, rank: int | None) -> Grammar:
+    if rank is None:
+        return decompose(g)
+    ones = torch.ones((), dtype=g.dtype)
+    given = {
+        name: Factored.cpd(*(ones.expand(g.size(domain), rank).clone() for domain in g.label(name).type))
+        for name in _undivided(g)
+    }
+    return decompose(decompose(g), given) if given else decompose(g)

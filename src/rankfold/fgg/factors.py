@@ -14,7 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.errors import ShapeError, may_look
-from rankfold.fgg.contraction import REAL, SUPPORT, Axes, Contraction, contract, plan_contraction
+from rankfold.fgg.contraction import (
+    REAL,
+    SUPPORT,
+    Axes,
+    Contraction,
+    contract,
+    num_terms,
+    plan_contraction,
+    sound_level,
+)
 
 BATCH = -1  # the axis of factors that lead with a batch
 
@@ -159,7 +168,7 @@ class Derived(nn.Module):
         operands, axes = [], []
         wanted = {self.output[place]: index for place, index in (at or {}).items()}
         for source, own in zip(self.sources, self.inputs, strict=True):
-            tensor = _sliced_value(source, {k: wanted[axis] for k, axis in enumerate(own) if axis in wanted}, made)
+            tensor = _value_at(source, {k: wanted[axis] for k, axis in enumerate(own) if axis in wanted}, made)
             # An axis that comes twice is a diagonal.
             distinct = tuple(dict.fromkeys(own))
             if distinct != own:
@@ -200,23 +209,18 @@ def of_ranks(factor: Factored) -> Derived:
 
 @torch.no_grad()
 def _is_lost(plan: Contraction, operands: Sequence[Tensor], found: Tensor, sizes: Mapping[int, int]) -> bool:
-    """Whether an entry is infinite or so small that underflow may have taken digits of it, unless it is exactly 0.
-
-    What underflow takes is below the number of products times the smallest number, times whatever is above 1.
-    """
-    info = torch.finfo(found.dtype)
+    """Whether an entry is infinite or so small that underflow may have taken digits of it, unless it is exactly 0."""
     tops = [float(x.amax()) for x in operands]
-    terms = math.prod(map(float, sizes.values())) * (1 + len(operands)) ** 2
-    least = info.tiny / info.eps * terms * math.prod(max(1.0, top) for top in tops)
+    level = sound_level(found.dtype, num_terms(sizes.values(), len(operands)))
     if not bool(torch.isfinite(found).all()):
         return True
-    small = found < least
+    small = found < level * math.prod(max(1.0, top) for top in tops)
     if not bool(small.any()):
         return False
     return bool((small & (contract(plan, [SUPPORT.lift(x) for x in operands], SUPPORT) > 0)).any())
 
 
-def _sliced_value(source: Factor, at: Mapping[int, Tensor], made: Made) -> Tensor:
+def _value_at(source: Factor, at: Mapping[int, Tensor], made: Made) -> Tensor:
     if isinstance(source, Derived) and at:
         return source.value(made, at)
     tensor = value_of(source, made)

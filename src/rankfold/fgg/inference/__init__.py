@@ -1,2 +1,2 @@
-"""Exact sums: order (`schedule`), one pass (`operands`, `executor`), fallback to wider arithmetic (`solve`), questions
-(`sum_product`, `marginals`, `derivations`), recursion (`fixed_point`), derivatives at zeros (`zero_gradients`)."""
+"""Exact sums: order (`schedule`), one pass (`operands`, `executor`), fallback to wider arithmetic (`solve`), recursive
+grammars (`fixed_point`); questions: `sum_product`, `counting`, `marginals`, `derivations`; `zero_gradients`."""

@@ -19,7 +19,7 @@ from rankfold.fgg.inference.executor import Execution
 from rankfold.fgg.inference.operands import log_weight_at, observed_values, rule_sum
 from rankfold.fgg.inference.solve import solve, solve_plain, weights_of
 from rankfold.fgg.rewrite.merge import recompose
-from rankfold.numerics.log_space import log_weights
+from rankfold.numerics.log_space import log_weights, pick
 
 Choose = Callable[[Tensor], int]
 
@@ -41,13 +41,8 @@ def sample(g: Grammar, *, generator: torch.Generator) -> Derivation | list[Deriv
     Raises where nothing has weight. Cost: a sum, then for every rule of every nonterminal on the way one contraction.
     In a grammar with ranks the values are those of ranks.
     """
-
-    def draw(log_x: Tensor) -> int:
-        weights = torch.exp(log_x - log_x.amax())
-        return int(torch.multinomial(weights, 1, generator=generator))
-
     with torch.no_grad():
-        return _one_or_all(g, _Descent(g, solve(g), LOGS, draw))
+        return _one_or_all(g, _Descent(g, solve(g), LOGS, lambda log_x: int(pick(log_x[None], generator))))
 
 
 def _one_or_all(g: Grammar, descent: _Descent) -> Derivation | list[Derivation]:

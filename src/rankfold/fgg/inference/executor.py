@@ -8,7 +8,6 @@ whether digits may have been lost.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
-from rankfold.fgg.contraction import Arithmetic, Contraction, contract, plan_contraction
+from rankfold.fgg.contraction import Arithmetic, Contraction, contract, num_terms, plan_contraction, sound_level
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.inference.operands import (
     PARENT,
@@ -117,17 +116,12 @@ class Scaling:
         return [Operand(scaled, own_axes) if k == best else x for k, x in enumerate(operands)]
 
     def rescale(self, block: Block, total: Tensor, scale: Tensor, terms: float) -> Tensor:
-        """The block with the largest entry of every nonterminal 1, its scale kept; `terms`: products in a number.
-
-        All that is multiplied is at most 1 in size, so what underflow takes of an entry is below `terms` times the
-        smallest number; entries above that by the inverse of the rounding error have all their digits.
-        """
+        """The block with the largest entry of every nonterminal 1, its scale kept; `terms`: products in a number."""
         fixed = total.detach() if total.requires_grad else total
         inner = tuple(range(2, fixed.ndim))
         top = fixed.amax(inner, keepdim=True) if inner else fixed
-        info = torch.finfo(total.dtype)
         top = top.masked_fill(top == 0, 1.0)
-        least = info.tiny * terms / info.eps
+        least = sound_level(total.dtype, terms)
         low, high = torch.aminmax(fixed)
         self.low.append(low)
         self.least.append(least)
@@ -339,9 +333,8 @@ class Execution:
         """No fewer than the products in one number of the group; sizes are part of the structure."""
 
         def make() -> float:
-            sizes = [float(self.grammar.size(node.domain)) for node in group.nodes if node.observed is None]
-            edges = len(group.children) + len(group.factors) + 1
-            return math.prod(sizes) * group.splits * edges * edges
+            sizes = [self.grammar.size(node.domain) for node in group.nodes if node.observed is None]
+            return num_terms([*sizes, group.splits], len(group.children) + len(group.factors))
 
         return cached(group, "terms", make)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
-from rankfold.fgg.contraction import LOGS, REAL, Arithmetic
+from rankfold.fgg.contraction import LOGS, REAL, Arithmetic, num_terms, sound_level
 from rankfold.fgg.dependencies import components, productive_rules
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Rule
@@ -110,10 +110,9 @@ class _System:
         self.is_recursive = not self.labels.isdisjoint(self.rules)
         self.terms = max((self._terms(rule, len(own)) for own in self.rules.values() for rule in own), default=1.0)
 
-    def _terms(self, rule: Rule, rules: int) -> float:
-        """No fewer than the products in one number."""
+    def _terms(self, rule: Rule, num_rules: int) -> float:
         sizes = [self.g.size(node.domain) for node in rule.right.nodes if node.observed is None]
-        return math.prod(map(float, sizes)) * rules * (1 + len(rule.right.edges)) ** 2
+        return num_terms([*sizes, num_rules], len(rule.right.edges))
 
     def select(self, psi: Values) -> Values:
         """Of these nonterminals those that the rules name."""
@@ -148,10 +147,9 @@ class _System:
     def scales_left(self, scaled: _ScaledFactors, log_psi: Mapping[str, Tensor]) -> Values | None:
         """By rule the scale of what it multiplies over that of its left side; None where linear space may lose digits.
 
-        All that is multiplied is at most 1 in size, so what underflow takes of an entry is below the number of its
-        products times the smallest number, times the scale that is left over.
+        All that is multiplied is at most 1 in size; what underflow takes grows with the scale that is left over.
         """
-        info = torch.finfo(torch.float64)
+        level = sound_level(torch.float64, self.terms)
         scales = scaled.scales | {name: _scale(x) for name, x in log_psi.items()}
         found: Values = {}
         for name, own in self.rules.items():
@@ -160,7 +158,7 @@ class _System:
             low = (finite.amin() - own_scale).exp() if finite.numel() else own_scale.new_ones(())
             for rule in own:
                 factor = torch.exp(sum((scales[edge.label] for edge in rule.right.edges), -own_scale))
-                if not bool(low >= self.terms * info.tiny / info.eps * torch.clamp(factor, min=1.0)):
+                if not bool(low >= level * torch.clamp(factor, min=1.0)):
                     return None
                 found[rule.name] = factor
         return found if scaled.is_sound else None

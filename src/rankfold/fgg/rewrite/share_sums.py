@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from rankfold.fgg.contraction import Axes, plan_contraction
+from rankfold.fgg.contraction import Axes, plan_with_ones
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Edge, Fragment, Label, Names, Node, Rule
 
@@ -202,15 +202,10 @@ def _work(
         seen = [name for name in names if rule.right.node(name).observed is not None]
         free = tuple(dict.fromkeys(axis_of[name] for name in names if name not in seen))
         inputs.append(((*each,) if is_child or seen else ()) + free)
-    present = {axis for own in inputs for axis in own}
-    inputs += [(axis_of[name],) for name in output if axis_of[name] not in present]
-    present |= {axis_of[name] for name in output}
-    wanted = tuple(axis for axis in (0, *(axis_of[name] for name in output)) if axis in present)
-    plan = plan_contraction(inputs or [()], wanted, {axis: sizes[axis] for axis in present})
-    read = (
-        math.prod(sizes[axis] for axis in axes) for step in plan.steps for axes in (step.left_axes, step.right_axes)
-    )
-    return plan.multiply_adds, plan.entries + sum(read)
+    left = [axis_of[name] for name in output]
+    plan = plan_with_ones(inputs, left, (0, *left), sizes)
+    alone = sum(step.right is None for step in plan.steps)  # breaks ties against steps that only sum
+    return plan.multiply_adds, plan.entries + alone
 
 
 class _Additions:
