@@ -1,13 +1,18 @@
-"""`python -m benchmarks COMMAND`: `steps` (checked and timed next to plain torch), `libraries` (next to other ones)."""
+"""`python -m benchmarks COMMAND`: `steps` next to plain torch, `libraries` and `estimators` next to other libraries."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
-# Imported when asked for: `libraries` limits the number of threads before any library looks at it.
-COMMANDS = {"steps": "benchmarks.steps.command", "libraries": "benchmarks.libraries.command"}
+COMMANDS = {
+    "steps": "benchmarks.steps.command",
+    "libraries": "benchmarks.libraries.command",
+    "estimators": "benchmarks.libraries.estimators",
+}
+NUM_THREADS = 2  # for each of several libraries
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -16,14 +21,26 @@ def main(given: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"usage: python -m benchmarks {{{','.join(COMMANDS)}}} [--help] ...", file=sys.stderr)
         return 0 if name in ("-h", "--help") else 2
+    if name != "steps":
+        limit_threads()  # before the command's module: libraries count the CPUs as they are loaded
+    command = importlib.import_module(COMMANDS[name])
+
+    from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
+
     try:
-        status: int = importlib.import_module(COMMANDS[name]).main(rest)
-    except (ValueError, OSError) as error:
-        if type(error) is ValueError:  # ours, not the caller's
-            raise
+        status: int = command.main(rest)
+    except (DataError, DomainError, ShapeError, UnsupportedError, OSError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
     return status
+
+
+def limit_threads() -> None:
+    """Two CPUs for this process and its children."""
+    os.environ["OMP_NUM_THREADS"] = str(NUM_THREADS)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:NUM_THREADS])
 
 
 if __name__ == "__main__":

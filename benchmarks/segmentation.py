@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import segment_plan as plan
-from benchmarks.libraries.measure import progress
 from benchmarks.segment_runs import SCORES, Arm, run
+from rankfold.cli.model_of import say
 from rankfold.errors import DataError
 
 PAGE = "segments.md"
@@ -112,7 +112,7 @@ def _ran(records: Records, arm: Arm, path: Path, seeds: Sequence[int], split: st
             record[split] = {name: record[split][name] for name in ("frame_accuracy", "nats")}
         records.add(record)
         shown = record[split]["frame_accuracy"]
-        progress(
+        say(
             f"{records.name} {arm.method} {' '.join(arm.settings)} seed {seed}: {split} {shown} ({record['seconds']} s)"
         )
     return True

@@ -1,7 +1,7 @@
-"""One EM step in each library, from the same parameters and the same tokens.
+"""One EM step in each library, from the same parameters and the same tokens of one hidden Markov model.
 
-Libraries are imported where they are used: a process that measures one does not load the others.
-Read next: `verify.py`, which checks that they all compute the same.
+Its transition is a product of two thin factors, so that the low-rank and the dense form are one model. Libraries are
+imported where they are used: a process that measures one does not load the others.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,13 @@ import torch
 from torch import Tensor
 
 import rankfold
-from benchmarks.libraries.hmm import Hmm
-from benchmarks.libraries.measure import Case
+from benchmarks.libraries.process import Case
 
+NUM_SYMBOLS = 1000
+NUM_SEQUENCES = 4
+NUM_TOKENS = 64
+# From here on parameters are drawn in float32: in float64 the largest would not leave room for a library.
+LARGE = 4096
 RANKFOLD_64 = "rankfold dense float64"
 RANKFOLD_32 = "rankfold dense float32"
 RANKFOLD_LOW_RANK = "rankfold low rank float32"
@@ -27,6 +31,55 @@ HMMLEARN = "hmmlearn"
 HMMLEARN_SCALING = "hmmlearn scaling"
 POMEGRANATE = "pomegranate"
 DYNAMAX = "dynamax"
+
+
+@dataclass(frozen=True)
+class Hmm:
+    """A categorical HMM and its data."""
+
+    initial: Tensor  # "z"
+    left: Tensor  # "z r"         rows sum to 1
+    right: Tensor  # "y r"        columns sum to 1
+    emission: Tensor  # "z v"     rows sum to 1
+    tokens: Tensor  # "b t"       int64
+
+    @property
+    def num_states(self) -> int:
+        return self.left.shape[0]
+
+    def transition(self) -> Tensor:  # "z y"
+        """The dense transition, rows summing to 1 again after rounding."""
+        dense = self.left @ self.right.mT
+        return dense.div_(dense.sum(1, keepdim=True))
+
+    def to(self, dtype: torch.dtype) -> Hmm:
+        """The same model in another dtype."""
+        return replace(
+            self,
+            initial=self.initial.to(dtype),
+            left=self.left.to(dtype),
+            right=self.right.to(dtype),
+            emission=self.emission.to(dtype),
+        )
+
+
+def random_hmm(num_states: int, num_tokens: int = NUM_TOKENS, num_symbols: int = NUM_SYMBOLS, seed: int = 0) -> Hmm:
+    """A model of rank states / 8 with every distribution drawn uniformly from its simplex."""
+    generator = torch.Generator().manual_seed(seed)
+    dtype = torch.float32 if num_states >= LARGE else torch.float64
+    rank = max(1, num_states // 8)
+
+    def draw(rows: int, columns: int) -> Tensor:
+        weights = torch.rand(rows, columns, generator=generator, dtype=dtype).clamp_(min=1e-6).log_().neg_()
+        return weights.div_(weights.sum(1, keepdim=True))
+
+    return Hmm(
+        initial=draw(1, num_states)[0],
+        left=draw(num_states, rank),
+        right=draw(rank, num_states).mT.contiguous(),
+        emission=draw(num_states, num_symbols),
+        tokens=torch.randint(num_symbols, (NUM_SEQUENCES, num_tokens), generator=generator),
+    )
 
 
 @dataclass
@@ -77,7 +130,7 @@ class RankfoldEm:
 
 
 def rankfold_em(hmm: Hmm, dtype: torch.dtype, *, low_rank: bool = False) -> Stepper:
-    """Our own step; its parameters stay where they are, the new ones are beside them."""
+    """Our own step; its parameters stay where they are, the new ones are kept apart."""
     em = RankfoldEm(hmm, dtype, low_rank=low_rank)
     return Stepper(em.step, log_z=em.log_z, params=em.params)
 

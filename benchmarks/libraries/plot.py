@@ -1,7 +1,4 @@
-"""The picture: time against states for every library, and against rank for low rank and dense.
-
-Read next: `report.py`.
-"""
+"""The picture: time against states for every library, and against rank for low rank and dense."""
 
 from __future__ import annotations
 
@@ -13,9 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from benchmarks.libraries.em import LARGE_STATES, Em
-from benchmarks.libraries.losses import crossover
-from benchmarks.libraries.own import DENSE, Own
+from benchmarks.libraries.cases import DENSE, LARGE_STATES, Em, Own
 from benchmarks.libraries.peers import (
     DYNAMAX,
     HMMLEARN,
@@ -27,6 +22,7 @@ from benchmarks.libraries.peers import (
     RANKFOLD_64,
     RANKFOLD_LOW_RANK,
 )
+from benchmarks.libraries.report import crossover
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito).
 STYLES: dict[str, tuple[str, str]] = {
@@ -56,8 +52,8 @@ def _states(axes: Any, em: Em) -> None:
         colour, marker = STYLES[name]
         points = [(size, timings[name].median) for size, timings in em.timings.items()]
         outcome = em.large.get(name)
-        if outcome is not None and outcome.timing is not None:
-            points.append((LARGE_STATES, outcome.timing.median))
+        if outcome is not None and outcome.spread is not None:
+            points.append((LARGE_STATES, outcome.spread.median))
         width = 2.2 if name in OURS else 1.4
         axes.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=5, linewidth=width, label=name)
     failed = [(name, outcome.failure) for name, outcome in em.large.items() if outcome.failure]
@@ -78,7 +74,7 @@ def _ranks(axes: Any, own: Own) -> None:
     dense = own.structured[DENSE].median
     ranks = list(own.by_rank)
     medians = [timing.median for timing in own.by_rank.values()]
-    quartiles = [timing.quartiles for timing in own.by_rank.values()]
+    quartiles = [(timing.low, timing.high) for timing in own.by_rank.values()]
     axes.fill_between(ranks, *zip(*quartiles, strict=True), color="#009E73", alpha=0.2, linewidth=0)
     axes.plot(ranks, medians, color="#009E73", marker="o", markersize=5, linewidth=2.2, label="low rank")
     axes.axhline(dense, color="#0072B2", linewidth=2.2, label="dense")
@@ -103,7 +99,7 @@ def _ranks(axes: Any, own: Own) -> None:
 def _seconds(axes: Any, top: float) -> None:
     """Ticks in words on the axis of time, with room above the data by a factor `top`."""
     low, high = axes.get_ylim()
-    ticks = [(10.0**power, name) for power, name in enumerate(("1 ms", "10 ms", "100 ms", "1 s", "10 s", "100 s"), -3)]
+    ticks = [(10.0**power, name) for power, name in enumerate(("1 ms", "10 ms", "100 ms", "1 s", "10 s", "100 s"))]
     shown = [(place, name) for place, name in ticks if low <= place <= high]
     axes.set_yticks([place for place, _ in shown], [name for _, name in shown])
     axes.set_ylim(low, high * top)

@@ -1,27 +1,40 @@
 """The results in words and tables: standard output and `docs/benchmarks.md` are the same text.
 
-Read next: `losses.py` for what the tables say against us.
+The README's table of ratios is written from the same numbers.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import rankfold
-from benchmarks.libraries.em import LARGE_STATES, LIMIT_S, Em
-from benchmarks.libraries.hmm import NUM_SEQUENCES, NUM_SYMBOLS, NUM_TOKENS
-from benchmarks.libraries.losses import crossover, losses
-from benchmarks.libraries.measure import NUM_THREADS, Outcome, Timing, total_memory_gib
-from benchmarks.libraries.own import DENSE, Own
-from benchmarks.libraries.peers import MAKERS, OURS, PEERS, RANKFOLD_32
-from benchmarks.libraries.verify import Check
+from benchmarks.__main__ import NUM_THREADS
+from benchmarks.libraries.cases import DENSE, LARGE_STATES, LIMIT_S, Em, Own
+from benchmarks.libraries.peers import (
+    HMMLEARN,
+    MAKERS,
+    NUM_SEQUENCES,
+    NUM_SYMBOLS,
+    NUM_TOKENS,
+    OURS,
+    PEERS,
+    RANKFOLD_32,
+    RANKFOLD_64,
+    RANKFOLD_LOW_RANK,
+)
+from benchmarks.libraries.process import Outcome, total_memory_gib
+from rankfold.cli.bench import Check, cpu_name
+from rankfold.cli.output import table
+from rankfold.planning.measure import Spread
 
+BEGIN, END = "<!-- ratios: written by make bench -->", "<!-- end of ratios -->"  # of the README
 LIBRARIES = ("torch", "hmmlearn", "pomegranate", "dynamax", "jax", "numpy")
 
 
@@ -41,51 +54,25 @@ def machine() -> dict[str, str]:
     versions = {"rankfold": rankfold.__version__, **{name: importlib.metadata.version(name) for name in LIBRARIES}}
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "CPU": f"{_cpu()}, {os.cpu_count()} cores, of which {NUM_THREADS} are used",
+        "CPU": f"{cpu_name()}, {os.cpu_count()} cores, of which {NUM_THREADS} are used",
         "memory": f"{total_memory_gib():.0f} GiB",
         "system": f"{platform.system()}, Python {platform.python_version()}",
         "libraries": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
 
 
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up as plain text, too."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    top = "| " + " | ".join(cell.ljust(width) for cell, width in zip(head, widths, strict=True)) + " |"
-    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([top, rule, *lines])
-
-
-def duration(seconds: float, unit: str) -> str:
-    """The number of three digits, in ms or s."""
-    number = 1000 * seconds if unit == "ms" else seconds
-    return f"{number:#.3g}".rstrip(".") if number < 1000 else f"{number:,.0f}"
-
-
-def unit_of(seconds: float) -> str:
-    """The unit in which a time is written."""
-    return "ms" if seconds < 0.9995 else "s"
-
-
-def spread(timing: Timing | None) -> str:
-    """Median, quartiles and number of repeats."""
-    if timing is None:
+def spread(taken: Spread | None) -> str:
+    """Median, quartiles and number of repeats, in ms or s."""
+    if taken is None:
         return "-"
-    unit = unit_of(timing.median)
-    median, low, high = (duration(seconds, unit) for seconds in (timing.median, *timing.quartiles))
-    brackets = f"{low} to {high}, n = {len(timing.seconds)}" if len(timing.seconds) > 1 else "once"
-    return f"{median} {unit} ({brackets})"
+    unit, scale = ("ms", 1.0) if taken.median < 999.5 else ("s", 1e-3)
+    median, low, high = (_digits(scale * x) for x in taken[:3])
+    return f"{median} {unit} ({f'{low} to {high}, n = {taken.repeats}' if taken.repeats > 1 else 'once'})"
+
+
+def _digits(number: float) -> str:
+    """Three digits."""
+    return f"{number:#.3g}".rstrip(".") if number < 1000 else f"{number:,.0f}"
 
 
 def times(ratio: float) -> str:
@@ -147,7 +134,7 @@ def _em_parts(em: Em) -> list[str]:
 
 
 def _large_parts(em: Em) -> list[str]:
-    rows = [(name, *_outcome(em.large[name], em.large[name].timing)) for name in MAKERS if name in em.large]
+    rows = [(name, *_outcome(em.large[name], em.large[name].spread)) for name in MAKERS if name in em.large]
     return [
         f"### {LARGE_STATES:,} states",
         f"One process for each library, {em.memory_limit_gib:.1f} GiB of address space and {LIMIT_S} s for a step."
@@ -156,10 +143,10 @@ def _large_parts(em: Em) -> list[str]:
     ]
 
 
-def _outcome(outcome: Outcome, timing: Timing | None) -> tuple[str, str]:
+def _outcome(outcome: Outcome, taken: Spread | None) -> tuple[str, str]:
     if outcome.failure is not None:
         return outcome.failure if outcome.failure.startswith("not run") else f"fails: {outcome.failure}", "-"
-    return spread(timing), "-" if outcome.peak_gib is None else f"{outcome.peak_gib:.2f} GiB"
+    return spread(taken), "-" if outcome.peak_gib is None else f"{outcome.peak_gib:.2f} GiB"
 
 
 def _own_parts(own: Own) -> list[str]:
@@ -205,11 +192,11 @@ def _long_parts(own: Own) -> list[str]:
     return [
         f"### {own.long_size.words()}, rank {own.long_size.rank:,}: against plain autograd",
         "Plain autograd is the same loop written out in torch. One process each.",
-        _ratio_table(own.long, {name: outcome.timing for name, outcome in own.long.items()}),
+        _ratio_table(own.long, {name: outcome.spread for name, outcome in own.long.items()}),
     ]
 
 
-def _ratio_table(outcomes: dict[str, Outcome], timings: dict[str, Timing | None]) -> str:
+def _ratio_table(outcomes: dict[str, Outcome], timings: dict[str, Spread | None]) -> str:
     """Time and memory of ours (first) and of another (second), and the other over ours."""
     rows = [(name, *_outcome(outcome, timings[name])) for name, outcome in outcomes.items()]
     ours, other = outcomes
@@ -217,3 +204,95 @@ def _ratio_table(outcomes: dict[str, Outcome], timings: dict[str, Timing | None]
     if time_a and time_b and a.peak_gib and b.peak_gib:
         rows.append((f"{other} / {ours}", times(time_b.median / time_a.median), times(b.peak_gib / a.peak_gib)))
     return table(("", "one gradient step", "peak memory"), rows)
+
+
+def losses(em: Em, own: Own) -> list[str]:
+    """Every comparison that another library, or our own dense form, wins."""
+    found = [*_to_peers(em), *_to_dense(em, own)]
+    return found or ["Nowhere in this run."]
+
+
+def _to_peers(em: Em) -> Iterator[str]:
+    for size, timings in em.timings.items():
+        for ours in OURS:
+            for peer in PEERS:
+                ratio = timings[ours].median / timings[peer].median
+                if ratio > 1:
+                    yield f"EM step, {size:,} states: {ours} takes {ratio:.2f}x the time of {peer}."
+
+
+def _to_dense(em: Em, own: Own) -> Iterator[str]:
+    for size, timings in em.timings.items():
+        ratio = timings[RANKFOLD_LOW_RANK].median / timings[RANKFOLD_32].median
+        if ratio > 1:
+            yield f"EM step, {size:,} states: rank {size // 8:,} takes {ratio:.2f}x the time of dense float32."
+    for size, timings in own.by_states.items():
+        ratio = timings["low rank"].median / timings[DENSE].median
+        if ratio > 1:
+            yield f"Gradient step, {size:,} states: rank {size // 16:,} takes {ratio:.2f}x the time of dense."
+    dense = own.structured[DENSE].median
+    for rank, timing in own.by_rank.items():
+        if timing.median > dense:
+            yield (
+                f"Gradient step, {own.sweep_size.num_states:,} states: rank {rank:,} takes"
+                f" {timing.median / dense:.2f}x the time of dense."
+            )
+    for name, timing in own.structured.items():
+        if timing.median > dense:
+            yield f"Gradient step, {own.sweep_size.num_states:,} states: {name} takes {timing.median / dense:.2f}x."
+
+
+def crossover(points: Sequence[tuple[int, float]]) -> float | None:
+    """Where a ratio first exceeds 1, between the measured points on log scales; None if it never does."""
+    previous: tuple[int, float] | None = None
+    for x, ratio in points:
+        if ratio > 1:
+            if previous is None:
+                return float(x)
+            share = -math.log(previous[1]) / (math.log(ratio) - math.log(previous[1]))
+            return math.exp(math.log(previous[0]) + share * (math.log(x) - math.log(previous[0])))
+        previous = (x, ratio)
+    return None
+
+
+def ratios(results: Results) -> str:
+    """The table and the line above it."""
+    em, own = results.em, results.own
+    rows = []
+    for num_states in sorted(em.timings, reverse=True):
+        timing = em.timings[num_states]
+        fastest = min(PEERS, key=lambda peer: timing[peer].median)
+        same = timing[HMMLEARN].median / timing[RANKFOLD_64].median
+        rows.append((f"EM step, {num_states:,} states", f"{HMMLEARN}, both float64", f"{times(same)} as fast", "-"))
+        best = timing[fastest].median / timing[RANKFOLD_32].median
+        rows.append((f"EM step, {num_states:,} states", f"{fastest}, the fastest other", f"{times(best)} as fast", "-"))
+    tried = {name: em.large[name].failure for name in PEERS if name in em.large}
+    failed = [name for name, failure in tried.items() if failure is not None and not failure.startswith("not run")]
+    if failed:
+        rows.insert(0, (f"EM step, {LARGE_STATES:,} states", ", ".join(failed), "they fail, rankfold runs", "-"))
+    for size, outcomes, timings in (
+        (own.long_size, own.long, {name: outcome.spread for name, outcome in own.long.items()}),
+        (own.sweep_size, own.memory, {"low rank": own.by_rank.get(own.sweep_size.rank), DENSE: own.structured[DENSE]}),
+    ):
+        if size is None:
+            continue
+        ours, other = outcomes
+        a, b = timings[ours], timings[other]
+        if a is None or b is None:
+            continue
+        peaks = outcomes[ours].peak_gib, outcomes[other].peak_gib
+        memory = f"{peaks[0] / peaks[1]:.2f} of it" if peaks[0] and peaks[1] else "-"
+        what = f"gradient step, {size.words()}, rank {size.rank:,}"
+        rows.append((what, f"our own {other}", f"{times(b.median / a.median)} as fast", memory))
+    return (
+        f"Measured by `make bench` on {NUM_THREADS} CPU cores ({results.machine['date']},"
+        " [all numbers](docs/benchmarks.md)):\n\n" + table(("one step", "against", "speed", "memory"), rows)
+    )
+
+
+def update_readme(readme: Path, results: Results) -> None:
+    """Replace what stands between the two marks."""
+    text = readme.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    readme.write_text(f"{before}{BEGIN}\n{ratios(results)}\n{END}{after}")

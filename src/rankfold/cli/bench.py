@@ -341,10 +341,15 @@ def device_name(device: torch.device) -> str:
     """The device as its maker calls it; of a CPU also how many threads are used."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    cpus = Path("/proc/cpuinfo")
-    lines = cpus.read_text().splitlines() if cpus.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {torch.get_num_threads()} threads"
+    return f"{cpu_name()}, {torch.get_num_threads()} threads"
+
+
+def cpu_name() -> str:
+    """The processor as its maker calls it, or else its kind."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def text(report: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""One gradient step, log Z and its backward pass: low rank, banded and sum against dense and plain autograd.
+"""What is measured: EM steps of a dense categorical HMM in every library, and gradient steps of our own operators.
 
-Read next: `verify.py`, which checks the two against each other.
+EM goes up to the size at which libraries fail; low rank, banded and sum stand against dense and plain autograd.
 """
 
 from __future__ import annotations
@@ -13,11 +13,62 @@ import torch
 from torch import Tensor
 
 import rankfold
-from benchmarks.libraries.measure import Case, Outcome, Timing, in_process, progress, time_together
+from benchmarks.libraries.peers import (
+    DYNAMAX,
+    HMMLEARN,
+    HMMLEARN_SCALING,
+    MAKERS,
+    POMEGRANATE,
+    RANKFOLD_32,
+    RANKFOLD_LOW_RANK,
+    make,
+    random_hmm,
+)
+from benchmarks.libraries.process import Case, Outcome, in_process, time_together, total_memory_gib
+from rankfold.cli.model_of import say
+from rankfold.planning.measure import Spread
 
+NUM_STATES = (64, 256, 1024)
+LARGE_STATES = 16384
+LIMIT_S = 120
+# The rest is for the system: a library that asks for more is told no, instead of the machine coming to a stop.
+MEMORY_SHARE = 0.9
 NUM_DIAGONALS = 16
 DENSE = "dense"
 BANDED = f"banded, {NUM_DIAGONALS} diagonals"
+
+
+@dataclass(frozen=True)
+class Em:
+    """Every number of the tables against other libraries."""
+
+    timings: dict[int, dict[str, Spread]]
+    large: dict[str, Outcome]
+    memory_limit_gib: float
+
+
+def measure_em(*, quick: bool) -> Em:
+    """All sizes in this process, interleaved; the largest in one process for each library."""
+    timings = {}
+    for num_states in NUM_STATES[:2] if quick else NUM_STATES:
+        say(f"EM step, {num_states:,} states")
+        hmm = random_hmm(num_states)
+        timings[num_states] = time_together({name: make(name, hmm).case() for name in MAKERS}, 5 if quick else 21)
+    limit = MEMORY_SHARE * total_memory_gib()
+    return Em(timings, {} if quick else _large(timings[NUM_STATES[-1]], limit), limit)
+
+
+def _large(below: dict[str, Spread], memory_gib: float) -> dict[str, Outcome]:
+    outcomes = {}
+    for name in (RANKFOLD_32, RANKFOLD_LOW_RANK, HMMLEARN_SCALING, POMEGRANATE, DYNAMAX):
+        say(f"EM step, {LARGE_STATES:,} states: {name}")
+        repeats = 2 if name in (RANKFOLD_32, RANKFOLD_LOW_RANK) else 1
+        task = {"what": "em", "library": name, "num_states": LARGE_STATES, "repeats": repeats}
+        outcomes[name] = in_process(task, LIMIT_S, memory_gib)
+        say(f"  {outcomes[name].failure or outcomes[name].spread}")
+    slower = below[HMMLEARN].median / below[HMMLEARN_SCALING].median
+    outcomes[HMMLEARN] = Outcome(failure=f"not run: {slower:.1f}x its scaling mode at {NUM_STATES[-1]:,} states")
+    return outcomes
 
 
 @dataclass(frozen=True)
@@ -100,9 +151,9 @@ class Own:
     long: dict[str, Outcome]  # rankfold, plain autograd: a long chain of many states
     long_size: Size | None
     memory: dict[str, Outcome]  # low rank, dense: peak memory at the size of the sweep over ranks
-    by_states: dict[int, dict[str, Timing]]  # rank states / 16
-    by_rank: dict[int, Timing]
-    structured: dict[str, Timing]  # dense, banded, sum
+    by_states: dict[int, dict[str, Spread]]  # rank states / 16
+    by_rank: dict[int, Spread]
+    structured: dict[str, Spread]  # dense, banded, sum
     sweep_size: Size
 
 
@@ -112,7 +163,7 @@ def measure_own(*, quick: bool) -> Own:
     wanted = 5 if quick else 21
     long_size = None if quick else Size(16384, 2048, num_sequences=1, num_tokens=512)
     long = {} if long_size is None else _long(long_size)
-    progress(f"peak memory, {size.words()}")
+    say(f"peak memory, {size.words()}")
     memory = {kind: in_process(_task(kind, size, repeats=2), limit_s=120) for kind in ("low rank", DENSE)}
     by_states = {}
     for num_states in (64, 128) if quick else (256, 512, 1024, 2048):
@@ -143,19 +194,19 @@ def _task(kind: str, size: Size, *, repeats: int, plain: bool = False) -> dict[s
 def _long(size: Size) -> dict[str, Outcome]:
     outcomes = {}
     for name, plain, repeats in (("rankfold", False, 3), ("plain autograd", True, 1)):
-        progress(f"gradient step, {size.words()}, rank {size.rank:,}: {name}")
+        say(f"gradient step, {size.words()}, rank {size.rank:,}: {name}")
         outcomes[name] = in_process(_task("low rank", size, repeats=repeats, plain=plain), limit_s=400)
     return outcomes
 
 
-def _against_dense(size: Size, wanted: int) -> dict[str, Timing]:
-    progress(f"gradient step, {size.words()}")
+def _against_dense(size: Size, wanted: int) -> dict[str, Spread]:
+    say(f"gradient step, {size.words()}")
     return time_together({kind: GradientStep(kind, size).case() for kind in ("low rank", DENSE)}, wanted)
 
 
-def _sweep(size: Size, ranks: Sequence[int], wanted: int) -> dict[str, Timing]:
+def _sweep(size: Size, ranks: Sequence[int], wanted: int) -> dict[str, Spread]:
     """Dense, every rank, band and sum of one size, in one interleaved measurement."""
-    progress(f"gradient step, {size.words()}")
+    say(f"gradient step, {size.words()}")
     cases = {DENSE: GradientStep(DENSE, size).case()}
     for rank in ranks:
         cases[f"rank {rank}"] = GradientStep("low rank", Size(size.num_states, rank)).case()

@@ -1,22 +1,24 @@
 """A Gaussian HMM fitted by `rankfold.estimators.HMM` and by hmmlearn: the same start, the same steps, no priors.
 
-    python -m benchmarks.estimators [--quick]
+    python -m benchmarks estimators [--quick]
 
 100 sequences of 200 frames and one of 20,000, 12 features. Likelihoods are compared before anything is timed; then all
-take turns in one process, on two CPUs. Read next: `measure.py`.
+take turns in one process, on two CPUs.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.libraries.measure import Case, Timing, limit_threads, progress, time_together
+from benchmarks.libraries.process import Case, time_together
+from rankfold.cli.model_of import say
+from rankfold.planning.measure import Spread
 
 NUM_FEATURES, NUM_FRAMES, NUM_STEPS = 12, 20_000, 5
 SHAPES = ((100, 200), (1, 20_000))
@@ -76,7 +78,7 @@ def theirs(sequences: list[Array], begin: dict[str, Array], num_steps: int, name
     return fit
 
 
-def measured(num_sequences: int, length: int, num_states: int, *, quick: bool) -> tuple[dict[str, Timing], int, float]:
+def measured(num_sequences: int, length: int, num_states: int, *, quick: bool) -> tuple[dict[str, Spread], int, float]:
     """Seconds of a fit by each, the number of steps, and the largest relative difference of any likelihood."""
     sequences = data(num_sequences, length)
     begin = start(np.concatenate(sequences), num_states)
@@ -86,7 +88,7 @@ def measured(num_sequences: int, length: int, num_states: int, *, quick: bool) -
     if quick and num_states > 64:
         del fits[THEIRS[0]]
     own = np.array(fits[OURS]())
-    progress(f"{num_sequences} x {length:,} frames, {num_states} states")
+    say(f"{num_sequences} x {length:,} frames, {num_states} states")
     apart = 0.0
     for name, fit in fits.items():
         if name != OURS and (num_states <= 64 or "scaling" in name):
@@ -96,11 +98,15 @@ def measured(num_sequences: int, length: int, num_states: int, *, quick: bool) -
     return time_together({name: Case(fit) for name, fit in fits.items()}, 3 if quick else 11), num_steps, apart
 
 
-def main() -> None:
+def main(given: Sequence[str]) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks estimators",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--quick", action="store_true", help="fewer steps and repeats; not hmmlearn's slower mode")
-    quick = parser.parse_args().quick
+    quick = parser.parse_args(given).quick
     print(
         "| sequences | states | library | seconds a step | quartiles | rankfold is faster by | likelihoods differ by |"
     )
@@ -109,15 +115,11 @@ def main() -> None:
         for num_states in NUM_STATES:
             timings, num_steps, apart = measured(num_sequences, length, num_states, quick=quick)
             for name, timing in timings.items():
-                low, high = (x / num_steps for x in timing.quartiles)
+                low, high = (x / num_steps / 1e3 for x in (timing.low, timing.high))
                 ratio = "" if name == OURS else f"{timing.median / timings[OURS].median:.2f}x"
                 print(
-                    f"| {num_sequences} x {length:,} | {num_states} | {name} | {timing.median / num_steps:.4f} "
+                    f"| {num_sequences} x {length:,} | {num_states} | {name} | {timing.median / num_steps / 1e3:.4f} "
                     f"| {low:.4f}..{high:.4f} | {ratio} | {'' if name == OURS else f'{apart:.0e}'} |",
                     flush=True,
                 )
-
-
-if __name__ == "__main__":
-    limit_threads()
-    main()
+    return 0
