@@ -105,7 +105,7 @@ def read_run_folders(source: Path) -> list[Record]:
 
 
 def write_run(record: Record, folder: Path) -> None:
-    """The small files of a run, as they were."""
+    """The small files of a run; the recipe with every setting, those newer than the run at their defaults."""
     if folder.exists():
         raise DataError(f"{folder}: is there already; give a folder that is to be made.")
     folder.mkdir(parents=True)

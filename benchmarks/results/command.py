@@ -1,7 +1,7 @@
 """`python -m benchmarks.results docs/results`: the pages of results, written from the runs of the folder.
 
     python -m benchmarks.results docs/results --add results.tar.gz     # finished runs, from `benchmarks.queue --pack`
-    python -m benchmarks.results docs/results --extract NAME FOLDER    # the files of a run, as they were
+    python -m benchmarks.results docs/results --extract NAME FOLDER    # the files of a run
 
 Runs are kept in a file per page (`archive.py`). Every table stands between two marks of a page (`marks.py`); what is
 outside them is left alone.
