@@ -21,7 +21,7 @@ from rankfold.analysis.segmentation import evaluate_segmentation
 from rankfold.cli.evaluate_frames import evaluate_recordings
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.frames import Frames
-from rankfold.estimators import runs
+from rankfold.training.loop import train
 from rankfold.training.recipes import load_recipe
 from rankfold.training.recordings import read_splits
 from rankfold.training.report import Reporter
@@ -66,7 +66,7 @@ def _ours(arm: Arm, path: Path, seed: int, splits: Sequence[str]) -> dict[str, A
     with tempfile.TemporaryDirectory() as folder:
         data = path if arm.first else drawn(path, Path(folder) / path.name, seed)
         out = Path(folder) / "run"
-        result = runs.train(config, data, out, report=Reporter())
+        result = train(config, data, out, report=Reporter())
         found: dict[str, Any] = {"valid_nats": round(result.best_valid, 4)}
         for split in splits:
             with contextlib.redirect_stderr(io.StringIO()):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankfold.estimators import HMM, HSMM
-from rankfold.estimators.kmeans import kmeans
+from rankfold.training.initialisation import kmeans
 from tests.estimators.cases import walks
 
 FRAMES, STATES = walks(3)
@@ -44,8 +44,8 @@ CASES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (HMM(2, observations="categorical"), [[0, -2]], {}, "sequence 0, position 1: the symbol is -2"),
     (HMM(2, observations="categorical"), [[0, 1], [-1, -1]], {}, "sequence 1: all 2 symbols are missing"),
     (HMM(2, observations="categorical", n_symbols=2), [[0, 2]], {}, "position 1: the symbol 2 is none of the 2"),
-    (HMM(2, rank=1, forbidden=np.eye(2, dtype=bool)), FRAMES, {}, "forbidden moves and a rank"),
-    (HMM(2, forbidden=np.ones((2, 2), bool)), FRAMES, {}, "forbidden leaves state 0 no move"),
+    (HMM(2, rank=1, forbidden=np.eye(2, dtype=bool)), FRAMES, {}, "forbidden transitions and a rank"),
+    (HMM(2, forbidden=np.ones((2, 2), bool)), FRAMES, {}, "forbidden leaves state 0 no transition"),
     (HMM(2, forbidden=np.ones((3, 2), bool)), FRAMES, {}, r"forbidden has shape \(3, 2\)"),
     (HSMM(1, max_duration=3), FRAMES, {}, "n_states is 1 and no segment follows"),
     (HMM(2, start={"means": 0}), FRAMES, {}, "start has 'means', but a model of this kind has initial, transition"),
@@ -123,5 +123,5 @@ def test_kmeans_finds_far_groups_and_keeps_given_means() -> None:
     found = kmeans(x, 3, np.random.default_rng(0)).flatten().sort().values
     torch.testing.assert_close(found, torch.tensor([0.1, 10.1, 99.0]).double())
     given = torch.tensor([[5.0]]).double()
-    assert float(kmeans(x, 2, np.random.default_rng(0), given=given)[0]) == 5.0
+    assert float(kmeans(x, 2, np.random.default_rng(0), fixed=given)[0]) == 5.0
     assert len(kmeans(torch.zeros(2, 1).double(), 3, np.random.default_rng(0))) == 3

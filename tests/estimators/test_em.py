@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from rankfold.estimators import HMM, HSMM, fitting
-from rankfold.estimators.durations import Durations
-from rankfold.estimators.observations import Bernoulli, Gaussian, Observed
-from rankfold.estimators.packed import grouped, pack
+from rankfold.estimators import HMM, HSMM
+from rankfold.training import em
+from rankfold.training.em import group_lengths
 from tests.estimators.cases import observed, walks
 
 OBSERVATIONS = ("gaussian", "bernoulli", "categorical")
@@ -95,57 +93,6 @@ def test_each_step_is_hmmlearns(num_states: int, implementation: str) -> None:
     assert ours.score(frames) == pytest.approx(theirs.score(x, [len(rows) for rows in frames]), rel=1e-10)
 
 
-def test_m_step_is_the_maximum() -> None:
-    """Means and variances of weighted frames, feature by feature, where some are missing."""
-    rng = np.random.default_rng(0)
-    frames = rng.standard_normal((9, 2)) + 50.0
-    frames[2, 1] = np.nan
-    weight = rng.random((9, 2))
-    x = torch.from_numpy(frames)
-    family = Gaussian(x.nanmean(0), torch.ones(2).double(), torch.zeros(2).double())
-    at = Observed(mean=torch.zeros(2, 2).double(), variance=torch.ones(2, 2).double())
-    found = family.maximise(family.count(family.prepare(x), torch.from_numpy(weight)), at)
-    for z, f in itertools.product(range(2), range(2)):
-        there = ~np.isnan(frames[:, f])
-        mean = np.average(frames[there, f], weights=weight[there, z])
-        assert float(found.mean[z, f]) == pytest.approx(mean)  # type: ignore[index]
-        spread = np.average((frames[there, f] - mean) ** 2, weights=weight[there, z])
-        assert float(found.variance[z, f]) == pytest.approx(spread)  # type: ignore[index]
-    with_prior = replace(family, spread=torch.tensor([2.0, 3.0]).double(), prior_frames=4.0)
-    more = with_prior.maximise(family.count(family.prepare(x), torch.from_numpy(weight)), at).variance
-    total = float(weight[:, 0].sum())
-    assert float(more[0, 0]) == pytest.approx((total * float(found.variance[0, 0]) + 4 * 2.0) / (total + 4))  # type: ignore[index]
-
-
-def test_certain_bernoullis_are_exact() -> None:
-    """A probability of 0 or 1 gives -inf where it is contradicted, and nothing where the feature is missing."""
-    family = Bernoulli()
-    at = Observed(probability=torch.tensor([[0.0, 1.0], [0.5, 0.25]]).double())
-    data = family.prepare(torch.tensor([[0.0, 1.0], [1.0, 1.0], [float("nan"), 0.0], [float("nan")] * 2]).double())
-    expected = torch.tensor(
-        [[0.0, np.log(0.125)], [-np.inf, np.log(0.125)], [-np.inf, np.log(0.75)], [0.0, 0.0]], dtype=torch.float64
-    )
-    torch.testing.assert_close(family.log_obs(data, at), expected)
-
-
-@pytest.mark.parametrize("kind", ["poisson", "negative_binomial"])
-def test_durations_reach_the_maximum(kind: Any) -> None:
-    """No rate nearby is better; counts of the shortest or of the longest alone end at a finite rate."""
-    counts = torch.tensor([[5.0, 3.0, 1.0, 0.5], [9.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 9.0], [0.0] * 4]).double()
-    shape = torch.zeros(4).double() if kind == "negative_binomial" else None
-    before = Durations(kind, 4, log_rate=torch.full((4,), -0.5).double(), log_shape=shape)
-    found = before.maximise(counts, 0.0)
-    assert found.log_rate is not None
-    assert bool(found.log_rate.isfinite().all())
-    value = (counts * found.log_table()).sum(1)
-    assert bool((value >= (counts * before.log_table()).sum(1) - 1e-12).all())
-    assert float(found.log_rate[3]) == -0.5
-    for step in (-1e-3, 1e-3):
-        near = found._replace(log_rate=found.log_rate + step)
-        assert float((counts * near.log_table()).sum(1)[0]) < float(value[0])
-    torch.testing.assert_close(found.log_table().exp().sum(1), torch.ones(4).double())
-
-
 def test_partial_fit_comes_to_the_same_place() -> None:
     frames, _ = walks(8, seed=2)
     whole = HMM(3, max_iter=60, random_state=0).fit(frames)
@@ -203,8 +150,8 @@ def test_groups_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     frames, _ = walks()
     frames.append(frames[0][:4])
     together = HMM(3, max_iter=5, random_state=0).fit(frames)
-    monkeypatch.setattr(fitting, "pack", lambda *given: pack(*given, most=1))
+    monkeypatch.setattr(em, "MOST", 1)
     apart = HMM(3, max_iter=5, random_state=0).fit(frames)
     np.testing.assert_allclose(apart.history_, together.history_, rtol=1e-12)
-    assert [len(x) for x in grouped([9, 2, 8, 5, 3], 2, most=36)] == [2, 2, 1]
-    assert grouped([9, 2, 8, 5, 3], 2) == [[0, 2, 3], [4, 1]]
+    assert [len(x) for x in group_lengths([9, 2, 8, 5, 3], 2, most=36)] == [2, 2, 1]
+    assert group_lengths([9, 2, 8, 5, 3], 2) == [[0, 2, 3], [4, 1]]

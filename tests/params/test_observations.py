@@ -148,7 +148,7 @@ def test_tables_are_kept() -> None:
 def test_a_start_without_a_floor_needs_variances() -> None:
     module = GaussianObservation(torch.zeros(2, 1), torch.zeros(2, 1))
     with pytest.raises(DomainError, match="min_variance"):
-        module.begin(torch.zeros(1), torch.zeros(1))
+        module.fill(mean=torch.zeros(1), variance=torch.zeros(1))
 
 
 @pytest.mark.parametrize("longest", [1, 2, 19])

@@ -14,12 +14,12 @@ import torch
 
 from rankfold.data.frame_files import read_frames
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.estimators.runs import train
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.training.config import DataConfig
 from rankfold.training.frame_evaluation import evaluate_frames, num_seen
 from rankfold.training.frame_task import FrameTask
+from rankfold.training.loop import train
 from rankfold.training.memory import Room
 from rankfold.training.recordings import read_recordings, read_splits
 from rankfold.training.report import Reporter

@@ -15,12 +15,12 @@ from typing import Any
 from rankfold.cli.model_of import say
 from rankfold.cli.output import to_json
 from rankfold.errors import DataError
-from rankfold.estimators import runs
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import GrammarConfig, readers
 from rankfold.settings import assign, build, read_toml
 from rankfold.training import report
 from rankfold.training.config import Config
+from rankfold.training.loop import train
 from rankfold.training.recipes import load_recipe, recipe_groups
 from rankfold.training.result import Result
 from rankfold.training.run_dir import RECIPE, RunDir
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = find_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
     for line in unread(arguments.settings, config):
         say(line)
-    result = runs.train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
+    result = train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
     print(to_json(_record(result, config), indent=2) if arguments.json else _text(result, config))
     if result.finished:
         return 0

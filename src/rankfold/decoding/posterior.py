@@ -22,6 +22,7 @@ class ExpectedCounts(NamedTuple):
     initial: Tensor  # "z"                  summed over sequences
     transition: tuple[Tensor, ...]  # like the operator's factors(), summed over sequences and positions
     states: Tensor  # "b t z"               the state posterior
+    log_z: Tensor  # "b"                    what they are derivatives of, float64
 
 
 def state_posterior(p: ChainPotentials) -> Tensor:  # "b t z"
@@ -51,19 +52,20 @@ def expected_counts(p: ChainPotentials) -> ExpectedCounts:
     """
     c = validate(p)
     if _followed(c):
-        initial, states, *grads = _derivatives(p)
-        counts = counted(p.transition, grads, lambda weight: _derivatives(p, weight)[2:])
-        return ExpectedCounts(initial if initial.ndim == 1 else initial.sum(0), counts, states)
+        total, initial, states, *grads = _derivatives(p)
+        counts = counted(p.transition, grads, lambda weight: _derivatives(p, weight)[3:])
+        return ExpectedCounts(initial if initial.ndim == 1 else initial.sum(0), counts, states, total)
     with torch.no_grad():
         solution = solve(c.detach(), "scaled", "float32")
         one = torch.ones_like(solution.log_z)
         initial, states, _, *grads = solution.gradients(one, of_factors=True)
         counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[3:])
-    return ExpectedCounts(initial.sum(0).to(c.log_obs.dtype), counts, states.to(c.log_obs.dtype))
+    dtype = c.log_obs.dtype
+    return ExpectedCounts(initial.sum(0).to(dtype), counts, states.to(dtype), solution.log_z)
 
 
 def _derivatives(p: ChainPotentials, weight: float | None = None) -> tuple[Tensor, ...]:
-    """d log Z / d (log_initial, log_obs, *factors) with a graph; of weight times log Z, if given, in float64."""
+    """log Z and d log Z / d (log_initial, log_obs, *factors) with a graph; of weight times log Z in float64."""
     # Views, because inputs may be made of one another: only the last step to each is asked for.
     inputs = [p.log_initial, p.log_obs, *p.transition.factors()]
     inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs]
@@ -72,7 +74,9 @@ def _derivatives(p: ChainPotentials, weight: float | None = None) -> tuple[Tenso
         inputs, log_final = [x.double() for x in inputs], None if log_final is None else log_final.double()
     initial, log_obs, *factors = inputs
     q = ChainPotentials(initial, p.transition.with_factors(*factors), log_obs, log_final, p.lengths)
-    return torch.autograd.grad(log_z(q).sum() * (1.0 if weight is None else weight), inputs, create_graph=True)
+    total = log_z(q)
+    scaled = total.sum() * (1.0 if weight is None else weight)
+    return total, *torch.autograd.grad(scaled, inputs, create_graph=True)
 
 
 def _followed(c: Chain) -> bool:

@@ -45,6 +45,7 @@ class SegmentCounts(NamedTuple):
     transition: tuple[Tensor, ...]  # like the operator's factors(), summed over sequences and segments
     durations: Tensor  # "z d"              summed over sequences
     states: Tensor  # "b t z"               the state posterior
+    log_z: Tensor  # "b"                    what they are derivatives of, float64
 
 
 class _StatesAndProbability(NamedTuple):
@@ -94,7 +95,7 @@ def segment_counts(p: SegmentPotentials) -> SegmentCounts:
         initial, durations, states, _, *grads = solution.gradients(one, of_factors=True)
         counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[4:])
     first = torch.zeros_like(c.log_duration[:, 0]) if c.carried else initial.sum(0)
-    return SegmentCounts(first, counts, durations, states)
+    return SegmentCounts(first, counts, durations, states, solution.log_z)
 
 
 def cut_short(gains: Iterable[float], longest: int, setting: str) -> str | None:

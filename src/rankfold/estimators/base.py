@@ -1,7 +1,4 @@
-"""What both estimators do with arrays: fit, ask, segment, sample, follow a stream.
-
-Read next: `fitting.py` for what a fit prepares, `em.py` for the steps.
-"""
+"""What both estimators do with arrays: fit, ask, segment, sample, follow a stream."""
 
 from __future__ import annotations
 
@@ -15,26 +12,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankfold.decoding.segments import cut_short
+from rankfold.decoding.segments import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.asking import best_segments, best_states, gains_of_longer, is_impossible, posterior
-from rankfold.estimators.expectation import no_weight
-from rankfold.estimators.face import Face
-from rankfold.estimators.fitting import Fit, Running, generator_of, prepared, torch_generator
-from rankfold.estimators.inputs import Given, expect_names, given_features, lengths_of, names_of, plain
+from rankfold.estimators.check_parameters import expect_number, expect_seed, made_with
+from rankfold.estimators.fitting import Fit, generator_of, prepare_fit, torch_generator
+from rankfold.estimators.inputs import (
+    Given,
+    expect_names,
+    expect_width,
+    given_features,
+    lengths_of,
+    names_of,
+    plain,
+)
 from rankfold.estimators.online import Stream, all_filtered, stepped
-from rankfold.estimators.packed import batches
+from rankfold.estimators.sklearn_api import ScikitLearnMethods
 from rankfold.estimators.symbols import given_symbols, symbol_ids
-from rankfold.estimators.wanted import expect_number, expect_seed, made_with
-from rankfold.estimators.wrapped import num_free
-from rankfold.models.frame_model import FrameModel, FramePotentials
+from rankfold.models.frame_model import FrameModel
+from rankfold.params.prior import Prior
+from rankfold.training.em import Group, Running, group, impossible_sequence
 
 ROW = np.dtype(
     [("start", np.int64), ("end", np.int64), ("state", np.int64), ("posterior", np.float64), ("frames", np.float64)]
 )
 
 
-class Estimator(Face):
+class Estimator(ScikitLearnMethods):
     """The methods of `HMM` and `HSMM`.
 
     `X` is one array "t f" (a sequence, or with `lengths` several), or a list of arrays; symbols come as a list of
@@ -50,7 +53,7 @@ class Estimator(Face):
     symbols_: NDArray[Any]
     feature_names_in_: NDArray[Any]
     _running: Running | None
-    _forbidden: Tensor | None
+    _prior: Prior
 
     def fit(
         self,
@@ -66,7 +69,7 @@ class Estimator(Face):
         Of `n_init` starts the one with the largest objective stays. `y` takes the lengths, too, if it is they that come
         there, as with hmmlearn; a target, with an entry for each row, is not used: it is there for pipelines.
         """
-        found = prepared(self, X, lengths_of(X, y, lengths), labels)
+        found = prepare_fit(self, X, lengths_of(X, y, lengths), labels)
         outcome = found.run(algorithm)
         self._take(found, outcome.model, outcome.history, outcome.converged)
         self._running = outcome.running(sum(map(len, found.sequences)))
@@ -86,8 +89,8 @@ class Estimator(Face):
         fit it goes on from there, the fit's steps counted as calls.
         """
         running = getattr(self, "_running", None)
-        found = prepared(self, X, lengths_of(X, y, lengths), labels, again=running is not None)
-        model, running, value = found.advance(running)
+        found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, again=running is not None)
+        model, running, value = found.advance(None if running is None else self.model_, running)
         self._take(found, model, [*(self.history_ if running.calls > 1 else []), value], False)
         self._running = running
         return self
@@ -96,7 +99,7 @@ class Estimator(Face):
         for name in [name for name in vars(self) if name.endswith("_")]:  # of another fit
             delattr(self, name)
         self.model_, self.history_, self.converged_, self.n_iter_ = model, history, converged, len(history)
-        self._family, self._running, self._forbidden = found.family, None, found.shape.forbidden
+        self._prior, self._running = found.prior, None
         self._made_with = made_with(found.params)
         self.n_features_in_ = 1 if found.symbols is not None else found.sequences[0].shape[1]
         if found.symbols is not None:
@@ -106,7 +109,7 @@ class Estimator(Face):
 
     def score_samples(self, X: Any, lengths: Any = None, labels: Any = None) -> NDArray[np.float64]:  # noqa: N803
         """The log-likelihood of each sequence, in nats; -inf for an impossible one."""
-        values = self._ask(self._given(X, lengths, labels), self._log_z)
+        values = self._ask(self._given(X, lengths, labels), lambda at: self.model_.log_z(self._potentials(at)))
         return np.array([float(x) for x in values])
 
     def score(self, X: Any, y: Any = None, *, lengths: Any = None, labels: Any = None) -> float:  # noqa: N803
@@ -127,13 +130,14 @@ class Estimator(Face):
             raise UnsupportedError(f'method is {method!r}, but must be "viterbi" or "posterior".')
         given = self._given(X, lengths, labels)
         if method == "viterbi":
-            return given.back(self._cut(given, self._ask(given, best_states, strict=True)))
-        return given.back([x.argmax(1) for x in self._cut(given, self._ask(given, posterior, strict=True))])
+            best = self._ask(given, lambda at: self.model_.states(at.batch, allowed=at.allowed), strict=True)
+            return given.back(self._cut(given, best))
+        return given.back([x.argmax(1) for x in self._posterior(given)])
 
     def predict_proba(self, X: Any, lengths: Any = None, *, labels: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the whole sequence."""
         given = self._given(X, lengths, labels)
-        return given.back(self._cut(given, self._ask(given, posterior, strict=True)))
+        return given.back(self._posterior(given))
 
     def segment(self, X: Any, lengths: Any = None, *, labels: Any = None) -> Any:  # noqa: N803
         """The segments of the best path: a structured array of start, end (exclusive), state, posterior, frames.
@@ -143,10 +147,10 @@ class Estimator(Face):
         explain the frames better.
         """
         given = self._given(X, lengths, labels)
-        rows = self._ask(given, best_segments, strict=True)
+        rows = self._ask(given, lambda at: self.model_.segments(at.batch, allowed=at.allowed), strict=True)
         config = self.model_.config
         if config.has_segments and config.max_duration < max(given.lengths):
-            gains = map(float, self._ask(given, gains_of_longer))
+            gains = map(float, self._ask(given, lambda at: gain_of_longer(self._potentials(at))))
             if (cut := cut_short(gains, config.max_duration, "max_duration and fit again")) is not None:
                 warnings.warn(cut, stacklevel=2)
         offsets = np.cumsum([0, *given.lengths[:-1]]) if given.together else np.zeros(len(rows), np.int64)
@@ -161,7 +165,8 @@ class Estimator(Face):
     def filter(self, X: Any, lengths: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the frames up to it alone."""
         given = self._given(X, lengths, None)
-        return given.back(self._cut(given, self._ask(given, all_filtered, strict=True)))
+        found = self._ask(given, lambda at: all_filtered(self._potentials(at)), strict=True)
+        return given.back(self._cut(given, found))
 
     def step(self, frame: Any, state: Stream | None = None) -> tuple[NDArray[Any], Stream]:
         """The probability "z" of the state at one more frame of a stream, and what to pass to the next step.
@@ -175,9 +180,9 @@ class Estimator(Face):
             not isinstance(state, Stream) or state.log_next.ndim != 2 + segments or state.log_next.shape[-1] != z
         ):
             raise DomainError("state is not what a step of this model returned: pass its second answer on, or None.")
-        (_, batch, _), *_ = batches([x], None, self.model_.config.num_states)
+        (one,) = group([x], None, z)
         with torch.no_grad():
-            p = self.model_.potentials(batch, carried=None if state is None else state.log_next)
+            p = self.model_.potentials(one.batch, carried=None if state is None else state.log_next)
         found, ahead = stepped(p, 0.0 if state is None else state.log_likelihood)
         return found.cpu().numpy(), ahead
 
@@ -208,32 +213,29 @@ class Estimator(Face):
         return self.n_parameters() * math.log(sum(given.lengths)) - 2 * self.score(X, lengths=lengths)
 
     def n_parameters(self) -> int:
-        """How many numbers of the model are free: what sums to 1 has one less, forbidden moves have none.
+        """How many numbers of the model are free: what sums to 1 has one less, forbidden transitions have none.
 
         Of a low rank the dimension of the matrices counts, not the numbers in their factors.
         """
         self._expect_fitted()
-        return num_free(self.model_, self._forbidden)
+        model: Any = self.model_
+        duration = 0 if model.duration is None else model.duration.num_free
+        return int(model.dynamics.num_free(self._prior.forbidden) + model.observation.num_free + duration)
 
     def _given(self, X: Any, lengths: Any, labels: Any) -> Given:  # noqa: N803
         self._expect_fitted()
         expect_names(getattr(self, "feature_names_in_", None), names_of(X), type(self).__name__)
         config = self.model_.config
-        if config.observations == "categorical":
+        if self.model_.observation.symbols:
             given = given_symbols(X, lengths, labels, num_states=config.num_states)
             ids: list[NDArray[Any]] = list(symbol_ids(given, self.symbols_))
             return given._replace(sequences=ids)
         given = given_features(
-            X, lengths, labels, num_states=config.num_states, binary=config.observations == "bernoulli",
+            X, lengths, labels, num_states=config.num_states, observations=config.observations,
             missing=self.missing,  # type: ignore[attr-defined]
             dtype="float32" if self.model_.dtype == torch.float32 else "float64",
         )  # fmt: skip
-        width = given.sequences[0].shape[1]
-        if width != self.n_features_in_:
-            raise DomainError(
-                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features as "
-                "input."
-            )
+        expect_width(given.sequences[0].shape[1], self)
         return given
 
     def _one(self, frame: Any) -> Tensor:  # "1 f" or "1"
@@ -252,25 +254,34 @@ class Estimator(Face):
             )
         return torch.from_numpy(x)[None].to(self.model_.device, self.model_.dtype)
 
-    def _log_z(self, p: FramePotentials) -> Tensor:  # "b"
-        return self.model_.log_z(p)
+    def _potentials(self, at: Group) -> Any:
+        return self.model_.potentials(at.batch, allowed=at.allowed)
+
+    def _posterior(self, given: Given) -> list[NDArray[Any]]:
+        found = self._ask(given, lambda at: self.model_.posterior(at.batch, allowed=at.allowed), strict=True)
+        return self._cut(given, found)
 
     def _cut(self, given: Given, answers: list[Any]) -> list[NDArray[Any]]:
         return [x[:length].cpu().numpy() for x, length in zip(answers, given.lengths, strict=True)]
 
-    def _ask(self, given: Given, question: Callable[[FramePotentials], Any], *, strict: bool = False) -> list[Any]:
-        """The answers to a question of potentials, a row or item each, in the sequences' own order."""
+    def _ask(self, given: Given, question: Callable[[Group], Any], *, strict: bool = False) -> list[Any]:
+        """The answers to a question of groups of sequences, a row or item each, in the sequences' own order."""
         model = self.model_
-        whole = hasattr(self, "symbols_")
-        tensors = [torch.from_numpy(x).to(model.device, torch.int64 if whole else model.dtype) for x in given.sequences]
+        dtype = torch.int64 if model.observation.symbols else model.dtype
+        tensors = [torch.from_numpy(x).to(model.device, dtype) for x in given.sequences]
         labels = None if given.labels is None else [torch.from_numpy(y).to(model.device) for y in given.labels]
         answers: list[Any] = [None] * len(tensors)
         with torch.no_grad():
-            for index, batch, allowed in batches(tensors, labels, model.config.num_states):
-                p = model.potentials(batch, allowed=allowed)
-                for i, answer in zip(index, question(p), strict=True):
-                    if strict and is_impossible(answer):
-                        longest = model.config.max_duration if model.config.has_segments else None
-                        raise no_weight(i, given.lengths[i], longest, labelled=allowed is not None)
+            for one in group(tensors, labels, model.config.num_states):
+                for i, answer in zip(one.which, question(one), strict=True):
+                    if strict and _is_impossible(answer):
+                        raise impossible_sequence(model, i, given.lengths[i], labelled=one.allowed is not None)
                     answers[i] = answer
         return answers
+
+
+def _is_impossible(answer: Any) -> bool:
+    """Whether an answer is that of an impossible sequence: no segments, a state of -1, or no posterior at all."""
+    if isinstance(answer, list):
+        return not answer
+    return bool(answer[0] < 0) if answer.ndim == 1 else not bool(answer[0].any())

@@ -1,11 +1,10 @@
-"""What a fit prepares, in order: parameters checked, arrays checked, frames turned into tensors; then starts and steps.
-
-Read next: `start.py` for the starts, `em.py` and `sgd.py` for the steps.
-"""
+"""A fit: parameters and arrays validated, a model built and initialised, then steps of EM or of gradients."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,19 +16,16 @@ from torch import Tensor
 
 from rankfold.decoding.segments import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.estimators.em import Priors, em, log_prior, maximised
-from rankfold.estimators.expectation import Counts, Tables, expected, potentials
-from rankfold.estimators.given import with_given
-from rankfold.estimators.inputs import Given, expect_names, given_features, names_of
-from rankfold.estimators.observations import Bernoulli, Categorical, CollapseError, Family, Gaussian
-from rankfold.estimators.packed import Group, pack
-from rankfold.estimators.sgd import descend
-from rankfold.estimators.start import Shape, drawn
+from rankfold.estimators.check_parameters import expect_parameters, expect_same, forbidden_table
+from rankfold.estimators.inputs import Given, expect_names, expect_width, given_features, names_of
+from rankfold.estimators.start_tables import fill_start
 from rankfold.estimators.symbols import given_symbols, known_symbols, symbol_ids
-from rankfold.estimators.wanted import checked_forbidden, expect_parameters, expect_same
-from rankfold.estimators.wrapped import model_of, tables_of
+from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
-from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.params.observations import OBSERVATIONS, CollapseError
+from rankfold.params.prior import Prior
+from rankfold.training.em import Counts, Group, Running, em, expect, group, log_prior, stepwise, with_statistics
+from rankfold.training.initialisation import initialise
 
 # Where the search for a longest duration begins and ends, in frames: a step's cost grows with it.
 FIRST_CHOSEN, MOST_CHOSEN = 20, 1280
@@ -42,58 +38,45 @@ class Outcome(NamedTuple):
     history: list[float]
     converged: bool
     value: float  # the objective, by which starts are compared
-    tables: Tables
     counts: Counts  # of all sequences
 
     def running(self, num_frames: int) -> Running:
-        """What online EM goes on from: a fit counts as many calls as it took steps."""
-        return Running(len(self.history), self.tables, self.counts.scaled(1 / num_frames), num_frames)
-
-
-class Running(NamedTuple):
-    """What online EM remembers."""
-
-    calls: int
-    tables: Tables
-    counts: Counts  # a frame
-    frames: int  # how many there were
+        """What stepwise EM goes on from: a fit counts as many calls as it took steps."""
+        return Running(len(self.history), self.counts.scaled(1 / num_frames), num_frames)
 
 
 class Fit(NamedTuple):
     """Everything a fit needs."""
 
     params: Mapping[str, Any]
-    shape: Shape
-    family: Family
+    config: FrameConfig
+    prior: Prior
     sequences: list[Tensor]  # "t f" or "t"
     labels: list[Tensor] | None  # "t"
     symbols: NDArray[Any] | None
     names: tuple[str, ...] | None  # of the features
     rng: np.random.Generator
 
-    @property
-    def priors(self) -> Priors:
-        return Priors(self.params["smoothing"], self.shape.forbidden)
-
     def run(self, algorithm: str) -> Outcome:
         """The best of `n_init` starts, each followed to its end; one that collapses is passed over, unless all do."""
         if algorithm not in ("em", "sgd"):
             raise UnsupportedError(f'algorithm is {algorithm!r}, but must be "em" or "sgd".')
         outcome = self._best(algorithm)
-        longest, most = self.shape.longest, max(map(len, self.sequences))
+        longest, most = self.config.max_duration, max(map(len, self.sequences))
         # None: there is nothing to choose, or nothing that would gain.
-        cut = self._cut_short(outcome.tables) if longest < most else None
+        cut = self._cut_short(outcome.model) if self.config.has_segments and longest < most else None
         if cut is None:
             return outcome
         if self.params["max_duration"] is None and longest < MOST_CHOSEN:
-            return self._replace(shape=self.shape._replace(longest=min(2 * longest, most))).run(algorithm)
+            longer = dataclasses.replace(self.config, max_duration=min(2 * longest, most))
+            return self._replace(config=longer).run(algorithm)
         warnings.warn(cut, stacklevel=4)
         return outcome
 
-    def _cut_short(self, tables: Tables) -> str | None:
-        parts = (potentials(group, tables, self.family) for group in self._groups())
-        gains = [x for p in parts if isinstance(p, SegmentPotentials) for x in gain_of_longer(p).tolist()]
-        return cut_short(gains, self.shape.longest, "max_duration")
+    def _cut_short(self, model: FrameModel) -> str | None:
+        with torch.no_grad():
+            found = [gain_of_longer(model.potentials(one.batch, allowed=one.allowed)) for one in self._groups()]  # type: ignore[arg-type]
+        return cut_short(torch.cat(found).tolist(), self.config.max_duration, "max_duration")
 
     def _best(self, algorithm: str) -> Outcome:
         outcomes, collapsed = [], []
@@ -107,119 +90,156 @@ class Fit(NamedTuple):
         return max(outcomes, key=lambda outcome: outcome.value)
 
     def _once(self, algorithm: str) -> Outcome:
-        p, tables = self.params, self._started()
+        model = self._started()
+        groups = with_statistics(self._groups(), model, self.prior)
         if algorithm == "sgd":
-            found = descend(
-                self._model(tables), self.sequences, self.labels, self.rng,
-                log_prior=lambda model: log_prior(tables_of(model), self.family, self.priors),
-                floor=self.family.floor if isinstance(self.family, Gaussian) else None,
-                learning_rate=p["learning_rate"], batch_size=p["batch_size"], num_passes=p["max_iter"], tol=p["tol"],
-            )  # fmt: skip
-            with torch.no_grad():
-                tables = tables_of(copy.deepcopy(found.model).double())
-            return Outcome(*found, tables, expected(self._groups(), tables, self.family))
-        groups = self._groups()
-        fitted = em(groups, tables, self.family, self.priors, num_steps=p["max_iter"], tol=p["tol"])
-        tables, history = fitted.tables, fitted.history
-        return Outcome(self._model(tables), history, fitted.converged, history[-1], tables, fitted.counts)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        found: torch.dtype = getattr(torch, self.params["dtype"])
-        return found
-
-    def _model(self, tables: Tables) -> FrameModel:
-        return model_of(tables, categorical=self.symbols is not None, dtype=self.dtype)
+            history, converged, value = self._descend(model)
+            return Outcome(model, history, converged, value, expect(model, groups))
+        fitted = em(model, groups, self.prior, num_steps=self.params["max_iter"], tol=self.params["tol"])
+        return Outcome(model, fitted.history, fitted.converged, fitted.history[-1], fitted.counts)
 
     def _groups(self) -> list[Group]:
-        prepared = [self.family.prepare(x) for x in self.sequences]
-        return pack(prepared, self.labels, self.shape.num_states, self.dtype)
+        return group(self.sequences, self.labels, self.config.num_states)
 
-    def _started(self) -> Tables:
-        given = self.params["start"] or {}
+    def _started(self) -> FrameModel:
+        start, device = self.params["start"] or {}, self.sequences[0].device
+        model = FrameModel.build(self.config).to(device, getattr(torch, self.params["dtype"]))
         # Means that will be replaced need not be looked for.
-        spread_out = self.params["init"] == "kmeans" and not {"mean", "probability"} & set(given)
-        tables = drawn(self.shape, self.family, self.sequences, self.labels, self.rng, spread_out=spread_out)
-        return with_given(tables, given, self.family, self.shape.forbidden)
+        near = self.params["init"] == "kmeans" and not {"mean", "probability"} & set(start)
+        initialise(model, self.sequences, self.labels, self.prior, self.rng, near=near)
+        fill_start(model, start, self.prior)
+        return model
 
-    def advance(self, running: Running | None) -> tuple[FrameModel, Running, float]:
-        """One step of online EM: these sequences' counts, mixed into the running ones; and their value before it."""
-        tables = self._started() if running is None else running.tables
-        groups = self._groups()
-        counts = expected(groups, tables, self.family)
-        value = counts.log_likelihood + float(log_prior(tables, self.family, self.priors))
-        num = sum(map(len, self.sequences))
-        counts = counts.scaled(1 / num)
-        calls, frames = 1, num
-        if running is not None:
-            calls, frames = running.calls + 1, running.frames + num
-            share = calls**-0.6
-            counts = running.counts.scaled(1 - share).plus(counts.scaled(share))
-        tables = maximised(counts.scaled(frames), tables, self.family, self.priors)
-        return self._model(tables), Running(calls, tables, counts, frames), value
+    def advance(self, model: FrameModel | None, running: Running | None) -> tuple[FrameModel, Running, float]:
+        """One step of stepwise EM: these sequences' counts, mixed into the running ones; and their value before it."""
+        model = self._started() if model is None else copy.deepcopy(model)
+        groups = with_statistics(self._groups(), model, self.prior)
+        running, value = stepwise(model, groups, self.prior, running)
+        return model, running, value
+
+    def _descend(self, model: FrameModel) -> tuple[list[float], bool, float]:
+        """Adam on the objective of EM, `batch_size` sequences a step; the start, or the parameters after the best pass.
+
+        A step takes the gradient of its sequences' share of likelihood and prior. Not monotone. It stops where a pass
+        gains, and less than `tol` per frame. Returned: the objective after each pass, and that of the model.
+        """
+        tol, size = self.params["tol"], self.params["batch_size"]
+        optimiser = torch.optim.Adam(model.parameters(), lr=self.params["learning_rate"])
+        num_frames = sum(map(len, self.sequences))
+        best = self._objective(model)
+        if not math.isfinite(best):
+            raise DomainError(
+                "the start has no finite objective: a zero under smoothing, or a sequence that is impossible.\n"
+                '  Gradient steps never leave a 0: give entries above 0, or use algorithm="em".'
+            )
+        kept, history, converged = copy.deepcopy(model.state_dict()), [], False
+        for _ in range(self.params["max_iter"]):
+            order = self.rng.permutation(len(self.sequences))
+            for at in range(0, len(order), size):
+                self._gradient_step(model, optimiser, [int(i) for i in order[at : at + size]], num_frames)
+            history.append(self._objective(model))
+            _expect_finite(history[-1])
+            if history[-1] > best:
+                best, kept = history[-1], copy.deepcopy(model.state_dict())
+            if tol is not None and len(history) > 1 and 0 <= history[-1] - history[-2] < tol * num_frames:
+                converged = True
+                break
+        model.load_state_dict(kept)
+        return history, converged, best
+
+    def _gradient_step(
+        self, model: FrameModel, optimiser: torch.optim.Optimizer, which: list[int], num_frames: int
+    ) -> None:
+        some = [self.sequences[i] for i in which]
+        labels = None if self.labels is None else [self.labels[i] for i in which]
+        size = sum(map(len, some))
+        optimiser.zero_grad()
+        prior = log_prior(model, self.prior)
+        if prior.requires_grad:  # without any it is 0
+            (-prior / num_frames).backward()  # type: ignore[no-untyped-call]
+        for one in group(some, labels, self.config.num_states):
+            value = model.log_likelihood(one.batch, allowed=one.allowed).sum()
+            _expect_finite(float(value.detach()))
+            (-value / size).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        model.observation.keep_within(self.prior)
+
+    @torch.no_grad()
+    def _objective(self, model: FrameModel) -> float:
+        found = (float(model.log_likelihood(one.batch, allowed=one.allowed).sum()) for one in self._groups())
+        return sum(found) + float(log_prior(model, self.prior))
 
 
-def prepared(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool = False) -> Fit:
-    """The parameters and the sequences, checked. `again`: the scale and the symbols of the last fit are kept."""
+def _expect_finite(value: float) -> None:
+    if not math.isfinite(value):
+        raise CollapseError(
+            "a gradient step met a sequence that is impossible under the model.\n"
+            '  Lower learning_rate, or use algorithm="em".'
+        )
+
+
+def prepare_fit(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: bool = False) -> Fit:
+    """The parameters and the sequences, validated. `again`: the scale and the symbols of the last fit are kept."""
     params = estimator.get_params()
     expect_parameters(params)
     names = names_of(x)
     if again:
         expect_same(params, estimator._made_with)
         expect_names(getattr(estimator, "feature_names_in_", None), names, type(estimator).__name__)
-    kind, num_states = params["observations"], params["n_states"]
+    kind, num_states = OBSERVATIONS[params["observations"]], params["n_states"]
     dtype, device = getattr(torch, params["dtype"]), torch.device(params["device"])
     symbols = None
-    family: Family
-    if kind == "categorical":
+    if kind.symbols:
         given = given_symbols(x, lengths, labels, num_states=num_states)
         symbols = estimator.symbols_ if again else known_symbols(given, params["n_symbols"])
         ids: list[NDArray[Any]] = list(symbol_ids(given, symbols))
         given = given._replace(sequences=ids)
-        sequences = [torch.from_numpy(row).to(device) for row in ids]
-        family = Categorical(len(symbols), params["smoothing"])
+        sequences, width = [torch.from_numpy(row).to(device) for row in ids], len(symbols)
     else:
         given = given_features(
-            x, lengths, labels, num_states=num_states, binary=kind == "bernoulli", missing=params["missing"],
+            x, lengths, labels, num_states=num_states, observations=params["observations"], missing=params["missing"],
             dtype=params["dtype"],
         )  # fmt: skip
         width = given.sequences[0].shape[1]
-        if again and width != estimator.n_features_in_:
-            raise DomainError(
-                f"X has {width} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} "
-                "features as input."
-            )
+        if again:
+            expect_width(width, estimator)
         sequences = [torch.from_numpy(np.ascontiguousarray(rows)).to(device, dtype) for rows in given.sequences]
-        family = _features(params, sequences, estimator if again else None)
     known = None if given.labels is None else [torch.from_numpy(y).to(device) for y in given.labels]
-    shape = _shape(params, given, device, estimator if again else None)
-    return Fit(params, shape, family, sequences, known, symbols, names, generator_of(params["random_state"]))
+    prior = estimator._prior if again else _features_prior(params, sequences)
+    config = _config(params, given, width, estimator if again else None)
+    forbidden = forbidden_table(
+        params["forbidden"], num_states, diagonal=params.get("self_transitions", True), rank=params["rank"]
+    )
+    prior = prior._replace(
+        smoothing=params["smoothing"], forbidden=None if forbidden is None else torch.from_numpy(forbidden).to(device)
+    )
+    return Fit(params, config, prior, sequences, known, symbols, names, generator_of(params["random_state"]))
 
 
-def _features(params: Mapping[str, Any], sequences: list[Tensor], like: Any) -> Family:
-    binary = params["observations"] == "bernoulli"
-    if like is not None:
-        kept: Family = Bernoulli(params["smoothing"]) if binary else like._family
-        return kept
+def _features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
+    """The scale of the features, and what the parameters say of variances; raises where a feature tells nothing."""
+    kind = OBSERVATIONS[params["observations"]]
+    if kind.symbols:
+        return Prior()
     frames = torch.cat(sequences).double()
     here = ~frames.isnan()
     if not bool(here.any(0).all()):
         which = int((~here.any(0)).nonzero()[0])
         raise DataError(f"feature {which} has no value in every frame: it tells no states apart.\n  Leave it out.")
-    if binary:
-        return Bernoulli(params["smoothing"])
+    if not kind.measured:
+        return Prior()
     if int(here.all(1).sum()) == 1 == int(here.any(1).sum()):
         raise DataError(
             "a single frame (one sample) has no variance: there is nothing to fit.\n  Give sequences of several frames."
         )
-    shift = frames.nanmean(0)
-    spread = (frames - shift).square().nanmean(0)
+    centre = frames.nanmean(0)
+    spread = (frames - centre).square().nanmean(0)
     low = torch.where(here, frames, float("inf")).amin(0)
     high = torch.where(here, frames, float("-inf")).amax(0)
     if bool((low == high).any()):
         which = int((low == high).nonzero()[0])
         raise DataError(
-            f"feature {which} has the same value, {float(shift[which]):g}, in every frame: it has no variance and "
+            f"feature {which} has the same value, {float(centre[which]):g}, in every frame: it has no variance and "
             "tells no states apart.\n  Leave it out."
         )
     held = torch.finfo(getattr(torch, params["dtype"]))
@@ -229,29 +249,36 @@ def _features(params: Mapping[str, Any], sequences: list[Tensor], like: Any) -> 
             f"feature {which} has a variance of {float(spread[which]):g}, too small for {params['dtype']}.\n"
             "  Rescale the feature."
         )
-    floor = params["min_variance"] * spread
-    return Gaussian(shift, spread, floor, params["tied_variance"], params["variance_prior"])
+    # A prior is of each state's variance: a shared one has seen the frames of all.
+    frames_seen = params["variance_prior"] * (params["n_states"] if params["tied_variance"] else 1)
+    return Prior(
+        centre=centre, spread=spread, min_variance=params["min_variance"] * spread, variance_frames=frames_seen
+    )
 
 
-def _shape(params: Mapping[str, Any], given: Given, device: torch.device, like: Any) -> Shape:
-    num_states, longest = params["n_states"], params.get("max_duration", 1)
-    diagonal = params.get("self_transitions", True)
+def _config(params: Mapping[str, Any], given: Given, width: int, like: Any) -> FrameConfig:
+    longest, most = params.get("max_duration", 1), max(given.lengths)
+    has_segments, rank = "max_duration" in params, params["rank"]
     if longest is None:
-        longest = like.model_.config.max_duration if like is not None else min(FIRST_CHOSEN, max(given.lengths))
-    elif "max_duration" in params and longest > max(given.lengths) and like is None:
+        longest = like.model_.config.max_duration if like is not None else min(FIRST_CHOSEN, most)
+    elif has_segments and longest > most and like is None:
         raise DomainError(
-            f"max_duration is {longest}, but the longest sequence has {max(given.lengths)} frames.\n"
-            f"  Set max_duration to at most {max(given.lengths)}."
+            f"max_duration is {longest}, but the longest sequence has {most} frames.\n"
+            f"  Set max_duration to at most {most}."
         )
-    forbidden = checked_forbidden(params["forbidden"], num_states, diagonal=diagonal, rank=params["rank"])
-    return Shape(
-        num_states,
-        params["rank"],
-        diagonal,
-        None if forbidden is None else torch.from_numpy(forbidden).to(device),
-        params.get("durations"),
-        longest,
-        params.get("censored", False),
+    names = {(False, False): "frame_hmm", (False, True): "frame_lhmm", (True, False): "hsmm", (True, True): "lhsmm"}
+    return FrameConfig(
+        family=names[has_segments, rank is not None],  # type: ignore[arg-type]
+        observations=params["observations"],
+        num_states=int(params["n_states"]),
+        num_features=width,
+        rank=1 if rank is None else int(rank),
+        max_duration=int(longest),
+        durations=params.get("durations", "poisson"),
+        self_transitions=bool(params.get("self_transitions", True)),
+        censored=bool(params.get("censored", False)),
+        tied_variance=bool(params["tied_variance"]) and OBSERVATIONS[params["observations"]].measured,
+        min_variance=0.0,
     )
 
 

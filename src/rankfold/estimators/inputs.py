@@ -1,7 +1,4 @@
-"""What estimators take: one array, an array and lengths, a list of arrays, or symbols; checked before any work.
-
-Read next: `symbols.py` for symbols; `data/frames.py`, which checks features and labels.
-"""
+"""What estimators take: one array, an array and lengths, or a list of arrays; validated before any work."""
 
 from __future__ import annotations
 
@@ -11,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rankfold.data.frames import as_array, frames_of
 from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.params.observations import OBSERVATIONS
 
 Missing = Literal["feature", "row", "error"]
 
@@ -120,9 +119,9 @@ def expect_names(known: Sequence[str] | None, given: Sequence[str] | None, who: 
 
 
 def given_features(
-    x: Any, lengths: Any, labels: Any, *, num_states: int, binary: bool, missing: Missing, dtype: str = "float64"
+    x: Any, lengths: Any, labels: Any, *, num_states: int, observations: str, missing: Missing, dtype: str = "float64"
 ) -> Given:
-    """Sequences of feature vectors; with `binary` 0 and 1 alone. What `dtype` cannot hold is refused.
+    """Sequences of feature vectors that the observations allow. What `dtype` cannot hold is refused.
 
     `missing`: of a frame with some NaN, "feature" takes the others, "row" none, "error" refuses it.
     """
@@ -155,20 +154,29 @@ def given_features(
     if any(gone.any() for gone in absent):
         gone_each = np.split(absent[0], np.cumsum(frames.lengths)[:-1]) if together else absent
         sequences = [np.where(gone, np.nan, rows) for rows, gone in zip(sequences, gone_each, strict=True)]
-    if binary:
-        _expect_binary(sequences)
+    _expect_allowed(sequences, observations)
     return Given(sequences, frames.labels, together)
 
 
-def _expect_binary(sequences: Sequence[NDArray[Any]]) -> None:
+def _expect_allowed(sequences: Sequence[NDArray[Any]], observations: str) -> None:
+    kind = OBSERVATIONS[observations]
     for i, rows in enumerate(sequences):
-        wrong = ~(np.isnan(rows) | (rows == 0) | (rows == 1))
+        wrong = kind.invalid(torch.from_numpy(rows)).numpy()
         if wrong.any():
             t, f = np.argwhere(wrong)[0]
             raise DataError(
-                f'sequence {i}, row {t}: feature {f} is {rows[t, f]:g}, but observations="bernoulli" are 0 or 1.\n'
-                '  Cut them at a threshold (x > 0.5), or use observations="gaussian".'
+                f'sequence {i}, row {t}: feature {f} is {rows[t, f]:g}, but observations="{observations}": '
+                f"{kind.rule}.\n  {kind.hint}"
             )
+
+
+def expect_width(width: int, estimator: Any) -> None:
+    """Raise unless there are as many features as the estimator was fitted with."""
+    if width != estimator.n_features_in_:
+        raise DomainError(
+            f"X has {width} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} features "
+            "as input."
+        )
 
 
 def _partly(rows: NDArray[Any]) -> NDArray[np.bool_]:

@@ -12,15 +12,7 @@ from rankfold.models.frame_config import FrameConfig
 from rankfold.params.durations import Duration, draw_duration
 from rankfold.params.dynamics.free_tables import draw_free
 from rankfold.params.dynamics.transitions import FrameDynamics, LowRankTransition, NeuralDynamics, SoftmaxTransition
-from rankfold.params.observations import (
-    BernoulliObservation,
-    CategoricalObservation,
-    GaussianObservation,
-    NeuralBernoulliObservation,
-)
-from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission, InitKind
-
-ObservationModule = GaussianObservation | BernoulliObservation | NeuralBernoulliObservation | CategoricalObservation
+from rankfold.params.observations import OBSERVATIONS
 
 
 class FrameModules(nn.Module):
@@ -30,7 +22,7 @@ class FrameModules(nn.Module):
         super().__init__()
         # In this order, whatever the choices are: the seed decides.
         self.dynamics = draw_dynamics(config, generator)
-        self.observation = draw_observation(config, generator)
+        self.observation = OBSERVATIONS[config.observations].draw(config, generator)
         self.duration = draw_durations(config, generator) if config.has_segments else None
 
 
@@ -50,28 +42,6 @@ def draw_dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynam
     # The papers' semi-Markov models have a vector of their own for the first segment, in U(0, 1) at the start.
     start = torch.rand(size, generator=generator, dtype=torch.float32) if config.has_segments else None
     return NeuralDynamics(network, start, self_transitions=may_repeat)
-
-
-def draw_observation(config: FrameConfig, generator: torch.Generator) -> ObservationModule:
-    """Fresh distributions of frames. Papers: Gaussian states begin alike; networks as Xavier says."""
-    size, width = config.num_states, config.num_features
-    init: InitKind = "xavier" if config.init == "papers" else "spread"
-    apart = None if config.init == "papers" else generator
-    if config.observations == "gaussian":
-        return GaussianObservation.draw(
-            size, width, tied=config.tied_variance, min_variance=config.min_variance, generator=apart
-        )
-    if config.observations == "bernoulli":
-        if config.neural:
-            return NeuralBernoulliObservation(
-                size, width, config.dim, config.num_layers, init=init, generator=generator
-            )
-        return BernoulliObservation.draw(size, width, generator=apart)
-    if config.neural:
-        return CategoricalObservation(
-            CategoricalEmission(size, width, config.dim, config.num_layers, init=init, generator=generator)
-        )
-    return CategoricalObservation(FreeEmission.draw(size, width, generator=generator))
 
 
 def draw_durations(config: FrameConfig, generator: torch.Generator) -> Duration:

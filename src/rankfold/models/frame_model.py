@@ -27,7 +27,7 @@ from rankfold.decoding.segments import (
 )
 from rankfold.decoding.viterbi import BestPath, viterbi
 from rankfold.errors import DomainError, ShapeError, UnsupportedError
-from rankfold.models.frame_catalog import FrameModules, ObservationModule
+from rankfold.models.frame_catalog import FrameModules
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_input import any_batch, expect_frames, padded_missing
 from rankfold.models.frame_parts import FrameParts, draw_frames
@@ -37,7 +37,8 @@ from rankfold.numerics.precision import Precision
 from rankfold.params.dropout import kept, staying
 from rankfold.params.durations import Duration
 from rankfold.params.dynamics.transitions import FrameDynamics, NeuralDynamics
-from rankfold.params.observations import GaussianObservation
+from rankfold.params.observations import ObservationModule
+from rankfold.params.prior import Prior
 from rankfold.planning import Plans
 from rankfold.recursions import chain
 from rankfold.recursions import segments as by_segments
@@ -203,9 +204,7 @@ class FrameModel(SavedModel):
 
     def log_prior(self) -> Tensor:  # ""   float64
         """What the settings say of the parameters beforehand, up to a constant; 0 without `variance_prior`."""
-        if isinstance(self.observation, GaussianObservation) and self.config.variance_prior:
-            return self.observation.log_prior(self.config.variance_prior)
-        return torch.zeros((), dtype=torch.float64, device=self.device)
+        return self.observation.log_prior(Prior(variance_frames=self.config.variance_prior))
 
     def batch(self, frames: Any, *, labels: Any = None) -> Batch:
         """One array or a list of them, `Frames`, or lists of symbols: a batch on the model's device, in its dtype."""

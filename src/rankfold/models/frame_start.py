@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from rankfold.data.frames import Frames
 from rankfold.errors import DomainError
 from rankfold.models.frame_model import FrameModel
-from rankfold.params.observations import BernoulliObservation, GaussianObservation
 
 
 def start_from(model: FrameModel, frames: Frames) -> None:
@@ -21,14 +19,5 @@ def start_from(model: FrameModel, frames: Frames) -> None:
     """
     if frames.num_features != model.config.num_features and model.config.observations != "categorical":
         raise DomainError(f"the frames have {frames.num_features} features, but the model {model.config.num_features}.")
-    if not isinstance(model.observation, GaussianObservation | BernoulliObservation):
-        return
-    seen = np.concatenate([x[~np.isnan(x[:, 0])] for x in frames.features]).astype(np.float64)
-    with torch.no_grad():
-        if isinstance(model.observation, BernoulliObservation):
-            share = torch.from_numpy((seen.sum(0) + 1) / (len(seen) + 2))
-            model.observation.logit.add_(torch.logit(share).to(model.device))
-            return
-        centre, variance = torch.from_numpy(seen.mean(0)), torch.from_numpy(seen.var(0))
-        drawn = model.observation.mean.double().cpu()
-        model.observation.begin((centre + drawn * variance.sqrt()).to(model.device), variance.to(model.device))
+    if not model.observation.symbols:
+        model.observation.move_to(np.concatenate([x[~np.isnan(x[:, 0])] for x in frames.features]).astype(np.float64))

@@ -6,14 +6,18 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, expect, expect_logs, same_kind
-from rankfold.models.frame_catalog import ObservationModule
 from rankfold.models.frame_config import DurationKind, FrameConfig, ObservationKind
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.tables import expect_distributions
 from rankfold.params.durations import CategoricalDuration, Duration, NegativeBinomialDuration, PoissonDuration
 from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
 from rankfold.params.dynamics.transitions import FrameDynamics
-from rankfold.params.observations import BernoulliObservation, CategoricalObservation, GaussianObservation
+from rankfold.params.observations import (
+    BernoulliObservation,
+    CategoricalObservation,
+    GaussianObservation,
+    ObservationModule,
+)
 from rankfold.params.observations.categorical import FreeEmission
 
 

@@ -1,17 +1,25 @@
 """How long a segment lasts: tables "z d" of log-probabilities of 1..d frames, and modules that hold their parameters.
 
-All are cut at the longest duration and sum to 1 below it.
+All are cut at the longest duration and sum to 1 below it. EM sets a table to its own counts, a Poisson's rate exactly,
+and a negative binomial's shape by a step that is taken only if it gains.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
 from rankfold.params.networks import normal, taken
+from rankfold.params.prior import Prior, Table, log_shares
+
+Array = NDArray[np.float64]
+NEAR = 2.0**-30  # of a mean duration: how near to the shortest or longest a rate goes whose maximum is at infinity
 
 
 def poisson(log_rate: Tensor, max_duration: int, *, normalised: bool = True) -> Tensor:  # "z" -> "z d"
@@ -37,11 +45,18 @@ def negative_binomial(log_shape: Tensor, log_odds: Tensor, max_duration: int) ->
     larger one can be had. In float64, returned in the shape's dtype. Cost: z d.
     """
     more = torch.arange(max_duration, dtype=torch.float64, device=log_shape.device)
-    shape = log_shape.double().exp()[:, None]
-    # Products of (shape + i) / (i + 1), not a difference of log Gammas, which cancels where the shape is large.
-    ways = pad(torch.log((shape + more[:-1]) / more[1:]).cumsum(1), (1, 0))
-    log_mass = ways + more * logsigmoid(log_odds.double())[:, None]
+    log_mass = _log_ways(log_shape, max_duration) + more * logsigmoid(log_odds.double())[:, None]
     return log_mass.log_softmax(1).to(log_shape.dtype)
+
+
+def _log_ways(log_shape: Tensor, max_duration: int) -> Tensor:  # "z" -> "z d"   float64
+    """log Gamma(d - 1 + shape) / (Gamma(shape) (d - 1)!), as products of (shape + i) / (i + 1).
+
+    A difference of log Gammas cancels where the shape is large.
+    """
+    more = torch.arange(max_duration, dtype=torch.float64, device=log_shape.device)
+    shape = log_shape.double().exp()[:, None]
+    return pad(torch.log((shape + more[:-1]) / more[1:]).cumsum(1), (1, 0))
 
 
 def categorical(logits: Tensor) -> Tensor:  # "z d" -> "z d"
@@ -49,7 +64,43 @@ def categorical(logits: Tensor) -> Tensor:  # "z d" -> "z d"
     return logits.log_softmax(1)
 
 
-class PoissonDuration(nn.Module):
+class Duration(nn.Module):
+    """The durations of every state. Training needs `forward`; EM `maximise`, of the expected uses of each duration."""
+
+    max_duration: int
+
+    def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
+        """log p(d | z), the first column that of 1."""
+        raise NotImplementedError
+
+    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
+        """Set the parameters to the maximum of what is expected, or such that it is not lowered."""
+        raise NotImplementedError
+
+    def log_prior(self, prior: Prior) -> Tensor:  # ""   float64
+        """The log-density of the prior, up to a constant; 0 without one."""
+        return torch.zeros((), dtype=torch.float64, device=next(self.parameters()).device)
+
+    def initialise(self, mean: Tensor) -> None:  # "z"
+        """Begin with durations of about this mean."""
+        raise NotImplementedError
+
+    def tables(self) -> Mapping[str, Table]:
+        """The parameters by the names that `start=` and `fill` know them by."""
+        raise NotImplementedError
+
+    def fill(self, **tables: Tensor) -> None:
+        """Set some of the tables."""
+        raise NotImplementedError
+
+    @property
+    def num_free(self) -> int:
+        """How many numbers are free."""
+        num_states, each = len(next(self.parameters())), len(list(self.parameters()))
+        return num_states * min(each, self.max_duration - 1)
+
+
+class PoissonDuration(Duration):
     """A rate for each state."""
 
     def __init__(self, log_rate: Tensor, max_duration: int, *, normalised: bool = True) -> None:  # "z"
@@ -59,8 +110,26 @@ class PoissonDuration(nn.Module):
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
         return poisson(taken(self.log_rate, keep), self.max_duration, normalised=self.normalised)
 
+    @torch.no_grad()
+    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
+        """The rate whose mean duration is that of the counts, found by bisection."""
+        before = self.log_rate.double()
+        duration = torch.arange(1, self.max_duration + 1, dtype=torch.float64, device=before.device)
+        found = match_means(-torch.lgamma(duration + 1)[None], counts, before)
+        self.log_rate.copy_(torch.where(counts.sum(1) > 0, found, before))
 
-class NegativeBinomialDuration(nn.Module):
+    def initialise(self, mean: Tensor) -> None:  # "z"
+        self.fill(log_rate=mean.log())
+
+    def tables(self) -> dict[str, Table]:
+        return {"log_rate": Table(self.log_rate.detach().double())}
+
+    def fill(self, *, log_rate: Tensor) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            self.log_rate.copy_(log_rate)
+
+
+class NegativeBinomialDuration(Duration):
     """A shape and log-odds for each state."""
 
     def __init__(self, log_shape: Tensor, log_odds: Tensor, max_duration: int) -> None:  # "z", "z"
@@ -71,19 +140,123 @@ class NegativeBinomialDuration(nn.Module):
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
         return negative_binomial(taken(self.log_shape, keep), taken(self.log_odds, keep), self.max_duration)
 
+    @torch.no_grad()
+    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
+        """Of a few shapes around the present one, each with its best q, the best: generalised EM.
 
-class CategoricalDuration(nn.Module):
+        The present parameters are among them, so nothing is ever lost.
+        """
+        before = self.log_shape.double()
+        log_q = logsigmoid(self.log_odds.double())
+        best = (counts * negative_binomial(before, self.log_odds.double(), self.max_duration)).sum(1)
+        found_q, found_shape, seen = log_q, before, counts.sum(1) > 0
+        duration = torch.arange(1, self.max_duration + 1, dtype=torch.float64, device=before.device)
+        for step in (0.0, -1.0, -0.25, -0.0625, 0.0625, 0.25, 1.0):
+            shape = before + step
+            ways = _log_ways(shape, self.max_duration)
+            # The expected log-weight is concave in log q: below 0 its maximum is that without the bound, cut off.
+            rate = match_means(ways, counts, log_q).clamp(max=-torch.finfo(torch.float64).eps)
+            value = (counts * (ways + rate[:, None] * duration).log_softmax(1)).sum(1)
+            better = seen & (value > best)
+            best = torch.where(better, value, best)
+            found_q, found_shape = torch.where(better, rate, found_q), torch.where(better, shape, found_shape)
+        changed = (found_q != log_q) | (found_shape != before)
+        self.log_odds.copy_(torch.where(changed, _odds(found_q), self.log_odds.double()))
+        self.log_shape.copy_(found_shape)
+
+    def initialise(self, mean: Tensor) -> None:  # "z"
+        shape = torch.full_like(mean, 2.0)
+        self.fill(log_rate=torch.log(mean / (mean + shape)), log_shape=shape.log())
+
+    def tables(self) -> dict[str, Table]:
+        log_q = logsigmoid(self.log_odds.detach().double())
+        return {"log_rate": Table(log_q), "log_shape": Table(self.log_shape.detach().double())}
+
+    def fill(self, *, log_rate: Tensor | None = None, log_shape: Tensor | None = None) -> None:  # type: ignore[override]
+        """Set log q, the rate at which durations become less probable, and the log of the shape."""
+        with torch.no_grad():
+            if log_rate is not None:
+                self.log_odds.copy_(_odds(log_rate))
+            if log_shape is not None:
+                self.log_shape.copy_(log_shape)
+
+
+class CategoricalDuration(Duration):
     """A table of logits."""
 
     def __init__(self, logits: Tensor) -> None:  # "z d"
         super().__init__()
-        self.logits = nn.Parameter(logits)
+        self.logits, self.max_duration = nn.Parameter(logits), logits.shape[1]
 
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
         return categorical(taken(self.logits, keep))
 
+    @torch.no_grad()
+    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
+        """The share of each duration, with `smoothing` of each."""
+        self.logits.copy_(log_shares(counts + prior.smoothing, self.logits))
 
-Duration = PoissonDuration | NegativeBinomialDuration | CategoricalDuration
+    def log_prior(self, prior: Prior) -> Tensor:  # ""
+        return (
+            prior.smoothing * categorical(self.logits.double()).sum() if prior.smoothing else super().log_prior(prior)
+        )
+
+    def initialise(self, mean: Tensor) -> None:  # "z"
+        """Geometric durations."""
+        duration = torch.arange(1, self.max_duration + 1, dtype=mean.dtype, device=mean.device)
+        self.fill(duration=(torch.log1p(-1 / (mean + 1))[:, None] * duration).softmax(1))
+
+    def tables(self) -> dict[str, Table]:
+        return {"duration": Table(self.logits.detach().double().softmax(1), axis=1)}
+
+    def fill(self, *, duration: Tensor) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            self.logits.copy_(duration.log())
+
+    @property
+    def num_free(self) -> int:
+        return len(self.logits) * (self.max_duration - 1)
+
+
+def _odds(log_q: Tensor) -> Tensor:
+    """log q / (1 - q)"""
+    return log_q - torch.log(-torch.expm1(log_q))
+
+
+def match_means(base: Tensor, counts: Tensor, start: Tensor) -> Tensor:  # "1 d" or "z d", "z d", "z" -> "z"
+    """The log-rates whose mean duration is that of the counts: the maximum of an exponential family.
+
+    p(d) ~ exp(base[d] + d log_rate). The mean grows with the rate: the bracket is doubled until it holds the root, then
+    halved to the last digit. Counts of one extreme duration alone have their maximum at infinity: the bracket ends
+    where the mean is within NEAR of it, a step that gains like any other.
+    """
+    # In numpy: tables this small are read faster than torch's threads wake up for them, some hundred times a step.
+    table, uses, begin = (x.detach().cpu().double().numpy() for x in (base, counts, start))
+    d = np.arange(1.0, table.shape[1] + 1)
+    total = uses.sum(1)
+    wanted = np.where(total > 0, (uses @ d) / np.where(total > 0, total, 1.0), _mean(table, begin, d))
+    width = np.ones_like(begin)
+    low, high = begin - width, begin + width
+    while True:
+        below, above = _mean(table, low, d), _mean(table, high, d)
+        under, over = (below > wanted) & (below > d[0] * (1 + NEAR)), (above < wanted) & (above < d[-1] * (1 - NEAR))
+        if not (under | over).any():
+            break
+        low, high = np.where(under, low - width, low), np.where(over, high + width, high)
+        width = 2 * width
+    for _ in range(64):
+        middle = (low + high) / 2
+        short = _mean(table, middle, d) < wanted
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+    return torch.from_numpy((low + high) / 2).to(start)
+
+
+def _mean(base: Array, log_rate: Array, d: Array) -> Array:  # "z d", "z", "d" -> "z"
+    """The mean duration of each state."""
+    log_weight = base + log_rate[:, None] * d
+    weight = np.exp(log_weight - log_weight.max(1, keepdims=True))
+    found: Array = (weight @ d) / weight.sum(1)
+    return found
 
 
 def draw_duration(

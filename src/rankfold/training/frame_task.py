@@ -21,6 +21,7 @@ from rankfold.models.pretrained import save_model
 from rankfold.numerics.precision import Precision
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config, DataConfig
+from rankfold.training.em import EMSteps, begin
 from rankfold.training.evaluation import Evaluation
 from rankfold.training.frame_evaluation import evaluate_frames, num_seen
 from rankfold.training.frame_gradients import FrameGradients
@@ -78,8 +79,13 @@ class FrameTask(Task):
             start_from(model, self.recordings.train)
         return model
 
-    def steps(self, *made_of: Any) -> FrameGradients:
-        made = FrameGradients(*made_of)
+    def steps(self, model: FrameModel, *made_of: Any) -> FrameGradients | EMSteps:
+        em = self.config.train.optimizer == "em"
+        if em or self.own.init == "kmeans":  # a resumed model is filled afterwards
+            begin(model, self.recordings.train, self.config.train.seed)
+        if em:
+            return EMSteps(self.recordings.train, model, self.config.train.smoothing)
+        made = FrameGradients(*(model, *made_of))
         made.num_frames = self.recordings.train.num_frames
         return made
 

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,6 @@ from rankfold.training.schedule import learning_rate, unreached
 from rankfold.training.setup import chosen_device, opened, optimizer, signals, text_of
 from rankfold.training.task import Task, read_task
 
-MakeSteps = Callable[..., Any]  # from the task, and what `Gradients` is made of
-
 
 def train(
     config: Config,
@@ -47,12 +45,8 @@ def train(
     *,
     resume: bool = False,
     report: Reporter | None = None,
-    steps: MakeSteps | None = None,
 ) -> Result:
-    """Train a model on the data of a folder or file, into a run directory; with `resume`, from its last checkpoint.
-
-    `steps` makes what takes the place of gradients: the steps of EM.
-    """
+    """Train a model on the data of a folder or file, into a run directory; with `resume`, from its last checkpoint."""
     report = report or Reporter()
     with opened(config, out, resume=resume) as run:
         task = read_task(config, data, run.path, report, resume=resume)
@@ -70,7 +64,7 @@ def train(
                 f"{run.path / BEST}: no such model, but the checkpoint knows of one, which the test needs.\n"
                 "  Bring that folder back, too."
             )
-        trainer = Trainer(config, task, run, report, loaded, steps)
+        trainer = Trainer(config, task, run, report, loaded)
         if loaded and loaded.damage:
             kept = ", ".join(file.name for file in put_aside(checkpoint))
             told = f"{loaded.damage}\n  The run goes on from the checkpoint before it, after update "
@@ -91,9 +85,7 @@ def train(
 class Trainer:
     """A run in progress."""
 
-    def __init__(
-        self, config: Config, task: Task, run: RunDir, report: Reporter, loaded: Loaded | None, steps: MakeSteps | None
-    ) -> None:
+    def __init__(self, config: Config, task: Task, run: RunDir, report: Reporter, loaded: Loaded | None) -> None:
         self.config, self.task, self.run_dir, self.report = config, task, run, report
         self.device = chosen_device(config.train.device)
         self.progress = loaded.progress if loaded else Progress()
@@ -108,8 +100,7 @@ class Trainer:
         self.model.to(self.device)
         self.optimizer = optimizer(self.model, config.train)
         self.average = Average(self.model, config.train.average)
-        made_of = (self.model, self.optimizer, config, room, self._not_finite)
-        self.gradients = task.steps(*made_of) if steps is None else steps(task, *made_of)
+        self.gradients = task.steps(self.model, self.optimizer, config, room, self._not_finite)
         if loaded:
             loaded.fill(self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)

@@ -1,18 +1,21 @@
 """Where a chain starts and how it goes on, as free tables, with or without a state after itself.
 
 Rows sum to 1 over the states that are kept. Without self-transitions no row is ever a difference: a dense one is
-normalised over the others, a low-rank one summed over them by blocks.
+normalised over the others, a low-rank one summed over them by blocks. EM sets the tables to their expected uses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rankfold.operators import Dense, LowRank, Operator, RowScaled, WithoutDiagonal
 from rankfold.params.networks import normal, taken, xavier
+from rankfold.params.prior import Prior, Table, log_shares, shares
 
 
 class Dynamics(NamedTuple):
@@ -52,6 +55,64 @@ class FreeDense(nn.Module):
             logits = logits.masked_fill(diagonal(logits), float("-inf"))
         return Dynamics(log_initial.log_softmax(0), Dense.from_log(logits.log_softmax(1)))
 
+    def count(self, initial: Tensor, uses: tuple[Tensor, ...]) -> tuple[Tensor, ...]:  # "z", "z y"
+        """The expected uses of the tables, from those of the first state and of the operator's factors."""
+        return initial.double(), uses[0].double()
+
+    @torch.no_grad()
+    def maximise(self, counts: tuple[Tensor, ...], prior: Prior) -> None:
+        """The share of each transition, with `smoothing` of those allowed; rows without any use stay as they are."""
+        initial, transition = (x + prior.smoothing for x in counts)
+        self.log_initial.copy_(log_shares(initial, self.log_initial, 0))
+        self.log_transition.copy_(log_shares(self._allowed(transition, prior, 0.0), self.log_transition))
+
+    def log_prior(self, prior: Prior) -> Tensor:  # ""   float64
+        """The log-density of the Dirichlet prior, up to a constant; 0 without smoothing."""
+        log_initial, transition = self.log_initial.double(), self.log_transition.double()
+        if not prior.smoothing:
+            return log_initial.new_zeros(())
+        log_rows = self._allowed(transition, prior, float("-inf")).log_softmax(1)
+        return prior.smoothing * (log_initial.log_softmax(0).sum() + self._allowed(log_rows, prior, 0.0).sum())
+
+    def initialise(self, runs: Sequence[Tensor], prior: Prior, rng: np.random.Generator) -> None:  # "t" each
+        """Begin uniformly, go on as states followed one another (-1: not known); by chance where none are known."""
+        num_states, device = len(self.log_initial), self.log_initial.device
+        counts = torch.ones(num_states, num_states, dtype=torch.float64, device=device)
+        for states in runs:
+            source, target = states[:-1], states[1:]
+            known = (source >= 0) & (target >= 0)
+            pairs = torch.bincount(source[known] * num_states + target[known], minlength=num_states**2)
+            counts += pairs.reshape(num_states, num_states).to(counts)
+        if not runs:
+            counts = counts + torch.from_numpy(rng.random((num_states, num_states))).to(counts)
+        table = shares(self._allowed(counts, prior, 0.0))
+        self.fill(initial=torch.full_like(counts[0], 1 / num_states), transition=table)
+
+    def _allowed(self, x: Tensor, prior: Prior, otherwise: float) -> Tensor:  # "z y"
+        x = x if self.self_transitions else x.masked_fill(diagonal(x), otherwise)
+        return x if prior.forbidden is None else x.masked_fill(prior.forbidden, otherwise)
+
+    def tables(self) -> dict[str, Table]:
+        """The parameters by the names that `start=` and `fill` know them by."""
+        dynamics = self.forward()
+        initial, transition = dynamics.log_initial.detach().double().exp(), dynamics.transition.to_dense().detach()
+        return {"initial": Table(initial, 0), "transition": Table(transition.double(), 1)}
+
+    def fill(self, *, initial: Tensor | None = None, transition: Tensor | None = None) -> None:  # "z", "z y"
+        """Set the distributions."""
+        with torch.no_grad():
+            if initial is not None:
+                self.log_initial.copy_(initial.log())
+            if transition is not None:
+                self.log_transition.copy_(transition.log())
+
+    def num_free(self, forbidden: Tensor | None = None) -> int:
+        """How many numbers are free: what sums to 1 has one less, forbidden transitions have none."""
+        num_states = len(self.log_initial)
+        never = torch.zeros_like(self.log_transition, dtype=torch.bool) if forbidden is None else forbidden
+        never = never if self.self_transitions else never | diagonal(never)
+        return num_states - 1 + num_states * (num_states - 1) - int(never.sum())
+
 
 class FreeLowRank(nn.Module):
     """A[z, y] = sum_r p(r | z) p(y | r) from free logits of both.   Cost: 2 z r.
@@ -78,6 +139,73 @@ class FreeLowRank(nn.Module):
             right = right.masked_fill(~stays[:, None], float("-inf"))
         transition = LowRank.unchecked(left.softmax(1), right.softmax(0))
         return Dynamics(log_initial.log_softmax(0), transition if self.self_transitions else apart(transition))
+
+    def count(self, initial: Tensor, uses: tuple[Tensor, ...]) -> tuple[Tensor, ...]:  # "z", "z r", "y r"
+        """The expected uses of the tables, a rank being hidden between two states.
+
+        Without self-transitions a transition is a draw that is repeated until it leaves the state. The draws that did
+        not are hidden too: for each departure from z, left[z, r] right[z, r] / (1 - their sum) of them are expected
+        through rank r. With them counted, EM stays EM, and never decreases the likelihood.
+        """
+        left, right = (x.double() for x in uses[-2:])
+        if not self.self_transitions:
+            log_scale, p_left, p_right = (x.double() for x in self.forward().transition.factors())
+            stayed = (left.sum(1) * log_scale.exp())[:, None] * p_left * p_right
+            left, right = left + stayed, right + stayed
+        return initial.double(), left, right
+
+    @torch.no_grad()
+    def maximise(self, counts: tuple[Tensor, ...], prior: Prior) -> None:
+        """The share of each rank and of each state, with `smoothing` of each; what has no use stays as it is."""
+        initial, left, right = (x + prior.smoothing for x in counts)
+        self.log_initial.copy_(log_shares(initial, self.log_initial, 0))
+        self.log_left.copy_(log_shares(left, self.log_left))
+        self.log_right.copy_(log_shares(right, self.log_right, 0))
+
+    def log_prior(self, prior: Prior) -> Tensor:  # ""   float64
+        """The log-density of the Dirichlet prior, up to a constant; 0 without smoothing."""
+        if not prior.smoothing:
+            return self.log_initial.new_zeros((), dtype=torch.float64)
+        tables = (self.log_initial, 0), (self.log_left, 1), (self.log_right, 0)
+        return prior.smoothing * torch.stack([x.double().log_softmax(axis).sum() for x, axis in tables]).sum()
+
+    def initialise(self, runs: Sequence[Tensor], prior: Prior, rng: np.random.Generator) -> None:  # "t" each
+        """Ranks are groups of states that stay among themselves, more or less: EM has to find out which."""
+        num_states, rank = self.log_left.shape
+        group = torch.from_numpy(rng.permutation(num_states) % rank)
+        near = (group[:, None] == torch.arange(rank)).double()
+        left, right = (torch.from_numpy(rng.random((num_states, rank))) + near for _ in range(2))
+        initial = torch.full((num_states,), 1 / num_states, dtype=torch.float64)
+        self.fill(initial=initial, left=left / left.sum(1, keepdim=True), right=right / right.sum(0))
+
+    def tables(self) -> dict[str, Table]:
+        """The parameters by the names that `start=` and `fill` know them by."""
+        initial, left, right = (x.detach().double() for x in (self.log_initial, self.log_left, self.log_right))
+        return {
+            "initial": Table(initial.softmax(0), 0),
+            "left": Table(left.softmax(1), 1),
+            "right": Table(right.softmax(0), 0),
+        }
+
+    def fill(
+        self, *, initial: Tensor | None = None, left: Tensor | None = None, right: Tensor | None = None
+    ) -> None:  # "z", "z r", "y r"
+        """Set the distributions."""
+        with torch.no_grad():
+            for own, table in ((self.log_initial, initial), (self.log_left, left), (self.log_right, right)):
+                if table is not None:
+                    own.copy_(table.log())
+
+    def num_free(self, forbidden: Tensor | None = None) -> int:
+        """The dimension of the transitions, and of the start.
+
+        Matrices of rank r have r (2 z - r), and z less where rows sum to 1: of the z (r - 1) + r (z - 1) numbers of two
+        factors, M and its inverse between them change r (r - 1) without changing the product. Without a diagonal rows
+        are known up to a factor, too; but there are never more than z (z - 2).
+        """
+        num_states, rank = len(self.log_left), min(self.log_left.shape)
+        found = rank * (2 * num_states - rank) - num_states
+        return num_states - 1 + (found if self.self_transitions else min(found, num_states * (num_states - 2)))
 
 
 def apart(transition: Operator) -> Operator:

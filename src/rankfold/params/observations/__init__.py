@@ -1,18 +1,26 @@
-"""What a state says of a frame: densities and masses as matrix products, and the modules that hold their parameters.
+"""What a state says of a frame: one file for each kind, its log-weights, samples and steps of EM.
 
-Each file has plain functions of tensors, a record of them (`Observation`: one training step's, over the states that
-are kept) and a module that makes the record.
+`OBSERVATIONS` is the catalogue: the name in a configuration, and the module. A file and a line here add another one.
 """
 
 from rankfold.params.observations.bernoulli import BernoulliObservation, NeuralBernoulliObservation
 from rankfold.params.observations.categorical import CategoricalObservation
 from rankfold.params.observations.gaussian import GaussianObservation
-from rankfold.params.observations.protocol import Observation
+from rankfold.params.observations.protocol import CollapseError, Observation, ObservationModule
+
+OBSERVATIONS: dict[str, type[ObservationModule]] = {
+    "gaussian": GaussianObservation,
+    "bernoulli": BernoulliObservation,
+    "categorical": CategoricalObservation,
+}
 
 __all__ = [
+    "OBSERVATIONS",
     "BernoulliObservation",
     "CategoricalObservation",
+    "CollapseError",
     "GaussianObservation",
     "NeuralBernoulliObservation",
     "Observation",
+    "ObservationModule",
 ]

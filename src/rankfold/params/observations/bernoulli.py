@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
@@ -12,6 +14,8 @@ from rankfold.errors import expect, expect_weights, may_look
 from rankfold.numerics.precision import products_in
 from rankfold.params.networks import normal, residual_mlp, taken, xavier
 from rankfold.params.observations.categorical import InitKind
+from rankfold.params.observations.protocol import ObservationModule, Sizes, means_of
+from rankfold.params.prior import Prior, Table
 
 
 def log_mass(frames: Tensor, logit: Tensor) -> Tensor:  # "b t f" of 0, 1 and NaN, "z f" -> "b t z"
@@ -45,7 +49,16 @@ class Bernoulli(NamedTuple):
         return torch.bernoulli(torch.sigmoid(self.logit)[states], generator=generator)
 
 
-class BernoulliObservation(nn.Module):
+class _YesOrNo(ObservationModule):
+    rule = "yes-or-no features are 0 or 1, or NaN where missing"
+    hint = 'Cut them at a threshold (x > 0.5), or use observations="gaussian".'
+
+    @classmethod
+    def invalid(cls, frames: Tensor) -> Tensor:
+        return ~((frames == 0) | (frames == 1) | frames.isnan())
+
+
+class BernoulliObservation(_YesOrNo):
     """Free log-odds "z f"; of any range, infinite ones included, which stay what they are in training."""
 
     def __init__(self, logit: Tensor) -> None:  # "z f"
@@ -53,12 +66,13 @@ class BernoulliObservation(nn.Module):
         self.logit = nn.Parameter(logit)
 
     @classmethod
-    def draw(cls, num_states: int, num_features: int, *, generator: torch.Generator | None) -> BernoulliObservation:
-        """Standard normal log-odds; without a generator all states are alike, at even odds."""
-        shape = (num_states, num_features)
-        return cls(
-            torch.zeros(shape, dtype=torch.float32) if generator is None else normal(*shape, generator=generator).data
-        )
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> ObservationModule:  # type: ignore[override]
+        """Standard normal log-odds, or a network; papers: all states are alike, at even odds."""
+        shape, alike = (sizes.num_states, sizes.num_features), sizes.init == "papers"
+        if sizes.neural:
+            init: InitKind = "xavier" if alike else "spread"
+            return NeuralBernoulliObservation(*shape, sizes.dim, sizes.num_layers, init=init, generator=generator)
+        return cls(torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data)
 
     @classmethod
     def of(cls, probability: Tensor) -> BernoulliObservation:  # "z f"
@@ -71,12 +85,48 @@ class BernoulliObservation(nn.Module):
     def forward(self, keep: Tensor | None = None) -> Bernoulli:
         return Bernoulli(taken(self.logit, keep))
 
-    def log_obs(self, frames: Tensor) -> Tensor:  # "b t f" -> "b t z"
-        """The log-probability of every frame in every state."""
-        return self.forward().log_obs(frames)
+    def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" -> "n 2f"
+        """x and 1 - x of each feature that is there."""
+        both = torch.cat([frames, 1 - frames], 1).double()
+        return both.masked_fill_(both.isnan(), 0.0)
+
+    @torch.no_grad()
+    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z 2f"
+        """The share of ones, with `smoothing` frames of each value."""
+        ones, zeros = (x + prior.smoothing for x in counts.chunk(2, 1))
+        # Of the two counts, not of their share: 1 - p has no digits to spare.
+        self.logit.copy_(torch.where(ones + zeros > 0, ones.log() - zeros.log(), self.logit.double()))
+
+    def log_prior(self, prior: Prior) -> Tensor:  # ""
+        if not prior.smoothing:
+            return super().log_prior(prior)
+        logit = self.logit.double()
+        return prior.smoothing * (logsigmoid(logit) + logsigmoid(-logit)).sum()
+
+    def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"
+        """Drawn log-odds are added to those of all frames, and of one more frame of each value: none is impossible."""
+        share = torch.from_numpy((frames.sum(0) + 1) / (len(frames) + 2))
+        with torch.no_grad():
+            self.logit.add_(torch.logit(share).to(self.logit.device))
+
+    def initialise(
+        self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
+    ) -> None:
+        """The shares of ones as if each state had seen one more frame, of the share in all; smoothing leaves no 0."""
+        number = torch.bincount(states, minlength=len(means)).to(frames.dtype)[:, None]
+        overall = (frames.sum(0) + prior.smoothing) / (len(frames) + 2 * prior.smoothing)
+        self.fill(probability=(means_of(frames, states, means) * number + overall) / (number + 1))
+
+    def tables(self) -> dict[str, Table]:
+        return {"probability": Table(self.logit.detach().double().sigmoid())}
+
+    def fill(self, *, probability: Tensor) -> None:  # type: ignore[override]
+        """Set the probabilities of a 1, "z f"."""
+        with torch.no_grad():
+            self.logit.copy_(torch.logit(probability.double()))
 
 
-class NeuralBernoulliObservation(nn.Module):
+class NeuralBernoulliObservation(_YesOrNo):
     """Each feature a two-way softmax of f2(e_z) . w + bias, w and bias for off and on.
 
     Source: the music model of Chiu, Deng, Rush 2021, by their code: 2 f vectors of the features' two values.
@@ -109,7 +159,3 @@ class NeuralBernoulliObservation(nn.Module):
         off, on = self.value.chunk(2)
         bias_off, bias_on = self.bias.chunk(2)
         return Bernoulli(self.mlp(taken(self.state, keep)) @ (on - off).mT + (bias_on - bias_off))
-
-    def log_obs(self, frames: Tensor) -> Tensor:  # "b t f" -> "b t z"
-        """The log-probability of every frame in every state."""
-        return self.forward().log_obs(frames)

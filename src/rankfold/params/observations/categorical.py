@@ -7,45 +7,20 @@ all states and words for the backward pass only while it is small.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
+from rankfold.errors import UnsupportedError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.numerics.log_space import pick
 from rankfold.numerics.precision import current_precision, products_in
 from rankfold.params.networks import normal, residual_mlp, taken, xavier
-
-
-class Categorical(NamedTuple):
-    """The distribution of symbols in the states that are kept; -1 is a missing symbol."""
-
-    emission: Emission
-
-    def log_obs(self, frames: Tensor) -> Tensor:  # "b t" -> "b t z"
-        missing = frames < 0
-        return self.emission.log_obs(frames.masked_fill(missing, 0)).masked_fill(missing.unsqueeze(-1), 0.0)
-
-    def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:  # "n" -> "n"
-        return pick(self.emission.log_rows(states), generator)
-
-
-class CategoricalObservation(nn.Module):
-    """Softmax over the symbols, of free logits or of inner products with a network."""
-
-    def __init__(self, emission: FreeEmission | CategoricalEmission) -> None:
-        super().__init__()
-        self.emission = emission
-
-    def forward(self, keep: Tensor | None = None) -> Categorical:
-        return Categorical(self.emission(keep))
-
-    def log_obs(self, frames: Tensor) -> Tensor:  # "b t" -> "b t z"
-        """The log-probability of every symbol in every state."""
-        return self.forward().log_obs(frames)
-
+from rankfold.params.observations.protocol import ObservationModule, Sizes
+from rankfold.params.prior import Prior, Table, log_shares
 
 InitKind = Literal["spread", "xavier"]
 
@@ -147,3 +122,92 @@ class FreeEmission(nn.Module):
 
     def forward(self, keep: Tensor | None = None) -> Emission:
         return TableEmission(torch.log_softmax(taken(self.log_emission, keep), 1))
+
+
+class Categorical(NamedTuple):
+    """The distribution of symbols in the states that are kept; -1 is a missing symbol."""
+
+    emission: Emission
+
+    def log_obs(self, frames: Tensor) -> Tensor:  # "b t" -> "b t z"
+        missing = frames < 0
+        return self.emission.log_obs(frames.masked_fill(missing, 0)).masked_fill(missing.unsqueeze(-1), 0.0)
+
+    def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:  # "n" -> "n"
+        return pick(self.emission.log_rows(states), generator)
+
+
+class CategoricalObservation(ObservationModule):
+    """Softmax over the symbols, of free logits or of inner products with a network. EM maximises free ones."""
+
+    symbols = True
+    rule = "symbols are whole numbers from 0 on, or -1 where missing"
+
+    def __init__(self, emission: FreeEmission | CategoricalEmission) -> None:
+        super().__init__()
+        self.emission = emission
+
+    @classmethod
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
+        size, width = sizes.num_states, sizes.num_features
+        if not sizes.neural:
+            return cls(FreeEmission.draw(size, width, generator=generator))
+        init: InitKind = "xavier" if sizes.init == "papers" else "spread"
+        return cls(CategoricalEmission(size, width, sizes.dim, sizes.num_layers, init=init, generator=generator))
+
+    def forward(self, keep: Tensor | None = None) -> Categorical:
+        return Categorical(self.emission(keep))
+
+    def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n" -> "n"
+        """The symbols themselves."""
+        return frames
+
+    def count(self, statistics: Tensor, posterior: Tensor) -> Tensor:  # "n", "n z" -> "z v"
+        # A missing symbol has a row of its own, which nobody reads.
+        num_symbols = self._logits.shape[1]
+        rows = posterior.new_zeros(num_symbols + 1, posterior.shape[1], dtype=torch.float64)
+        return rows.index_add_(0, torch.where(statistics < 0, num_symbols, statistics), posterior.double())[:-1].mT
+
+    @torch.no_grad()
+    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z v"
+        """The share of each symbol, with `smoothing` of each."""
+        self._logits.copy_(log_shares(counts + prior.smoothing, self._logits))
+
+    def log_prior(self, prior: Prior) -> Tensor:  # ""
+        if not prior.smoothing:
+            return super().log_prior(prior)
+        return prior.smoothing * self._logits.double().log_softmax(1).sum()
+
+    def initialise(
+        self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
+    ) -> None:
+        """The shares of all symbols, each state's moved by chance, and what labels count; one more of each symbol."""
+        num_states, num_symbols = self._logits.shape
+        seen = frames >= 0
+        overall = torch.bincount(frames[seen], minlength=num_symbols).double() + 1
+        overall = overall / overall.sum()
+        noise = torch.from_numpy(0.5 + rng.random((num_states, num_symbols))).to(frames.device)
+        known = seen & (states >= 0)
+        at = states[known] * num_symbols + frames[known]
+        counts = torch.bincount(at, minlength=num_states * num_symbols).double().reshape(num_states, -1)
+        table = counts + overall * noise
+        self.fill(probability=table / table.sum(1, keepdim=True))
+
+    def tables(self) -> dict[str, Table]:
+        return {"probability": Table(self._logits.detach().double().softmax(1), axis=1)}
+
+    def fill(self, *, probability: Tensor) -> None:  # type: ignore[override]
+        """Set the distributions of symbols, "z v"."""
+        with torch.no_grad():
+            self._logits.copy_(probability.double().log())
+
+    @property
+    def _logits(self) -> nn.Parameter:
+        if not isinstance(self.emission, FreeEmission):
+            raise UnsupportedError('symbols from a network have no step of EM.\n  Use train.optimizer="adam".')
+        return self.emission.log_emission
+
+    @property
+    def num_free(self) -> int:
+        num_states, num_symbols = self._logits.shape
+        return num_states * (num_symbols - 1)

@@ -7,13 +7,17 @@ cancel, and a float32 has no digits to spare.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankfold.errors import DomainError, expect, expect_weights, same_kind
 from rankfold.params.networks import normal, taken
+from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, means_of
+from rankfold.params.prior import Prior, Table
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -58,32 +62,31 @@ class Gaussian(NamedTuple):
         return mean + variance.sqrt() * noise
 
 
-class GaussianObservation(nn.Module):
+class GaussianObservation(ObservationModule):
     """mean and variance = min_variance + exp(log_spread) as parameters.
 
     The floor is one of the parameter: no variance is below it, so no state collapses onto a frame, and densities are
     exactly those of the variances there are. It is in the features' own units, squared.
     """
 
+    measured = True
+
     def __init__(self, mean: Tensor, log_spread: Tensor, min_variance: float = 0.0) -> None:  # "z f", "z f" or "f"
         super().__init__()
         self.mean, self.log_spread, self.min_variance = nn.Parameter(mean), nn.Parameter(log_spread), min_variance
 
     @classmethod
-    def draw(
-        cls, num_states: int, num_features: int, *, tied: bool, min_variance: float, generator: torch.Generator | None
-    ) -> GaussianObservation:
-        """Variances 1 and means drawn from the standard normal; without a generator all states are alike, at 0."""
-        shape = (num_states, num_features)
-        mean = (
-            torch.zeros(shape, dtype=torch.float32) if generator is None else normal(*shape, generator=generator).data
-        )
-        ones = torch.ones(num_features if tied else shape, dtype=torch.float32)
-        return cls(mean, _log_spread(ones, min_variance), min_variance)
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
+        """Variances 1 and means drawn from the standard normal; papers: all states are alike, at 0."""
+        shape = (sizes.num_states, sizes.num_features)
+        alike = sizes.init == "papers"
+        mean = torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data
+        ones = torch.ones(sizes.num_features if sizes.tied_variance else shape, dtype=torch.float32)
+        return cls(mean, _log_spread(ones, sizes.min_variance), sizes.min_variance)
 
     @classmethod
     def of(cls, mean: Tensor, variance: Tensor, min_variance: float = 0.0) -> GaussianObservation:
-        """With these means and variances, after the checks at the door."""
+        """With these means and variances, validated."""
         expect(mean, "z f", name="mean")
         num_states, num_features = mean.shape
         if isinstance(variance, Tensor) and variance.ndim == 1:
@@ -102,19 +105,22 @@ class GaussianObservation(nn.Module):
             )
         return cls(mean.detach().clone(), _log_spread(variance.detach(), min_variance), min_variance)
 
-    def begin(self, mean: Tensor, variance: Tensor) -> None:  # "z f" or "f", "z f" or "f"
-        """Set the means and variances, one vector for all states or one for each, as a start.
+    def fill(self, *, mean: Tensor | None = None, variance: Tensor | None = None) -> None:  # type: ignore[override]
+        """Set the means "z f" and variances "z f" or "f", one vector for all states or one for each.
 
-        No variance begins below twice the floor: at the floor itself no gradient leads away.
+        No variance is set below twice the parameter's own floor: at the floor itself no gradient leads away.
         """
-        least = torch.full_like(variance, 2 * self.min_variance)
-        variance = torch.maximum(variance, least)
-        if not bool((variance > 0).all()):
-            raise DomainError(
-                "a variance is 0, but there is no floor.\n  Set min_variance, or leave features out that never change."
-            )
         with torch.no_grad():
-            self.mean.copy_(mean.expand(*self.mean.shape))
+            if mean is not None:
+                self.mean.copy_(mean.expand(*self.mean.shape))
+            if variance is None:
+                return
+            variance = torch.maximum(variance, torch.full_like(variance, 2 * self.min_variance))
+            if not bool((variance > 0).all()):
+                raise DomainError(
+                    "a variance is 0, but there is no floor.\n"
+                    "  Set min_variance, or leave features out that never change."
+                )
             self.log_spread.copy_(_log_spread(variance, self.min_variance).expand(*self.log_spread.shape))
 
     @property
@@ -122,21 +128,87 @@ class GaussianObservation(nn.Module):
         spread = torch.exp(self.log_spread)
         return spread + self.min_variance if self.min_variance else spread
 
-    def log_prior(self, strength: float) -> Tensor:  # ""
-        """As if each variance had seen `strength` frames of variance 1: -strength / 2 sum (log v + 1 / v), plus const.
-
-        The inverse gamma distribution; the variance it makes most probable is (squares + strength) / (n + strength).
-        """
-        v = self.variance.double()
-        return -strength / 2 * (v.log() + 1 / v).sum()
-
     def forward(self, keep: Tensor | None = None) -> Gaussian:
         variance = self.variance
         return Gaussian(taken(self.mean, keep), variance if variance.ndim == 1 else taken(variance, keep))
 
-    def log_obs(self, frames: Tensor) -> Tensor:  # "b t f" -> "b t z"
-        """The log-density of every frame in every state."""
-        return self.forward().log_obs(frames)
+    def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" -> "n 3f"
+        """x^2, x and 1 of each feature that is there, x less the centre of all frames."""
+        here = ~frames.isnan()
+        x = torch.where(here, frames.double() - prior.centre, 0.0)
+        return torch.cat([x * x, x, here.to(x.dtype)], 1)
+
+    @torch.no_grad()
+    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z 3f"
+        """Means and variances of weighted frames, and of the prior's.
+
+        The maximum under a bound of the variances is that without, cut off: the likelihood still never decreases.
+        """
+        squares, sums, number = counts.chunk(3, 1)
+        seen = number > 0
+        mean = torch.where(seen, sums / torch.where(seen, number, 1.0), self.mean.double() - prior.centre)
+        scatter = squares - 2 * mean * sums + mean * mean * number
+        tied = self.log_spread.ndim == 1
+        if tied:
+            scatter, number, seen = scatter.sum(0), number.sum(0), seen.any(0)
+        total = number + prior.variance_frames
+        variance = (scatter + prior.variance_frames * prior.spread) / torch.where(total > 0, total, 1.0)
+        variance = torch.maximum(variance, torch.as_tensor(prior.min_variance).to(variance))
+        variance = torch.where(seen, variance, self.variance.double())
+        # What rounding leaves of a difference of sums that are equal: below it a variance is none.
+        rounding = 4 * torch.finfo(mean.dtype).eps * (mean * mean + prior.spread)
+        collapsed = variance <= (rounding.amax(0) if tied else rounding)
+        if bool(collapsed.any()):
+            *state, feature = collapsed.nonzero()[0].tolist()
+            whose = f"state {state[0]}" if state else "all states"
+            raise CollapseError(
+                f"the variance of feature {feature} in {whose} went to 0: the likelihood has no maximum.\n"
+                "  Give variances a floor (min_variance above 0), a prior (variance_prior above 0), or fewer states."
+            )
+        self.fill(mean=mean + prior.centre, variance=variance)
+
+    def log_prior(self, prior: Prior) -> Tensor:  # ""
+        """As if each variance had seen so many frames: -variance_frames / 2 sum (log v + spread / v), plus const.
+
+        The inverse gamma distribution; the variance it makes most probable is (squares + n' spread) / (n + n').
+        """
+        if not prior.variance_frames:
+            return super().log_prior(prior)
+        v = self.variance.double()
+        return -prior.variance_frames / 2 * (v.log() + prior.spread / v).sum()
+
+    @torch.no_grad()
+    def rounding(self, prior: Prior) -> float:
+        """Of the squares that a frame's density is the difference of, and of means in the parameters' dtype."""
+        mean, variance = self.mean.double(), self.variance.double()
+        squares = (((mean - prior.centre).square() + prior.spread) / variance).sum(1).amax()
+        moved = ((mean * torch.finfo(self.mean.dtype).eps).square() / variance).sum(1).amax()
+        return float(torch.finfo(torch.float64).eps * squares + moved)
+
+    @torch.no_grad()
+    def keep_within(self, prior: Prior) -> None:
+        floor = torch.as_tensor(prior.min_variance, device=self.log_spread.device)
+        self.log_spread.copy_(torch.maximum(self.log_spread, floor.log().to(self.log_spread.dtype)))
+
+    def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"
+        """Drawn means are deviations from the mean of all frames, in units of their deviation; variances are theirs."""
+        centre, variance = (torch.from_numpy(x).to(self.mean.device) for x in (frames.mean(0), frames.var(0)))
+        self.fill(mean=centre + self.mean.detach().double() * variance.sqrt(), variance=variance)
+
+    def initialise(
+        self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
+    ) -> None:
+        """The means of the frames; their variances as if each state had seen one more frame, of the variance of all."""
+        number = torch.bincount(states, minlength=len(means)).to(frames.dtype)[:, None]
+        mean = means_of(frames, states, means)
+        squares = torch.zeros_like(means).index_add_(0, states, (frames - mean[states]).square())
+        variance = (squares + prior.spread) / (number + 1) if near else torch.zeros_like(mean) + prior.spread
+        if self.log_spread.ndim == 1:
+            variance = (variance * (number + 1)).sum(0) / (number + 1).sum(0)
+        self.fill(mean=mean, variance=torch.maximum(variance, torch.as_tensor(prior.min_variance).to(variance)))
+
+    def tables(self) -> dict[str, Table]:
+        return {"mean": Table(self.mean.detach().double()), "variance": Table(self.variance.detach().double())}
 
 
 def _log_spread(variance: Tensor, min_variance: float) -> Tensor:

@@ -1,7 +1,4 @@
-"""The parameters of an estimator, checked when `fit` begins: what came, what was expected, what to do.
-
-Read next: `hmm.py`, which says what they mean.
-"""
+"""The parameters of an estimator, validated when `fit` begins: what came, what was expected, what to do."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError
+from rankfold.params.observations import OBSERVATIONS
 
 CHOICES = {
-    "observations": ("gaussian", "bernoulli", "categorical"),
     "durations": ("poisson", "negative_binomial", "categorical"),
     "init": ("kmeans", "random"),
     "missing": ("feature", "row", "error"),
@@ -35,7 +32,7 @@ TRUTHS = ("tied_variance", "self_transitions", "censored")
 
 def expect_parameters(params: Mapping[str, Any]) -> None:
     """Raise unless every parameter is one that a fit can use."""
-    for name, choices in CHOICES.items():
+    for name, choices in {"observations": tuple(OBSERVATIONS), **CHOICES}.items():
         if name in params and not (isinstance(params[name], str) and params[name] in choices):
             raise DomainError(f"{name} is {params[name]!r}, but must be one of {', '.join(map(repr, choices))}.")
     for name in (*WHOLE, *WHOLE_OR_NONE):
@@ -108,11 +105,11 @@ def expect_seed(source: Any) -> None:
         )
 
 
-def checked_forbidden(given: Any, num_states: int, *, diagonal: bool, rank: int | None) -> NDArray[np.bool_] | None:
-    """Which moves are forbidden, "z z"; None if none is. Without self-transitions the diagonal is among them."""
+def forbidden_table(given: Any, num_states: int, *, diagonal: bool, rank: int | None) -> NDArray[np.bool_] | None:
+    """Which transitions are forbidden, "z z"; None if none is. Without self-transitions the diagonal is among them."""
     if given is not None and rank is not None:
         raise UnsupportedError(
-            "forbidden moves and a rank: a low-rank matrix has no entries to set to 0.\n  Use rank=None."
+            "forbidden transitions and a rank: a low-rank matrix has no entries to set to 0.\n  Use rank=None."
         )
     if rank is not None or (given is None and diagonal):
         return None
@@ -127,7 +124,7 @@ def checked_forbidden(given: Any, num_states: int, *, diagonal: bool, rank: int 
         )
     table = table | np.eye(num_states, dtype=bool) if not diagonal else table.copy()
     if table.all(1).any():
-        raise DomainError(f"forbidden leaves state {int(table.all(1).argmax())} no move at all.")
+        raise DomainError(f"forbidden leaves state {int(table.all(1).argmax())} no transition at all.")
     return table
 
 

@@ -1,7 +1,4 @@
-"""What scikit-learn asks of an estimator, without scikit-learn: parameters, copies, tags, "not fitted yet".
-
-Read next: `base.py`.
-"""
+"""What scikit-learn asks of an estimator, without scikit-learn: parameters, copies, tags, "not fitted yet"."""
 
 from __future__ import annotations
 
@@ -9,12 +6,14 @@ import inspect
 import sys
 from typing import Any, Self
 
+from rankfold.params.observations import OBSERVATIONS
+
 
 class NotFittedError(ValueError, AttributeError):
     """A question to an estimator that has seen no data."""
 
 
-class Face:
+class ScikitLearnMethods:
     """Parameters are the arguments of `__init__`, kept under their own names and not touched before `fit`."""
 
     @classmethod
@@ -52,13 +51,15 @@ class Face:
         """What scikit-learn may expect: asked for by scikit-learn alone."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
+        kind = OBSERVATIONS.get(getattr(self, "observations", "gaussian"))
+        symbols = kind is not None and kind.symbols
         return Tags(
             estimator_type=None,
             target_tags=TargetTags(required=False),
             input_tags=InputTags(
                 two_d_array=True,
-                allow_nan=getattr(self, "observations", "gaussian") != "categorical",
-                categorical=getattr(self, "observations", "gaussian") == "categorical",
+                allow_nan=not symbols,
+                categorical=symbols,
             ),
         )
 

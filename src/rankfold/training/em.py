@@ -1,0 +1,333 @@
+"""Expectation maximisation: exact expected counts, and the parameters that maximise them.
+
+The E step asks a model's potentials for the expected uses of each part; the M step of each part lives in the module it
+updates (`params`). No step lowers the likelihood, or with a prior the posterior.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from rankfold.data.batch import Batch
+from rankfold.data.frames import Frames
+from rankfold.decoding.posterior import expected_counts
+from rankfold.decoding.segments import segment_counts
+from rankfold.errors import DomainError, UnsupportedError
+from rankfold.models.frame_model import FrameModel
+from rankfold.models.supervision import allowed_states
+from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
+from rankfold.params.prior import Prior
+from rankfold.training.initialisation import initialise
+
+# Entries "t b z" of one table of a group: 64 MiB in float64; an E step holds about seven such tables.
+MOST = 2**23
+# What rounding makes of equal values was at most 7 eps of the size of what they are the sum of.
+ROUNDINGS = 64
+# Multiply-adds of a step below which a second thread costs more than it brings: 100 sequences and 16 states take 5
+# microseconds on one thread and 21 on two, 100 and 256 about as long on both.
+SMALL_STEP = 2**21
+
+
+class Group(NamedTuple):
+    """Some of the sequences, padded to the longest of them."""
+
+    which: list[int]  # of the sequences they are
+    batch: Batch
+    allowed: Tensor | None  # "b t z"   the states that labels allow
+    statistics: Tensor | None = None  # "(t b) s"   what EM counts of each frame
+
+
+class Counts(NamedTuple):
+    """How often each part is used, in expectation, summed over sequences."""
+
+    dynamics: tuple[Tensor, ...]  # like its tables
+    observation: Tensor  # "z s"
+    duration: Tensor | None  # "z d"
+    log_likelihood: float
+
+    def scaled(self, by: float) -> Counts:
+        """All counts times a number."""
+        duration = None if self.duration is None else self.duration * by
+        dynamics = tuple(x * by for x in self.dynamics)
+        return Counts(dynamics, self.observation * by, duration, self.log_likelihood * by)
+
+    def plus(self, other: Counts) -> Counts:
+        """The counts of both."""
+        return Counts(
+            tuple(x + y for x, y in zip(self.dynamics, other.dynamics, strict=True)),
+            self.observation + other.observation,
+            None if self.duration is None or other.duration is None else self.duration + other.duration,
+            self.log_likelihood + other.log_likelihood,
+        )
+
+
+class Fitted(NamedTuple):
+    """How EM went."""
+
+    history: list[float]  # the log-likelihood (plus the log-prior) before each step, and of the last parameters
+    converged: bool
+    counts: Counts  # the last ones that parameters were made of, or of the parameters themselves
+
+
+class Running(NamedTuple):
+    """What stepwise EM remembers."""
+
+    calls: int
+    counts: Counts  # per frame
+    frames: int  # how many there were
+
+
+def group_lengths(lengths: Sequence[int], num_states: int, most: int = MOST) -> list[list[int]]:
+    """Groups of sequences of about one length, none with more than `most` entries "t b z" (one sequence excepted).
+
+    A group ends where a sequence would be padded to more than twice its length.
+    """
+    groups: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        longest = lengths[groups[-1][0]] if groups else 0
+        if groups and longest <= 2 * lengths[i] and longest * (len(groups[-1]) + 1) * num_states <= most:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def group(sequences: Sequence[Tensor], labels: Sequence[Tensor] | None, num_states: int) -> list[Group]:
+    """Ragged sequences, "t f" or "t" each, as a few padded batches; labels allow a single state."""
+    found = []
+    for index in group_lengths([len(x) for x in sequences], num_states, MOST):
+        frames = pad_sequence([sequences[i] for i in index], batch_first=True)
+        lengths = torch.tensor([len(sequences[i]) for i in index], device=frames.device)
+        allowed = None
+        if labels is not None and any(bool((labels[i] >= 0).any()) for i in index):
+            padded = pad_sequence([labels[i] for i in index], batch_first=True, padding_value=-1)
+            allowed = allowed_states(padded, num_states)
+        found.append(Group(index, Batch(frames, lengths), allowed))
+    return found
+
+
+def with_statistics(groups: Sequence[Group], model: FrameModel, prior: Prior) -> list[Group]:
+    """The groups with what EM counts of each frame, which no step changes."""
+    frames = [one.batch.values.transpose(0, 1).flatten(0, 1) for one in groups]
+    return [
+        one._replace(statistics=model.observation.statistics(x, prior)) for one, x in zip(groups, frames, strict=True)
+    ]
+
+
+@torch.no_grad()
+def expect(model: FrameModel, groups: Sequence[Group]) -> Counts:
+    """The E step: the expected counts of all sequences; raises if one of them is impossible.
+
+    Cost: a forward and a backward pass and two products with the frames' statistics; memory O(t b z) of one group.
+    """
+    parts = model.parts()
+    size = sum(x.numel() for x in parts.transition.factors())
+    found = []
+    for one in groups:
+        with _threads(len(one.which) * size, model.device):
+            p = model.potentials(one.batch, parts=parts, allowed=one.allowed)
+            duration = None
+            if model.duration is None:
+                counts: Any = expected_counts(p)  # type: ignore[arg-type]
+            else:
+                counts = segment_counts(p)  # type: ignore[arg-type]
+                duration = counts.durations.double()
+            expect_possible(model, one, counts.log_z)
+            assert one.statistics is not None
+            posterior = counts.states.transpose(0, 1).flatten(0, 1)
+            observation = model.observation.count(one.statistics, posterior)
+            dynamics = _tables(model).count(counts.initial, counts.transition)
+            found.append(Counts(dynamics, observation, duration, float(counts.log_z.sum())))
+    return reduce(Counts.plus, found)
+
+
+@contextmanager
+def _threads(step: int, device: torch.device) -> Iterator[None]:
+    """One thread for small steps on a CPU; what was set comes back afterwards."""
+    before = torch.get_num_threads()
+    if device.type != "cpu" or step >= SMALL_STEP or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _tables(model: FrameModel) -> FreeDense | FreeLowRank:
+    if not isinstance(model.dynamics, FreeDense | FreeLowRank):
+        raise UnsupportedError('transitions from a network have no step of EM.\n  Use train.optimizer="adam".')
+    return model.dynamics
+
+
+def maximise(model: FrameModel, counts: Counts, prior: Prior) -> None:
+    """The M step: every module sets its parameters to the maximum of its own expected counts."""
+    _tables(model).maximise(counts.dynamics, prior)
+    model.observation.maximise(counts.observation, prior)
+    if model.duration is not None:
+        assert counts.duration is not None
+        model.duration.maximise(counts.duration, prior)
+
+
+def log_prior(model: FrameModel, prior: Prior) -> Tensor:  # ""
+    """The log-density of the priors, up to a constant; 0 without any. Differentiable in the parameters."""
+    total = model.observation.log_prior(prior) + _tables(model).log_prior(prior)
+    return total if model.duration is None else total + model.duration.log_prior(prior)
+
+
+def em(model: FrameModel, groups: Sequence[Group], prior: Prior, *, num_steps: int, tol: float | None) -> Fitted:
+    """At most `num_steps` steps; fewer where one gains less than `tol` nats per frame (None: never fewer).
+
+    The value of all parameters but the last is in the history: to know the last one's would cost another E step. A step
+    that loses more than rounding can explain is no convergence: the model goes back to the parameters before it, and a
+    warning says what was lost.
+    """
+    num_frames = sum(one.batch.num_frames for one in groups)
+    history: list[float] = []
+    converged = False
+    before, counts = model.state_dict(), None
+    for _ in range(num_steps):
+        last = counts
+        counts = expect(model, groups)
+        value = counts.log_likelihood + float(log_prior(model, prior).detach())
+        gain = value - history[-1] if history else math.inf
+        if gain < -ROUNDINGS * _rounding(model, prior, value, num_frames):
+            warnings.warn(
+                f"a step of EM lost {-gain:g} nats ({history[-1]:g} to {value:g}), which no exact step does: the fit "
+                f"ends before it, after {len(history)} steps, and has not converged.\n"
+                '  Numbers too far apart for their dtype do that: rescale the features, or use dtype="float64".',
+                stacklevel=6,
+            )
+            assert last is not None
+            model.load_state_dict(before)
+            return Fitted(history, False, last)
+        history.append(value)
+        if tol is not None and gain < tol * num_frames:
+            converged = True
+            break
+        before = {name: x.clone() for name, x in model.state_dict().items()}
+        maximise(model, counts, prior)
+    assert counts is not None
+    return Fitted(history, converged, counts)
+
+
+def _rounding(model: FrameModel, prior: Prior, value: float, num_frames: int) -> float:
+    """One rounding of a log-likelihood: of its sum over frames in the dtype, and of each frame's own terms."""
+    return torch.finfo(model.dtype).eps * (abs(value) + num_frames) + num_frames * model.observation.rounding(prior)
+
+
+def stepwise(
+    model: FrameModel, groups: Sequence[Group], prior: Prior, running: Running | None
+) -> tuple[Running, float]:
+    """A step of stepwise EM: these sequences' counts, mixed into the running ones; and their value before it.
+
+    The k-th call's counts weigh k^-0.6 against those of all before (Cappe, Moulines 2009).
+    """
+    counts = expect(model, groups)
+    value = counts.log_likelihood + float(log_prior(model, prior).detach())
+    num = sum(one.batch.num_frames for one in groups)
+    counts = counts.scaled(1 / num)
+    calls, frames = 1, num
+    if running is not None:
+        calls, frames = running.calls + 1, running.frames + num
+        share = calls**-0.6
+        counts = running.counts.scaled(1 - share).plus(counts.scaled(share))
+    maximise(model, counts.scaled(frames), prior)
+    return Running(calls, counts, frames), value
+
+
+def expect_possible(model: FrameModel, one: Group, log_z: Tensor) -> None:
+    """Raise if a sequence has no weight at all."""
+    impossible = (log_z == float("-inf")).nonzero()[:, 0]
+    if len(impossible):
+        at = int(impossible[0])
+        raise impossible_sequence(model, one.which[at], int(one.batch.lengths[at]), labelled=one.allowed is not None)
+
+
+def impossible_sequence(model: FrameModel, sequence: int, length: int, *, labelled: bool) -> DomainError:
+    """What to say of an impossible sequence, and what may be done."""
+    why = "  Zeros come from what was never seen in training: fit with smoothing above 0, or forbid less."
+    if model.duration is not None:
+        why = (
+            f"  Segments last at most {model.config.max_duration} frames: raise max_duration, or set "
+            "self_transitions=True, where labelled ones are longer;\n  censored=True lets the end of a sequence cut "
+            "the last one; what was never seen in training needs smoothing above 0."
+        )
+    return DomainError(
+        f"sequence {sequence} ({length} frames) is impossible under the model"
+        f"{' and its labels' if labelled else ''}: nothing has any weight.\n{why}"
+    )
+
+
+class EMSteps:
+    """A step of EM for each update of a run, over all its recordings whatever the batches are.
+
+    The model's parameters hold its state: a resumed run takes the same steps.
+    """
+
+    carried: Any = None  # recordings are whole
+
+    def __init__(self, frames: Frames, model: FrameModel, smoothing: float) -> None:
+        if not model.config.normalised_durations:
+            raise UnsupportedError(
+                "model.normalised_durations is false, but EM maximises distributions that sum to 1.\n"
+                '  Set it to true, or train.optimizer="adam".'
+            )
+        self.model = model
+        sequences, labels = training_set(frames, model)
+        self.prior = recipe_prior(model, sequences, smoothing)
+        self.groups = with_statistics(group(sequences, labels, model.config.num_states), model, self.prior)
+
+    @torch.no_grad()
+    def __call__(self, batches: list[Any], tokens: int, update: int) -> tuple[float, float]:
+        """The log-likelihood before the step; there is no gradient, and its norm is 0."""
+        wide = copy.deepcopy(self.model).double()
+        counts = expect(wide, self.groups)
+        maximise(wide, counts, self.prior)
+        self.model.load_state_dict(wide.state_dict())
+        return counts.log_likelihood, 0.0
+
+
+def begin(model: FrameModel, frames: Frames, seed: int) -> None:
+    """Let a model begin at the training recordings, as its recipe says."""
+    sequences, labels = training_set(frames, model)
+    prior = recipe_prior(model, sequences, 0.0)
+    initialise(model, sequences, labels, prior, np.random.default_rng(seed), near=model.config.init == "kmeans")
+
+
+def training_set(frames: Frames, model: FrameModel) -> tuple[list[Tensor], list[Tensor] | None]:
+    """The recordings in float64 (symbols as whole numbers), and their labels."""
+    arrays = [torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64)).to(model.device) for x in frames.features]
+    if model.observation.symbols:
+        arrays = [torch.where(x[:, 0].isnan(), -1.0, x[:, 0]).long() for x in arrays]
+    labels = None if frames.labels is None else [torch.from_numpy(y).to(model.device) for y in frames.labels]
+    return arrays, labels
+
+
+def recipe_prior(model: FrameModel, sequences: Sequence[Tensor], smoothing: float) -> Prior:
+    """What a recipe says beforehand: a prior of variance 1; without one the features' own variances are their scale."""
+    config = model.config
+    if not model.observation.measured:
+        return Prior(smoothing)
+    frames = torch.cat(list(sequences))
+    seen = frames[~frames[:, 0].isnan()]
+    spread = 1.0 if config.variance_prior else seen.var(0, correction=0)
+    return Prior(
+        smoothing,
+        centre=seen.mean(0),
+        spread=spread,
+        min_variance=config.min_variance,
+        variance_frames=config.variance_prior,
+    )

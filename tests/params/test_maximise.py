@@ -1,0 +1,113 @@
+"""The M step of each module: the maximum of expected counts, and nothing else moves."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rankfold.params.durations import NegativeBinomialDuration, PoissonDuration
+from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
+from rankfold.params.observations import BernoulliObservation, CategoricalObservation, GaussianObservation
+from rankfold.params.observations.categorical import FreeEmission
+from rankfold.params.prior import Prior
+
+
+def test_gaussian() -> None:
+    """Means and variances of weighted frames, feature by feature, where some are missing."""
+    rng = np.random.default_rng(0)
+    frames = rng.standard_normal((9, 2)) + 50.0
+    frames[2, 1] = np.nan
+    weight = rng.random((9, 2))
+    x = torch.from_numpy(frames)
+    module = GaussianObservation(torch.zeros(2, 2).double(), torch.zeros(2, 2).double())
+    prior = Prior(centre=x.nanmean(0))
+    counts = module.count(module.statistics(x, prior), torch.from_numpy(weight))
+    module.maximise(counts, prior)
+    found = module.variance.detach().clone()
+    for z, f in itertools.product(range(2), range(2)):
+        there = ~np.isnan(frames[:, f])
+        mean = np.average(frames[there, f], weights=weight[there, z])
+        assert float(module.mean.detach()[z, f]) == pytest.approx(mean)
+        spread = np.average((frames[there, f] - mean) ** 2, weights=weight[there, z])
+        assert float(found[z, f]) == pytest.approx(spread)
+    module.maximise(counts, prior._replace(spread=torch.tensor([2.0, 3.0]).double(), variance_frames=4.0))
+    total = float(weight[:, 0].sum())
+    assert float(module.variance.detach()[0, 0]) == pytest.approx((total * float(found[0, 0]) + 4 * 2.0) / (total + 4))
+
+
+def test_a_shared_variance_has_seen_the_prior_once() -> None:
+    module = GaussianObservation(torch.zeros(3, 1).double(), torch.zeros(1).double())
+    x, prior = torch.tensor([[-1.0], [1.0]]).double(), Prior(spread=5.0, variance_frames=6.0)
+    module.maximise(module.count(module.statistics(x, prior), torch.tensor([[1.0, 0, 0]] * 2).double()), prior)
+    assert float(module.variance.detach()) == pytest.approx((2 + 6 * 5) / (2 + 6))
+    best = float((module.log_prior(prior) + module.log_obs(x[None])[0, :, 0].sum()).detach())
+    for step in (-0.01, 0.01):
+        near = GaussianObservation(module.mean.detach(), module.log_spread.detach() + step)
+        assert float((near.log_prior(prior) + near.log_obs(x[None])[0, :, 0].sum()).detach()) < best
+
+
+def test_certain_bernoullis_are_exact() -> None:
+    """A probability of 0 or 1 gives -inf where it is contradicted, and nothing where the feature is missing."""
+    module = BernoulliObservation(torch.zeros(2, 2).double())
+    module.maximise(torch.tensor([[0.0, 3.0, 2.0, 0.0], [2.0, 1.0, 2.0, 3.0]]).double(), Prior())
+    frames = torch.tensor([[[0.0, 1.0], [1.0, 1.0], [np.nan, 0.0], [np.nan] * 2]]).double()
+    expected = torch.tensor(
+        [[0.0, np.log(0.125)], [-np.inf, np.log(0.125)], [-np.inf, np.log(0.75)], [0.0, 0.0]], dtype=torch.float64
+    )
+    torch.testing.assert_close(module.log_obs(frames)[0], expected)
+
+
+def test_states_without_a_frame_keep_their_own() -> None:
+    nothing = torch.zeros(1, 4).double()
+    bernoulli = BernoulliObservation(torch.tensor([[0.5, -1.0]]).double())
+    bernoulli.maximise(nothing, Prior())
+    assert bernoulli.logit.tolist() == [[0.5, -1.0]]
+    symbols = CategoricalObservation(FreeEmission(torch.tensor([[0.0, -1.0, 0.5, 0.25]]).double()))
+    symbols.maximise(nothing, Prior())
+    assert symbols.emission.log_emission.tolist() == [[0.0, -1.0, 0.5, 0.25]]
+    dense = FreeDense(torch.zeros(2).double(), torch.tensor([[0.0, 1.0], [0.5, 0.0]]).double())
+    dense.maximise((torch.tensor([3.0, 1.0]).double(), torch.tensor([[0.0, 0.0], [1.0, 3.0]]).double()), Prior())
+    assert dense.log_transition[0].tolist() == [0.0, 1.0]
+    torch.testing.assert_close(dense.log_transition.detach()[1].exp(), torch.tensor([0.25, 0.75]).double())
+    torch.testing.assert_close(dense.log_initial.detach().exp(), torch.tensor([0.75, 0.25]).double())
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+@pytest.mark.parametrize("rank", [None, 2])
+def test_priors_are_those_of_the_tables(rank: int | None, repeats: bool) -> None:
+    """smoothing times the logs of all that may be used; transitions without weight are no part of it."""
+    g = torch.Generator().manual_seed(0)
+    start, shape = torch.zeros(3).double(), (3, 3 if rank is None else rank)
+    logits = [torch.randn(shape, generator=g, dtype=torch.float64) for _ in range(2)]
+    kind: Any = FreeDense(start, logits[0], self_transitions=repeats)
+    if rank is not None:
+        kind = FreeLowRank(start, *logits, self_transitions=repeats)
+    logs = [table.value.log() for table in kind.tables().values()]
+    total = sum(float(x[x > -np.inf].sum()) for x in logs)
+    assert float(kind.log_prior(Prior(0.3)).detach()) == pytest.approx(0.3 * total, rel=1e-12)
+    assert float(kind.log_prior(Prior())) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["poisson", "negative_binomial"])
+def test_durations(kind: Any) -> None:
+    """No rate nearby is better; counts of the shortest or of the longest alone end at a finite rate."""
+    counts = torch.tensor([[5.0, 3.0, 1.0, 0.5], [9.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 9.0], [0.0] * 4]).double()
+    rate = torch.full((4,), -0.5).double()
+    module: Any = PoissonDuration(rate.clone(), 4)
+    if kind == "negative_binomial":
+        module = NegativeBinomialDuration(torch.zeros(4).double(), rate.clone(), 4)
+    before, was = module().detach(), module.tables()["log_rate"].value.clone()
+    module.maximise(counts, Prior())
+    table, found = module().detach(), module.tables()["log_rate"].value.clone()
+    assert bool(found.isfinite().all())
+    value = (counts * table).sum(1)
+    assert bool((value >= (counts * before).sum(1) - 1e-12).all())
+    assert float(found[3]) == float(was[3])
+    for step in (-1e-3, 1e-3):
+        module.fill(log_rate=found + step)
+        assert float((counts * module().detach()).sum(1)[0]) < float(value[0])
+    torch.testing.assert_close(table.exp().sum(1), torch.ones(4).double())
