@@ -194,7 +194,7 @@ def em(model: FrameModel, groups: Sequence[Group], prior: Prior, *, num_steps: i
     that loses more than rounding can explain is no convergence: the model goes back to the parameters before it, and a
     warning says what was lost.
     """
-    num_frames = sum(one.batch.num_frames for one in groups)
+    num_frames = sum(one.batch.num_tokens for one in groups)
     history: list[float] = []
     converged = False
     before, counts = model.state_dict(), None
@@ -237,7 +237,7 @@ def stepwise(
     """
     counts = expect(model, groups)
     value = counts.log_likelihood + float(log_prior(model, prior).detach())
-    num = sum(one.batch.num_frames for one in groups)
+    num = sum(one.batch.num_tokens for one in groups)
     counts = counts.scaled(1 / num)
     calls, frames = 1, num
     if running is not None:
