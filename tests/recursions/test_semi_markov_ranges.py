@@ -11,13 +11,13 @@ from rankfold.recursions.segments import passes
 from rankfold.recursions.segments import rungs as ladder
 from rankfold.recursions.segments.passes import forward
 from rankfold.recursions.segments.potentials import validate
-from rankfold.recursions.segments.rungs import Solution, solve
+from rankfold.recursions.segments.rungs import SegmentSolution, solve
 from tests.recursions.build import INF, seeded
 from tests.recursions.segment_batches import batch, doubled, leaves, true_log_z
 from tests.training.replays import capturing
 
 
-def rungs(solution: Solution) -> list[Any]:
+def rungs(solution: SegmentSolution) -> list[Any]:
     """Which sequences went to the next rung, and which of them further."""
     return [(index.tolist(), rungs(wider)) for index, wider in solution.wider]
 
@@ -135,7 +135,7 @@ def test_no_window_of_every_frame_is_kept() -> None:
     p, _ = leaves(batch(5, 50, [100], dtype=torch.float32))
     saved = 0
     solution = semi_markov.log_z(p).grad_fn.solution
-    for sweep in (solution.run.frames, [solution.run.log_obs, solution.run.log_last]):
+    for sweep in (solution.rung.run.frames, [solution.rung.run.log_obs, solution.rung.run.log_last]):
         saved += sum(x.numel() for x in sweep)
     assert saved < 100 * 5 * 6 + 50 * 5 < 100 * 50 * 5
 

@@ -121,10 +121,14 @@ class Ladder(Generic[P, R]):
     def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:  # "b"
         """The backward pass of this rung; sequences that lost something on the way are then on the next one."""
         back = self.rung.backward(weight, of_factors=of_factors)
-        trusted = back.trusted
-        if not self.settled and trusted is not None and may_look(trusted) and not bool(trusted.all()):
-            self._widen((~trusted & ~self.elsewhere()).nonzero()[:, 0])
+        if not self.settled and back.trusted is not None:
+            self.repeat_untrusted(back.trusted)
         return back
+
+    def repeat_untrusted(self, trusted: Tensor) -> None:  # "b"
+        """Repeat the sequences that lost something on the way back, as far as the host may look."""
+        if may_look(trusted) and not bool(trusted.all()):
+            self._widen((~trusted & ~self.elsewhere()).nonzero()[:, 0])
 
     def gradients(self, weight: Tensor, *, of_factors: bool) -> list[Tensor]:  # "b"
         """d (weight . log_z) / d `problem.tensors()`; without the operator's factors if they are not asked for."""

@@ -1,27 +1,33 @@
-"""Semi-Markov chains: log Z over all segmentations and labels, its messages, and the state carried onwards.
+"""Segments: log Z over all segmentations and labels, its messages, and the state carried onwards.
 
-`log_z` is one autograd function: the forward pass stores what opens and closes at each frame, the backward pass
-runs the same sweep in reversed time. Read next: `recursions/segments/rungs.py`.
+| file | in it |
+|---|---|
+| `potentials` | `SegmentPotentials`, and their validation |
+| `rungs` | the arithmetics in which segments are solved, for the ladder |
+| `sweep` | the loop over frames that both directions share |
+| `fused` | the same in one launch on a GPU |
+| `passes` | the forward and the backward pass, and the gradients |
+| `soundness` | the bound on what underflow took |
+| `stretches` | long sequences, piece by piece |
+| `plain` | log Z as a plain loop for second derivatives |
+| `paths` | best and sampled segmentations |
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
-from rankfold.numerics.function import Function, refuse_undefined
+from rankfold.errors import DomainError, UnsupportedError
 from rankfold.numerics.precision import Precision, check_precision
-from rankfold.recursions.ladder import Arithmetic, check_arithmetic
-from rankfold.recursions.segments import passes, plain
+from rankfold.recursions.ladder import Arithmetic, check_arithmetic, differentiable, expect_possible
 from rankfold.recursions.segments.potentials import SegmentPotentials, Segments, survival, validate
 from rankfold.recursions.segments.rungs import solve
 from rankfold.recursions.segments.stretches import carried_on, solve_long
 
-__all__ = ["Messages", "SegmentPotentials", "carry", "log_z", "messages", "survival", "validate"]
+__all__ = ["Messages", "SegmentPotentials", "carry", "log_z", "messages", "solve", "survival", "validate"]
 
 
 class Messages(NamedTuple):
@@ -66,10 +72,10 @@ def log_z(
     check_precision(precision)
     if stretch is not None and (not isinstance(stretch, int) or stretch < 1):
         raise DomainError(f"stretch is {stretch!r}, but must be a number of frames, at least 1.")
-    c = validate(p)
-    out: Tensor = _LogZ.apply(c, arithmetic, stretch, *c.tensors())
-    if strict and may_look(out):
-        _raise_if_impossible(out.detach())
+    out = differentiable(validate(p), lambda c, both: solve_long(c, arithmetic, stretch))
+    if strict:
+        hint = "Look for frames of weight zero in every state, and for durations that cannot add up to the length."
+        expect_possible(out, one="sequence", why=lambda first: "no segmentation has any weight", hint=hint)
     return out
 
 
@@ -83,8 +89,8 @@ def messages(p: SegmentPotentials) -> Messages:
     """
     c = validate(p).detach()
     with torch.no_grad():
-        run = solve(c, "log").run
-        uses = passes.backward(c.double(), run, log=True)
+        rung = solve(c, "log").rung
+        run, uses = rung.run, rung.uses()
     both = (
         (run.frames.opened, run.frames.log_before),
         (run.frames.closed, run.frames.log_scale),
@@ -117,83 +123,3 @@ def carry(p: SegmentPotentials) -> Tensor:  # "b d z"
         raise UnsupportedError("a sequence that goes on has no end yet, but log_final ends it.\n  Leave log_final out.")
     with torch.no_grad():
         return carried_on(c)[0].to(p.log_obs.dtype)
-
-
-class _LogZ(Function):
-    """log Z with forward-backward over segments as its derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, c: Segments, arithmetic: Arithmetic, stretch: int | None, *tensors: Tensor) -> Tensor:
-        ctx.segments = c = c.with_tensors(*(x.detach() for x in tensors))
-        ctx.solution = solve_long(c, arithmetic, stretch)
-        ctx.save_for_backward(*tensors)
-        out: Tensor = ctx.solution.log_z.clone()
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (weight,) = grads
-        expect_plain(weight, name="the gradient of log_z")
-        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled():
-            # The gradient will be differentiated: give autograd ordinary operations to follow.
-            # Views, because inputs may be made of one another: only the last step to each is asked for.
-            tensors = tuple(x.view_as(x) for x in tensors)
-            out, in_range = _retrace(ctx.segments.with_tensors(*tensors), ctx.solution.log_z)
-            asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
-            refuse_undefined(asked, tensors[4:])
-            grads = torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True)
-            if not in_range:
-                solved = ctx.solution.gradients(weight.detach(), of_factors=any(wanted[4:]))
-                _expect_same(grads, [x for x, want in zip(solved, wanted, strict=False) if want])
-            found = iter(grads)
-        else:
-            solved = ctx.solution.gradients(weight, of_factors=any(wanted[4:]))
-            every = (x.to(like.dtype) for x, like in zip(solved, tensors, strict=False))
-            found = iter([x for x, want in zip(every, wanted, strict=False) if want])
-        return (None, None, None, *(next(found) if want else None for want in wanted))
-
-
-def _retrace(c: Segments, known: Tensor) -> tuple[Tensor, bool]:  # "b" -> "b"
-    """log Z as ordinary operations, impossible sequences as constants; and whether it is exact at any range."""
-    if not may_look(known):
-        raise UnsupportedError(
-            "second derivatives look at values, which a CUDA graph that is being captured has none of.\n"
-            "  Differentiate posteriors outside of captured graphs."
-        )
-    possible = (known > float("-inf")).nonzero()[:, 0]
-    if not len(possible):  # in logarithms, whose derivatives of all orders are 0 there
-        return plain.log_z_in_logs(c), True
-    op = c.transition
-    zeros = any(
-        factor.requires_grad and not is_log and bool((factor == 0).any())
-        for factor, is_log in zip(op.factors(), op.log_factors, strict=True)
-    )
-    loop = plain.log_z_scaled if zeros else plain.log_z_in_logs
-    return known.index_copy(0, possible, loop(c.take(possible))), not zeros
-
-
-def _expect_same(found: Sequence[Tensor], known: Sequence[Tensor]) -> None:
-    """Raise unless a gradient on scaled vectors is the known one: where the range is too wide for them it is not.
-
-    Nor where it is so large that what is made of it next may overflow. Second derivatives are off by what differs here.
-    """
-    most = torch.finfo(torch.float64).max ** 0.5
-    for one, other in zip(found, known, strict=True):
-        rounding = 2.0**-30 if one.dtype == torch.float64 else 2.0**-12
-        same = torch.allclose(one.detach(), other.to(one.dtype), rtol=rounding, atol=rounding)
-        if not same or bool((one.detach().abs() > most).any()):
-            raise UnsupportedError(
-                "a posterior of a sequence whose range exceeds float64 was to be differentiated in transition\n"
-                "  weights some of which are exactly zero. Build the transition with from_log(...)."
-            )
-
-
-def _raise_if_impossible(out: Tensor) -> None:
-    impossible = (out == float("-inf")).nonzero()[:, 0]
-    if len(impossible):
-        raise DomainError(
-            f"sequence {int(impossible[0])} is impossible: no segmentation has any weight"
-            f"{f', and so are {len(impossible) - 1} more' if len(impossible) > 1 else ''}.\n"
-            "  Look for frames of weight zero in every state, and for durations that cannot add up to the length."
-        )

@@ -251,7 +251,7 @@ def gradients(
     elsewhere: Tensor | None,  # "b"   None: all are here
     *,
     log: bool,
-    of_transition: bool,
+    of_factors: bool,
 ) -> list[Tensor]:
     """d (weight . log_z) / d (log_initial, log_duration, log_obs, log_final, *factors), but for those elsewhere."""
     weight = weight.to(uses.states.dtype)[:, None]
@@ -268,10 +268,10 @@ def gradients(
     if uses.cuts is not None and c.ends is None:
         durations += _through_survival(c, weighed(uses.cuts).sum(1))
     grads = [initial, durations, states.transpose(0, 1), last]
-    if not of_transition:
+    if not of_factors:
         return grads
-    of_factors = _of_logs(c, run, uses, weight) if log else _of_factors(c, run, uses, weighed, elsewhere)
-    return [*grads, *of_factors]
+    by_factor = _of_logs(c, run, uses, weight) if log else _of_factors(c, run, uses, weighed, elsewhere)
+    return [*grads, *by_factor]
 
 
 def _through_survival(c: Segments, grad: Tensor) -> Tensor:  # "d z" -> "z d"

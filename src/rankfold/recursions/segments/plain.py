@@ -1,19 +1,78 @@
 """The sum over segmentations as a plain loop that autograd can follow, any number of times.
 
-`semi_markov.log_z` is one autograd function; when its gradient is itself differentiated, it retraces its steps
-here, with every window kept. In logarithms; where linear weights of the transition are exactly zero, and a
-logarithm has no derivative, on scaled vectors. Read next: `numerics/times_log.py`.
+When the gradient of log Z is itself differentiated, its steps are retraced here, with every window kept: in logarithms,
+or, where linear weights of the transition are exactly zero and a logarithm has no derivative, on scaled vectors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
+from rankfold.errors import UnsupportedError, may_look
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.scaled import Scaled
 from rankfold.numerics.times_log import times_log
 from rankfold.recursions.segments.potentials import Segments
+
+
+class _Solved(Protocol):
+    in_range: bool
+
+    @property
+    def log_z(self) -> Tensor: ...
+    def gradients(self, weight: Tensor, *, of_factors: bool) -> list[Tensor]: ...
+
+
+class Retraced:
+    """A solution whose second derivatives come from these loops, all sequences together."""
+
+    in_range = True  # whether the loop was exact at any range
+
+    def retrace(self: _Solved, c: Segments) -> Tensor:  # "b"
+        """log Z of segments of the same values as ordinary operations, impossible sequences as constants."""
+        out, self.in_range = _retrace(c, self.log_z)
+        return out
+
+    def confirm(self: _Solved, found: Sequence[Tensor], weight: Tensor, wanted: Sequence[bool]) -> None:
+        """Raise if a gradient that was retraced on scaled vectors is not the known one."""
+        if not self.in_range:
+            solved = self.gradients(weight, of_factors=any(wanted[len(Segments.fields) :]))
+            _expect_same(found, [x for x, want in zip(solved, wanted, strict=False) if want])
+
+
+def _retrace(c: Segments, known: Tensor) -> tuple[Tensor, bool]:  # "b" -> "b"
+    """log Z as ordinary operations, impossible sequences as constants; and whether it is exact at any range."""
+    if not may_look(known):
+        raise UnsupportedError(
+            "second derivatives look at values, which a CUDA graph that is being captured has none of.\n"
+            "  Differentiate posteriors outside of captured graphs."
+        )
+    possible = (known > float("-inf")).nonzero()[:, 0]
+    if not len(possible):  # in logarithms, whose derivatives of all orders are 0 there
+        return log_z_in_logs(c), True
+    zeros = any(factor.requires_grad and bool((factor == 0).any()) for factor in c.linear_factors())
+    loop = log_z_scaled if zeros else log_z_in_logs
+    return known.index_copy(0, possible, loop(c.take(possible))), not zeros
+
+
+def _expect_same(found: Sequence[Tensor], known: Sequence[Tensor]) -> None:
+    """Raise unless a gradient on scaled vectors is the known one: where the range is too wide for them it is not.
+
+    Nor where it is so large that what is made of it next may overflow. Second derivatives are off by what differs here.
+    """
+    most = torch.finfo(torch.float64).max ** 0.5
+    for one, other in zip(found, known, strict=True):
+        rounding = 2.0**-30 if one.dtype == torch.float64 else 2.0**-12
+        same = torch.allclose(one.detach(), other.to(one.dtype), rtol=rounding, atol=rounding)
+        if not same or bool((one.detach().abs() > most).any()):
+            raise UnsupportedError(
+                "a posterior of a sequence whose range exceeds float64 was to be differentiated in transition\n"
+                "  weights some of which are exactly zero. Build the transition with from_log(...)."
+            )
 
 
 def log_z_in_logs(c: Segments) -> Tensor:  # "b"   float64

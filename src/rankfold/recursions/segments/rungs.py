@@ -1,12 +1,8 @@
-"""log Z over segmentations and its gradient, in the narrowest arithmetic that loses nothing.
-
-A ladder of three rungs, as for chains: linear products in the caller's dtype, the same in float64, logarithms in
-float64. Each sequence stays on the first rung that proves sound for it and does not disturb its neighbours.
-Read next: `semi_markov_sweep.py` for a pass, `semi_markov_back.py` for the gradient.
-"""
+"""The rungs of segments: linear products in the caller's dtype or in float64, and logarithms."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -14,9 +10,9 @@ from torch import Tensor
 
 from rankfold.errors import may_look
 from rankfold.numerics.precision import matmul_precision
-from rankfold.recursions.ladder import Arithmetic
-from rankfold.recursions.segments import passes as back
-from rankfold.recursions.segments.passes import forward
+from rankfold.recursions.ladder import Arithmetic, Backward, Ladder
+from rankfold.recursions.segments import passes
+from rankfold.recursions.segments.plain import Retraced
 from rankfold.recursions.segments.potentials import Segments
 from rankfold.recursions.segments.soundness import lossless
 
@@ -33,69 +29,72 @@ class Posteriors(NamedTuple):
     carried: Tensor | None  # "d b z"   of the segment that was carried in, by its age
 
 
-class Solution:
-    """One rung of the ladder; `wider` holds the sequences that need the next."""
+class SegmentRung:
+    """A batch in one arithmetic: the passes are the same, but for the product with the transition."""
+
+    log_onward: Tensor | None = None  # "d b z"   after a backward pass: what follows segments carried in, by age
+
+    def __init__(self, c: Segments, *, in_logs: bool = False) -> None:
+        self.problem, self.in_logs = c, in_logs
+        with self._products():
+            self.run = passes.forward(c, log=in_logs)
+        self.log_z = self.run.log_z
+
+    def _products(self) -> AbstractContextManager[None]:
+        return matmul_precision("float32", self.problem.log_obs.device)
+
+    def sound(self) -> Tensor:  # "b"
+        with self._products():
+            return lossless(self.problem, self.run)
+
+    def repeat(self, part: Segments, *, in_logs: bool) -> SegmentRung:
+        return SegmentRung(part, in_logs=in_logs)
+
+    def forget(self, index: Tensor) -> None:
+        """Nothing: gradients leave out what is elsewhere."""
+
+    def uses(self) -> passes.Uses:
+        """The backward pass: posteriors of everything."""
+        with self._products():
+            return passes.backward(self.problem, self.run._replace(log_z=self.log_z), log=self.in_logs)
+
+    def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:
+        uses = self.uses()
+        self.log_onward = uses.log_onward
+
+        def gradients(elsewhere: Tensor | None) -> list[Tensor]:
+            by = weight if may_look(weight) else torch.where(uses.trusted, weight, float("nan"))
+            run, log = self.run._replace(log_z=self.log_z), self.in_logs
+            with self._products():
+                return passes.gradients(self.problem, run, uses, by, elsewhere, log=log, of_factors=of_factors)
+
+        return Backward(None if self.in_logs else uses.trusted, gradients)
+
+    def retrace(self, c: Segments, index: Tensor | None) -> Tensor:
+        raise AssertionError("segments are retraced all together")
+
+
+class SegmentSolution(Retraced, Ladder[Segments, SegmentRung]):
+    """A batch of segmentations, each sequence on the rung it needs."""
 
     log_onward: Tensor | None = None  # "d b z"   once there are gradients: what follows segments carried in, by age
 
-    def __init__(self, c: Segments, *, log: bool = False) -> None:
-        self.segments, self.log = c, log
-        self.wider: list[tuple[Tensor, Solution]] = []
-        self._settled = log
-        with matmul_precision("float32", c.log_obs.device):
-            self.run = forward(c, log=log)
-            self.log_z = self.run.log_z
-            if log:
-                return
-            sound = lossless(c, self.run)
-            if may_look(sound):
-                self._widen((~sound).nonzero()[:, 0])
-            else:  # inside a captured graph nothing can be repeated
-                self.log_z = torch.where(sound, self.log_z, float("nan"))
-                self.run = self.run._replace(log_z=self.log_z)
-
-    def _widen(self, index: Tensor) -> None:
-        if not len(index):
-            return
-        part = self.segments.take(index)
-        wider = Solution(part.double(), log=part.log_obs.dtype == torch.float64)
-        self.wider.append((index, wider))
-        self.log_z[index] = wider.log_z
-
     def gradients(self, weight: Tensor, *, of_factors: bool) -> list[Tensor]:
         """d (weight . log_z) / d (log_initial, log_duration, log_obs, log_final, *factors); no factors if not asked."""
-        c, run = self.segments, self.run
-        with matmul_precision("float32", c.log_obs.device):
-            uses = back.backward(c, run, log=self.log)
-            if not self._settled and may_look(uses.trusted):
-                known = self._elsewhere()
-                self._widen((~uses.trusted & ~known).nonzero()[:, 0])
-                self._settled = True
-            elsewhere = self._elsewhere() if self.wider else None
-            if not may_look(weight):  # inside a captured graph: those that cannot be vouched for are NaN
-                weight = torch.where(uses.trusted, weight, float("nan"))
-            grads = back.gradients(c, run, uses, weight, elsewhere, log=self.log, of_transition=of_factors)
-        self.log_onward = uses.log_onward
+        grads = super().gradients(weight, of_factors=of_factors)
+        self.log_onward = self.rung.log_onward
         for index, wider in self.wider:
-            initial, durations, obs, final, *factors = wider.gradients(weight[index], of_factors=of_factors)
             if self.log_onward is not None and wider.log_onward is not None:
                 self.log_onward[:, index] = wider.log_onward
-            for grad, part in ((grads[0], initial), (grads[2], obs), (grads[3], final)):
-                grad[index] = part.to(grad.dtype)
-            grads[1] += durations.to(grads[1].dtype)
-            # As wide as the widest: where a weight is nearly 0 its gradient may be larger than the narrow dtype holds.
-            grads[4:] = [grad + part for grad, part in zip(grads[4:], factors, strict=of_factors)]
         return grads
 
     def posteriors(self) -> Posteriors:
         """What every frame knows, each sequence from its own rung: one backward pass."""
-        c, run, log = self.segments, self.run, self.log
-        with matmul_precision("float32", c.log_obs.device):
-            uses = back.backward(c, run, log=log)
-        if not self._settled:
-            self._widen((~uses.trusted & ~self._elsewhere()).nonzero()[:, 0])
-            self._settled = True
-        opened = run.frames.opened.double() + run.frames.log_before.unsqueeze(-1)
+        c, frames, uses = self.problem, self.rung.run.frames, self.rung.uses()
+        if not self.settled:
+            self.repeat_untrusted(uses.trusted)
+            self.settled = True
+        opened = frames.opened.double() + frames.log_before.unsqueeze(-1)
         begun = uses.log_begun.double() + uses.log_begun_scale.unsqueeze(-1)
         after = uses.log_after.double() + uses.log_after_scale.unsqueeze(-1)
         # The last segment ends with the last frame, however far below others before log_final; a cut one does not.
@@ -108,14 +107,9 @@ class Solution:
                     mine[:, index] = theirs.to(mine.dtype)
         return out
 
-    def _elsewhere(self) -> Tensor:  # "b"
-        """Which sequences are on a wider rung."""
-        there = torch.zeros_like(self.segments.lengths, dtype=torch.bool)
-        for index, _ in self.wider:
-            there[index] = True
-        return there
 
-
-def solve(c: Segments, arithmetic: Arithmetic) -> Solution:
+def solve(c: Segments, arithmetic: Arithmetic) -> SegmentSolution:
     """Run the forward pass; what is kept for the gradient is O(b t z)."""
-    return Solution(c.double(), log=True) if arithmetic == "log" else Solution(c)
+    if arithmetic == "log":
+        return SegmentSolution(SegmentRung(c.double(), in_logs=True))
+    return SegmentSolution(SegmentRung(c))

@@ -2,7 +2,6 @@
 
 A border is a window "b d z": the open segments by age. Forward, it is carried on; backward, what the future makes of
 each open segment is the end of the stretch before. Nothing is cut off: the same sums, some of them twice.
-Read next: `semi_markov_solve.py`, which takes each stretch.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from rankfold.errors import may_look
 from rankfold.numerics.scaled import largest
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.segments.passes import forward
+from rankfold.recursions.segments.plain import Retraced
 from rankfold.recursions.segments.potentials import Segments
-from rankfold.recursions.segments.rungs import Solution, solve
+from rankfold.recursions.segments.rungs import SegmentSolution, solve
 from rankfold.recursions.segments.soundness import far_from_underflow
 
 # Entries of "b t z" up to which all frames are held at once: a gradient holds 23 such tables, 770 MB in float32.
@@ -26,7 +26,7 @@ HELD = 2**23
 LEAST = 16
 
 
-def solve_long(c: Segments, arithmetic: Arithmetic, stretch: int | None = None) -> Solution | InStretches:
+def solve_long(c: Segments, arithmetic: Arithmetic, stretch: int | None = None) -> SegmentSolution | InStretches:
     """The solution of all frames at once, or in stretches: of this many frames, or, if it is long, of some."""
     num_sequences, num_frames, num_states = c.log_obs.shape
     if stretch is None:
@@ -67,11 +67,11 @@ def carried_on(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
     return torch.cat([out, *more], 1), total
 
 
-class InStretches:
-    """log Z and its gradients as `Solution` has them, a stretch at a time. Looks at lengths: no captured graph may."""
+class InStretches(Retraced):
+    """log Z and its gradients, a stretch at a time. Looks at lengths, which no captured graph may."""
 
     def __init__(self, c: Segments, arithmetic: Arithmetic, size: int) -> None:
-        self.segments, self.arithmetic, self.size = c, arithmetic, size
+        self.problem, self.arithmetic, self.size = c, arithmetic, size
         self.log_z = torch.zeros_like(c.lengths, dtype=torch.float64)
         self._borders: list[Tensor | None] = [None]  # "b d z" before each stretch, in the caller's dtype
         for number, start in enumerate(self._starts):
@@ -87,16 +87,16 @@ class InStretches:
 
     @property
     def _starts(self) -> range:
-        return range(0, int(self.segments.lengths.max()), self.size)
+        return range(0, int(self.problem.lengths.max()), self.size)
 
     def _split(self, start: int) -> tuple[Tensor, Tensor]:
         """Of the sequences that reach this stretch: those that go on after it, and those that end in it."""
-        lengths, stop = self.segments.lengths, start + self.size
+        lengths, stop = self.problem.lengths, start + self.size
         return (lengths > stop).nonzero()[:, 0], ((lengths > start) & (lengths <= stop)).nonzero()[:, 0]
 
     def _piece(self, index: Tensor, number: int) -> Segments:  # "k"
         """A stretch of some sequences."""
-        c, start = self.segments, number * self.size
+        c, start = self.problem, number * self.size
         border = self._borders[number]
         log_obs = c.log_obs[:, start : start + self.size]
         lengths = (c.lengths - start).clamp(max=log_obs.shape[1])
@@ -110,7 +110,7 @@ class InStretches:
 
     def gradients(self, weight: Tensor, *, of_factors: bool) -> list[Tensor]:
         """d (weight . log_z) / d (log_initial, log_duration, log_obs, log_final, *factors); no factors if not asked."""
-        c = self.segments
+        c = self.problem
         factors = c.transition.factors() if of_factors else ()
         grads = [torch.zeros_like(x) for x in (c.log_initial, c.log_duration, c.log_obs, c.log_final, *factors)]
         future: Tensor | None = None  # "b d z"   what follows segments open at a stretch's end, up to a constant
