@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import induce
 from rankfold.cli.evaluate_trees import evaluate_trees
-from rankfold.data.toy_grammar import write_toy_corpus
+from rankfold.data.demo import write_toy_corpus
 from rankfold.errors import DomainError
 from rankfold.training import loop, report
 from rankfold.training.run_dir import read_metrics

@@ -14,8 +14,7 @@ from rankfold.analysis.bracketing import evaluate_brackets
 from rankfold.analysis.branching import right_branching
 from rankfold.cli import demo, demo_grammar, main
 from rankfold.data.brackets import parse_tree, read_trees
-from rankfold.data.docstrings import write_corpus
-from rankfold.data.toy_grammar import write_toy_corpus
+from rankfold.data.demo import write_corpus, write_toy_corpus
 from rankfold.training.recipes import load_recipe
 
 TINY = ["model.num_states=8", "model.rank=4", "model.dim=4", "train.updates=6", "train.evaluate_every=3"]

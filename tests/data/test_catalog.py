@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.data import catalog, transfer
+from rankfold.data import catalog
 from rankfold.data.catalog import DATASETS, Dataset, Fetched, File, fetch
 from rankfold.data.text import read_sentences, read_splits
 from rankfold.errors import DataError
@@ -213,7 +213,7 @@ def test_servers_that_do_not_answer(origin: Origin, tmp_path: Path) -> None:
 
 
 def test_a_silent_server_is_given_up(origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TIMEOUT", 0.1)
+    monkeypatch.setattr(catalog, "TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(DataError, match=r"reached \(timed out\)"):
         fetch("tiny", tmp_path, source=f"http://127.0.0.1:{silent.getsockname()[1]}")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankfold.data.frame_scale import standardise
+from rankfold.data.frame_space import feature_scale
 from rankfold.data.frames import ConstantFeature, frames_of
 from rankfold.errors import DataError, DomainError
 
@@ -159,7 +159,7 @@ def test_standardised_training_frames_have_mean_0_and_deviation_1(seed: int, cen
     arrays = [centre + 3 * rng.standard_normal((length, 3)) for length in (4, 1, 17)]
     arrays[2][5] = NAN
     train = frames_of(arrays)
-    scale = standardise(train)
+    scale = feature_scale(train)
     done = np.concatenate(scale.apply(train).features)
     # Rounding of the values themselves: 1e6 in float64 has digits to 1e-10.
     np.testing.assert_allclose(np.nanmean(done, 0), 0, atol=1e-9)
@@ -169,7 +169,7 @@ def test_standardised_training_frames_have_mean_0_and_deviation_1(seed: int, cen
 
 
 def test_the_scale_is_that_of_the_training_set() -> None:
-    scale = standardise(frames_of([np.array([[0.0, 0.1], [2.0, 0.1], [4.0, 0.1]], dtype=np.float32)]))
+    scale = feature_scale(frames_of([np.array([[0.0, 0.1], [2.0, 0.1], [4.0, 0.1]], dtype=np.float32)]))
     other = scale.apply(frames_of([np.array([[2.0, 0.1], [NAN, NAN], [12.0, 3.1]], dtype=np.float32)]))
     deviation = np.sqrt(8 / 3)
     assert scale.scale.tolist() == [pytest.approx(deviation), 1.0]
@@ -183,6 +183,6 @@ def test_the_scale_is_that_of_the_training_set() -> None:
 
 def test_scales_are_refused() -> None:
     with pytest.raises(DataError, match="single frame"):
-        standardise(frames_of([B]))
+        feature_scale(frames_of([B]))
     with pytest.raises(DataError, match="3 features, but the scale has 2"):
-        standardise(frames_of([A])).apply(frames_of([np.ones((2, 3))]))
+        feature_scale(frames_of([A])).apply(frames_of([np.ones((2, 3))]))

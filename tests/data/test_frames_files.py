@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankfold.data.frame_files import read_frames
-from rankfold.data.frame_scale import standardise
+from rankfold.data.frame_space import feature_scale
 from rankfold.errors import DataError
 
 from .recordings import SEGMENTATION, needs_recordings
@@ -211,7 +211,7 @@ def test_real_recordings(name: str, width: int, counts: dict[str, tuple[int, int
     for split, count in counts.items():
         part = frames.split(split)
         assert (len(part), part.num_frames) == count
-    scale = standardise(frames.split("train"))  # they were stored on that scale, in float32
+    scale = feature_scale(frames.split("train"))  # they were stored on that scale, in float32
     np.testing.assert_allclose(scale.mean, 0, atol=1e-7)
     np.testing.assert_allclose(scale.scale, 1, rtol=1e-7)
 

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from rankfold.data.batch import equal_batches, length_batches
+from rankfold.data.demo import draw_trees, grammar, write_toy_corpus
 from rankfold.data.sources import read_source
-from rankfold.data.spelling import Spelling
 from rankfold.data.text import find_split, has_split, read_sentences
-from rankfold.data.toy_grammar import draw_trees, grammar, write_toy_corpus
 from rankfold.data.trees import Tree
-from rankfold.data.vocab import EOS, UNK, Vocabulary
+from rankfold.data.vocab import EOS, UNK, Spelling, Vocabulary
 from rankfold.errors import DataError, DomainError
 
 TEXT = [["b", "a", "c"], ["b", "a"], ["b", "d"]]

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankfold.data.brackets import parse_tree, parse_trees
-from rankfold.data.spelling import number_to_n
-from rankfold.data.tree_cleaning import PENN_WORD_TAGS, base_label, clean_trees
+from rankfold.data.sources import PENN_WORD_TAGS, base_label, clean_trees
 from rankfold.data.trees import Tree
+from rankfold.data.vocab import number_to_n
 from rankfold.errors import DataError, UnsupportedError
 
 from .treebanks import needs_treebanks, records, text_of, trees

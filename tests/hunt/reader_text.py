@@ -263,7 +263,7 @@ class Docstrings(Reader):
     """A corpus made of Python files; one that is not Python is passed over."""
 
     name = "read docstrings"
-    imports = "from rankfold.data.docstrings import read_docstrings"
+    imports = "from rankfold.data.demo import read_docstrings"
     expression = "read_docstrings(folder)"
 
     def seeds(self) -> list[Files]:

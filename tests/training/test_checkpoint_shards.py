@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold.data.row_pieces import join_pieces, to_pieces
+from rankfold.data.weights import join_pieces, to_pieces
 from rankfold.errors import DataError, DomainError
 from rankfold.models.block_hmm import BlockCarried
 from rankfold.models.pretrained import load_model

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rankfold.data.batch import Batch, length_batches
-from rankfold.data.toy_grammar import draw_trees
+from rankfold.data.demo import draw_trees
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models import build_model, load_model

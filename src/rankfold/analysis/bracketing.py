@@ -1,7 +1,7 @@
 """Predicted brackets against gold ones: unlabelled F1 in the conventions of the literature, side by side.
 
 Papers on unsupervised parsing count in two ways that differ by some tenths of a point, and print both as "F1".
-Read next: `branching.py`, the baselines; `data/tree_cleaning.py`, which prepares gold trees.
+Read next: `branching.py`, the baselines; `data/sources.py`, which prepares gold trees.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rankfold.cli.demo_grammar import demo_grammar, grammar_text
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.data.batch import length_batches
-from rankfold.data.docstrings import write_corpus
+from rankfold.data.demo import write_corpus
 from rankfold.errors import DataError
 from rankfold.models import load_model
 from rankfold.models.catalog import AnyModel

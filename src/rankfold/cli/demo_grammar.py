@@ -1,7 +1,7 @@
 """`rankfold demo --grammar`: induce a grammar from sentences alone, and compare its trees with those that made them.
 
 The sentences are of a small grammar of English, which comes along. A few runs from different seeds; the one with the
-best validation likelihood is shown, and no tree has a part in that. Read next: `data/toy_grammar.py`.
+best validation likelihood is shown, and no tree has a part in that. Read next: `data/demo.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankfold.analysis.bracketing import BracketScores, evaluate_brackets
 from rankfold.analysis.branching import right_branching
 from rankfold.analysis.parsing import parse
 from rankfold.data.brackets import parse_tree, read_trees
-from rankfold.data.toy_grammar import write_toy_corpus
+from rankfold.data.demo import write_toy_corpus
 from rankfold.data.trees import Tree
 from rankfold.models import load_model
 from rankfold.plots.tree_svg import save_tree

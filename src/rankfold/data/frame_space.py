@@ -1,7 +1,7 @@
-"""What the features of a model of frames mean: their scale, their names, the labels of its states. A file beside it.
+"""What the features of a model of frames mean: their scale, their names, the labels of its states.
 
 To such a model this is what a vocabulary is to one of words: frames of another set are brought onto the scale of the
-training set before it sees them. Read next: `data/frame_scale.py`.
+training set before it sees them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,69 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rankfold.data.frame_scale import Scale
-from rankfold.data.frame_scale import standardise as statistics
-from rankfold.data.frames import Features, Frames, constant_features
+from rankfold.data.frames import ConstantFeature, Features, Frames, constant_features
 from rankfold.errors import DataError, DomainError
 from rankfold.files import read_json, write_text
 from rankfold.settings import build
+
+
+@dataclass(frozen=True)
+class Scale:
+    """x -> (x - mean) / scale for every feature. Constant features have scale 1, and are listed."""
+
+    mean: NDArray[np.float64]  # "f"
+    scale: NDArray[np.float64]  # "f"
+    constant: tuple[ConstantFeature, ...]
+    num_frames: int  # that the statistics are of; missing ones do not count
+
+    def apply(self, frames: Frames) -> Frames:
+        """The same frames on this scale, in their dtype; missing frames stay missing."""
+        if frames.num_features != len(self.mean):
+            raise DataError(
+                f"{frames.source or 'frames'}: {frames.num_features} features, but the scale has {len(self.mean)}.\n"
+                "  Standardise with the statistics of a set with the same features."
+            )
+        features = [self(x) for x in frames.features]
+        return replace(frames, features=features, constant=constant_features(features, frames.feature_names))
+
+    def __call__(self, x: Features) -> Features:
+        return ((x - self.mean) / self.scale).astype(x.dtype)
+
+    def undo(self, x: Features) -> Features:
+        """The features as they were, to rounding."""
+        return (x * self.scale + self.mean).astype(x.dtype)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.mean):,} features on the scale of {self.num_frames:,} frames"]
+        if self.constant:
+            listed = ", ".join(f"{c.feature} ({c.name})" for c in self.constant[:5])
+            more = f" and {len(self.constant) - 5} more" if len(self.constant) > 5 else ""
+            lines.append(f"scale 1, for they never change: features {listed}{more}")
+        return "\n".join(lines)
+
+
+def feature_scale(train: Frames) -> Scale:
+    """The mean and the standard deviation (divided by n) of every feature over the frames of `train` that are there.
+
+    In float64, in two passes, so that a large mean costs no digits. A constant feature has no spread: its scale is 1,
+    which moves it to 0 and says so. Constant means equal in every frame, not of small spread.
+    """
+    seen = [x[~np.isnan(x[:, 0])].astype(np.float64) for x in train.features]
+    num_frames = sum(map(len, seen))
+    if num_frames < 2:
+        raise DataError(
+            f"{train.source or 'the frames'}: a single frame has no spread; at least two were expected.\n"
+            "  Take the scale of a training set."
+        )
+    mean: Any = sum(x.sum(0) for x in seen) / num_frames
+    variance: Any = sum(((x - mean) ** 2).sum(0) for x in seen) / num_frames
+    scale = np.sqrt(variance)
+    for c in train.constant:
+        mean[c.feature], scale[c.feature] = c.value, 1.0
+    return Scale(mean, scale, train.constant, num_frames)
+
 
 FILE = "frames.json"
 Standardise = Literal["train", "recording", "none"]
@@ -49,7 +105,7 @@ class FrameSpace:
     ) -> FrameSpace:
         """The space of a training set."""
         train = smoothed(train, smooth)
-        scale = statistics(train) if standardise == "train" else None
+        scale = feature_scale(train) if standardise == "train" else None
         return cls(
             train.num_features,
             standardise,
@@ -80,7 +136,9 @@ class FrameSpace:
         frames = smoothed(frames, self.smooth)
         if self.standardise == "recording":
             _expect_spread(frames, origin)
-            scaled = [statistics(frames.subset([i])).apply(frames.subset([i])).features[0] for i in range(len(frames))]
+            scaled = [
+                feature_scale(frames.subset([i])).apply(frames.subset([i])).features[0] for i in range(len(frames))
+            ]
             return replace(frames, features=scaled, constant=constant_features(scaled, frames.feature_names))
         return frames if self.mean is None else self._scale().apply(frames)
 

@@ -1,20 +1,217 @@
-"""The sentences a grammar is induced from: those of a text, or the words of bracketed trees, without their brackets.
+"""The sentences a grammar is induced from: those of a text, or the words of bracketed trees, cleaned.
 
-Read next: `training/corpus.py`, which makes ids and batches of them.
+Treebanks as grammar induction wants them: words only, bare labels, lower case, numbers as N; all that is left out is
+counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from rankfold.data.brackets import read_trees
 from rankfold.data.text import holds_trees, read_sentences
-from rankfold.data.tree_cleaning import PENN_WORD_TAGS, CleanTrees, clean_trees
 from rankfold.data.trees import Tree
-from rankfold.errors import DataError
+from rankfold.data.vocab import number_to_n
+from rankfold.errors import DataError, UnsupportedError
+
+TRACE = "-NONE-"
+# The tags of words in the Penn Treebank. Not among them: punctuation, brackets, quotes, currency ($ and #), traces.
+PENN_WORD_TAGS = frozenset(
+    {
+        *("CC", "CD", "DT", "EX", "FW", "IN", "JJ", "JJR", "JJS", "LS", "MD", "NN", "NNS", "NNP", "NNPS", "PDT", "POS"),
+        *("PRP", "PRP$", "RB", "RBR", "RBS", "RP", "SYM", "TO", "UH", "VB", "VBD", "VBG", "VBN", "VBP", "VBZ"),
+        *("WDT", "WP", "WP$", "WRB"),
+    }
+)
+ROOTS = frozenset({"ROOT", "TOP", "S1", "VROOT"})
+
+Unary = Literal["keep", "top", "join"]
+
+
+@dataclass
+class CleaningReport:
+    """How many of what were changed or dropped."""
+
+    trees_read: int = 0
+    words_read: int = 0
+    trees: int = 0
+    words: int = 0
+    traces: int = 0
+    dropped_words: Counter[str] = field(default_factory=Counter)  # by part of speech, traces apart
+    empty_constituents: int = 0
+    roots: int = 0
+    function_tags: int = 0
+    unary: int = 0
+    lowered: int = 0
+    numbers: int = 0
+    trees_without_words: int = 0
+    trees_of_one_word: int = 0
+
+    def __str__(self) -> str:
+        tags = ", ".join(f"{tag} {count:,}" for tag, count in self.dropped_words.most_common()) or "none"
+        lines = [
+            f"{self.trees:,} of {self.trees_read:,} trees, {self.words:,} of {self.words_read:,} words kept",
+            f"trees dropped: {self.trees_without_words:,} without words, {self.trees_of_one_word:,} of one word",
+            f"words dropped: {self.traces:,} traces, {self.dropped_words.total():,} by tag"
+            + (f" ({tags})" * bool(tags)),
+            f"constituents dropped: {self.empty_constituents:,} empty, {self.roots:,} roots, {self.unary:,} unary",
+            f"changed: {self.function_tags:,} labels, {self.lowered:,} words to lower case, {self.numbers:,} to N",
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class CleanTrees:
+    """The trees that are left, the number of each in the input (from 0), and the report."""
+
+    trees: list[Tree]
+    kept: list[int]
+    report: CleaningReport
+
+
+def clean_trees(
+    trees: Iterable[Tree],
+    *,
+    keep_tags: Collection[str] | None = PENN_WORD_TAGS,
+    drop_traces: bool = True,
+    drop_roots: bool = True,
+    strip_functions: bool = True,
+    unary: Unary = "keep",
+    lower: bool = True,
+    numbers: bool = True,
+    drop_single: bool = True,
+) -> CleanTrees:
+    """The trees, prepared as unsupervised parsing does it (the defaults), with what was done.
+
+    In this order: words whose tag is not in `keep_tags` are dropped (None keeps them all), and traces, then
+    constituents left without words; a `ROOT`, `TOP`, `S1` or `VROOT` around a single constituent; function tags,
+    indices and second labels of constituents (NP-SBJ-1, NP=2 and NP|QP become NP); constituents that are the only
+    child of a constituent, with `unary="top"` (the uppermost label stays) or `"join"` (S+VP); capitals; digits, which
+    become N together with commas and points after them (1,000.5 is N, 1980s Ns); trees of one word. Trees without
+    words are always dropped.
+    Source: Kim, Dyer, Rush 2019, whose code keeps the same words and brackets.
+    """
+    if unary not in ("keep", "top", "join"):
+        raise UnsupportedError(f'unary={unary!r} is not known: "keep", "top" or "join" was expected.')
+    kept, indices, report = [], [], CleaningReport()
+    for index, tree in enumerate(trees):
+        report.trees_read += 1
+        report.words_read += len(tree.words)
+        if keep_tags is not None:
+            _expect_tags(tree, index)
+        left = _drop_words(tree, keep_tags, drop_traces, report)
+        if left is None:
+            report.trees_without_words += 1
+            continue
+        if drop_roots:
+            left = _drop_root(left, report)
+        if strip_functions:
+            left = _strip_functions(left, report)
+        if unary != "keep":
+            left = _collapse(left, unary, report)
+        left = _spell(left, report, lower=lower, numbers=numbers)
+        num_words = len(left.words)
+        if drop_single and num_words == 1:
+            report.trees_of_one_word += 1
+            continue
+        kept.append(left)
+        indices.append(index)
+        report.words += num_words
+    report.trees = len(kept)
+    return CleanTrees(kept, indices, report)
+
+
+def base_label(label: str) -> str:
+    """The label without function tags, indices and second labels: NP-SBJ-1, NP=2, NP|QP are NP; -NONE- stays."""
+    return re.split("[-=|]", label, maxsplit=1)[0] or label
+
+
+def _expect_tags(tree: Tree, index: int) -> None:
+    tags = tree.tags
+    if None in tags:
+        at = tags.index(None)
+        raise DataError(
+            f"tree {index + 1}: word {at + 1}, {tree.words[at]!r}, has no part of speech, such as (NN dog).\n"
+            "  keep_tags=None keeps words whatever their tags."
+        )
+
+
+def _drop_words(tree: Tree, keep: Collection[str] | None, drop_traces: bool, report: CleaningReport) -> Tree | None:
+    def of_tree(node: Tree, children: list[Tree | str | None]) -> Tree | None:
+        if node.is_tag:
+            if node.label == TRACE and drop_traces:
+                report.traces += 1
+                return None
+            if keep is not None and node.label not in keep and node.label != TRACE:
+                report.dropped_words[node.label] += 1
+                return None
+        left = tuple(child for child in children if child is not None)
+        if not left:
+            report.empty_constituents += 1
+            return None
+        return Tree(node.label, left)
+
+    def of_word(word: str) -> Tree | str | None:
+        return word
+
+    whole = tree.fold(of_word, of_tree)
+    assert not isinstance(whole, str)
+    return whole
+
+
+def _drop_root(tree: Tree, report: CleaningReport) -> Tree:
+    while tree.label in ROOTS and len(tree.children) == 1:
+        only = tree.children[0]
+        if isinstance(only, str):
+            break
+        report.roots += 1
+        tree = only
+    return tree
+
+
+def _strip_functions(tree: Tree, report: CleaningReport) -> Tree:
+    def of_tree(node: Tree, children: list[Tree | str]) -> Tree:
+        label = node.label if node.is_tag else base_label(node.label)
+        report.function_tags += label != node.label
+        return Tree(label, tuple(children))
+
+    return _whole(tree.fold(_same, of_tree))
+
+
+def _collapse(tree: Tree, unary: Unary, report: CleaningReport) -> Tree:
+    def of_tree(node: Tree, children: list[Tree | str]) -> Tree:
+        only = children[0]
+        if len(children) > 1 or isinstance(only, str) or only.is_tag:
+            return Tree(node.label, tuple(children))
+        report.unary += 1
+        return Tree(node.label if unary == "top" else f"{node.label}+{only.label}", only.children)
+
+    return _whole(tree.fold(_same, of_tree))
+
+
+def _spell(tree: Tree, report: CleaningReport, *, lower: bool, numbers: bool) -> Tree:
+    def of_word(word: str) -> Tree | str:
+        small = word.lower() if lower else word
+        spelt = number_to_n(small) if numbers else small
+        report.lowered += small != word
+        report.numbers += spelt != small
+        return spelt
+
+    return _whole(tree.fold(of_word, lambda node, children: Tree(node.label, tuple(children))))
+
+
+def _same(word: str) -> Tree | str:
+    return word
+
+
+def _whole(value: Tree | str) -> Tree:
+    assert isinstance(value, Tree)
+    return value
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,50 @@
 
 Two ids are fixed: 0 is the unknown word `<unk>`, 1 is the end of a sentence `<eos>`, which vocabularies of grammars do
 not have: trees end by themselves. There is no start and no padding symbol: both would take probability from real words.
-Read next: `data/text.py`, where sentences come from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rankfold.data.spelling import Spelling
 from rankfold.errors import DataError, DomainError, expect_absent
 from rankfold.files import read_json, write_text
+
+# The same words as [0-9]{1,}([,.]?[0-9]*)* of the papers' code, without its nested repetition.
+_NUMBER = re.compile(r"[0-9][0-9,.]*")
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """Rules that a vocabulary applies to each word; by default none.
+
+    As papers on unsupervised parsing prepare text both are set, case first. Text that was prepared before stays as
+    it is only without `lower`, which would turn its N into n.
+    """
+
+    lower: bool = False
+    numbers: bool = False
+
+    def __call__(self, word: str) -> str:
+        """The word as it is looked up."""
+        small = word.lower() if self.lower else word
+        return number_to_n(small) if self.numbers else small
+
+    def __bool__(self) -> bool:
+        return self.lower or self.numbers
+
+
+def number_to_n(word: str) -> str:
+    """The word with each digit, and the digits, commas and points that follow it, replaced by one N."""
+    return _NUMBER.sub("N", word)
+
 
 UNK, EOS = "<unk>", "<eos>"
 FORMAT, VERSION = "rankfold-vocabulary", 1

@@ -15,10 +15,9 @@ from torch import Tensor
 from rankfold.data.clusters import Clusters, checked_clusters
 from rankfold.data.frame_space import FILE as SPACE
 from rankfold.data.frame_space import FrameSpace
-from rankfold.data.row_pieces import join_pieces, to_pieces
 from rankfold.data.vocab import FORMAT as VOCABULARY
 from rankfold.data.vocab import Vocabulary, expect_format
-from rankfold.data.weights import CHECKSUM, load_sharded, save_sharded
+from rankfold.data.weights import CHECKSUM, join_pieces, load_sharded, save_sharded, to_pieces
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent, expect_device
 from rankfold.files import read_json, write_text
 from rankfold.models.catalog import AnyModel, build_frame_model, build_model, sized_model

@@ -19,8 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rankfold.data.row_pieces import join_pieces, to_pieces
-from rankfold.data.weights import load_sharded, load_tensors, save_sharded, save_tensors
+from rankfold.data.weights import join_pieces, load_sharded, load_tensors, save_sharded, save_tensors, to_pieces
 from rankfold.errors import DataError, DomainError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import ModelConfig

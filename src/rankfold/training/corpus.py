@@ -24,9 +24,8 @@ from rankfold.data.batch import (
 from rankfold.data.brown import brown
 from rankfold.data.clusters import Clusters, read_clusters, uniform_clusters
 from rankfold.data.sources import Source, read_source, read_text
-from rankfold.data.spelling import Spelling
 from rankfold.data.text import find_split, has_split
-from rankfold.data.vocab import Encoded, Vocabulary
+from rankfold.data.vocab import Encoded, Spelling, Vocabulary
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
 from rankfold.models.grammar_config import AnyConfig, GrammarConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.data.docstrings import DocstringText, docstring_sentences, read_docstrings, split, write_corpus
+from rankfold.data.demo import DocstringText, docstring_sentences, read_docstrings, split, write_corpus
 from rankfold.data.text import read_splits
 from rankfold.errors import DataError, DomainError
 
