@@ -7,7 +7,7 @@ leave behind, is computed once a pass, and autograd follows it to its sources.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -134,9 +134,9 @@ class Expression:
         return f"{first}[{','.join(rest)}]" if rest else first
 
 
-class Made(dict[int, Tensor]):
-    """What was computed already, by module; the dtype in which to multiply (None: the sources'), and whether digits may
-    have been lost by it."""
+class FactorCache(dict[int, Tensor]):
+    """Tensors of modules and derived factors, by their id; the dtype in which to multiply (None: the sources'), and
+    whether digits may have been lost by it."""
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -146,8 +146,8 @@ class Made(dict[int, Tensor]):
 class Derived(nn.Module):
     """The tensor sum of the product of its sources over every axis that is not in the output.
 
-    `forward()` computes it, in the sources' dtype. `value(made)` shares what `made` holds already, by source, and adds
-    to it; at some entries alone it costs no more than those.
+    `forward()` computes it, in the sources' dtype. `value(cache)` shares what the cache holds and adds to it; at some
+    entries alone it costs no more than those.
     """
 
     def __init__(self, sources: Sequence[Factor], inputs: Sequence[Axes], output: Axes) -> None:
@@ -158,28 +158,36 @@ class Derived(nn.Module):
 
     def forward(self) -> Tensor:
         """The tensor."""
-        return self.value(Made())
+        return self.value(FactorCache())
 
-    def value(self, made: Made, at: Mapping[int, Tensor] | None = None) -> Tensor:
-        """The tensor; modules and derived factors that `made` has are not computed again.
+    def value(self, cache: FactorCache, at: Mapping[int, Tensor] | None = None) -> Tensor:
+        """The tensor; modules and derived factors in the cache are not computed again.
 
         `at`: only these entries of an axis of the output, by its place; sources are sliced before they are multiplied.
         """
         operands, axes = [], []
         wanted = {self.output[place]: index for place, index in (at or {}).items()}
         for source, own in zip(self.sources, self.inputs, strict=True):
-            tensor = _value_at(source, {k: wanted[axis] for k, axis in enumerate(own) if axis in wanted}, made)
+            tensor = value_at(source, {k: wanted[axis] for k, axis in enumerate(own) if axis in wanted}, cache)
             # An axis that comes twice is a diagonal.
             distinct = tuple(dict.fromkeys(own))
             if distinct != own:
                 tensor = torch.einsum(tensor, list(own), list(distinct))
-            operands.append(tensor.to(made.dtype) if made.dtype is not None else tensor)
+            operands.append(tensor.to(cache.dtype) if cache.dtype is not None else tensor)
             axes.append(distinct)
         sizes = {axis: n for own, x in zip(axes, operands, strict=True) for axis, n in zip(own, x.shape, strict=True)}
         plan = plan_contraction(axes, self.output, sizes)
         found = contract(plan, operands, REAL)
-        made.is_lost = made.is_lost or (may_look(found) and _is_lost(plan, operands, found.detach(), sizes))
+        cache.is_lost = cache.is_lost or (may_look(found) and _is_lost(plan, operands, found.detach(), sizes))
         return found
+
+    def given_modules(self) -> Iterator[nn.Module]:
+        """The modules it is made of, down to those that are given."""
+        for source in self.sources:
+            if isinstance(source, Derived):
+                yield from source.given_modules()
+            elif isinstance(source, nn.Module):
+                yield source
 
     @property
     def kind(self) -> Factor:
@@ -188,20 +196,21 @@ class Derived(nn.Module):
         return first.kind if isinstance(first, Derived) else first
 
 
-def value_of(source: Factor, made: Made) -> Tensor:
-    """The tensor of a factor, each module called once for all who share `made`."""
-    if isinstance(source, Tensor):
-        return source
-    if id(source) not in made:
-        if isinstance(source, Derived):
-            made[id(source)] = source.value(made)
-        else:
-            found = source if isinstance(source, Factored) else source()
-            made[id(source)] = of_ranks(found).value(made) if isinstance(found, Factored) else found
-    return made[id(source)]
+def value_at(source: Factor, at: Mapping[int, Tensor], cache: FactorCache) -> Tensor:
+    """The tensor of a factor at some entries of its axes, by place (none: whole); modules are called once."""
+    if isinstance(source, Derived) and at:
+        return source.value(cache, at)
+    if not isinstance(source, Tensor) and id(source) not in cache:
+        found = source if isinstance(source, Factored | Derived) else source()
+        found = _of_ranks(found) if isinstance(found, Factored) else found
+        cache[id(source)] = found.value(cache) if isinstance(found, Derived) else found
+    tensor = source if isinstance(source, Tensor) else cache[id(source)]
+    for place, index in at.items():
+        tensor = tensor.index_select(place, index)
+    return tensor
 
 
-def of_ranks(factor: Factored) -> Derived:
+def _of_ranks(factor: Factored) -> Derived:
     """A factored tensor as one that is derived of its factors."""
     rank = len(factor.shape)
     return Derived([x for x, _ in factor.factors], [(*axes, rank) for _, axes in factor.factors], tuple(range(rank)))
@@ -218,15 +227,6 @@ def _is_lost(plan: Contraction, operands: Sequence[Tensor], found: Tensor, sizes
     if not bool(small.any()):
         return False
     return bool((small & (contract(plan, [SUPPORT.lift(x) for x in operands], SUPPORT) > 0)).any())
-
-
-def _value_at(source: Factor, at: Mapping[int, Tensor], made: Made) -> Tensor:
-    if isinstance(source, Derived) and at:
-        return source.value(made, at)
-    tensor = value_of(source, made)
-    for place, index in at.items():
-        tensor = tensor.index_select(place, index)
-    return tensor
 
 
 def derive(expression: Expression, sources: Mapping[str, Factor], batched: set[str]) -> Factor:

@@ -23,9 +23,9 @@ from rankfold.fgg.inference.operands import (
     SPLIT,
     Operand,
     by_rule,
-    cached,
     diagonal,
     gather,
+    memoise,
     node_axes,
     slice_observed,
     values_of,
@@ -211,7 +211,7 @@ class Execution:
         if len(block.groups) != 1 or self.tapped:
             return False
         (group,) = block.groups
-        return cached(
+        return memoise(
             group,
             "copy",
             lambda: (
@@ -316,7 +316,7 @@ class Execution:
             output = tuple(axis for axis in wanted if axis in sizes)
             return plan_contraction(inputs, output, sizes), output
 
-        plan, output = cached(group, ("plan", inputs, self.batch), make)
+        plan, output = memoise(group, ("plan", inputs, self.batch), make)
         found = contract(plan, [operand.tensor for operand in operands], self.arithmetic)
         for place, axis in enumerate((PARENT, SENTENCE)):
             if axis not in output:
@@ -336,7 +336,7 @@ class Execution:
             sizes = [self.grammar.size(node.domain) for node in group.nodes if node.observed is None]
             return num_terms([*sizes, group.splits], len(group.children) + len(group.factors))
 
-        return cached(group, "terms", make)
+        return memoise(group, "terms", make)
 
 
 def _take(blocks: list[Tensor], used: tuple[int, ...], index: Tensor | slice | None) -> Tensor:
@@ -348,7 +348,7 @@ def _take(blocks: list[Tensor], used: tuple[int, ...], index: Tensor | slice | N
 
 def rows_in(group: Group, block: Block, device: torch.device) -> Tensor:  # "p"
     """The rows of a group's parents within their block."""
-    return cached(
+    return memoise(
         group, ("rows", device), lambda: torch.tensor([row - block.begin for row in group.rows], device=device)
     )
 

@@ -48,10 +48,9 @@ def _sentence(g: Grammar, weights: Mapping[str, Tensor], sentence: int) -> tuple
     log_psi: Values = {}
     with torch.no_grad():
         logs = {label: LOGS.lift(x) for label, x in weights.items()}
-        fixed = scaled.detached()
         for system in systems:
             below = system.select(log_psi)
-            log_psi |= system.solve(logs, fixed, below) if system.is_recursive else system.apply(logs, below, LOGS)
+            log_psi |= system.solve(logs, scaled, below) if system.is_recursive else system.apply(logs, below, LOGS)
     scale = _scale(log_psi[g.start])
     psi: Values = {}
     for system in systems:
@@ -90,10 +89,6 @@ class _ScaledFactors:
         found = {label: x / torch.where(tops[label] > 0, tops[label], 1.0) for label, x in weights.items()}
         tiny = torch.finfo(torch.float64).tiny
         return cls(found, scales, not any(bool(((found[k] < tiny) & (x > 0)).any()) for k, x in weights.items()))
-
-    def detached(self) -> _ScaledFactors:
-        """The same without gradients."""
-        return _ScaledFactors({label: x.detach() for label, x in self.weights.items()}, self.scales, self.is_sound)
 
 
 @dataclass
@@ -175,17 +170,14 @@ class _System:
         kept = (here > NOTHING).nonzero()[:, 0]
         if not len(kept):
             return self.unpack(here)
-        one, eye = (
-            x.to(like.device, like.dtype)
-            for x in (torch.ones(len(kept), dtype=torch.float64), torch.eye(len(kept), dtype=torch.float64))
-        )
+        one = like.new_ones(len(kept))
         eps = torch.finfo(like.dtype).eps
         held: tuple[Tensor, float, float] | None = None  # logarithms, their residual, the error that rounding leaves
         for _ in range(STEPS):
             ratios, rounding = self._ratios(logs, scaled, below, here, kept)
             residual = ratios(one) - 1
             size = float(residual.abs().max())
-            both, info = torch.linalg.solve_ex(eye - _jacobian(ratios, one), torch.stack((residual, one), 1))
+            both, info = torch.linalg.solve_ex(_system_matrix(ratios, one), torch.stack((residual, one), 1))
             change, error = both.unbind(1)
             # Below the least solution this is an M-matrix: its inverse has no negative entry. The other way round, one
             # positive vector that it maps to a positive one proves it.
@@ -204,7 +196,7 @@ class _System:
     def _ratios(
         self, logs: Mapping[str, Tensor], scaled: _ScaledFactors, below: Values, here: Tensor, kept: Tensor
     ) -> tuple[Callable[[Tensor], Tensor], float]:
-        """The ratios of F(psi) to psi where psi is multiplied by an argument; their rounding beside that of sums."""
+        """The ratios of F(psi) to psi where psi is multiplied by an argument; their rounding, next to that of sums."""
         log_psi = below | self.unpack(here)
         edges = [[edge.label for edge in rule.right.edges] for own in self.rules.values() for rule in own]
         logs_read = [
@@ -240,18 +232,16 @@ class _System:
         if factors is None:
             return None
 
-        def step(x: Tensor, weights: Mapping[str, Tensor], below: Values) -> Tensor:
-            return self.pack(self.apply(weights, {**below, **self.unpack(x)}, REAL, factors))
+        def step(x: Tensor) -> Tensor:
+            return self.pack(self.apply(scaled.weights, {**below, **self.unpack(x)}, REAL, factors))
 
         here = self.pack({name: torch.exp(log_psi[name] - _scale(log_psi[name])) for name in self.rules})
-        once = step(here, scaled.weights, below)
+        once = step(here)
         if not bool(torch.isfinite(once).all()):
             return None
         if not self.is_recursive:
             return self.unpack(once)
-        fixed, under = ({name: x.detach() for name, x in own.items()} for own in (scaled.weights, below))
-        jacobian = _jacobian(lambda x: step(x, fixed, under), here)
-        system = torch.eye(len(here), dtype=here.dtype, device=here.device) - jacobian
+        system = _system_matrix(step, here)
         has = self.pack(log_psi) > NOTHING
         kept, none = has.nonzero()[:, 0], (~has).nonzero()[:, 0]
         # Entries without weight have a gradient, too, unless they come back to themselves with weight 1 or more.
@@ -267,15 +257,12 @@ class _System:
         if not self.is_recursive:
             return self.apply(logs, below, LOGS)
 
-        def step(x: Tensor, logs: Mapping[str, Tensor] = logs, below: Values = below) -> Tensor:
+        def step(x: Tensor) -> Tensor:
             return self.pack(self.apply(logs, {**below, **self.unpack(x)}, LOGS))
 
         here = self.pack(log_psi)
-        fixed, under = ({name: x.detach() for name, x in own.items()} for own in (logs, below))
-        system = torch.eye(len(here), dtype=here.dtype, device=here.device) - _jacobian(
-            lambda x: step(x, fixed, under), here
-        )
-        return self.unpack(_newton_step(here, step(here), system, (here > NOTHING).nonzero()[:, 0]))
+        kept = (here > NOTHING).nonzero()[:, 0]
+        return self.unpack(_newton_step(here, step(here), _system_matrix(step, here), kept))
 
 
 def _newton_step(here: Tensor, once: Tensor, system: Tensor, kept: Tensor) -> Tensor:  # "n"
@@ -287,11 +274,12 @@ def _newton_step(here: Tensor, once: Tensor, system: Tensor, kept: Tensor) -> Te
     return here.index_add(0, kept, change)
 
 
-def _jacobian(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:  # "n" -> "n n"
+def _system_matrix(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:  # "n" -> "n n"
+    """The derivative of x - step(x)."""
     with torch.enable_grad():
-        found = torch.autograd.functional.jacobian(step, x.detach())  # type: ignore[no-untyped-call]
-    assert isinstance(found, Tensor)
-    return found
+        jacobian = torch.autograd.functional.jacobian(step, x.detach())  # type: ignore[no-untyped-call]
+    assert isinstance(jacobian, Tensor)
+    return torch.eye(len(x), dtype=x.dtype, device=x.device) - jacobian
 
 
 def _infinite(names: str) -> DomainError:

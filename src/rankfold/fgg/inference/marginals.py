@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 from rankfold.errors import DomainError, may_look
 from rankfold.fgg.contraction import LOGS
 from rankfold.fgg.grammar import Grammar
-from rankfold.fgg.inference.executor import Execution
 from rankfold.fgg.inference.schedule import schedule
 from rankfold.fgg.inference.solve import log_z_of, solve, weights_of
 
@@ -72,7 +71,7 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
         grads = {id(x): grad for x, grad in zip(wanted, found, strict=False)}
         less = {id(x): grad for x, grad in zip(wanted, smaller, strict=False)}
 
-    def used(x: Tensor, *, is_log: bool) -> Tensor:
+    def uses(x: Tensor, *, is_log: bool) -> Tensor:
         grad = grads.get(id(x))
         if grad is None or is_log:
             out = torch.zeros_like(x) if grad is None else grad
@@ -85,41 +84,31 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
     def first(x: Tensor) -> Tensor:
         return x if g.batch is not None else x[0]
 
-    def posterior(x: Tensor) -> Tensor:
-        return used(x, is_log=True)
+    def nonterminals() -> Iterator[tuple[str, Tensor]]:
+        own = {label.name for label in g.labels}
+        for table, names in run.schedule.tables.items():
+            for block, begin in zip(run.blocks[table], run.begins[table], strict=True):
+                every = uses(block, is_log=run.arithmetic is LOGS)
+                yield from ((name, first(x)) for name, x in zip(names[begin:], every, strict=False) if name in own)
 
-    is_log = run.arithmetic is LOGS
+    def rules(node: str | None) -> Iterator[tuple[str, Tensor]]:
+        for group in run.schedule.groups():
+            tap = run.taps.get((id(group), node))
+            if tap is not None:
+                yield from ((rule, first(x)) for rule, x in zip(group.rules, uses(tap, is_log=True), strict=True))
+
     return Marginals(
         first(log_z if tracked else log_z.detach()),
-        {name: first(used(block, is_log=is_log)[row]) for name, block, row in _rows(run)},
-        {rule: first(x[k]) for rule, k, x in _tapped(run, None, posterior)},
+        dict(nonterminals()),
+        dict(rules(None)),
         {
-            (rule, node): first(x[k])
-            for node in {node for _, node in asked}
-            for rule, k, x in _tapped(run, node, posterior)
+            (rule, node): x
+            for node in dict.fromkeys(node for _, node in asked)
+            for rule, x in rules(node)
             if (rule, node) in asked
         },
-        {label: used(x, is_log=False) for label, x in weights.items() if label},
+        {label: uses(x, is_log=False) for label, x in weights.items() if label},
     )
-
-
-def _rows(run: Execution) -> Iterable[tuple[str, Tensor, int]]:
-    """Every nonterminal with its block and its row there."""
-    own = {label.name for label in run.grammar.labels}
-    for table, names in run.schedule.tables.items():
-        for block, begin in zip(run.blocks[table], run.begins[table], strict=True):
-            for row in range(len(block)):
-                if names[begin + row] in own:
-                    yield names[begin + row], block, row
-
-
-def _tapped(run: Execution, node: str | None, used: Callable[[Tensor], Tensor]) -> Iterable[tuple[str, int, Tensor]]:
-    for group in run.schedule.groups():
-        tap = run.taps.get((id(group), node))
-        if tap is not None:
-            posterior = used(tap)
-            for k, rule in enumerate(group.rules):
-                yield rule, k, posterior
 
 
 def _expect_nodes(g: Grammar, asked: tuple[tuple[str, str], ...]) -> None:

@@ -31,7 +31,7 @@ class Operand(NamedTuple):
 
 def node_axes(group: Group) -> dict[str, int]:
     """The axis of every node."""
-    return cached(group, "axes", lambda: {node.name: FIRST_NODE + k for k, node in enumerate(group.nodes)})
+    return memoise(group, "axes", lambda: {node.name: FIRST_NODE + k for k, node in enumerate(group.nodes)})
 
 
 def distinct_axes(axes: Sequence[int]) -> tuple[list[tuple[int, int]], Axes]:
@@ -90,10 +90,10 @@ def gather(group: Group, k: int, begins: Sequence[int], blocks: Sequence[Tensor]
             return Gather(tuple(used), slice(found[0], found[0] + len(found)))
         return Gather(tuple(used), torch.tensor(found, device=device))
 
-    return cached(group, ("gather", k, device), make)
+    return memoise(group, ("gather", k, device), make)
 
 
-def cached(group: Group, key: object, make: Callable[[], T]) -> T:
+def memoise(group: Group, key: object, make: Callable[[], T]) -> T:
     """What `make` gave the first time: it depends on the structure alone."""
     if key not in group.made:
         group.made[key] = make()
@@ -107,9 +107,9 @@ def values_of(
     cells = group.observed[node]
     first = cells[0]
     if isinstance(first, int):
-        constant: Tensor = cached(group, ("constant", node, device), lambda: torch.tensor(cells, device=device))
+        constant: Tensor = memoise(group, ("constant", node, device), lambda: torch.tensor(cells, device=device))
         return constant
-    positions: Tensor = cached(
+    positions: Tensor = memoise(
         group,
         ("cells", node, device),
         lambda: torch.tensor([cast(tuple[str, int], c)[1] for c in cells], device=device),

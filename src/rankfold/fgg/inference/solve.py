@@ -1,7 +1,9 @@
 """From a grammar to a pass that has lost no digits: the tensors of its factors, and the fallback to wider arithmetic.
 
 Derived factors are made at the words of the query alone, where those are fewer than the vocabulary: their cost does not
-grow with words that no sentence has.
+grow with words that no sentence has. The ladder of `recursions/` does not serve here: its rungs repeat single sequences
+and bring their own backward passes, whereas autograd follows a pass whose tables all sentences share, and which
+`marginals` and `sample` read.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rankfold.errors import DomainError, may_look, same_kind
 from rankfold.fgg.contraction import LOGS, SCALED, SUPPORT, Arithmetic
-from rankfold.fgg.factors import Derived, Factored, Made, of_ranks, value_of
+from rankfold.fgg.factors import Derived, FactorCache, Factored, value_at
 from rankfold.fgg.grammar import Grammar, check_weights, expect_one_batch
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.inference.executor import Execution, Tapped
@@ -139,13 +141,13 @@ def tensors_of(g: Grammar, labels: Iterable[str], at: Mapping[str, At] | None = 
             f"  Give them: with_observed({{{table!r}: ids}}), or `given {table} = [4, 0, 2]` in a text."
         )
     names = list(labels)
-    made = Made()
-    found = {label: _tensor_of(g, label, made, (at or {}).get(label)) for label in names}
-    _check_modules(g, found, made)
-    if made.is_lost and found[names[0]].dtype != torch.float64:
-        made = Made(torch.float64)
-        found = {label: _tensor_of(g, label, made, (at or {}).get(label)).double() for label in names}
-    if made.is_lost:
+    cache = FactorCache()
+    found = {label: _tensor_of(g, label, cache, (at or {}).get(label)) for label in names}
+    _check_modules(g, found, cache)
+    if cache.is_lost and found[names[0]].dtype != torch.float64:
+        cache = FactorCache(torch.float64)
+        found = {label: _tensor_of(g, label, cache, (at or {}).get(label)).double() for label in names}
+    if cache.is_lost:
         raise DomainError(
             "A factor that is made of others (by ranks, in rank space) leaves the range of float64.\n"
             "  Divide the factors it is made of by their largest entries, or ask the grammar it was made of."
@@ -158,34 +160,21 @@ def tensors_of(g: Grammar, labels: Iterable[str], at: Mapping[str, At] | None = 
     return found
 
 
-def _tensor_of(g: Grammar, label: str, made: Made, at: At | None = None) -> Tensor:
-    """A factor's tensor, or its entries `at` these; what `made` has is not computed again."""
+def _tensor_of(g: Grammar, label: str, cache: FactorCache, at: At | None) -> Tensor:
+    """A factor's tensor, or its entries `at` these; the cache is used and filled."""
     factor = g.factors.get(label)
-    if isinstance(factor, Factored):
-        return of_ranks(factor).value(made)
-    if not isinstance(factor, Derived):
-        return g.tensor(label)
-    return factor.value(made, at) if at else value_of(factor, made)
+    return value_at(factor, at or {}, cache) if isinstance(factor, Factored | Derived) else g.tensor(label)
 
 
-def _check_modules(g: Grammar, labels: Iterable[str], made: Made) -> None:
+def _check_modules(g: Grammar, labels: Iterable[str], cache: FactorCache) -> None:
     """Raise unless the modules that derived factors are made of gave weights; each is looked at once."""
     seen: set[int] = set()
     for label in labels:
         factor = g.factors.get(label)
-        for module in _given_modules(factor) if isinstance(factor, Derived) else ():
-            if id(module) in made and id(module) not in seen:
-                check_weights(f"the module in factor {label!r}: entry", made[id(module)])
+        for module in factor.given_modules() if isinstance(factor, Derived) else ():
+            if id(module) in cache and id(module) not in seen:
+                check_weights(f"the module in factor {label!r}: entry", cache[id(module)])
                 seen.add(id(module))
-
-
-def _given_modules(factor: Derived) -> Iterator[nn.Module]:
-    """The modules that a derived factor is made of, down to those that are given."""
-    for source in factor.sources:
-        if isinstance(source, Derived):
-            yield from _given_modules(source)
-        elif isinstance(source, nn.Module):
-            yield source
 
 
 def word_places(g: Grammar) -> dict[str, dict[int, str]]:

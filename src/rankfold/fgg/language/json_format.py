@@ -179,7 +179,7 @@ def _fragment_from_json(right: Mapping[str, Any], where: str) -> Fragment:
         for index, (entry, place) in enumerate(zip(entries, places, strict=True))
     ]
 
-    def attached(entry: Mapping[str, Any], key: str, place: str, **default: list[int]) -> list[int]:
+    def node_numbers(entry: Mapping[str, Any], key: str, place: str, **default: list[int]) -> list[int]:
         numbers = _key(entry, key, list, where=place, **default)
         for number in numbers:
             if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(names):
@@ -191,7 +191,7 @@ def _fragment_from_json(right: Mapping[str, Any], where: str) -> Fragment:
     for index, entry in enumerate(_key(right, "edges", list, where=where)):
         place = f"{where}.edges[{index}]"
         label = _key(entry, "label", str, where=place)
-        nodes = attached(entry, "attachments", place)
+        nodes = node_numbers(entry, "attachments", place)
         if value := _VALUE.fullmatch(label):
             if [domains[number] for number in nodes] != [value[1]]:
                 raise DataError(f"{place}: {label!r} attaches to one node of domain {value[1]!r}.")
@@ -203,7 +203,7 @@ def _fragment_from_json(right: Mapping[str, Any], where: str) -> Fragment:
         Node(name, domain, observed.get(number))
         for number, (name, domain) in enumerate(zip(names, domains, strict=True))
     )
-    externals = attached(right, "externals", where, default=[])
+    externals = node_numbers(right, "externals", where, default=[])
     return Fragment(nodes_found, tuple(edges), tuple(names[number] for number in externals))
 
 

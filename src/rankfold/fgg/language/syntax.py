@@ -47,7 +47,7 @@ class Token(NamedTuple):
     column: int
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         """The token as it is named in errors."""
         return self.kind if self.kind.startswith("end") else repr(self.text)
 
@@ -195,7 +195,7 @@ class _Reader:
     def take(self, kind: str, expected: str) -> Token:
         token = self.here
         if token.kind != kind:
-            raise text_error(token, f"expected {expected}, found {token.shown}.")
+            raise text_error(token, f"expected {expected}, found {token.description}.")
         self.at += 1
         return token
 
@@ -210,7 +210,7 @@ class _Reader:
             elif self.word("start"):
                 self.start()
             elif self.word("given"):
-                self.given()
+                self.observed()
             else:
                 self.rule()
         self.found.end = self.here
@@ -287,7 +287,7 @@ class _Reader:
             rows.append(self.numbers(one, depth - 1, why))
         return rows
 
-    def given(self) -> None:
+    def observed(self) -> None:
         self.at += 1
         name = self.take("name", "the name of observed values")
         self.take("=", "=")
@@ -356,7 +356,7 @@ class _Reader:
         token = self.take("name", "a value: a number, a string in quotes or a cell such as words[3]")
         table, _, index = token.text.rpartition("[")
         if not table or not index.removesuffix("]").isdecimal() or len(index) > DIGITS:
-            raise text_error(token, f"expected a cell such as words[3], found {token.shown}.")
+            raise text_error(token, f"expected a cell such as words[3], found {token.description}.")
         return table, int(index.removesuffix("]"))
 
     def string(self) -> str:

@@ -138,11 +138,11 @@ def format_rule(rule: Rule, *, domains: bool = True) -> str:
     """One rule as text; `domains`: with the domain of each node where it is first named."""
     shown: set[str] = set()
 
-    def attached(names: tuple[str, ...]) -> str:
+    def arguments(names: tuple[str, ...]) -> str:
         return "(" + ", ".join(_node(rule.right.node(name), shown, domains=domains) for name in names) + ")"
 
-    left = _name(rule.left) + attached(rule.right.externals)
-    right = " ".join(_name(edge.label) + attached(edge.nodes) for edge in rule.right.edges)
+    left = _name(rule.left) + arguments(rule.right.externals)
+    right = " ".join(_name(edge.label) + arguments(edge.nodes) for edge in rule.right.edges)
     alone = [node for node in rule.right.nodes if node.name not in shown]
     if alone:
         raise UnsupportedError(

@@ -102,10 +102,10 @@ def _pair_name(one: Label, two: Label) -> str:
 def _shape(hrg: HRG, rule: Rule) -> object:
     """What must be equal for two rules to conjoin: external nodes and the nodes of nonterminals, with their domains."""
 
-    def typed(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    def types(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         return tuple((name, rule.right.node(name).domain) for name in names)
 
-    return typed(rule.right.externals), tuple(typed(edge.nodes) for edge in hrg.nonterminal_edges(rule))
+    return types(rule.right.externals), tuple(types(edge.nodes) for edge in hrg.nonterminal_edges(rule))
 
 
 def _join_nodes(one: Rule, two: Rule) -> tuple[Node, ...] | None:

@@ -29,12 +29,11 @@ def merge(g: Grammar, rules: Collection[str] | None = None) -> Grammar:
         g.hrg.rule(name)
     derived = DerivedFactors(g, needs_tensors=False)
 
-    def shared(rule: Rule) -> set[str]:
-        return {node.name for node in rule.right.nodes if node.observed is None}
+    def rewrite(rule: Rule) -> Rule:
+        free = {node.name for node in rule.right.nodes if node.observed is None}
+        return _join(derived, rule, free, set()) if rules is None or rule.name in rules else rule
 
-    return derived.grammar(
-        _join(derived, rule, shared(rule), set()) if rules is None or rule.name in rules else rule for rule in g.rules
-    )
+    return derived.grammar(map(rewrite, g.rules))
 
 
 def recompose(g: Grammar, what: str) -> Grammar:
@@ -54,10 +53,11 @@ def recompose(g: Grammar, what: str) -> Grammar:
             )
     derived = DerivedFactors(g)
 
-    def summed(rule: Rule) -> set[str]:
-        return {node.name for node in rule.right.nodes if node.domain in ranks}
+    def rewrite(rule: Rule) -> Rule:
+        own = {node.name for node in rule.right.nodes if node.domain in ranks}
+        return _join(derived, rule, own, own)
 
-    return derived.grammar(_join(derived, rule, summed(rule), summed(rule)) for rule in g.rules)
+    return derived.grammar(map(rewrite, g.rules))
 
 
 class DerivedFactors:

@@ -132,7 +132,7 @@ class _Builder:
                 continue
             own, rest = head(self.hrg, rule)
             if not self.has_ranks(rule):
-                made = self.derived(seen, rule, above, rest)
+                made = self.derive(seen, rule, above, rest)
                 gone = heads(self.hrg, rule)
                 edges = put_in_order(self.hrg, rule, self.body(rule, gone, in_place=True), gone, made, self.symbol)
                 self.write(rule, label, above, edges, label[len(name) :], nodes)
@@ -140,7 +140,7 @@ class _Builder:
                 written.add(own)
                 rank = rule.right.node(rest[0])
                 child = self.want(name, own, (rank.domain,))
-                edges = (self.derived(seen, rule, above, rest), Edge(child, rest))
+                edges = (self.derive(seen, rule, above, rest), Edge(child, rest))
                 origin = self.hrg.label(name).origin or name
                 template = None if rule.template is None else f"{origin}{label[len(name) :]}->{child[len(name) :]}"
                 fragment = Fragment((*nodes, rank), edges, above)
@@ -163,7 +163,7 @@ class _Builder:
         edges = tuple(child if edge is below else edge for edge in self.body(rule, own, kept=below))
         self.write(rule, label, above, edges, label[len(rule.left) :], nodes)
 
-    def derived(self, seen: _Side, rule: Rule, above: tuple[str, ...], rest: tuple[str, ...]) -> Edge:
+    def derive(self, seen: _Side, rule: Rule, above: tuple[str, ...], rest: tuple[str, ...]) -> Edge:
         """The factor of a side and a rule's head, their state summed out: one edge."""
         own = ((edge.label, edge.nodes) for edge in heads(self.hrg, rule))
         expression = Expression.of([*self.inputs_of(seen, rule, above), *own], (*above, *rest))
@@ -189,7 +189,7 @@ class _Builder:
         self, rule: Rule, gone: tuple[Edge, ...], *, kept: Edge | None = None, in_place: bool = False
     ) -> tuple[Edge, ...]:
         """The rule's edges, without what is gone or with it: children seen through the factors on their states."""
-        sides = [edge for state in states(self.hrg, rule) for edge in attached(self.hrg, rule, state)[0]]
+        sides = [edge for state in states(self.hrg, rule) for edge in factors_at(self.hrg, rule, state)[0]]
         found: list[Edge] = []
         for edge in rule.right.edges:
             if edge is kept or (edge in gone and in_place):
@@ -230,7 +230,7 @@ class _Builder:
     ) -> None:
         """Add a rule of these edges, with the nodes they name; nodes that no edge touched before are summed still."""
         own = {*rule.right.externals, *states(self.hrg, rule)}
-        gone = own.union(*(edge.nodes for state in own for edge in attached(self.hrg, rule, state)[0]))
+        gone = own.union(*(edge.nodes for state in own for edge in factors_at(self.hrg, rule, state)[0]))
         named = {name for edge in edges for name in edge.nodes}
         nodes = (*above, *(x for x in rule.right.nodes if x.name in named or x.name not in gone))
         template = None if rule.template is None else f"{rule.template}{suffix}"
@@ -246,7 +246,7 @@ def states(hrg: HRG, rule: Rule) -> dict[str, Edge]:
     return {name: edge for edge in hrg.nonterminal_edges(rule) for name in edge.nodes}
 
 
-def attached(hrg: HRG, rule: Rule, state: str) -> tuple[tuple[Edge, ...], tuple[str, ...]]:
+def factors_at(hrg: HRG, rule: Rule, state: str) -> tuple[tuple[Edge, ...], tuple[str, ...]]:
     """The factors on a state, and the other nodes they tie it to.
 
     A node that is the state itself as a value of a union, or of one of its parts, is not another; nor is one that
@@ -265,12 +265,12 @@ def attached(hrg: HRG, rule: Rule, state: str) -> tuple[tuple[Edge, ...], tuple[
 
 def heads(hrg: HRG, rule: Rule) -> tuple[Edge, ...]:
     """The factors on the external node."""
-    return attached(hrg, rule, rule.right.externals[0])[0]
+    return factors_at(hrg, rule, rule.right.externals[0])[0]
 
 
 def head(hrg: HRG, rule: Rule) -> tuple[Expression, tuple[str, ...]]:
     """What the external node meets in a rule, state first, and the other nodes it ties it to."""
-    edges, rest = attached(hrg, rule, rule.right.externals[0])
+    edges, rest = factors_at(hrg, rule, rule.right.externals[0])
     return Expression.of([(e.label, e.nodes) for e in edges], (*rule.right.externals, *rest)), rest
 
 
@@ -287,7 +287,7 @@ def child_of_head(hrg: HRG, rule: Rule) -> Edge | None:
     tied = [name for name in rest if name in below]
     if not tied:
         return None
-    above = attached(hrg, rule, tied[0])[0]
+    above = factors_at(hrg, rule, tied[0])[0]
     if len(rest) > 1 or any(edge not in heads(hrg, rule) for edge in above):
         labels = ", ".join(repr(edge.label) for edge in heads(hrg, rule))
         raise UnsupportedError(
@@ -300,7 +300,7 @@ def child_of_head(hrg: HRG, rule: Rule) -> Edge | None:
 
 def side(hrg: HRG, rule: Rule, state: str) -> tuple[Expression, tuple[str, ...]]:
     """What a child's state meets in a rule, state first, and the one rank it ties it to; raises if there are more."""
-    above, rest = attached(hrg, rule, state)
+    above, rest = factors_at(hrg, rule, state)
     labels = ", ".join(repr(edge.label) for edge in above)
     where = f"State {state!r} of rule {rule.name!r}"
     if sum(state in edge.nodes for edge in hrg.nonterminal_edges(rule)) > 1:
