@@ -1,4 +1,4 @@
-"""`python -m benchmarks COMMAND`: `steps` next to plain torch, `libraries` and `estimators` next to other libraries."""
+"""`python -m benchmarks COMMAND`: what a step takes next to plain torch, to other libraries, in other precisions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ COMMANDS = {
     "steps": "benchmarks.steps.command",
     "libraries": "benchmarks.libraries.command",
     "estimators": "benchmarks.libraries.estimators",
+    "precision": "benchmarks.precision",
 }
 NUM_THREADS = 2  # for each of several libraries
 
@@ -21,7 +22,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"usage: python -m benchmarks {{{','.join(COMMANDS)}}} [--help] ...", file=sys.stderr)
         return 0 if name in ("-h", "--help") else 2
-    if name != "steps":
+    if "libraries" in COMMANDS[name]:
         limit_threads()  # before the command's module: libraries count the CPUs as they are loaded
     command = importlib.import_module(COMMANDS[name])
 

@@ -1,24 +1,37 @@
 """What `precision="tf32"` and `"bf16"` cost in digits and save in time, against float64 of the same numbers.
 
-`python -m benchmarks.precision` prints the table of docs/numerics.md; on a machine without a CUDA device it runs on
-the CPU, where tf32 is float32. Read next: `rankfold/numerics/precision.py`.
+`python -m benchmarks precision` prints the table of docs/numerics.md; on a machine without a CUDA device it runs on
+the CPU, where tf32 is float32.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
-import time
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 
 import rankfold
 from rankfold import ChainPotentials, Dense, LowRank, Operator
+from rankfold.cli.bench import device_name, relative
+from rankfold.cli.output import table
 from rankfold.numerics.precision import Precision
+from rankfold.planning.measure import host_times
 
 # States, rank (0: dense), sequences, positions.
 SIZES = [(4096, 0, 8, 32), (4096, 1024, 8, 32), (16384, 2048, 8, 32), (1024, 64, 4, 512)]
 PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bf16")
 REPEATS = 15
+HEAD = (
+    "states / rank",
+    "batch",
+    "precision",
+    "error of log Z, relative",
+    "of posteriors, largest",
+    "gradient step, ms",
+)
 
 
 def potentials(num_states: int, rank: int, num_sequences: int, num_positions: int, device: str) -> ChainPotentials:
@@ -51,40 +64,29 @@ def double(p: ChainPotentials) -> ChainPotentials:
     return ChainPotentials(p.log_initial.double(), p.transition.with_factors(*factors), p.log_obs.double())
 
 
-def seconds(p: ChainPotentials, precision: Precision) -> float:
-    """The median time of a gradient step, after three to warm up."""
-    times = []
-    for _ in range(REPEATS + 3):
-        if p.log_obs.is_cuda:
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        gradients(p, precision)
-        if p.log_obs.is_cuda:
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return sorted(times[3:])[REPEATS // 2]
-
-
-def main() -> None:
+def main(given: Sequence[str]) -> int:
     """Print the table."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    print(f"{name}, torch {torch.__version__}, {datetime.date.today()}, median of {REPEATS}\n")
-    print(
-        "| states / rank | batch | precision | error of log Z, relative | of posteriors, largest | gradient step, ms |"
-    )
-    print("|---|---|---|---:|---:|---:|")
-    for size in SIZES if device == "cuda" else SIZES[-1:]:
-        p = potentials(*size, device)
+    argparse.ArgumentParser(prog="python -m benchmarks precision", description=__doc__).parse_args(given)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(f"{device_name(device)}, torch {torch.__version__}, {datetime.date.today()}, median of {REPEATS}\n")
+    lines = []
+    for size in SIZES if device.type == "cuda" else SIZES[-1:]:
+        p = potentials(*size, device.type)
         truth = gradients(double(p), "float32")
         for precision in PRECISIONS:
             found = gradients(p, precision)
-            relative = ((found[0] - truth[0]) / truth[0]).abs().max().item()
             posterior = (found[1].double() - truth[1]).abs().max().item()
+            step = host_times(partial(gradients, p, precision), device, repeats=REPEATS, warm=3)
             states, rank, sequences, positions = size
-            shape = f"{states:,} / {f'{rank:,}' if rank else 'dense'} | {sequences} x {positions}"
-            print(f"| {shape} | {precision} | {relative:.1e} | {posterior:.1e} | {1e3 * seconds(p, precision):.1f} |")
-
-
-if __name__ == "__main__":
-    main()
+            lines.append(
+                [
+                    f"{states:,} / {f'{rank:,}' if rank else 'dense'}",
+                    f"{sequences} x {positions}",
+                    precision,
+                    f"{relative(found[0], truth[0]):.1e}",
+                    f"{posterior:.1e}",
+                    f"{step.median:.1f}",
+                ]
+            )
+    print(table(HEAD, lines, left=3))
+    return 0
