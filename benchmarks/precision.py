@@ -15,7 +15,7 @@ import torch
 
 import rankfold
 from rankfold import ChainPotentials, Dense, LowRank, Operator
-from rankfold.cli.bench import device_name, relative
+from rankfold.cli.bench import device_name, relative_error
 from rankfold.cli.output import table
 from rankfold.numerics.precision import Precision
 from rankfold.planning.measure import host_times
@@ -83,7 +83,7 @@ def main(given: Sequence[str]) -> int:
                     f"{states:,} / {f'{rank:,}' if rank else 'dense'}",
                     f"{sequences} x {positions}",
                     precision,
-                    f"{relative(found[0], truth[0]):.1e}",
+                    f"{relative_error(found[0], truth[0]):.1e}",
                     f"{posterior:.1e}",
                     f"{step.median:.1f}",
                 ]

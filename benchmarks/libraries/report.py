@@ -31,7 +31,7 @@ from benchmarks.libraries.peers import (
 )
 from benchmarks.libraries.process import Outcome, total_memory_gib
 from rankfold.cli.bench import Check, cpu_name
-from rankfold.cli.output import table
+from rankfold.cli.output import table, three_digits
 from rankfold.planning.measure import Spread
 
 BEGIN, END = "<!-- ratios: written by make bench -->", "<!-- end of ratios -->"  # of the README
@@ -66,13 +66,8 @@ def spread(taken: Spread | None) -> str:
     if taken is None:
         return "-"
     unit, scale = ("ms", 1.0) if taken.median < 999.5 else ("s", 1e-3)
-    median, low, high = (_digits(scale * x) for x in taken[:3])
+    median, low, high = (three_digits(scale * x) for x in taken[:3])
     return f"{median} {unit} ({f'{low} to {high}, n = {taken.repeats}' if taken.repeats > 1 else 'once'})"
-
-
-def _digits(number: float) -> str:
-    """Three digits."""
-    return f"{number:#.3g}".rstrip(".") if number < 1000 else f"{number:,.0f}"
 
 
 def times(ratio: float) -> str:

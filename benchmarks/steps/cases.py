@@ -53,7 +53,7 @@ class Case(NamedTuple):
         return self.config.family in ORDERED
 
     @property
-    def asked(self) -> str:
+    def plan_name(self) -> str:
         """What the record asks to be summed out first, where there is a choice."""
         return "auto" if isinstance(self.config, FrameConfig) or not self.ordered else self.config.plan
 
@@ -94,7 +94,7 @@ class Case(NamedTuple):
             what.append(f"dropout {self.dropout:.2g}")
         return ", ".join(what)
 
-    def checked(self) -> Case:
+    def validate(self) -> Case:
         """The same; raises on sizes that no batch has, and on choices the reference does not know."""
         config = self.config
         for name in ("batch", "length", "num_words"):
@@ -134,10 +134,10 @@ class Case(NamedTuple):
     def plan(self, device: torch.device, precision: Precision) -> Plan:
         """What a step costs, in the order that is asked for, or the cheapest."""
         plans = self.build(torch.device("meta")).plan(self.batch, self.length, device.type, precision)
-        found: Plan = next((way for way in plans.ways if way.order == self.asked), plans.best)
+        found: Plan = next((way for way in plans.ways if way.order == self.plan_name), plans.best)
         return found
 
-    def settled(self, device: torch.device, precision: Precision) -> Case:
+    def with_order(self, device: torch.device, precision: Precision) -> Case:
         """The same with the order fixed, so that the order checked and priced is the one run."""
         if isinstance(self.config, FrameConfig) or not self.ordered:
             return self
@@ -154,7 +154,7 @@ class Case(NamedTuple):
         return draw_batch(self.config, self.num_words, self.batch, self.length).to(device)
 
 
-def small(case: Case, *, dropout: bool = False) -> Case:
+def shrink(case: Case, *, dropout: bool = False) -> Case:
     """The same family and choices at a size where every check takes a moment; a chain of words has its dropout only
     where asked for."""
     if isinstance(case.config, GrammarConfig):

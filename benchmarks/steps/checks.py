@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.steps.cases import Case, small
-from benchmarks.steps.step import dropped, log_z, reference_gradients
+from benchmarks.steps.cases import Case, shrink
+from benchmarks.steps.step import draw_dropout, log_z, reference_gradients
 from rankfold.cli.bench import (
     EXACT,
     GRADIENT,
@@ -27,7 +27,7 @@ from rankfold.cli.bench import (
     gradient_distance,
     gradient_lengths,
     gradients,
-    relative,
+    relative_error,
 )
 from rankfold.data.batch import Batch
 from rankfold.models.config import ModelConfig
@@ -39,7 +39,7 @@ DRAWS = 5  # small models that are checked
 # 3e-4 (operands of products rounded to tf32 by hand) and 2e-4 (bf16, which leaves the distributions in float32 there).
 SMALL: dict[Precision, float] = {"float32": 1e-5, "tf32": 1e-3, "bf16": 1e-2}
 # log Z at the full size against the reference in float32. That operands of products rounded to tf32 leave errors below
-# half of these limits is held by `tests/benchmarks/steps/test_dropped.py`.
+# half of these limits is held by `tests/benchmarks/steps/test_dropout.py`.
 REFERENCE: dict[Precision, float] = {"float32": 1e-5, "tf32": 1e-4, "bf16": 2e-3}
 # Each parameter by itself: most of a gradient's length is that of the emissions. A network of one input, as that of the
 # first state, has few ReLUs, and one that rounds to the other side of 0 is a good part of its gradient.
@@ -51,7 +51,7 @@ LEAST: dict[Precision, float] = {"float32": 1e-4, "tf32": 1e-4, "bf16": 1e-3}
 
 def small_checks(case: Case, precision: Precision, device: torch.device) -> list[Check]:
     """log Z and every parameter's gradient at a small size of the same family, against the reference in float64."""
-    tiny = small(case)
+    tiny = shrink(case)
     batch = tiny.draw(device)
     lengths = torch.tensor([tiny.length, 2 if tiny.trees else 1, 3, 5][: tiny.batch], device=device)
     batch = batch._replace(lengths=lengths)
@@ -68,7 +68,7 @@ def dropout_checks(case: Case, precision: Precision, device: torch.device) -> li
     """The same of a step with dropout, against the reference that leaves out the same; none where nothing is."""
     if not case.dropout or not isinstance(case.config, ModelConfig):
         return []
-    tiny = small(case, dropout=True)
+    tiny = shrink(case, dropout=True)
     batch = tiny.draw(device)
     draws = [_errors(tiny, tiny.build(device, seed), batch, precision, SEED + seed) for seed in range(DRAWS)]
     return over_draws(draws, precision, "with dropout at a small size, against the reference in float64")
@@ -81,13 +81,15 @@ def _errors(case: Case, model: Any, batch: Batch, precision: Precision, seed: in
     lower = gradients(model, batch, precision, _seeded(batch, seed))
     truth = same = ours
     if case.has_reference:
-        truth = same = reference_gradients(exact, batch, gone=None if seed is None else dropped(exact, seed, "float32"))
+        truth = same = reference_gradients(
+            exact, batch, gone=None if seed is None else draw_dropout(exact, seed, "float32")
+        )
     if seed is not None:  # which logits are left out is a matter of their precision, too
-        same = reference_gradients(exact, batch, gone=dropped(model, seed, precision))
+        same = reference_gradients(exact, batch, gone=draw_dropout(model, seed, precision))
     return (
-        relative(ours.log_z, truth.log_z),
+        relative_error(ours.log_z, truth.log_z),
         gradient_error(ours, truth),
-        relative(lower.log_z, same.log_z),
+        relative_error(lower.log_z, same.log_z),
         gradient_distance(lower, same),
         parameter_distance(lower, same),
     )
@@ -147,17 +149,17 @@ def full_check(model: Any, batch: Batch, precision: Precision, peak_bytes: int) 
     release(device)
     if truth is None:
         return Check(what, None, LOG_Z[precision], "float64 does not fit into memory")
-    return Check(what, max(relative(found, truth), relative(followed, truth)), LOG_Z[precision])
+    return Check(what, max(relative_error(found, truth), relative_error(followed, truth)), LOG_Z[precision])
 
 
 def reference_checks(model: Any, batch: Batch, precision: Precision, reference: Gradients) -> list[Check]:
     """log Z and gradients at the full size, without dropout, against the plain code, which shares no sum with ours."""
-    return _held(gradients(model, batch, precision), reference, precision, "")
+    return _compare(gradients(model, batch, precision), reference, precision, "")
 
 
 def reference_dropout_checks(model: Any, batch: Batch, precision: Precision, asked: float) -> list[Check]:
     """The same of a step with dropout, against the plain code that leaves out the same: the share that is asked for."""
-    gone = dropped(model, SEED, precision)
+    gone = draw_dropout(model, SEED, precision)
     found = gradients(model, batch, precision, _seeded(batch, SEED))
     try:
         truth = reference_gradients(model, batch, gone=gone)
@@ -170,7 +172,7 @@ def reference_dropout_checks(model: Any, batch: Batch, precision: Precision, ask
         what = f"log Z and gradients with dropout in {precision} at this size"
         why = "the reference does not fit into memory with its masks"
         return [share_check(gone, asked), Check(what, None, REFERENCE[precision], why)]
-    return [share_check(gone, asked), *_held(found, truth, precision, "with dropout ")]
+    return [share_check(gone, asked), *_compare(found, truth, precision, "with dropout ")]
 
 
 def without_reference(precision: Precision, why: str) -> Check:
@@ -186,10 +188,10 @@ def share_check(gone: Mapping[str, Tensor], asked: float) -> Check:
     return Check("share left out by dropout", abs(found - asked), 5 * math.sqrt(asked * (1 - asked) / num))
 
 
-def _held(found: Gradients, reference: Gradients, precision: Precision, how: str) -> list[Check]:
+def _compare(found: Gradients, reference: Gradients, precision: Precision, how: str) -> list[Check]:
     where = f"{how}in {precision} at this size, against the reference"
     return [
-        Check(f"log Z {where}", relative(found.log_z, reference.log_z), REFERENCE[precision]),
+        Check(f"log Z {where}", relative_error(found.log_z, reference.log_z), REFERENCE[precision]),
         Check(f"gradients {where}", gradient_distance(found, reference), WIDE_GRADIENT[precision]),
         Check(
             f"the worst parameter's gradient {where}",
@@ -201,7 +203,7 @@ def _held(found: Gradients, reference: Gradients, precision: Precision, how: str
 
 def order_check(found: Tensor, other: Tensor, orders: str, precision: Precision) -> Check:  # "b", "b"
     """log Z at the full size, of the same model with other variables summed out first."""
-    return Check(f"log Z in {precision} at this size, {orders}", relative(found, other), LOG_Z[precision])
+    return Check(f"log Z in {precision} at this size, {orders}", relative_error(found, other), LOG_Z[precision])
 
 
 def gradient_error(found: Gradients, truth: Gradients) -> float:

@@ -115,7 +115,7 @@ def main(given: Sequence[str]) -> int:
     """Print the report; 1 if a check failed, 2 if nothing fits."""
     arguments = build_parser().parse_args(given)
     device = torch.device(find_device(arguments.device))
-    case = chosen_case(arguments)
+    case = read_case(arguments)
     values = _values(arguments)
     cases = _table(arguments.table, device) if case is None else [case]
     report = bench(
@@ -220,7 +220,7 @@ def _table(name: str | None, device: torch.device) -> list[Case]:
     return published_cases() if name == "published" or device.type == "cuda" else modest_cases()
 
 
-def chosen_case(arguments: argparse.Namespace) -> Case | None:
+def read_case(arguments: argparse.Namespace) -> Case | None:
     """The one case the options describe; None for a table. Raises on options that do not go together."""
     given = {name for name in (*SIZES, *SHAPES) if getattr(arguments, name.replace("-", "_")) is not None}
     family = arguments.family
@@ -243,10 +243,10 @@ def chosen_case(arguments: argparse.Namespace) -> Case | None:
         sizes[field] = getattr(arguments, name.replace("-", "_"))
     shape = {SHAPES[name][0]: getattr(arguments, name) for name in given & set(SHAPES)}
     if family in CHAINS:
-        return Case(ModelConfig(family=family, **sizes), **shape).checked()
+        return Case(ModelConfig(family=family, **sizes), **shape).validate()
     if "num_nonterminals" in sizes:
         sizes.setdefault("num_preterminals", 2 * sizes["num_nonterminals"])
-    return Case(GrammarConfig(family=family, **sizes), **shape).checked()
+    return Case(GrammarConfig(family=family, **sizes), **shape).validate()
 
 
 def _values(arguments: argparse.Namespace) -> list[int] | None:
@@ -276,7 +276,7 @@ def run_cases(
     if repeats < 1:
         raise DomainError(f"repeats is {repeats}, but must be at least 1.")
     for case in cases:
-        case.checked()
+        case.validate()
     least = _least_seconds(cases, precisions, device, repeats)
     if least > 120:
         say(f"{len(cases) * len(precisions)} rows of {repeats} repeats, at least {least / 60:,.0f} minutes")

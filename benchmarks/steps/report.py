@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rankfold.cli.output import table
+from rankfold.cli.output import table, three_digits
 
 Rows = list[list[str]]
 
@@ -100,9 +100,9 @@ def _ceiling(row: dict[str, Any]) -> list[str]:
         _order(row),
         row["precision"],
         _ms(row["step_ms"]),
-        _number(row["floor_ms"]),
+        three_digits(row["floor_ms"]),
         f"{row['share']:.0%}",
-        _number(row["estimate_ms"]),
+        three_digits(row["estimate_ms"]),
         _whole(row["peak_mib"]),
         _whole(row["estimate_mib"]),
     ]
@@ -157,15 +157,11 @@ def _compared(row: dict[str, Any]) -> str:
 
 
 def _ms(spread: dict[str, Any] | None) -> str:
-    return "-" if spread is None else _number(spread["median"])
+    return "-" if spread is None else three_digits(spread["median"])
 
 
 def _spread(spread: dict[str, Any]) -> str:
-    return f"{_number(spread['median'])} ({_number(spread['low'])} to {_number(spread['high'])})"
-
-
-def _number(ms: float) -> str:
-    return f"{ms:,.0f}" if ms >= 1000 else f"{ms:#.3g}".rstrip(".")
+    return f"{three_digits(spread['median'])} ({three_digits(spread['low'])} to {three_digits(spread['high'])})"
 
 
 def _whole(value: float | None) -> str:

@@ -154,7 +154,7 @@ def measure_rows(cases: Sequence[Case], precision: Precision, settings: Settings
     device = settings.device
     asked: dict[Case, list[str]] = {}
     for case in cases:
-        asked.setdefault(case.settled(device, precision), []).append(case.asked)
+        asked.setdefault(case.with_order(device, precision), []).append(case.plan_name)
     entries = [Entry(case, precision, plans, settings) for case, plans in asked.items()]
     live = _each(entries, Entry.prepare)
     live = [entry for entry in live if not entry.record["note"]]
@@ -208,7 +208,7 @@ def _measure(entries: list[Entry], settings: Settings) -> None:
         rate = settings.ceilings.multiply_adds_per_second[precision]
         plain = try_plain(model, case, batch, precision, rate=rate, repeats=settings.repeats, held=held)
     if plain.found is not None:
-        entries = _each(entries, partial(_hold_to, reference=plain.found))
+        entries = _each(entries, partial(_check_reference, reference=plain.found))
         plain = plain._replace(found=None)  # gradients as large as the model
     else:
         for entry in entries:
@@ -233,7 +233,7 @@ def _measure(entries: list[Entry], settings: Settings) -> None:
         entry.record["against"] = _against(entries[0], entry)
 
 
-def _hold_to(entry: Entry, reference: Gradients) -> None:
+def _check_reference(entry: Entry, reference: Gradients) -> None:
     """The full size against the plain code; with its dropout, too, where it has any."""
     entry.checks.add(*reference_checks(entry.model, entry.batch, entry.precision, reference))
     if entry.case.dropout and isinstance(entry.case.config, ModelConfig):

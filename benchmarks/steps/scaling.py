@@ -76,7 +76,7 @@ def sweep_cases(case: Case, axis: Axis, values: Sequence[int]) -> list[Case]:
         cases = [case._replace(config=dataclasses.replace(case.config, rank=size)) for size in sizes]
     else:
         cases = [case._replace(config=_of_states(case, size)) for size in sizes]
-    return [each.checked() for each in cases]
+    return [each.validate() for each in cases]
 
 
 def _of_states(case: Case, size: int) -> AnyConfig | FrameConfig:

@@ -40,7 +40,7 @@ def reference_gradients(
 ) -> Gradients:
     """A step of the plain code with the same parameters; its products are as exact as our parameters' are.
 
-    Without what is `gone` (`dropped`).
+    Without what is `gone` (`draw_dropout`).
     """
     plain: Any = reference_log_z
     if isinstance(model.config, GrammarConfig):
@@ -52,7 +52,7 @@ def reference_gradients(
         return Gradients(value.detach(), differentiate(value, list(model.parameters())))
 
 
-def dropped(model: Any, seed: int, precision: Precision) -> dict[str, Tensor]:
+def draw_dropout(model: Any, seed: int, precision: Precision) -> dict[str, Tensor]:
     """Masks by the names that `reference_log_z` knows; of a rank-space model by what has no share of its tables.
 
     Only the draw is the model's own: that every distribution knows of it is what a check is to find out.

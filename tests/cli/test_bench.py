@@ -155,6 +155,15 @@ def test_a_step_that_does_not_fit_is_not_begun(
     assert re.search(r"does not fit: it needs about .* are free", capsys.readouterr().err)
 
 
+def test_float64_is_not_begun_where_it_cannot_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bench.fresh_model(bench.find_model("small-lhmm", ["model.num_states=12", "model.rank=4"], 20).config, 20)
+    plan = model.plan(2, 5, "cpu", "float32").best
+    monkeypatch.setattr(measure, "available_bytes", lambda: plan.peak_bytes)
+    checks = bench.check_step(model, bench.draw_batch(model.config, 20, 2, 5), "float32")
+    assert [check.error for check in checks] == [None] * 3
+    assert all(check.why.startswith("float64 needs about") for check in checks)
+
+
 def test_the_examples_of_the_help_are_arguments_it_takes() -> None:
     parser = cli.build_parser()
     for line in bench.EXAMPLE.splitlines()[1:]:

@@ -2,7 +2,7 @@
 
 What a step is compared with, for its result and for its time. It reads a model's parameters by their names and shares
 no line with the rooms that are measured (params, recursions, operators, kernels). What a step with dropout leaves out
-it is told (`dropped` of `benchmarks/steps/step.py`).
+it is told (`draw_dropout` of `benchmarks/steps/step.py`).
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.steps.cases import Case, small
+from benchmarks.steps.cases import Case, shrink
 from benchmarks.steps.checks import gradient_error
 from benchmarks.steps.step import gradients, reference_gradients, tensors
-from rankfold.cli.bench import relative
+from rankfold.cli.bench import relative_error
 from rankfold.data.batch import Batch
 from rankfold.models import ModelConfig
 from tests.params.build import stirred
@@ -45,7 +45,7 @@ def test_the_reference_is_the_model(case: Case) -> None:
     batch = ragged(case)
     ours, plain = gradients(model, batch), reference_gradients(model, batch)
     # The same sums in another order.
-    assert relative(ours.log_z, plain.log_z) < 1e-12
+    assert relative_error(ours.log_z, plain.log_z) < 1e-12
     assert gradient_error(ours, plain) < 1e-10
     assert max(float(x.abs().max()) for x in plain.parameters) > 1e-3
 
@@ -66,7 +66,7 @@ def test_all_strings_sum_to_one() -> None:
 
 def test_small_cases_keep_the_family_and_drop_nothing() -> None:
     case = Case(ModelConfig(family="block", num_states=4096, num_clusters=64, state_dropout=0.5), batch=16)
-    tiny = small(case)
+    tiny = shrink(case)
     assert tiny.config.family == "block"
     assert tiny.config.num_states < 100
     assert not tiny.dropout

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.steps.cases import Case, small
+from benchmarks.steps.cases import Case, shrink
 from benchmarks.steps.checks import gradient_error
 from benchmarks.steps.step import Recursion, gradients, reference_gradients, tensors
-from rankfold.cli.bench import relative
+from rankfold.cli.bench import relative_error
 from rankfold.data.batch import Batch
 from rankfold.models.grammar_config import KINDS, GrammarConfig
 from rankfold.models.pcfg import PCFG
@@ -50,7 +50,7 @@ def test_the_reference_is_the_model(case: Case) -> None:
     model, batch = stirred(case.build(CPU)), ragged(case)
     ours, plain = gradients(model, batch), reference_gradients(model, batch)
     # The same sums in another order.
-    assert relative(ours.log_z, plain.log_z) < 1e-12
+    assert relative_error(ours.log_z, plain.log_z) < 1e-12
     assert gradient_error(ours, plain) < 1e-10
     assert max(float(x.abs().max()) for x in plain.parameters) > 1e-3
 
@@ -93,7 +93,7 @@ def test_the_recursion_of_a_compound_grammar_pays_for_its_vector() -> None:
 
 def test_small_grammars_keep_the_family_and_its_choices() -> None:
     case = Case(grammar(300, 600, family="lpcfg", released=True, low_rank=("leaf_leaf",)), batch=16)
-    config: Any = small(case).config
+    config: Any = shrink(case).config
     assert (config.family, config.released, config.low_rank) == ("lpcfg", True, ("leaf_leaf",))
     assert config.num_nonterminals + config.num_preterminals < 20
-    assert small(case).length >= 2
+    assert shrink(case).length >= 2

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rankfold.cli.explain import BATCH, NUM_WORDS, find_model, own_recipe
 from rankfold.cli.model_of import add_options, find_device, say
-from rankfold.cli.output import table, to_json
+from rankfold.cli.output import table, three_digits, to_json
 from rankfold.cli.train import add_settings
 from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
@@ -227,26 +227,29 @@ def check_step(model: Any, batch: Batch, precision: Precision) -> list[Check]:
             f"{impossible} of {len(found.log_z)} random sequences have probability 0: their gradient is not defined.\n"
             "  Take another --length; most grammars need at least 2 words."
         )
-    release(batch.lengths.device)
+    device = batch.lengths.device
+    release(device)
     whats = (
         (f"log Z in {precision} against float64", LOG_Z[precision]),
         (f"gradients in {precision} against float64", WIDE_GRADIENT[precision]),
         ("log Z in float64 against logarithms", EXACT),
     )
+    why = too_large(2 * model.plan(*batch.shape, device.type, precision).best.peak_bytes, device)
+    if why:
+        return [Check(what, None, allowed, f"float64 {why}") for what, allowed in whats]
     try:
         wide = copy.deepcopy(model).double()
         truth = gradients(wide, batch)
-        first = batch.rows(slice(1))
         with torch.no_grad():
-            in_logs = wide.log_z(potentials_of(wide, first), "log")
+            in_logs = wide.log_z(potentials_of(wide, batch.rows(slice(1))), "log")
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
         return [Check(what, None, allowed, "float64 does not fit into memory") for what, allowed in whats]
     errors = (
-        relative(found.log_z, truth.log_z),
+        relative_error(found.log_z, truth.log_z),
         gradient_distance(found, truth),
-        relative(truth.log_z[:1], in_logs),
+        relative_error(truth.log_z[:1], in_logs),
     )
     return [Check(what, error, allowed) for (what, allowed), error in zip(whats, errors, strict=True)]
 
@@ -310,14 +313,16 @@ def replay_checks(replayed: Gradients, eager: Gradients, precision: Precision) -
     A sequence that the graph cannot vouch for is NaN there, and fails: training would repeat its step eagerly.
     """
     return [
-        Check(f"log Z of the captured step in {precision}", relative(replayed.log_z, eager.log_z), LOG_Z[precision]),
+        Check(
+            f"log Z of the captured step in {precision}", relative_error(replayed.log_z, eager.log_z), LOG_Z[precision]
+        ),
         Check(
             f"gradients of the captured step in {precision}", gradient_distance(replayed, eager), GRADIENT[precision]
         ),
     ]
 
 
-def relative(found: Tensor, truth: Tensor) -> float:  # "b", "b"
+def relative_error(found: Tensor, truth: Tensor) -> float:  # "b", "b"
     """The largest difference of a sequence, relative to its value; below 1, where a difference of logarithms is a
     relative one of probabilities already, as it is."""
     truth = truth.double()
@@ -381,8 +386,8 @@ def text(report: dict[str, Any]) -> str:
     rows = [
         [
             name,
-            f"{spread['median']:#.3g}",
-            f"{spread['low']:#.3g} to {spread['high']:#.3g}",
+            three_digits(spread["median"]),
+            f"{three_digits(spread['low'])} to {three_digits(spread['high'])}",
             f"{1e3 * tokens / spread['median']:,.0f}",
             "-",
         ]

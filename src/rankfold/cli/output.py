@@ -21,6 +21,11 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def three_digits(number: float) -> str:
+    """A measurement to three digits, or as a whole number."""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:#.3g}".rstrip(".")
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """A Markdown table whose columns line up; the first `left` are aligned to the left, the others to the right."""
     lines = [head, *rows]

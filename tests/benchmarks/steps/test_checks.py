@@ -11,7 +11,7 @@ from benchmarks.steps.baselines import Ceilings
 from benchmarks.steps.cases import Case
 from benchmarks.steps.checks import full_check, gradient_error, order_check, small_checks
 from benchmarks.steps.row import TIMES, Settings, measure_row
-from rankfold.cli.bench import Check, Gradients, relative, replay_checks
+from rankfold.cli.bench import Check, Gradients, relative_error, replay_checks
 from rankfold.models import ModelConfig
 from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import Family
@@ -28,14 +28,14 @@ def of(log_z: list[float], *parameters: list[float]) -> Gradients:
 
 
 def test_errors_are_relative_to_what_they_are_of() -> None:
-    assert relative(torch.tensor([-10.0, -99.0]), torch.tensor([-10.0, -100.0])) == pytest.approx(0.01)
+    assert relative_error(torch.tensor([-10.0, -99.0]), torch.tensor([-10.0, -100.0])) == pytest.approx(0.01)
     assert gradient_error(of([0], [2.0, 1.0], [5.0]), of([0], [2.0, 1.5], [5.0])) == pytest.approx(0.25)
     # A gradient that nearly vanishes is measured against a hundredth of the largest.
     assert gradient_error(of([0], [0.001], [5.0]), of([0], [0.0], [5.0])) == pytest.approx(0.02)
 
 
 def test_nan_is_never_within_a_limit() -> None:
-    assert math.isnan(relative(torch.tensor([1.0, math.nan]), torch.tensor([1.0, 1.0])))
+    assert math.isnan(relative_error(torch.tensor([1.0, math.nan]), torch.tensor([1.0, 1.0])))
     assert math.isnan(gradient_error(of([0], [5.0], [math.nan], [5.0]), of([0], [4.0], [1.0], [4.0])))
     assert not Check("what", math.nan, 1.0).passed
     assert Check("what", 0.5, 0.5).passed
@@ -69,7 +69,7 @@ def test_honest_grammars_pass(family: GrammarFamily, precision: Any) -> None:
 def test_no_parameter_goes_without_its_gradient(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     """However small a share of the whole it is, and in low precision alone."""
     honest, case = checks.gradients, Case(ModelConfig(family=family))
-    for lost, _ in checks.small(case).build(CPU).named_parameters():
+    for lost, _ in checks.shrink(case).build(CPU).named_parameters():
 
         def forgetful(model: Any, batch: Any, precision: Any, *rest: Any, lost: str = lost) -> Gradients:
             found = honest(model, batch, precision, *rest)

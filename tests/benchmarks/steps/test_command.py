@@ -234,7 +234,7 @@ def test_the_examples_of_the_help_are_arguments_it_takes() -> None:
     parser = bench.build_parser()
     for line in lines:
         arguments = parser.parse_args(shlex.split(line)[4:])
-        bench.chosen_case(arguments)
+        bench.read_case(arguments)
     assert all(line.startswith("python -m benchmarks steps") for line in lines)
 
 

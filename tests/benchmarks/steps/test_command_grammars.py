@@ -90,12 +90,12 @@ def test_a_sweep_of_two_orders_with_its_picture(tmp_path: Path, capsys: pytest.C
 def test_sizes_of_a_grammar_are_taken_as_they_are_given() -> None:
     parser = bench.build_parser()
     arguments = "--family lpcfg --nonterminals 5 --preterminals 7 --rank 2 --dim 8 --words 11 --batch 3 --length 9"
-    case = bench.chosen_case(parser.parse_args(arguments.split()))
+    case = bench.read_case(parser.parse_args(arguments.split()))
     assert case is not None
     assert isinstance(case.config, bench.GrammarConfig)
     assert (case.config.num_nonterminals, case.config.num_preterminals, case.config.rank) == (5, 7, 2)
     assert (case.config.dim, case.num_words, case.batch, case.length) == (8, 11, 3, 9)
-    case = bench.chosen_case(parser.parse_args(["--family", "npcfg"]))
+    case = bench.read_case(parser.parse_args(["--family", "npcfg"]))
     assert case is not None
     assert case.name == "npcfg, 30 / 60 symbols"
     assert case.config.dim == 256

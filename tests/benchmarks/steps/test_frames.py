@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.steps.baselines import Ceilings
-from benchmarks.steps.cases import Case, small
+from benchmarks.steps.cases import Case, shrink
 from benchmarks.steps.checks import small_checks
 from benchmarks.steps.command import _precisions, _table
 from benchmarks.steps.row import Settings, measure_row
@@ -29,7 +29,7 @@ CHOICES: list[dict[str, Any]] = [
 
 def case_of(family: Any, choices: dict[str, Any]) -> Case:
     config = FrameConfig(family=family, num_states=7, rank=3, num_features=4, max_duration=3, dim=8, **choices)
-    return Case(config, batch=2, length=6).checked()
+    return Case(config, batch=2, length=6).validate()
 
 
 @pytest.mark.parametrize("choices", CHOICES)
@@ -67,7 +67,7 @@ def test_the_published_rows() -> None:
     assert _table("frames", CPU) == rows
     assert _precisions(rows, torch.device("cuda")) == ("tf32",)
     for case in rows:
-        tiny = small(case.checked()).config
+        tiny = shrink(case.validate()).config
         assert isinstance(tiny, FrameConfig)
         assert tiny.family == case.config.family
         assert tiny.num_states < 20
@@ -96,4 +96,4 @@ def test_a_row() -> None:
 def test_what_the_reference_does_not_know_is_refused(changes: dict[str, Any], words: str) -> None:
     config = FrameConfig(family="lhsmm", num_features=3)
     with pytest.raises(UnsupportedError, match=words):
-        Case(dataclasses.replace(config, **changes)).checked()
+        Case(dataclasses.replace(config, **changes)).validate()

@@ -97,11 +97,11 @@ def test_given_tables_cost_the_scan_alone() -> None:
     ids=lambda case: case.name,
 )
 def test_the_order_of_a_rank_space_model_is_settled(free: Case) -> None:
-    settled = free.settled(CPU, "float32")
+    settled = free.with_order(CPU, "float32")
     assert settled.config.plan == free.plan(CPU, "float32").order
     for order in get_args(PlanName)[1:]:
         asked = free.in_order(order)
-        assert asked.settled(CPU, "float32") == asked
+        assert asked.with_order(CPU, "float32") == asked
         assert asked.plan(CPU, "float32").order == order
 
 
@@ -117,15 +117,15 @@ def test_the_order_of_a_rank_space_model_is_settled(free: Case) -> None:
 )
 def test_sizes_that_cannot_be(case: Case, words: str) -> None:
     with pytest.raises(DomainError, match=words):
-        case.checked()
+        case.validate()
 
 
 def test_choices_without_a_reference_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="lhmm with neural = False"):
-        Case(ModelConfig(family="lhmm", neural=False)).checked()
+        Case(ModelConfig(family="lhmm", neural=False)).validate()
     for config in (GrammarConfig(family="npcfg", neural=False), GrammarConfig(single_words=True)):
         with pytest.raises(UnsupportedError, match="free tables or of single words"):
-            Case(config).checked()
+            Case(config).validate()
 
 
 def test_the_floor_is_arithmetic_or_memory_part_by_part() -> None:

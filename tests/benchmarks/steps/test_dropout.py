@@ -10,18 +10,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.steps import checks
 from benchmarks.steps.baselines import Ceilings
-from benchmarks.steps.cases import Case, small
+from benchmarks.steps.cases import Case, shrink
 from benchmarks.steps.checks import (
     dropout_checks,
     gradient_error,
     over_draws,
     reference_checks,
     reference_dropout_checks,
-    relative,
+    relative_error,
     small_checks,
 )
 from benchmarks.steps.row import Settings, measure_row
-from benchmarks.steps.step import dropped, reference_gradients
+from benchmarks.steps.step import draw_dropout, reference_gradients
 from rankfold.cli.bench import SEED, Gradients, gradients
 from rankfold.models import GrammarConfig, ModelConfig
 from rankfold.models.grammar_config import GrammarFamily
@@ -48,13 +48,13 @@ GRAMMARS = [Case(GrammarConfig(family=family)) for family in get_args(GrammarFam
 def test_the_reference_leaves_out_what_a_step_does(case: Case) -> None:
     model, batch = case.build(CPU).double(), case.draw(CPU)
     ours = gradients(model, batch, generator=torch.Generator().manual_seed(SEED))
-    gone = dropped(model, SEED, "float32")
+    gone = draw_dropout(model, SEED, "float32")
     plain = reference_gradients(model, batch, gone=gone)
-    assert relative(ours.log_z, plain.log_z) < 1e-12
+    assert relative_error(ours.log_z, plain.log_z) < 1e-12
     assert gradient_error(ours, plain) < 1e-10
-    whole, other = reference_gradients(model, batch), dropped(model, SEED + 1, "float32")
-    assert relative(ours.log_z, whole.log_z) > 1e-6
-    assert relative(ours.log_z, reference_gradients(model, batch, gone=other).log_z) > 1e-6
+    whole, other = reference_gradients(model, batch), draw_dropout(model, SEED + 1, "float32")
+    assert relative_error(ours.log_z, whole.log_z) > 1e-6
+    assert relative_error(ours.log_z, reference_gradients(model, batch, gone=other).log_z) > 1e-6
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -69,7 +69,7 @@ def test_honest_dropout_passes(case: Case, precision: Any) -> None:
 
 
 def test_without_dropout_there_is_nothing_to_check() -> None:
-    assert dropout_checks(small(CASES[0]), "float32", CPU) == []
+    assert dropout_checks(shrink(CASES[0]), "float32", CPU) == []
 
 
 def test_parts_that_drop_different_states_get_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_parts_that_drop_different_states_get_no_time(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("how", ["", "with dropout "])
 def test_gradients_that_are_wrong_at_the_full_size_alone_get_no_time(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, tiny = checks.gradients, small(CASES[3]).config.num_states  # type: ignore[union-attr]
+    honest, tiny = checks.gradients, shrink(CASES[3]).config.num_states  # type: ignore[union-attr]
 
     def biased(model: Any, batch: Any, precision: Any = "float32", generator: Any = None) -> Gradients:
         found = honest(model, batch, precision, generator)
@@ -217,5 +217,5 @@ def test_one_relu_that_rounds_to_the_other_side_is_no_failure_and_a_wrong_step_i
 
 
 def test_where_log_z_is_nearly_0_errors_are_of_probabilities() -> None:
-    assert relative(torch.tensor([1e-9]), torch.tensor([0.0])) == pytest.approx(1e-9)
-    assert relative(torch.tensor([-101.0]), torch.tensor([-100.0])) == pytest.approx(1e-2)
+    assert relative_error(torch.tensor([1e-9]), torch.tensor([0.0])) == pytest.approx(1e-9)
+    assert relative_error(torch.tensor([-101.0]), torch.tensor([-100.0])) == pytest.approx(1e-2)
