@@ -14,7 +14,7 @@ from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.inference.counting import count
 from rankfold.fgg.inference.fixed_point import fixed_point
 from rankfold.fgg.inference.solve import log_z_of, solve, solve_plain, tensors_of, z_of
-from rankfold.fgg.inference.zero_gradients import with_finite, with_zeros
+from rankfold.fgg.inference.zero_gradients import add_zero_gradients, mend_overflow
 from rankfold.fgg.rewrite.merge import recompose
 from rankfold.numerics.log_space import log_weights
 
@@ -60,9 +60,9 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
     value = z_of(run) if semiring == "real" else log_z_of(run)
     is_log = semiring == "log"
     if run.arithmetic is LOGS:
-        value = with_zeros(value, run, is_log=is_log)
+        value = add_zero_gradients(value, run, is_log=is_log)
     elif run.scaling.has_nothing:
-        with_finite(value, run, is_log=is_log)
+        mend_overflow(value, run, is_log=is_log)
     return _per_sentence(g, value)
 
 

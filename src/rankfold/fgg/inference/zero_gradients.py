@@ -1,6 +1,6 @@
 """Gradients at weights of exactly zero where a sum was taken in logarithms, which have no derivative there.
 
-    dZ/dw = sum over the uses of w, of what stands above the rule times all that the rule multiplies beside w
+    dZ/dw = sum over the uses of w, of the weight above the rule times the product of the rule's other factors
 
 so the pass goes once from the start symbol downwards, in logarithms too: any range."""
 
@@ -23,39 +23,39 @@ from rankfold.numerics.function import Function
 NOTHING = float("-inf")
 
 
-def with_zeros(value: Tensor, run: Execution, *, is_log: bool) -> Tensor:  # "b"
+def add_zero_gradients(value: Tensor, run: Execution, *, is_log: bool) -> Tensor:  # "b"
     """The value of a pass in logarithms, log Z or Z, with its gradient at weights that are exactly 0.
 
     Where no such weight wants a gradient, the value as it is. Differentiable once in them.
     """
     if not (torch.is_grad_enabled() and any(x.requires_grad and bool((x == 0).any()) for x in run.weights.values())):
         return value
-    found: Tensor = _WithZeros.apply(value, run, is_log, *run.weights.values())
+    found: Tensor = _AddZeroGradients.apply(value, run, is_log, *run.weights.values())
     return found
 
 
-def with_finite(value: Tensor, run: Execution, *, is_log: bool) -> None:  # "b"
-    """Have autograd take gradients of a scaled pass that overflow on their way from logarithms.
+def mend_overflow(value: Tensor, run: Execution, *, is_log: bool) -> None:  # "b"
+    """Have autograd take gradients of a scaled pass that overflow on their way by logarithms instead.
 
     Only where sums are 0 can they: elsewhere a gradient times what it is of is a probability.
     """
     if not (torch.is_grad_enabled() and value.requires_grad):
         return
-    mended = _Mended(
+    mender = _LogGradients(
         replace(run, arithmetic=LOGS, weights=_wide(run.weights), scaling=Scaling(), blocks={}, begins={}, _lifted={})
     )
-    mended.value, mended.is_log = value.detach(), is_log
-    value.register_hook(mended.begin)  # type: ignore[no-untyped-call]
+    mender.value, mender.is_log = value.detach(), is_log
+    value.register_hook(mender.begin)  # type: ignore[no-untyped-call]
     for label, x in run.weights.items():
         if x.requires_grad:
-            x.register_hook(partial(mended.of, label))  # type: ignore[no-untyped-call]
+            x.register_hook(partial(mender.of, label))  # type: ignore[no-untyped-call]
 
 
 def _wide(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {label: x.detach().double() for label, x in weights.items()}
 
 
-class _Mended:
+class _LogGradients:
     """The gradients of one value, by factor, made where one is needed; none that are to be differentiated again."""
 
     value: Tensor
@@ -77,7 +77,7 @@ class _Mended:
             return None
         if self.is_twice:
             if bool(grad.isnan().any()):
-                raise _refused()
+                raise _not_twice()
             return None
         if not self.found:
             with torch.no_grad():
@@ -87,7 +87,7 @@ class _Mended:
         return torch.where(torch.isfinite(grad), grad, self.found[label].to(grad.dtype))
 
 
-class _WithZeros(Function):
+class _AddZeroGradients(Function):
     """The value itself; backward, what logarithms do not give."""
 
     @staticmethod
@@ -134,10 +134,10 @@ class _Once(Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise _refused()
+        raise _not_twice()
 
 
-def _refused() -> UnsupportedError:
+def _not_twice() -> UnsupportedError:
     return UnsupportedError(
         "The sum of a grammar beyond the range of float64 is not differentiable twice where weights are exactly 0.\n"
         "  Divide factors by their largest entries, or ask for first derivatives alone."
@@ -149,7 +149,7 @@ def log_gradients(run: Execution, log_seed: Tensor) -> dict[str, Tensor]:  # "b"
 
     Cost: for each rule a contraction for each of its edges.
     """
-    numbers = _numbered(run)
+    numbers = _number_entries(run)
     above = {
         table: log_seed.new_full((sum(map(torch.numel, own)),), NOTHING, dtype=torch.float64)
         for table, own in run.blocks.items()
@@ -168,12 +168,12 @@ def log_gradients(run: Execution, log_seed: Tensor) -> dict[str, Tensor]:  # "b"
                 targets = [above[table] for table, _, _ in group.children]
                 targets += [found[label] for label, _ in group.factors]
                 for k, target in enumerate(targets):
-                    beside = [top, *values[:k], *values[k + 1 :]]
-                    _add_at(target, places[k].tensor, _product(beside, values[k]))
+                    others = [top, *values[:k], *values[k + 1 :]]
+                    _add_at(target, places[k].tensor, _product(others, values[k]))
     return {label: x.reshape(run.weights[label].shape) for label, x in found.items()}
 
 
-def _numbered(run: Execution) -> Execution:
+def _number_entries(run: Execution) -> Execution:
     """A run that holds the number of each entry within its table or factor: its operands say where theirs came from."""
     blocks: dict[str, list[Tensor]] = {}
     for table, own in run.blocks.items():

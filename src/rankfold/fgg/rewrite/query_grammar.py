@@ -123,8 +123,7 @@ class _Slot(NamedTuple):
 class _Item(NamedTuple):
     """A nonterminal that derives what is read between two states; `open`: labels its brackets still ask for.
 
-    Required labels of one span are met along a chain of rules that do not read anything beside it, each item
-    closing its own.
+    Required labels of one span are met along a chain of rules that read nothing else, each item closing its own.
     """
 
     name: str
