@@ -1,7 +1,4 @@
-"""What is run on the segmentation sets: what is chosen on valid splits, and then the lines of every table.
-
-Read next: `segmentation.py`.
-"""
+"""What is run on the segmentation sets: what is chosen on valid splits, and then the lines of every table."""
 
 from __future__ import annotations
 
@@ -84,7 +81,7 @@ class Line(NamedTuple):
 
 
 def unsupervised(name: str, chosen: dict[str, tuple[str, ...]]) -> list[Line]:
-    """As many states as labels, by family, beside others."""
+    """As many states as labels, by family, next to others."""
     sizes, k = SETS[name].sizes, SETS[name].num_labels
     given, hmm, hsmm = ("data.smooth=1", "data.standardise=none"), chosen["segment-hmm"], chosen["segment-hsmm"]
     rank, seeds = max(2, k // 2), SETS[name].seeds

@@ -1,6 +1,6 @@
 """One run of segmentation: a model of ours, k-means, or hmmlearn's Gaussian HMM, trained and scored on one set.
 
-The others see exactly the frames that ours see: smoothed and scaled by the same code. Read next: `segmentation.py`.
+The others see exactly the frames that ours see: smoothed and scaled by the same code.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 First smoothing, scaling and durations are chosen by the frame accuracy of the valid split; then every line of every
 table is run and scored on the test split. Records are kept in one small JSON file a set: what is there is not run
-again. Every table stands between two marks of `segments.md`. Read next: `segment_plan.py`, `segment_runs.py`.
+again. Every table stands between two marks of `segments.md`.
 """
 
 from __future__ import annotations

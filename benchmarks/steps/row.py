@@ -391,7 +391,7 @@ def spreads(
             raise
         del turns["", "reference"]
         release(settings.device)
-        taken, why = in_turns(turns), "does not fit into memory beside our step"
+        taken, why = in_turns(turns), "does not fit into memory together with our step"
     found: dict[str, dict[str, Spread]] = {}
     for (order, name), spread in taken.items():
         found.setdefault(order, {})[name] = spread

@@ -93,7 +93,7 @@ def held_bytes(device: torch.device) -> int:
 
 
 def peak_mib(work: Callable[[], Any], device: torch.device, held: int = 0) -> float | None:
-    """The most a call holds of the device's memory beside what was `held` before, in MiB; None where nobody says."""
+    """The most a call holds of the device's memory above what was `held` before, in MiB; None where nobody says."""
     if device.type != "cuda":
         release(device)
         if not forget_peak():

@@ -1,7 +1,4 @@
-"""How a run went, as a picture: perplexity against updates, and how many states do the work.
-
-Read next: `analysis/usage.py` and `analysis/ngrams.py`, which compute what is shown.
-"""
+"""How a run went, as a picture: perplexity against updates, and how many states do the work."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def plot_learning(
     baselines: Mapping[str, float] | None = None,
     title: str = "",
 ) -> Path:
-    """Save the learning curve, and beside it the share of tokens by state if `usage` is given; returns the path.
+    """Save the learning curve, and next to it the share of tokens by state if `usage` is given; returns the path.
 
     `metrics` are records with "update" and "train_perplexity", "valid_perplexity" or both; others are passed over.
     `baselines` are perplexities by name, drawn as dashed lines. `usage` is the posterior mass of each state, on any

@@ -1,7 +1,4 @@
-"""Segments as pictures: strips of labels against the truth, durations, posteriors over time, piano rolls with states.
-
-Read next: `analysis/segmentation.py`, which scores what is shown.
-"""
+"""Segments as pictures: strips of labels against the truth, durations, posteriors over time, piano rolls with states."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 A predicted tree may hang below the gold one, over the same words; brackets that only one of them has are coloured and
 dashed. Plain text written here: no other package is needed.
-Read next: `trees.py`, the same for the terminal.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@
     ...
 
 Lines grow with the words and not with the width, so that sentences of any length can be read.
-Read next: `tree_svg.py`, which draws the same trees as pictures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A row: what is timed beside what, and what is left out."""
+"""A row: what is timed next to what, and what is left out."""
 
 import weakref
 from typing import Any, get_args
@@ -199,13 +199,13 @@ def test_the_reference_takes_turns_with_the_step(monkeypatch: pytest.MonkeyPatch
     assert calls[-6:] == ["step", "reference"] * 3
 
 
-def test_a_reference_that_does_not_fit_beside_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_that_does_not_fit_together_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40 GiB.")
 
     monkeypatch.setattr(row, "reference_gradients", full)
     record = measure_row(CASE, "float32", Settings(CPU, CEILINGS, repeats=2))
-    assert record["reference_note"] == "does not fit into memory beside our step"
+    assert record["reference_note"] == "does not fit into memory together with our step"
     assert record["step_ms"]["repeats"] == 2
     assert record["ratio"] is None
 
