@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -19,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import segment_plan as plan
+from benchmarks.results import marks
 from benchmarks.segment_runs import SCORES, Arm, run
 from rankfold.cli.model_of import say
 from rankfold.errors import DataError
 
 PAGE = "segments.md"
-MARK = re.compile(r"<!-- segments (?P<name>[\w-]+) (?P<table>[\w-]+) -->.*?<!-- end of segments -->", re.DOTALL)
 HEADS = ("frame accuracy", "F1@10", "F1@25", "F1@50", "edit", "NMI", "many to one", "segments", "seeds")
 Record = dict[str, Any]
 
@@ -174,32 +173,32 @@ def write(folder: Path) -> None:
     """Replace what stands between the marks of the page."""
     path = folder / PAGE
     try:
-        text = path.read_text(encoding="utf-8")
+        found = marks.find(path, "segments")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
-    expected = {(name, table) for name, one in plan.SETS.items() for table in ("choice", *one.tables)}
-    found = [(mark["name"], mark["table"]) for mark in MARK.finditer(text)]
+    expected = {f"{name} {table}" for name, one in plan.SETS.items() for table in ("choice", *one.tables)}
     if sorted(found) != sorted(expected):
-        missing = ", ".join(" ".join(one) for one in sorted(expected - set(found))) or "none"
+        missing = ", ".join(sorted(expected - set(found))) or "none"
         raise DataError(
             f"{path}: has {len(found)} tables, but {len(expected)} were expected; missing: {missing}.\n"
             "  A table goes between <!-- segments SET TABLE --> and <!-- end of segments -->."
         )
     kept = {name: Records(folder, name) for name in plan.SETS}
 
-    def made(mark: re.Match[str]) -> str:
-        body = _choice(kept[mark["name"]]) if mark["table"] == "choice" else _table(kept[mark["name"]], mark["table"])
-        return f"<!-- segments {mark['name']} {mark['table']} -->\n\n{body}\n\n<!-- end of segments -->"
+    def body(mark: str) -> str:
+        name, table = mark.split()
+        return _choice(kept[name]) if table == "choice" else _table(kept[name], table)
 
-    path.write_text(MARK.sub(made, text), encoding="utf-8")
+    marks.replace(folder, [PAGE], "segments", body)
 
 
 def _choice(records: Records) -> str:
-    lines = ["| recipe | chosen | its valid accuracy | next best | worst of those tried |", "|---|---|---:|---|---|"]
+    head = ("recipe", "chosen", "its valid accuracy", "next best", "worst of those tried")
+    lines = []
     for recipe in plan.RECIPES:
         best, ranked = chosen(records, recipe), ranking(records, recipe)
         if best is None:
-            lines.append(f"| `{recipe}` | not run | | | |")
+            lines.append([f"`{recipe}`", "not run", "", "", ""])
             continue
         values = {settings: scores for _, settings, scores in ranked}
         others = [one for one in ranked if one[1] != best]
@@ -207,15 +206,14 @@ def _choice(records: Records) -> str:
             cells = [_spread(values[best]), *(f"{_words(one[1])}: {one[0]:.3f}" for one in (others[0], others[-1]))]
         else:
             cells = ["as for the HMM; durations of the first set", "", ""]
-        lines.append(f"| `{recipe}` | {_words(best)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([f"`{recipe}`", _words(best), *cells])
+    return marks.table(head, lines, left={0, 1, 3, 4})
 
 
 def _table(records: Records, table: str) -> str:
     lines = lines_of(records, table)
     if lines is None:
         return "Not run."
-    head = ["| model | " + " | ".join(HEADS) + " |", "|---|" + "---:|" * len(HEADS)]
     rows = []
     for line in lines:
         found = records.of(line)
@@ -226,7 +224,7 @@ def _table(records: Records, table: str) -> str:
         cells = [_spread(scores[name]) if name == SCORES[0] else f"{np.mean(scores[name]):.3f}" for name in SCORES]
         segments = f"{np.mean(scores['segments']):.0f} of {scores['true_segments'][0]}"
         rows.append([line.title, *cells, f"{np.mean(scores['many_to_one']):.3f}", segments, str(len(found))])
-    return "\n".join([*head, *("| " + " | ".join(row) + " |" for row in rows)])
+    return marks.table(("model", *HEADS), rows, left={0})
 
 
 def _words(settings: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Parts of the pages of results that are written by commands: what stands between two marks of a page.
 
 `<!-- KIND NAME -->` opens such a part, `<!-- end of KIND -->` closes it; what is outside is left alone. A kind with one
-part has no name.
+part has no name; a name may have several words.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def join(*blocks: str) -> str:
 
 
 def _pattern(kind: str) -> re.Pattern[str]:
-    return re.compile(rf"(?P<start><!-- {kind}(?: (?P<name>[\w-]+))? -->).*?(?P<end><!-- end of {kind} -->)", re.DOTALL)
+    return re.compile(
+        rf"(?P<start><!-- {kind}(?: (?P<name>[\w-]+(?: [\w-]+)*))? -->).*?(?P<end><!-- end of {kind} -->)", re.DOTALL
+    )
 
 
 def _between(mark: re.Match[str], body: str) -> str:
