@@ -1,4 +1,4 @@
-"""Segments as pictures: strips of labels against the truth, durations, posteriors over time, piano rolls with states."""
+"""Segments as pictures: strips of labels against the truth, durations, posteriors over time, piano rolls."""
 
 from __future__ import annotations
 
