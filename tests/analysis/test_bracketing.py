@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankfold.analysis.bracketing import BracketScores, evaluate_brackets
-from rankfold.analysis.branching import binarise, left_branching, right_branching
+from rankfold.analysis.bracketing import BracketScores, binarise, evaluate_brackets, left_branching, right_branching
 from rankfold.data.brackets import parse_tree, parse_trees
 from rankfold.data.trees import Tree, tree_of_spans
 from rankfold.errors import DataError, DomainError

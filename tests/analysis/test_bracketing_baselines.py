@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 
-from rankfold.analysis.bracketing import evaluate_brackets
-from rankfold.analysis.branching import (
+from rankfold.analysis.bracketing import (
     RandomLaw,
     _row_of_trees,
     binarise,
+    evaluate_brackets,
     left_branching,
     random_binary,
     right_branching,

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankfold.analysis.matching import Matching, match_states
 from rankfold.analysis.segmentation import (
     edit_score,
     evaluate_segmentation,
@@ -21,6 +20,7 @@ from rankfold.analysis.segmentation import (
     segment_f1,
     segments_of,
 )
+from rankfold.analysis.states import Matching, match_states
 from rankfold.data.frame_files import read_frames
 from rankfold.errors import DataError, DomainError
 from tests.data.recordings import SEGMENTATION, needs_recordings

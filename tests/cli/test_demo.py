@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from rankfold.analysis.bracketing import evaluate_brackets
-from rankfold.analysis.branching import right_branching
+from rankfold.analysis.bracketing import evaluate_brackets, right_branching
 from rankfold.cli import demo, demo_grammar, main
 from rankfold.data.brackets import parse_tree, read_trees
 from rankfold.data.demo import write_corpus, write_toy_corpus

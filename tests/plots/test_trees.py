@@ -8,12 +8,11 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 
-from rankfold.analysis.branching import right_branching
+from rankfold.analysis.bracketing import right_branching
 from rankfold.data.brackets import parse_tree
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError
-from rankfold.plots.tree_svg import INK, ONLY_GOLD, ONLY_PREDICTED, save_tree, tree_svg
-from rankfold.plots.trees import lacking_brackets, tree_text
+from rankfold.plots.trees import INK, ONLY_GOLD, ONLY_PREDICTED, lacking_brackets, save_tree, tree_svg, tree_text
 from tests.data.treebanks import trees
 
 GOLD = parse_tree("(S (NP (DT the) (NN dog)) (VP (VBD ran) (S (VP (TO to) (VP (VB hide))))))")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rankfold.analysis.matching import How, Ints, Matching, contingency, match_states
+from rankfold.analysis.states import How, Ints, Matching, contingency, match_states
 from rankfold.data.frames import UNKNOWN
 from rankfold.errors import DataError, DomainError
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rankfold.analysis.ngrams import KneserNeyBigram, Unigram
-from rankfold.analysis.usage import UsageSummary, state_usage, top_words
+from rankfold.analysis.states import UsageSummary, state_usage, top_words
 from rankfold.cli.demo_grammar import demo_grammar, grammar_text
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings

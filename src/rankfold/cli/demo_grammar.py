@@ -10,15 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.analysis.bracketing import BracketScores, evaluate_brackets
-from rankfold.analysis.branching import right_branching
+from rankfold.analysis.bracketing import BracketScores, evaluate_brackets, right_branching
 from rankfold.analysis.parsing import parse
 from rankfold.data.brackets import parse_tree, read_trees
 from rankfold.data.demo import write_toy_corpus
 from rankfold.data.trees import Tree
 from rankfold.models import load_model
-from rankfold.plots.tree_svg import save_tree
-from rankfold.plots.trees import tree_text
+from rankfold.plots.trees import save_tree, tree_text
 from rankfold.training.loop import train
 from rankfold.training.recipes import load_recipe
 from rankfold.training.report import Reporter

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from rankfold.analysis.tags import tag_scores
+from rankfold.analysis.states import tag_scores
 from rankfold.cli.evaluate_frames import evaluate_recordings, frames_text
 from rankfold.cli.evaluate_trees import evaluate_trees, trees_text
 from rankfold.cli.frames_of import is_frames
@@ -274,9 +274,9 @@ def _text(result: dict[str, Any]) -> str:
     ]
     if "tags" in result:
         tags = result["tags"]
-        one = "needs scipy" if tags["one_to_one"] is None else f"{tags['one_to_one']:.4f}"
         lines.append(
-            f"tags             many-to-one {tags['many_to_one']:.4f}  one-to-one {one}  V {tags['v_measure']:.4f} "
-            f"(h {tags['homogeneity']:.4f}, c {tags['completeness']:.4f})  {tags['states_used']:,} {tags['of']} used"
+            f"tags             many-to-one {tags['many_to_one']:.4f}  one-to-one {tags['one_to_one']:.4f}  "
+            f"V {tags['v_measure']:.4f} (h {tags['homogeneity']:.4f}, c {tags['completeness']:.4f})  "
+            f"{tags['states_used']:,} {tags['of']} used"
         )
     return "\n".join(lines)

@@ -12,8 +12,14 @@ from typing import Any, Literal
 
 import torch
 
-from rankfold.analysis.bracketing import BracketScores, evaluate_brackets
-from rankfold.analysis.branching import binarise, left_branching, random_binary, right_branching
+from rankfold.analysis.bracketing import (
+    BracketScores,
+    binarise,
+    evaluate_brackets,
+    left_branching,
+    random_binary,
+    right_branching,
+)
 from rankfold.analysis.parsing import Decode, expect_grammar
 from rankfold.cli.model_of import expect_room, load, recipe_path, say, tell_unknown
 from rankfold.cli.parse import parse_lines

@@ -19,8 +19,7 @@ from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
 from rankfold.plots.picture import expect_picture
-from rankfold.plots.tree_svg import save_tree
-from rankfold.plots.trees import tree_text
+from rankfold.plots.trees import save_tree, tree_text
 
 MANY = 200  # sentences, from which on progress is told
 EXAMPLE = """\

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rankfold.analysis.matching import match_states
 from rankfold.analysis.segmentation import labels_of
+from rankfold.analysis.states import match_states
 from rankfold.cli.frames_of import Asked, ask, each, impossible
 from rankfold.cli.model_of import add_model, say
 from rankfold.cli.output import to_json

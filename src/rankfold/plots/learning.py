@@ -1,4 +1,4 @@
-"""How a run went, as a picture: perplexity against updates, and how many states do the work."""
+"""The learning curve of a run as a picture: perplexity against updates, and the share of tokens of each state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from rankfold.analysis.usage import UsageSummary, state_usage
+from rankfold.analysis.states import UsageSummary, state_usage
 from rankfold.errors import DataError
-from rankfold.plots.picture import require_matplotlib, save_figure
+from rankfold.plots.picture import new_figure, save_figure
 
 # Blue, vermilion and green of Okabe and Ito, which colour-blind readers tell apart; grey for what is compared with.
 TRAIN, VALID, STATES, BASELINE = "#0072B2", "#D55E00", "#009E73", "0.35"
@@ -31,10 +31,6 @@ def plot_learning(
     `baselines` are perplexities by name, drawn as dashed lines. `usage` is the posterior mass of each state, on any
     scale and in any order.
     """
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     curves = {name: _curve(metrics, f"{name}_perplexity") for name in ("train", "valid")}
     if not any(curves.values()):
         raise DataError(
@@ -42,8 +38,7 @@ def plot_learning(
             "  nothing to draw. Give the records of a run's metrics, as they were written."
         )
     summary = None if usage is None else state_usage(torch.as_tensor(usage, dtype=torch.float64))
-    figure = Figure(figsize=(7 if summary is None else 12, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7 if summary is None else 12, 4.5)
     ratios = [1.0] if summary is None else [1.25, 1.0]
     panels = figure.subplots(1, len(ratios), squeeze=False, width_ratios=ratios)[0]
     _draw_curves(panels[0], curves, baselines or {})

@@ -1,4 +1,4 @@
-"""Pictures as files: what draws them is installed, what they replace is a picture of ours."""
+"""Figures of matplotlib without a window, and pictures as files: only a picture that rankfold drew is replaced."""
 
 from __future__ import annotations
 
@@ -16,6 +16,17 @@ def require_matplotlib() -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise UnsupportedError("a picture needs matplotlib.\n  Install it: pip install matplotlib.") from error
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure of so many inches, drawn without a window; its parts keep apart from each other."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def expect_picture(path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Segments as pictures: strips of labels against the truth, durations, posteriors over time, piano rolls."""
+"""Segments as pictures: strips of labels next to the truth, durations, posteriors over time, piano rolls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankfold.analysis.segmentation import segments_of
 from rankfold.data.frames import UNKNOWN
 from rankfold.data.music import NUM_KEYS, key_name
 from rankfold.errors import DataError, DomainError
-from rankfold.plots.picture import require_matplotlib, save_figure
+from rankfold.plots.picture import new_figure, save_figure
 
 # Those of Okabe and Ito, which colour-blind readers tell apart; then paler and darker ones.
 _FIRST = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -46,7 +46,7 @@ def plot_strips(
     """Save one strip of colours for each labelling "t" of the same sequence, the first on top; returns the path.
 
     Equal labels have equal colours in all strips: match states to labels first (`Matching.apply`). Grey is a state that
-    stands for no label, white a frame without one. The axis is in seconds if the frames a second are known.
+    stands for no label, white a frame without one. The axis is in seconds if the frames per second are known.
     """
     rows = {name: _labels(labels, name) for name, labels in labelings.items()}
     if not rows:
@@ -65,7 +65,7 @@ def plot_strips(
     axes.spines[["top", "right", "left"]].set_visible(False)
     _time_axis(axes, length, fps)
     _legend(axes, np.unique(np.concatenate(list(rows.values()))).tolist(), label_names)
-    return _saved(figure, axes, title, path)
+    return _save(figure, axes, title, path)
 
 
 def plot_durations(
@@ -76,7 +76,7 @@ def plot_durations(
     fps: float | None = None,
     title: str = "",
 ) -> Path:
-    """Save a histogram of the durations of the segments of each label, one panel a label on one axis; returns the path.
+    """Save a histogram of the durations of the segments of each label, a panel each on one axis; returns the path.
 
     `labels` are those of every sequence, "t" each. A segment that a sequence's end may have cut counts as it is.
     """
@@ -104,7 +104,7 @@ def plot_durations(
     panels[-1].set_xlabel("duration in frames" if fps is None else "duration in seconds")
     left_out = len(durations) - len(shown)
     note = f"\nthe {len(shown)} labels with most segments; {left_out} more are not shown" if left_out else ""
-    return _saved(figure, panels[0], title + note, path)
+    return _save(figure, panels[0], title + note, path)
 
 
 def plot_frame_posterior(
@@ -154,7 +154,7 @@ def plot_frame_posterior(
         _legend(axes, np.unique(labels).tolist(), label_names, below=True)
     if len(shown) < np.count_nonzero(used):
         title += f"\nthese states hold {used[shown].sum() / used.sum():.1%} of the posterior"
-    return _saved(figure, axes, title, path)
+    return _save(figure, axes, title, path)
 
 
 def plot_piano_roll(
@@ -186,7 +186,7 @@ def plot_piano_roll(
     axes.set_ylim(low - 2, high + 2)
     axes.spines[["top", "right"]].set_visible(False)
     _time_axis(axes, len(notes), fps, unit="step")
-    return _saved(figure, axes, title, path)
+    return _save(figure, axes, title, path)
 
 
 def _labels(given: Any, name: str) -> Any:
@@ -199,17 +199,12 @@ def _labels(given: Any, name: str) -> Any:
 def _seconds(fps: float | None) -> float:
     """How long a frame is on the axis."""
     if fps is not None and not 0 < fps < float("inf"):
-        raise DomainError(f"fps is {fps}, but must be above 0: frames a second.")
+        raise DomainError(f"fps is {fps}, but must be above 0: frames per second.")
     return 1.0 if fps is None else 1 / fps
 
 
 def _figure(width: float, height: float, *, rows: int = 0) -> tuple[Any, Any]:
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, height)
     if rows:
         return figure, figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     return figure, figure.add_subplot()
@@ -255,7 +250,7 @@ def _legend(
     axes.legend(handles=entries, frameon=False, fontsize=8, borderaxespad=0, **place)
 
 
-def _saved(figure: Any, axes: Any, title: str, path: str | Path) -> Path:
+def _save(figure: Any, axes: Any, title: str, path: str | Path) -> Path:
     if title.strip():
         axes.set_title(title.strip(), fontsize=11)
     return save_figure(figure, path)

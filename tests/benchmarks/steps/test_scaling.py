@@ -9,7 +9,7 @@ import pytest
 from benchmarks.steps.scaling import plot_scaling
 from rankfold.data.brackets import parse_tree
 from rankfold.errors import DataError, UnsupportedError
-from rankfold.plots.tree_svg import save_tree
+from rankfold.plots.trees import save_tree
 from tests.plots.test_learning import figures
 
 __all__ = ["figures"]
