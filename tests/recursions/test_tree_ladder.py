@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankfold import BinaryCPD, BinaryDense, Branch, TreePotentials
+from rankfold.recursions import ladder
 from rankfold.recursions.tree import log_z, plain, ranks, rungs, scaled, soundness
 from rankfold.recursions.tree.charts import Tops
 from rankfold.recursions.tree.potentials import Forest, validate
@@ -71,7 +72,8 @@ def test_where_nothing_may_be_repeated_a_doubtful_gradient_is_nan(name: str, mon
         return found
 
     monkeypatch.setattr(module, "gradients", lossy)
-    monkeypatch.setattr(rungs, "may_look", lambda _: False)
+    for one in (ladder, rungs):
+        monkeypatch.setattr(one, "may_look", lambda _: False)
     at = leaves(p)
     names = ("log_root", "log_leaf", "log_span")
     for grad in torch.autograd.grad(log_z(at.potentials).sum(), [at.fields[name] for name in names]):
@@ -137,6 +139,6 @@ def test_weights_of_zero_are_no_reason_for_logarithms(name: str) -> None:
     f = thinned(name, 3)
     possible = plain.log_z_in_logs(f) > -INF
     repeated = torch.zeros_like(possible)
-    for index, _ in rungs.Solution(f).wider:
+    for index, _ in rungs.solve(f).wider:
         repeated[index] = True
     assert not (repeated & possible).any()

@@ -70,7 +70,7 @@ def test_what_waits_for_the_gradient_is_the_chart() -> None:
     assert (
         sum(x.untyped_storage().nbytes() for x in fresh) <= 8
     )  # two numbers, expanded: no brackets weighed, no root for a word
-    chart = out.grad_fn.solution.chart  # type: ignore[union-attr]
+    chart = out.grad_fn.solution.rung.chart  # type: ignore[union-attr]
     fields = vars(chart).values() if hasattr(chart, "__dict__") else chart
     kept = {x.data_ptr(): x for field in fields for x in (field if isinstance(field, list) else [field]) if _is(x)}
     spans, splits = B * T * (T + 1) // 2, B * T * (T + 1) * (T - 1) // 6

@@ -20,7 +20,7 @@ def _first_rung(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: object, index: Tensor) -> None:
         assert not len(index), f"sentences {index.tolist()} were repeated"
 
-    monkeypatch.setattr(rungs.Solution, "_widen", refuse)
+    monkeypatch.setattr(rungs.TreeSolution, "_widen", refuse)
 
 
 def check(p: TreePotentials, arithmetic: str = "scaled", *, followed: bool = False, **tolerance: float) -> None:

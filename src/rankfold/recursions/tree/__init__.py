@@ -1,25 +1,30 @@
 """Trees: log Z over all labelled binary trees of each sentence.
 
-`log_z` is one autograd function: the forward pass keeps a chart of vectors, the backward pass goes through its widths
-again. Read next: `recursions/tree/rungs.py`.
+| file | in it |
+|---|---|
+| `potentials` | `TreePotentials`, and their validation |
+| `rungs` | the arithmetics in which trees are solved, for the ladder |
+| `ranks` | inside and outside over ranks, for rules that share their factors |
+| `scaled` | inside and outside over symbols, for any rules |
+| `charts` | what both kinds of charts share |
+| `soundness` | the bound on what underflow took |
+| `plain` | the inside pass as plain loops for second derivatives, and in logarithms |
+| `best` | charts of maxima, best brackets and labels |
+| `descend` | trees from the top of a chart down: best ones, and samples |
+| `termination` | the probability that a tree ends |
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from rankfold.errors import DomainError, expect_plain, may_look
-from rankfold.numerics.function import Function, refuse_undefined
 from rankfold.numerics.precision import Precision, check_precision
-from rankfold.recursions.ladder import Arithmetic, check_arithmetic
-from rankfold.recursions.tree import plain
+from rankfold.recursions.ladder import Arithmetic, check_arithmetic, differentiable, expect_possible
 from rankfold.recursions.tree.potentials import Forest, TreePotentials, validate
-from rankfold.recursions.tree.rungs import Solution
+from rankfold.recursions.tree.rungs import solve
 
-__all__ = ["TreePotentials", "chart", "log_z", "validate"]
+__all__ = ["TreePotentials", "chart", "log_z", "solve", "validate"]
 
 
 def log_z(
@@ -50,10 +55,10 @@ def log_z(
     """
     check_arithmetic(arithmetic)
     check_precision(precision)
-    f = validate(p)
-    out: Tensor = plain.log_z_in_logs(f.double()) if arithmetic == "log" else _LogZ.apply(f, *f.tensors())
-    if strict and may_look(out):
-        _raise_if_impossible(out)
+    out = differentiable(validate(p), lambda f, both: solve(f, arithmetic))
+    if strict:
+        hint = "One word needs log_root_leaf; else look for words, rules or brackets of weight zero."
+        expect_possible(out, one="sentence", why=lambda first: "no tree has any weight", hint=hint)
     return out
 
 
@@ -68,48 +73,6 @@ def chart(p: TreePotentials) -> Tensor:  # "b t+1 t+1 n"   float64
         f = validate(p).detach().double()
         num, num_words = f.log_leaf.shape[:2]
         out = f.log_root.new_full((num, num_words + 1, num_words + 1, f.log_root.shape[1]), float("-inf"))
-        for width, span in enumerate(Solution(f).log_spans()[0], 2):
+        for width, span in enumerate(solve(f).log_spans()[0], 2):
             torch.diagonal(out, width, 1, 2).copy_(span.mT)
     return out
-
-
-class _LogZ(Function):
-    """log Z with inside-outside as its derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, f: Forest, *tensors: Tensor) -> Tensor:
-        ctx.solution = Solution(f.with_tensors(*(x.detach() for x in tensors)))
-        ctx.forest = f
-        ctx.save_for_backward(*tensors)
-        log_z: Tensor = ctx.solution.log_z
-        return log_z.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (weight,) = grads
-        expect_plain(weight, name="the gradient of log_z")
-        wanted, tensors = ctx.needs_input_grad[1:], ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # The gradient will be differentiated: give autograd ordinary operations to follow.
-            # Views, because inputs may be made of one another: only the last step to each is asked for.
-            tensors = tuple(x.view_as(x) for x in tensors)
-            asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
-            refuse_undefined(asked, tensors[4:])
-            out = ctx.solution.retrace(ctx.forest.with_tensors(*tensors))
-            found = iter(torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True))
-            return (None, *(next(found) if want else None for want in wanted))
-        solved = ctx.solution.gradients(weight, of_factors=any(wanted[4:]))
-        return (
-            None,
-            *(x.to(like.dtype) if want else None for x, like, want in zip(solved, tensors, wanted, strict=True)),
-        )
-
-
-def _raise_if_impossible(out: Tensor) -> None:
-    impossible = (out.detach() == float("-inf")).nonzero()[:, 0]
-    if len(impossible):
-        raise DomainError(
-            f"sentence {int(impossible[0])} is impossible: no tree has any weight"
-            f"{f', and so are {len(impossible) - 1} more' if len(impossible) > 1 else ''}.\n"
-            "  One word needs log_root_leaf; else look for words, rules or brackets of weight zero."
-        )

@@ -16,7 +16,7 @@ from rankfold.operators.factor import Factor
 from rankfold.recursions.tree.charts import Labels, diagonal, splits
 from rankfold.recursions.tree.descend import kinds_of
 from rankfold.recursions.tree.potentials import Forest
-from rankfold.recursions.tree.rungs import Solution
+from rankfold.recursions.tree.rungs import solve
 
 
 def best_by_pairs(f: Forest) -> list[Tensor]:  # "b s n" by width; leaves at 1
@@ -139,7 +139,7 @@ def best_labels(f: Forest) -> Labels:
     with torch.inference_mode(False), torch.no_grad():
         if asleep:  # a derivative needs tensors that autograd may note
             f = f.with_tensors(*(x.clone() for x in f.tensors())).replace(lengths=f.lengths.clone())
-        return Solution(f.detach()).labels()
+        return solve(f.detach()).labels()
 
 
 def log_inside(f: Forest) -> tuple[list[Tensor], Tensor]:  # "b s n" by width, leaves at 1; "b" bool
@@ -149,7 +149,7 @@ def log_inside(f: Forest) -> tuple[list[Tensor], Tensor]:  # "b s n" by width, l
     """
     with torch.no_grad():
         leaf = torch.where(f.inside().unsqueeze(-1), f.log_leaf, float("-inf"))
-        spans, in_logs = Solution(f.detach()).log_spans()
+        spans, in_logs = solve(f.detach()).log_spans()
     return [leaf, leaf, *spans], in_logs
 
 

@@ -40,23 +40,6 @@ def divisor(raw: Tensor) -> Tensor:  # "b s n" -> "b s 1"
     return torch.where(norm == 0, torch.finfo(raw.dtype).tiny ** 0.5, norm)
 
 
-def clear(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Whether numbers are finite and so large that what underflows beside them is below their round-off."""
-    info = torch.finfo(dtype or x.dtype)
-    return (x >= info.tiny / info.eps) & (x < float("inf"))
-
-
-def zeros_are_losses(f: Forest) -> Tensor:  # "b"
-    """Whether an entry of 0 is to be taken for one that underflow took.
-
-    In float32 always: float64 can tell. There only where no weight is 0; elsewhere `tree_support` says which are none.
-    """
-    if f.log_leaf.dtype != torch.float64:
-        return torch.ones_like(f.lengths, dtype=torch.bool)
-    possible = (f.log_leaf > float("-inf")).all(-1) | ~f.inside()
-    return possible.all(-1) & f.rules.positive()
-
-
 def plus(scale: Tensor, log_scale: Tensor | float) -> Tensor:
     """A scale and that of rules; those of weights have none, which is known without a look."""
     return scale if isinstance(log_scale, float) and log_scale == 0.0 else scale + log_scale

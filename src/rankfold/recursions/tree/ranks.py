@@ -16,13 +16,11 @@ from rankfold.operators.binary import Branch
 from rankfold.operators.factor import Factor
 from rankfold.recursions.tree.charts import (
     Tops,
-    clear,
     diagonal,
     divisor,
     leaf_mantissas,
     plus,
     splits,
-    zeros_are_losses,
 )
 from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.scaled import SeeLabels
@@ -79,7 +77,6 @@ class Chart:
         self.tops: list[Tensor] = []  # "b s"    float64         the scale that the splits of a span were brought to
         self.scales: list[Tensor] = []  # "b s"  float64         inside = mantissa exp(scale)
         self.shares: list[Tensor] = []  # "b s k 1"              of the splits, the largest 1
-        self.sound = torch.ones(num, dtype=torch.bool, device=self.leaf.device)
 
     def vectors(self) -> tuple[list[Tensor], list[Tensor]]:  # "b s n", "b s" by width from 2
         """The mantissas of all spans over their symbols, and their scales."""
@@ -102,8 +99,8 @@ def inside(f: Forest) -> Chart:
     """The vectors of all spans; 0 for those that reach beyond a length.   2 r^2 a span in rank space, r a split."""
     chart = Chart(f)
     known = f.inside() & (chart.leaf.amax(-1) > 0)
-    leaf_scale = torch.where(known, chart.leaf_scale, float("-inf"))
-    _write(chart, 1, chart.leaf, leaf_scale)
+    chart.leaf_scale = torch.where(known, chart.leaf_scale, float("-inf"))
+    _write(chart, 1, chart.leaf, chart.leaf_scale)
     head_scale = 0.0 if chart.sides.head is None else chart.sides.head.log_scale
     for width in range(2, chart.num_words + 1):
         one, other = splits(chart.scale, width)
@@ -123,7 +120,6 @@ def inside(f: Forest) -> Chart:
         chart.shares.append(share)
         if width < chart.num_words:
             _write(chart, width, chart.sides.parents(ranks), whole)
-    chart.sound = _nothing_lost(f, chart, leaf_scale)
     return chart
 
 
@@ -132,37 +128,6 @@ def _write(chart: Chart, width: int, vectors: Tensor, scale: Tensor) -> None:  #
     for side, offset in zip(chart.sides.of(leaf=width == 1), (width, -width), strict=True):
         diagonal(chart.grid, offset).copy_(vectors @ side.linear)
         diagonal(chart.scale, offset).copy_(plus(scale, side.log_scale).unsqueeze(-1))
-
-
-def _nothing_lost(f: Forest, chart: Chart, leaf_scale: Tensor) -> Tensor:  # "b"
-    """Whether what underflow took from a sentence is below the round-off of what is left.
-
-    A term that underflows is below `tiny`. In a vector over ranks that makes at most k tiny / norm, for k terms; in the
-    sides made of it that times the sums of their factors (`gain`). So every entry of a side, those of rank vectors need
-    not be seen, must be `gain` / norm times the bound of `clear`. Zeros are losses where no rule explains them.
-    """
-    low, high = chart.grid.amin(-1), chart.grid.amax(-1)
-    low, high = torch.minimum(low, low.mT), torch.maximum(high, high.mT)
-    strict = zeros_are_losses(f)[:, None]
-    info = torch.finfo(chart.leaf.dtype)
-    bound = info.tiny / info.eps
-    words = _packed(low, [1]).double() >= bound * chart.sides.gain(leaf=True)[..., None]
-    sound = ((leaf_scale == float("-inf")) | ~strict | words) & (_packed(high, [1]) < float("inf"))
-    if chart.num_words < 2:
-        return sound.all(-1)
-    norm = torch.cat(chart.norms, 1)[..., 0]
-    reached = torch.cat(chart.tops, 1) > float("-inf")
-    fine = clear(norm)
-    below = list(range(2, chart.num_words))  # the whole sentence, last, has no sides
-    if below:
-        needed = bound * chart.sides.gain(leaf=False)[..., None] / norm[:, :-1].double().clamp(max=1.0)
-        fine[:, :-1] &= (~strict | (_packed(low, below).double() >= needed)) & (_packed(high, below) < float("inf"))
-    return sound.all(-1) & (~reached | fine).all(-1)
-
-
-def _packed(cells: Tensor, widths: list[int]) -> Tensor:  # "b e e" -> "b s"
-    """The cells above the diagonal, width by width."""
-    return torch.cat([torch.diagonal(cells, width, 1, 2) for width in widths], 1)
 
 
 def roots(f: Forest, chart: Chart) -> Tops:

@@ -16,11 +16,9 @@ from rankfold.numerics.scaled import largest
 from rankfold.operators.binary import BinaryOperator, Branch
 from rankfold.recursions.tree.charts import (
     Tops,
-    clear,
     divisor,
     leaf_mantissas,
     plus,
-    zeros_are_losses,
 )
 from rankfold.recursions.tree.potentials import Forest
 
@@ -48,7 +46,7 @@ class Chart(NamedTuple):
     by_end: Tensor  # "b t w h"                right sides, by end and t - width: splits then run along both
     start_scale: Tensor  # "b t w"             float64
     end_scale: Tensor  # "b t w"
-    sound: Tensor  # "b"                       whether every span kept all that its largest entry does not round away
+    lows: list[Tensor]  # "b s", from width 2  the smallest entry of each span before it was scaled up
 
     def vectors(self) -> tuple[list[Tensor], list[Tensor]]:  # "b s n", "b s" by width from 2
         """The mantissas of all spans, and their scales."""
@@ -102,16 +100,15 @@ def inside(f: Forest) -> Chart:
         by_end,
         scale,
         scale.clone(),
-        torch.ones(num, dtype=torch.bool, device=leaf.device),
+        [],
     )
-    lows = []
     for width in range(2, num_words + 1):
         top, shares = _shares(f.rules, chart, width)
         chart.tops.append(top)
         chart.shares.append(shares)
         raw = step(f.rules, shares, width, leaves, chart.spans[width - 1], *slices(chart, width, num_words))
         norm = divisor(raw)
-        lows.append(raw.amin(-1))
+        chart.lows.append(raw.amin(-1))
         span = raw / norm
         whole = top + norm[..., 0].double().log() + torch.diagonal(f.log_span, width, 1, 2)
         for found, new in ((chart.spans, span), (chart.norms, norm), (chart.scales, whole)):
@@ -122,27 +119,7 @@ def inside(f: Forest) -> Chart:
             by_end[:, width:, num_words - width] = rule.right(span)
             chart.start_scale[:, :count, width] = whole
             chart.end_scale[:, width:, num_words - width] = whole
-    chart.sound.logical_and_(_nothing_lost(f, chart, lows))
     return chart
-
-
-def _nothing_lost(f: Forest, chart: Chart, lows: list[Tensor]) -> Tensor:  # "b s" each -> "b"
-    """Whether what underflow took from a sentence's spans is below the round-off of their entries.
-
-    A term that underflows is below `tiny`, and grows on its way to the parents by at most the rules' `gain`.
-    """
-    if not lows:
-        return chart.sound
-    num_words, info = chart.leaf.shape[1], torch.finfo(chart.leaf.dtype)
-    inside = torch.cat([f.inside()[:, width - 1 :] for width in range(2, num_words + 1)], 1)
-    norm, reached = torch.cat(chart.norms[2:], 1)[..., 0], torch.cat(chart.tops[2:], 1) > float("-inf")
-    inner, *sides, words = (rule.gain.expand(len(norm)) for rule in f.rules)
-    mixed = torch.maximum(*sides)
-    by_width = [words, mixed] + [torch.maximum(inner, mixed)] * (num_words - 3)
-    gain = torch.cat([x[:, None].expand_as(low) for x, low in zip(by_width, lows, strict=False)], 1)
-    low = torch.cat(lows, 1).double() >= (info.tiny / info.eps) * gain
-    fine = (clear(norm)) & (low | ~zeros_are_losses(f)[:, None])
-    return (~(reached & inside) | fine).all(1)
 
 
 def slices(chart: Chart, width: int, num_words: int) -> tuple[Tensor, Tensor]:  # "b s k l", "b s k h"

@@ -1,6 +1,7 @@
-"""Which labels spans can have at all: what tells a weight of 0 from one that underflow took.
+"""What underflow may have taken from the charts of trees, sentence by sentence.
 
-The same recursion over zeros and ones, so that nothing underflows. Read next: `recursions/tree/rungs.py`, which asks.
+Units: `tiny`, the smallest normal number; everything below it counts as lost. A second recursion, over zeros and ones
+so that nothing underflows, tells a weight of 0 from one that underflow took.
 """
 
 from __future__ import annotations
@@ -10,11 +11,79 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from rankfold.recursions.tree import ranks, scaled
 from rankfold.recursions.tree.potentials import Forest
-from rankfold.recursions.tree.scaled import prepared, step
 
 
-def lost(f: Forest, raw: Iterable[Tensor]) -> Tensor:  # "b s n" by width from 2 -> "b"
+def vectors_kept(f: Forest, chart: scaled.Chart) -> Tensor:  # "b"
+    """Whether what underflow took from a sentence's spans is below the round-off of their entries.
+
+    A term that underflows is below `tiny`, and grows on its way to the parents by at most the rules' `gain`.
+    """
+    lows = chart.lows
+    if not lows:
+        return torch.ones_like(f.lengths, dtype=torch.bool)
+    num_words, info = chart.leaf.shape[1], torch.finfo(chart.leaf.dtype)
+    inside = torch.cat([f.inside()[:, width - 1 :] for width in range(2, num_words + 1)], 1)
+    norm, reached = torch.cat(chart.norms[2:], 1)[..., 0], torch.cat(chart.tops[2:], 1) > float("-inf")
+    inner, *sides, words = (rule.gain.expand(len(norm)) for rule in f.rules)
+    mixed = torch.maximum(*sides)
+    by_width = [words, mixed] + [torch.maximum(inner, mixed)] * (num_words - 3)
+    gain = torch.cat([x[:, None].expand_as(low) for x, low in zip(by_width, lows, strict=False)], 1)
+    low = torch.cat(lows, 1).double() >= (info.tiny / info.eps) * gain
+    fine = (clear(norm)) & (low | ~zeros_are_losses(f)[:, None])
+    return (~(reached & inside) | fine).all(1)
+
+
+def ranks_kept(f: Forest, chart: ranks.Chart) -> Tensor:  # "b"
+    """Whether what underflow took from a sentence is below the round-off of what is left.
+
+    A term that underflows is below `tiny`. In a vector over ranks that makes at most k tiny / norm, for k terms; in the
+    sides made of it that times the sums of their factors (`gain`). So every entry of a side, those of rank vectors need
+    not be seen, must be `gain` / norm times the bound of `clear`. Zeros are losses where no rule explains them.
+    """
+    low, high = chart.grid.amin(-1), chart.grid.amax(-1)
+    low, high = torch.minimum(low, low.mT), torch.maximum(high, high.mT)
+    strict = zeros_are_losses(f)[:, None]
+    info = torch.finfo(chart.leaf.dtype)
+    bound = info.tiny / info.eps
+    words = _packed(low, [1]).double() >= bound * chart.sides.gain(leaf=True)[..., None]
+    sound = ((chart.leaf_scale == float("-inf")) | ~strict | words) & (_packed(high, [1]) < float("inf"))
+    if chart.num_words < 2:
+        return sound.all(-1)
+    norm = torch.cat(chart.norms, 1)[..., 0]
+    reached = torch.cat(chart.tops, 1) > float("-inf")
+    fine = clear(norm)
+    below = list(range(2, chart.num_words))  # the whole sentence, last, has no sides
+    if below:
+        needed = bound * chart.sides.gain(leaf=False)[..., None] / norm[:, :-1].double().clamp(max=1.0)
+        fine[:, :-1] &= (~strict | (_packed(low, below).double() >= needed)) & (_packed(high, below) < float("inf"))
+    return sound.all(-1) & (~reached | fine).all(-1)
+
+
+def _packed(cells: Tensor, widths: list[int]) -> Tensor:  # "b e e" -> "b s"
+    """The cells above the diagonal, width by width."""
+    return torch.cat([torch.diagonal(cells, width, 1, 2) for width in widths], 1)
+
+
+def clear(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Whether numbers are finite and so large that what underflows beside them is below their round-off."""
+    info = torch.finfo(dtype or x.dtype)
+    return (x >= info.tiny / info.eps) & (x < float("inf"))
+
+
+def zeros_are_losses(f: Forest) -> Tensor:  # "b"
+    """Whether an entry of 0 is to be taken for one that underflow took.
+
+    In float32 always: float64 can tell. There only where no weight is 0; else `lost_among_zeros` tells.
+    """
+    if f.log_leaf.dtype != torch.float64:
+        return torch.ones_like(f.lengths, dtype=torch.bool)
+    possible = (f.log_leaf > float("-inf")).all(-1) | ~f.inside()
+    return possible.all(-1) & f.rules.positive()
+
+
+def lost_among_zeros(f: Forest, raw: Iterable[Tensor]) -> Tensor:  # "b s n" by width from 2 -> "b"
     """Whether a sentence has a span whose entry for a label that it can have is so small that underflow may weigh.
 
     A term that underflows is below `tiny`, and grows on its way to the parents by at most the rules' `gain`.
@@ -37,7 +106,7 @@ def possible_labels(f: Forest) -> Iterator[Tensor]:  # "b s n" bool, by width fr
     factors = (torch.where(x > none, some, none) if is_log[id(x)] else (x > 0).to(kind) for x in f.tensors()[4:])
     rules = f.with_tensors(f.log_leaf, f.log_root, f.log_root_leaf, f.log_span, *factors).rules
     span = (f.inside().unsqueeze(-1) & (f.log_leaf > none)).to(kind)
-    leaves = prepared(rules, span)
+    leaves = scaled.prepared(rules, span)
     lefts, rights = {1: span}, {1: span}
     for width in range(2, num_words + 1):
         count = num_words - width + 1
@@ -46,7 +115,7 @@ def possible_labels(f: Forest) -> Iterator[Tensor]:  # "b s n" bool, by width fr
         right = torch.stack([rights[width - k if width > 3 else 1][:, k : k + count] for k in splits], 2)
         shares = [some + 1.0] * min(width - 1, 3)
         allowed = torch.diagonal(f.log_span, width, 1, 2) > none
-        possible = (step(rules, shares, width, leaves, span, left, right) > 0) & allowed.unsqueeze(-1)
+        possible = (scaled.step(rules, shares, width, leaves, span, left, right) > 0) & allowed.unsqueeze(-1)
         yield possible
         span = possible.to(kind)
         lefts[width], rights[width] = rules.span_span.left(span), rules.span_span.right(span)
