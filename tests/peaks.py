@@ -46,7 +46,7 @@ def _step(config: Any, batch: int, length: int) -> tuple[int, int]:
         gc.collect()
         CLEAR.write_text("5")
         model.log_likelihood(Batch(words, torch.full((batch,), length))).sum().neg().backward()
-    return _held("VmHWM") - before, model.plan(batch, length).chosen(config.plan).peak_bytes
+    return _held("VmHWM") - before, model.plan(batch, length).in_order(config.plan).peak_bytes
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from rankfold.models.grammar_config import FACTORED, AnyConfig, GrammarConfig
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense
 from rankfold.params.dropout import num_kept
-from rankfold.planning import Plan, Plans, chain_plan
+from rankfold.planning import ChainSizes, Plan, Plans, chain_plan
 from rankfold.recursions import chain
 from rankfold.recursions.chain.potentials import ChainPotentials
 
@@ -253,7 +253,8 @@ class GivenTables(nn.Module):
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         """The plan of the softmax HMM without the parts that make its tables, and without what these hold."""
         params = sum(x.numel() for x in self.parameters())
-        plans = chain_plan(self.config.num_states, None, 0, self.num_words, 0, batch, length, device, precision, params)
+        sizes = ChainSizes(self.config.num_states, None, params, num_words=self.num_words)
+        plans = chain_plan(sizes, batch, length, device, precision)
         ways = (
             way._replace(
                 parts=tuple(x for x in way.parts if x.name.startswith("scan")),

@@ -306,7 +306,7 @@ def _by_model(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 def _least_seconds(cases: Sequence[Case], precisions: Sequence[Precision], device: torch.device, repeats: int) -> float:
-    """The timed steps of what fits, by the plan's estimate; checks and the reference come on top."""
+    """The timed steps of what fits, at least, by their plans; checks and the reference come on top."""
     plans = [case.plan(device, precision) for case in cases for precision in precisions]
     return repeats * sum(plan.seconds for plan in plans if not too_large(plan.peak_bytes, device))
 

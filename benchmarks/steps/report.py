@@ -29,7 +29,7 @@ def text(report: dict[str, Any]) -> str:
         speeds = ", ".join(f"{rate / 1e12:,.3g} T multiply-adds/s in {name}" for name, rate in rates.items())
         parts += [
             f"Against the ceiling, measured here: {report['ceilings']['bytes_per_second'] / 1e9:,.0f} GB/s copied, "
-            f"{speeds}. The floor is the plan's work at these speeds; the plan's own time is its fixed estimate.",
+            f"{speeds}. The floor is the plan's work at these speeds; the plan's own time is its bound at fixed rates.",
             table(*_filled(CEILING, [_ceiling(row) for row in timed])),
         ]
     parts += ["\n".join(lines) for lines in (_exponents(report), _remarks(rows)) if lines]

@@ -32,7 +32,7 @@ def test_a_recipe_is_explained_as_its_model(family: Family, tmp_path: Path, caps
         assert plan["order"] == truth.order
         assert plan["multiply_adds"] == truth.multiply_adds == sum(plan["parts"].values())
         assert plan["peak_bytes"] == truth.peak_bytes
-        assert plan["estimated_seconds"] == truth.seconds
+        assert plan["least_seconds"] == truth.seconds
     assert [plan["chosen"] for plan in found["plans"]] == [True, False][: len(found["plans"])]
 
 
@@ -74,7 +74,7 @@ def test_the_starred_order_is_the_one_the_model_takes(
 def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "explain", save_model(tmp_path / "model", "rank"))
     assert "rank, 6 states, 10 words" in out
-    assert "seconds (estimate)" in out
+    assert "seconds (at least)" in out
     assert out.count("\n* ") == 1
     assert "V^T U" in out
     assert "tokens" in out
@@ -141,19 +141,18 @@ def test_how_a_recipe_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "What would fit" in said(capsys, *arguments, less)
 
 
-def test_kernels_and_launches_of_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_and_graphs_of_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("explain", "small-lhmm", "--device", "cuda", "--set", "train.memory=80", "train.precision=tf32")
     found = as_json(capsys, *arguments)
     (plan,) = found["plans"]
     assert plan["kernels"]["emission normaliser"] == "triton"
     assert plan["kernels"]["scan"] == "triton"
     assert plan["kernels"]["transition"] == "torch"
-    assert sum(plan["seconds"].values()) == pytest.approx(plan["estimated_seconds"], rel=1e-12, abs=0)
+    assert sum(plan["seconds"].values()) == pytest.approx(plan["least_seconds"], rel=1e-12, abs=0)
     assert found["training"]["graphs"] is True
     assert "as captured graphs" in said(capsys, *arguments)
     eager = as_json(capsys, *arguments, "train.graphs=false")
     assert eager["training"]["graphs"] is False
-    assert eager["plans"][0]["estimated_seconds"] > plan["estimated_seconds"]
 
 
 def test_a_model_by_itself_is_not_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

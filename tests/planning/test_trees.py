@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rankfold.models import GrammarConfig
+from rankfold.models.catalog import sized_model
 from rankfold.models.grammar_config import KINDS
-from rankfold.models.grammar_plans import grammar_plans
 from rankfold.planning import Plan, Plans
 from tests.peaks import measured_and_planned, needs_linux
 
@@ -26,7 +26,7 @@ every_family = pytest.mark.parametrize("fields", FAMILIES, ids=str)
 
 def plans(batch: int = 4, length: int = 20, device: str = "cpu", **fields: Any) -> Plans:
     sizes = {"num_nonterminals": 60, "num_preterminals": 120, **fields}
-    return grammar_plans(GrammarConfig(**sizes), 5000, batch, length, device, "float32", 1000)
+    return sized_model(GrammarConfig(**sizes), 5000).plan(batch, length, device)
 
 
 @every_family
@@ -50,9 +50,9 @@ def test_a_token_of_a_longer_sentence_holds_more(fields: dict[str, Any], device:
 def test_more_sentences_cost_more(fields: dict[str, Any]) -> None:
     one, more = plans(1, **fields), plans(8, **fields)
     for order in {way.order for way in one.ways}:
-        assert more.chosen(order).seconds > one.chosen(order).seconds
-        assert more.chosen(order).peak_bytes > one.chosen(order).peak_bytes
-        assert more.chosen(order).token_bytes == one.chosen(order).token_bytes
+        assert more.in_order(order).seconds > one.in_order(order).seconds
+        assert more.in_order(order).peak_bytes > one.in_order(order).peak_bytes
+        assert more.in_order(order).token_bytes == one.in_order(order).token_bytes
     assert [way.seconds for way in more.ways] == sorted(way.seconds for way in more.ways)
 
 
@@ -68,7 +68,7 @@ def test_multiply_adds_of_both_orders() -> None:
     found = plans(batch, length, family="rankpcfg", num_nonterminals=n, rank=r)
     spans = batch * length * length // 2
     difference = 3 * (spans * (3 * n * r - 2 * r * r) - 2 * n * r * r)
-    assert found.chosen("state").multiply_adds - found.chosen("rank").multiply_adds == difference
+    assert found.in_order("state").multiply_adds - found.in_order("rank").multiply_adds == difference
 
 
 def test_rank_space_pays_for_many_symbols_and_enough_spans() -> None:

@@ -56,7 +56,7 @@ def test_what_is_said_to_fit_does(family: str, batching: str) -> None:
     for memory in (smallest, 2 * smallest, 100 * smallest):
         found = room(memory, **settings)
         tokens = found.part_tokens or config.data.batch_tokens(64 if batching == "streams" else max(LENGTHS))
-        assert plan.trained().fixed_bytes + tokens * plan.token_bytes <= memory
+        assert plan.with_optimiser().fixed_bytes + tokens * plan.token_bytes <= memory
         parts.append(found.part_tokens)
     assert parts[0] < parts[1]
     assert parts[2] == 0  # whole batches

@@ -68,7 +68,7 @@ def test_what_is_said_to_fit_does(family: str, device: str, graphs: bool, batchi
         assert evaluated >= (batch if batching == "streams" else TEXT.longest_held_out)
         for way in ways:
             copies = 2 if room.graphs else 1
-            trained = way.trained()
+            trained = way.with_optimiser()
             assert trained.state_bytes + copies * (way.work_bytes + part * way.token_bytes) <= room_for
         assert room.graphs == (room.graphs and graphs and device == "cuda")
     assert fit(config, TEXT, device, 100 * least) == Room(0, 0, graphs and device == "cuda")

@@ -23,7 +23,7 @@ from rankfold.models.frame_model import FrameModel
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.models.pretrained import load_any
 from rankfold.numerics.precision import Precision
-from rankfold.planning import Plan, rates_of
+from rankfold.planning import Plan
 from rankfold.training.config import Config
 from rankfold.training.graphs import graphs_serve
 from rankfold.training.memory import GIB, Text, available, fit, longest_sentence, need, sized
@@ -43,9 +43,9 @@ example:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Print what a gradient step costs in every order it can be computed. Seconds are an estimate from fixed "
-        "figures of a class of machine, not measured here. Of a grammar (a file .fgg): the multiply-adds of one "
-        "sum, without its gradient, rule by rule, as written and in rank space."
+        "Print what a gradient step costs in every order it can be computed. Seconds are a lower bound: the slower of "
+        "arithmetic and memory at fixed rates of a class of machine, without the time of calls. Of a grammar (a file "
+        ".fgg): the multiply-adds of one sum, without its gradient, rule by rule, as written and in rank space."
     )
     parser.epilog = EXAMPLE
     parser.add_argument(
@@ -135,10 +135,8 @@ def explain(
     order, words = "auto", 0
     if not isinstance(model, FrameModel):
         order, words = model.order(model.config.plan, batch, length, device, precision), model.num_words
-    chosen = plans.chosen(order).order
+    chosen = plans.in_order(order).order
     memory = available(device, config.train.memory if config else 0.0)
-    captured = config is None or graphs_serve(config, device)
-    plans = plans.at(rates_of(device, precision, captured=captured))
     return {
         "family": model.config.family,
         **_sizes(model),
@@ -156,7 +154,7 @@ def explain(
 
 
 def _record(plan: Plan, memory: int | None, *, chosen: bool) -> dict[str, Any]:
-    trained = plan.trained()
+    trained = plan.with_optimiser()
     return {
         "order": plan.order,
         "chosen": chosen,
@@ -164,7 +162,7 @@ def _record(plan: Plan, memory: int | None, *, chosen: bool) -> dict[str, Any]:
         "parts": {part.name: part.multiply_adds for part in plan.parts},
         "seconds": {part.name: part.seconds(plan.rates) for part in plan.parts},
         "kernels": {part.name: part.kernel for part in plan.parts},
-        "estimated_seconds": plan.seconds,
+        "least_seconds": plan.seconds,
         "peak_bytes": plan.peak_bytes,
         "training_bytes": trained.peak_bytes,
         "largest_batch_tokens": None if memory is None else trained.largest_batch(memory),
@@ -225,13 +223,13 @@ def _text(result: dict[str, Any]) -> str:
         f"a gradient step of {result['batch']} sequences of {result['length']} {tokens} "
         f"on {result['device']} ({held}), {result['precision']}; * is the plan that is used",
         "",
-        f"  {'plan':<24}{'multiply-adds':>20}{'seconds (estimate)':>22}{'peak memory':>16}{'largest batch':>24}",
+        f"  {'plan':<24}{'multiply-adds':>20}{'seconds (at least)':>22}{'peak memory':>16}{'largest batch':>24}",
     ]
     for plan in result["plans"]:
         fits = plan["largest_batch_tokens"]
         lines.append(
             f"{'*' if plan['chosen'] else ' '} {plan['order']:<24}{plan['multiply_adds']:>20,}"
-            f"{plan['estimated_seconds']:>22.4f}{plan['peak_bytes'] / 2**20:>12,.0f} MiB"
+            f"{plan['least_seconds']:>22.4f}{plan['peak_bytes'] / 2**20:>12,.0f} MiB"
             f"{'unknown' if fits is None else f'{fits:,} {tokens}':>24}"
         )
         lines += [

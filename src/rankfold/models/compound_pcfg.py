@@ -24,12 +24,11 @@ from rankfold.decoding.tree_records import ParsedTree
 from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.models.base import WordModel
 from rankfold.models.grammar_config import GrammarConfig
-from rankfold.models.grammar_plans import grammar_plans
 from rankfold.models.saved import Shares, linear
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.operators import BinaryDense, Branch
 from rankfold.params.rules.compound import CompoundGrammar, Halves, LatentGaussian, SentenceEncoder
-from rankfold.planning import Plans
+from rankfold.planning import Plans, TreeSizes, pair_rules, tree_plans
 from rankfold.queries.tree import TreeQuery
 from rankfold.recursions import tree
 from rankfold.recursions.ladder import Arithmetic
@@ -207,7 +206,9 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         """What a gradient step costs; the bytes of a token are those of a token in a sentence of this length."""
-        return grammar_plans(self.config, self.num_words, batch, length, device, precision, self.num_parameters)
+        n, p = self.config.num_nonterminals, self.config.num_preterminals
+        sizes = TreeSizes(n, p, self.num_words, self.config.dim, self.num_parameters)
+        return tree_plans(sizes, [pair_rules(n, p, [None] * 4, own_rules=True)], batch, length, device, precision)
 
     def _noise(self, batch: Batch, like: Tensor, generator: torch.Generator | None) -> Tensor:  # "b h"
         if generator is not None:

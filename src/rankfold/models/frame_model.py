@@ -31,20 +31,20 @@ from rankfold.models.frame_catalog import FrameModules
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_input import any_batch, expect_frames, padded_missing
 from rankfold.models.frame_parts import FrameParts, draw_frames
-from rankfold.models.frame_plans import frame_plans
 from rankfold.models.saved import SavedModel, Shares, linear
 from rankfold.numerics.precision import Precision
-from rankfold.params.dropout import kept, staying
+from rankfold.params.dropout import kept, num_kept, staying
 from rankfold.params.durations import Duration
 from rankfold.params.dynamics.transitions import FrameDynamics, NeuralDynamics
 from rankfold.params.observations import ObservationModule
 from rankfold.params.prior import Prior
-from rankfold.planning import Plans
+from rankfold.planning import ChainSizes, Plans, chain_plan
 from rankfold.recursions import chain
 from rankfold.recursions import segments as by_segments
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.recursions.segments.stretches import usual_stretch
 
 FramePotentials = ChainPotentials | SegmentPotentials
 
@@ -246,9 +246,35 @@ class FrameModel(SavedModel):
         with torch.no_grad():
             return draw_frames(self.parts(), sizes, censored=self.config.censored, generator=generator)
 
-    def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
-        """What a gradient step of so many sequences and frames costs: operations, seconds, bytes. An estimate."""
-        return frame_plans(self.config, batch, length, device, precision, self.num_parameters)
+    def plan(
+        self,
+        batch: int = 8,
+        length: int = 32,
+        device: str = "cpu",
+        precision: Precision = "float32",
+        *,
+        whole: bool = False,
+    ) -> Plans:
+        """What a gradient step of so many sequences and frames costs, in operations and bytes.
+
+        `whole`: long sequences are not cut into stretches, as in a captured graph.
+        """
+        config = self.config
+        masked = config.state_dropout_kind == "bernoulli" and device.startswith("cuda")
+        num_states = config.num_states if masked else num_kept(config.num_states, config.state_dropout)
+        sizes = ChainSizes(
+            num_states,
+            None if config.own_rank is None else num_kept(config.rank, config.feature_dropout),
+            self.num_parameters,
+            config.dim if config.neural else 0,
+            num_features=config.num_features,
+            gaussian=config.observations == "gaussian",
+            max_duration=config.max_duration if config.has_segments else 0,
+            may_repeat=config.may_repeat,
+        )
+        longest = min(config.max_duration, length)
+        stretch = None if whole else usual_stretch(batch, length, num_states, longest)
+        return chain_plan(sizes, batch, length, device, precision, stretch)
 
     @property
     def dtype(self) -> torch.dtype:

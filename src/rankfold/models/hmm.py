@@ -25,7 +25,7 @@ from rankfold.params.dropout import kept, num_kept, staying
 from rankfold.params.dynamics.free_tables import FreeDense
 from rankfold.params.dynamics.transitions import BandedTransition, LowRankTransition, SoftmaxTransition
 from rankfold.params.observations.categorical import CategoricalEmission, Emission, FreeEmission
-from rankfold.planning import Plans, chain_plan
+from rankfold.planning import ChainSizes, Plans, chain_plan
 from rankfold.recursions.chain.potentials import ChainPotentials
 
 Transition = SoftmaxTransition | FreeDense | LowRankTransition | BandedTransition
@@ -132,4 +132,5 @@ class HMM(ChainModel[HMMParts]):
         rank = None if config.family == "hmm" else num_kept(config.rank, config.feature_dropout)
         band = 2 * min(config.band, size - 1) + 1 if config.family == "banded" else 0
         dim = config.dim if config.neural else 0
-        return chain_plan(size, rank, band, self.num_words, dim, batch, length, device, precision, self.num_parameters)
+        sizes = ChainSizes(size, rank, self.num_parameters, dim, self.num_words, band)
+        return chain_plan(sizes, batch, length, device, precision)

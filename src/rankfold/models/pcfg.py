@@ -22,8 +22,7 @@ from rankfold.decoding.tree_prefix import prefixes
 from rankfold.errors import UnsupportedError
 from rankfold.models.base import WordModel
 from rankfold.models.config import PlanName
-from rankfold.models.grammar_config import FACTORED, GrammarConfig, GrammarFamily
-from rankfold.models.grammar_plans import grammar_plans
+from rankfold.models.grammar_config import FACTORED, KINDS, GrammarConfig, GrammarFamily
 from rankfold.models.saved import Shares, linear
 from rankfold.models.tables import GrammarTables, check_factors, checked_grammar, expect_few_rules
 from rankfold.numerics.precision import Precision, check_precision
@@ -35,7 +34,7 @@ from rankfold.params.rules.factored import FactoredRules, FreeFactors, SimpleRul
 from rankfold.params.rules.low_rank import LowRankRules
 from rankfold.params.rules.root_leaves import FreeRoot, PreterminalWords, Root
 from rankfold.params.rules.softmax import FreeRules, SoftmaxRules, from_dense, to_dense
-from rankfold.planning import Plans
+from rankfold.planning import Plans, TreeSizes, factored_rules, pair_rules, simple_rules, tree_plans
 from rankfold.queries.tree import TreeQuery
 from rankfold.recursions import tree
 from rankfold.recursions.ladder import Arithmetic
@@ -235,7 +234,17 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         """What a gradient step costs; the bytes of a token are those of a token in a sentence of this length."""
-        return grammar_plans(self.config, self.num_words, batch, length, device, precision, self.num_parameters)
+        config = self.config
+        n, p, rank = config.num_nonterminals, config.num_preterminals, config.rank
+        if config.family in FACTORED:
+            orders = factored_rules(n, p, rank, shallow=config.released or config.family == "tnpcfg")
+        elif config.family == "spcfg":
+            orders = [simple_rules(n, p)]
+        else:
+            thin = config.low_rank if config.family == "lpcfg" else ()
+            orders = [pair_rules(n, p, [rank if kind in thin else None for kind in KINDS])]
+        sizes = TreeSizes(n, p, self.num_words, config.dim if config.neural else 0, self.num_parameters)
+        return tree_plans(sizes, orders, batch, length, device, precision)
 
     def _order(self, plan: PlanName, batch: Batch) -> PlanName:
         return self.cheapest(plan, batch) if self.config.family in FACTORED else "state"

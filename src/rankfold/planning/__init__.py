@@ -1,29 +1,24 @@
-"""What a gradient step costs before it is taken: multiply-adds, seconds, bytes held, for each way to do it.
+"""Work and memory of a gradient step before it is taken: `cost` (plans), `chains` and `trees` (families), `machine`
+(the memory there is), `measure` (time and memory that work takes)."""
 
-An estimate, to choose by and to refuse by, never a result. Read next: `planning/families.py`.
-"""
-
-from rankfold.planning.cost import CPU, CUDA, CUDA_EAGER_LAUNCH, Plan, Plans, Rates, Work, rates_of
-from rankfold.planning.families import block_plan, chain_plan, rank_plans
-from rankfold.planning.frames import FrameSizes, frame_plan
-from rankfold.planning.trees import factored_ways, pair_way, simple_way, tree_plans
+from rankfold.planning.chains import ChainSizes, block_plan, chain_plan, rank_plans
+from rankfold.planning.cost import Peak, Plan, Plans, Rates, Work, rates_of
+from rankfold.planning.trees import TreeSizes, factored_rules, pair_rules, simple_rules, tree_plans
 
 __all__ = [
-    "CPU",
-    "CUDA",
-    "CUDA_EAGER_LAUNCH",
-    "FrameSizes",
+    "ChainSizes",
+    "Peak",
     "Plan",
     "Plans",
     "Rates",
+    "TreeSizes",
     "Work",
     "block_plan",
     "chain_plan",
-    "factored_ways",
-    "frame_plan",
-    "pair_way",
+    "factored_rules",
+    "pair_rules",
     "rank_plans",
     "rates_of",
-    "simple_way",
+    "simple_rules",
     "tree_plans",
 ]

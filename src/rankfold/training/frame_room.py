@@ -14,7 +14,6 @@ import torch
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import sized_model
 from rankfold.models.frame_config import FrameConfig
-from rankfold.models.frame_plans import frame_plans
 from rankfold.planning import Plan
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
@@ -47,10 +46,9 @@ def room_for(config: Config, model: FrameConfig, lengths: list[int], device: str
         return Room(graphs=captured)
     data, streams = config.data, config.data.batching == "streams"
     rows = sorted({min(length, data.window) for length in lengths} if streams else set(lengths))
-    params = sized_model(model, model.num_features).num_parameters
 
     def plan(of: FrameConfig, length: int, *, whole: bool) -> Plan:
-        return frame_plans(of, 1, length, device, config.train.precision, params, whole=whole).best
+        return sized_model(of, of.num_features).plan(1, length, device, config.train.precision, whole=whole).best
 
     plans = plan(model, 1, whole=True), plan(_whole(model), 1, whole=True)
     for graphs in (True, False) if captured else (False,):

@@ -164,7 +164,9 @@ def _tree_plans(config: Config, model: GrammarConfig, text: Text, device: str) -
     largest, longest, held_out = _sizes(config, text)
     grammar, precision = sized(model, text.num_words), config.train.precision
     ways = [
-        grammar.plan(rows, length, device, precision).chosen(grammar.order(model.plan, rows, length, device, precision))
+        grammar.plan(rows, length, device, precision).in_order(
+            grammar.order(model.plan, rows, length, device, precision)
+        )
         for rows, length in ((max(1, largest // longest), longest), (1, held_out))
     ]
     return ways[0], ways[1]

@@ -1,4 +1,4 @@
-"""The cost model against every row of the committed tables: seconds and bytes of steps on one H200."""
+"""The planner against every row of the committed tables, steps on one H200: seconds bound below, bytes above."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,10 @@ from benchmarks.steps.tables import frame_cases, grammar_cases, million_cases
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 TABLES = {"million": million_cases, "grammars": grammar_cases, "frames": frame_cases}
-SECONDS = {"million": 1.6, "grammars": 2.0, "frames": 2.2}  # factors within which an estimate is
-# Shares of the peak: a run that starts because its plan fits must not end for want of memory, so an estimate is never
+# Shares of the time: a lower bound, and of the large steps of chains, which calls do not bind, not a far one. Rates are
+# four fifths of the ceilings, so a bound may be a little above.
+MOST_SECONDS, LEAST_SECONDS = 1.2, {"rank": 0.6, "lhmm": 0.6, "hmm": 0.35, "block": 0.45, "banded": 0.25}
+# Shares of the peak: a run that starts because its plan fits must not end for want of memory, so a bound is never
 # far below. Far above, a run is cut into smaller parts than it needs.
 LEAST_BYTES = 0.97
 BYTES = {"million": 1.2, "grammars": 1.9, "frames": 3.0}
@@ -27,11 +29,12 @@ def rows(table: str) -> list[tuple[Case, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_estimates_are_near_what_was_measured(table: str) -> None:
+def test_plans_bound_what_was_measured(table: str) -> None:
     found = rows(table)
     assert len(found) >= 6
     for case, row in found:
         plan = case.plan(torch.device("cuda"), row["precision"])
         times, held = 1e3 * plan.seconds / row["step_ms"]["median"], plan.peak_bytes / 2**20 / row["peak_mib"]
-        assert 1 / SECONDS[table] < times < SECONDS[table], (row["name"], row["precision"], times)
+        least = LEAST_SECONDS.get(case.config.family, 0.0)
+        assert least <= times < MOST_SECONDS, (row["name"], row["precision"], times)
         assert LEAST_BYTES < held < BYTES[table], (row["name"], row["precision"], held)
