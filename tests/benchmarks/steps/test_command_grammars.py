@@ -11,20 +11,11 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.steps import baselines as ceilings
 from benchmarks.steps import command as bench
 from benchmarks.steps.row import TIMES
 from rankfold.models.pcfg import PCFG
-from rankfold.planning import measure as memory
 
 TINY = "--dim 4 --words 20 --batch 2 --length 5 --repeats 2 --device cpu"
-
-
-@pytest.fixture(autouse=True)
-def _small_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "COPY", {"cpu": 2**12})
-    monkeypatch.setattr(ceilings, "SIDE", {"cpu": 16})
-    monkeypatch.setattr(memory.gc, "collect", lambda: 0)  # nothing here is large
 
 
 def run(text: str) -> int:
