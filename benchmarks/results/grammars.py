@@ -97,7 +97,7 @@ def section(name: str, tables: dict[str, Table], rows: Sequence[Row], runs: Sequ
             lines.append([label, *published_cell, *_baseline(row.baseline, table, runs, columns)])
             continue
         for group in found[row]:
-            sizes = not row.recipe or _sizes(load_recipe(row.recipe).words) != _sizes(group[0].model)
+            sizes = not row.recipe or _sizes(load_recipe(row.recipe).model) != _sizes(group[0].model)
             title = label + _remarks(group, table, is_chosen=group in marked, with_sizes=sizes)
             lines.append([title, *published_cell, *(cell(group) for _, cell in columns)])
         if not found[row]:

@@ -24,7 +24,7 @@ _HOMES = {  # module: names, for type checkers in __init__.pyi
     "decoding.trees": "leaf_posterior span_posterior",
     "decoding.viterbi": "BestPath JointPath joint_map viterbi",
     "errors": "DataError DomainError ShapeError UnsupportedError",
-    "models": "HMM BlockHMM FrameConfig FrameModel ModelConfig RankHMM build_frame_model build_model load_model",
+    "models": "HMM BlockHMM FrameConfig FrameModel ModelConfig RankHMM build_model load_model",
     "numerics.scaled": "Scaled",
     "operators": "Banded BinaryCPD BinaryDense BinaryMatricised Branch Dense LowRank MaxOperator Operator RowScaled "
     "Sum WithoutDiagonal rank_space",

@@ -14,12 +14,12 @@ from rankfold.models.frame_model import FrameModel
 from rankfold.models.supervision import allowed_states
 from rankfold.training.carried import rows_of
 from rankfold.training.config import DataConfig
-from rankfold.training.frame_graphs import FrameGraphs
-from rankfold.training.frame_task import FrameTask
+from rankfold.training.graphs import GraphedGradients
 from rankfold.training.memory import Room
 from rankfold.training.report import Reporter
 from rankfold.training.setup import optimizer
 from rankfold.training.shapes import FrameShapes
+from rankfold.training.task import FrameTask
 from tests.training.frame_batches import FAMILIES, OBSERVATIONS, drawn_batch, drawn_model
 from tests.training.recordings import tiny, write_recordings
 
@@ -57,7 +57,7 @@ def expect_alike(model: FrameModel, gradients: list[Tensor | None]) -> None:
 def test_graphs_give_the_gradients_of_eager_steps(family: str, observations: str, labels: bool) -> None:
     """Rows and frames that only fill a shape included; the second shape shares the first one's memory."""
     model = drawn_model(family, observations, self_transitions=labels or None).to(CUDA)
-    graphs = FrameGraphs(model, FrameShapes(DataConfig(sentences=5, tokens=0)), "float32")
+    graphs = GraphedGradients(model, FrameShapes(DataConfig(sentences=5, tokens=0)), "float32")
     for i, lengths in enumerate([[7, 2, 8], [16, 11, 3, 9, 12], [5], [8, 8, 8, 8, 8]]):
         batch = drawn_batch(observations, lengths, seed=i, labels=labels)
         model.zero_grad(set_to_none=False)
@@ -75,7 +75,7 @@ def test_dropped_states(family: str, kind: str, durations: str) -> None:
     """States that are dropped each by itself leave by index in the eager step, by a mask in the graph."""
     settings = {"state_dropout": 0.3, "state_dropout_kind": kind, "self_transitions": True, "durations": durations}
     model = drawn_model(family, "gaussian", **settings).to(CUDA)
-    graphs = FrameGraphs(model, FrameShapes(DataConfig(sentences=3, tokens=0)), "float32")
+    graphs = GraphedGradients(model, FrameShapes(DataConfig(sentences=3, tokens=0)), "float32")
     for seed in range(3):
         batch = drawn_batch("gaussian", [8, 3], seed=seed)
         model.zero_grad(set_to_none=False)
@@ -89,7 +89,7 @@ def test_dropped_states(family: str, kind: str, durations: str) -> None:
 def test_windows_carry_their_state_from_graph_to_graph(family: str) -> None:
     """The first window, two between and the last by graphs of their own; fewer rows than streams."""
     model = drawn_model(family, "gaussian").to(CUDA)
-    graphs = FrameGraphs(model, FrameShapes(DataConfig(batching="streams", num_streams=4, window=8)), "float32")
+    graphs = GraphedGradients(model, FrameShapes(DataConfig(batching="streams", num_streams=4, window=8)), "float32")
     carried = expected_carried = None
     for i in range(4):
         batch = drawn_batch("gaussian", [8, 7, 8], seed=i)._replace(first=not i, last=i == 3)

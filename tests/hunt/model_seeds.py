@@ -106,7 +106,7 @@ def word_models() -> list[Files]:
 def frame_models() -> list[Files]:
     """A tiny model of frames of each kind of observations, as it is saved."""
     from rankfold.data.frame_space import FrameSpace
-    from rankfold.models import FrameConfig, build_frame_model
+    from rankfold.models import FrameConfig, build_model
     from rankfold.models.pretrained import save_model
 
     made = []
@@ -114,7 +114,7 @@ def frame_models() -> list[Files]:
         config = FrameConfig(
             family=family, observations=observations, num_states=3, num_features=2, rank=2, max_duration=4
         )
-        model = build_frame_model(config, 2)
+        model = build_model(config, 2)
         if observations == "gaussian":
             model.space = FrameSpace(2, "train", 1, (0.5, -1.0), (1.0, 2.0), ("a", "b"), ("x", "y", "z"), True, 25.0)
         with tempfile.TemporaryDirectory(dir=fast_folder()) as at:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rankfold
-from rankfold import FrameConfig, FrameModel, build_frame_model, build_model, load_model
+from rankfold import FrameConfig, FrameModel, build_model, load_model
 from rankfold.data.frames import Frames
 from rankfold.models import GrammarConfig
 from tests.estimators.cases import observed, walks
@@ -100,7 +100,7 @@ def test_models_of_frames(family: str, observations: str, durations: str, neural
         batch = rankfold.frame_batch(Frames(arrays, ["a", "b"]))
 
     def work() -> dict[str, torch.Tensor]:
-        model, found = build_frame_model(config, 2), {}
+        model, found = build_model(config, 2), {}
         for step in ("built", "loaded"):
             found |= {f"{step} {name}": x for name, x in model.state_dict().items()}
             kept = torch.Generator().manual_seed(1)

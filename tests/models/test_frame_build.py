@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rankfold
-from rankfold import DataError, DomainError, FrameConfig, FrameModel, UnsupportedError, build_frame_model
+from rankfold import DataError, DomainError, FrameConfig, FrameModel, UnsupportedError, build_model
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.frames import frames_of
 from rankfold.models.frame_start import start_from
@@ -39,8 +39,8 @@ def some_frames(model: FrameModel) -> rankfold.Batch:
 @every_choice
 def test_builds_and_learns(choices: dict[str, Any]) -> None:
     config = dataclasses.replace(SMALL, **choices)
-    model = build_frame_model(config, seed=3)
-    same = build_frame_model(config, seed=3)
+    model = build_model(config, seed=3)
+    same = build_model(config, seed=3)
     assert all(torch.equal(x, y) for x, y in zip(model.parameters(), same.parameters(), strict=True))
     batch = some_frames(model)
     before = model.log_likelihood(batch)
@@ -56,7 +56,7 @@ def test_builds_and_learns(choices: dict[str, Any]) -> None:
 
 @every_choice
 def test_round_trip(choices: dict[str, Any], tmp_path: Path) -> None:
-    model = build_frame_model(dataclasses.replace(SMALL, **choices)).double()
+    model = build_model(dataclasses.replace(SMALL, **choices)).double()
     model.save_pretrained(tmp_path)
     loaded = FrameModel.from_pretrained(tmp_path)
     assert loaded.config == model.config
@@ -67,7 +67,7 @@ def test_round_trip(choices: dict[str, Any], tmp_path: Path) -> None:
 
 def test_space_is_kept(tmp_path: Path) -> None:
     frames = frames_of([np.arange(12.0).reshape(3, 4)], feature_names=["a", "b", "c", "d"])
-    model = build_frame_model(SMALL)
+    model = build_model(SMALL)
     model.space = FrameSpace.of(frames)
     model.save_pretrained(tmp_path)
     assert FrameModel.from_pretrained(tmp_path).space == model.space
@@ -80,7 +80,7 @@ def test_space_is_kept(tmp_path: Path) -> None:
 
 
 def test_words_and_frames_are_told_apart(tmp_path: Path) -> None:
-    build_frame_model(SMALL).save_pretrained(tmp_path / "frames")
+    build_model(SMALL).save_pretrained(tmp_path / "frames")
     with pytest.raises(UnsupportedError, match="a model of frames"):
         rankfold.load_model(tmp_path / "frames")
     rankfold.build_model(rankfold.ModelConfig(family="hmm", num_states=2), 3).save_pretrained(tmp_path / "words")
@@ -107,7 +107,7 @@ def test_the_papers_hsmm_begins_alike() -> None:
     config = dataclasses.replace(
         SMALL, init="papers", tied_variance=True, self_transitions=True, normalised_durations=False
     )
-    model = build_frame_model(config)
+    model = build_model(config)
     rng = np.random.default_rng(0)
     frames = frames_of([rng.normal(3.0, 2.0, (30, 4)) for _ in range(3)])
     start_from(model, frames)
@@ -127,7 +127,7 @@ def test_the_papers_hsmm_begins_alike() -> None:
 
 
 def test_spread_means_follow_the_frames() -> None:
-    model = build_frame_model(SMALL)
+    model = build_model(SMALL)
     assert isinstance(model.observation, GaussianObservation)
     drawn = model.observation.mean.detach().clone()
     frames = frames_of([np.array([[0.0, 1, 2, 3], [2, 3, 2, 9], [np.nan] * 4])])
@@ -140,7 +140,7 @@ def test_spread_means_follow_the_frames() -> None:
 
 
 def test_log_odds_follow_the_frames() -> None:
-    model = build_frame_model(dataclasses.replace(SMALL, observations="bernoulli", init="papers"))
+    model = build_model(dataclasses.replace(SMALL, observations="bernoulli", init="papers"))
     start_from(model, frames_of([np.array([[0, 1, 0, 1], [0, 1, 1, 1], [0, 1, 1, 0]])]))
     assert isinstance(model.observation, BernoulliObservation)
     shares = torch.tensor([1 / 5, 4 / 5, 3 / 5, 3 / 5])
@@ -149,7 +149,7 @@ def test_log_odds_follow_the_frames() -> None:
 
 def test_variances_have_a_floor_and_a_prior() -> None:
     config = dataclasses.replace(SMALL, min_variance=0.25, variance_prior=3.0)
-    model = build_frame_model(config).double()
+    model = build_model(config).double()
     assert isinstance(model.observation, GaussianObservation)
     with torch.no_grad():
         model.observation.log_spread.fill_(-50.0)
@@ -157,7 +157,7 @@ def test_variances_have_a_floor_and_a_prior() -> None:
     assert model.observation.variance.min().item() == 0.25
     v = model.observation.variance.detach()
     torch.testing.assert_close(model.log_prior().detach(), -1.5 * (v.log() + 1 / v).sum())
-    assert build_frame_model(SMALL).log_prior().item() == 0.0
+    assert build_model(SMALL).log_prior().item() == 0.0
 
 
 @pytest.mark.parametrize("kind", ["exact", "bernoulli"])
@@ -166,7 +166,7 @@ def test_variances_have_a_floor_and_a_prior() -> None:
 def test_dropout_by_index_and_by_mask_agree(kind: Any, family: Any, neural: bool) -> None:
     """The same seed drops the same states whether they leave the tables or lose their mass."""
     config = dataclasses.replace(SMALL, family=family, state_dropout=0.4, state_dropout_kind=kind, neural=neural)
-    model = build_frame_model(config).double()
+    model = build_model(config).double()
     batch = some_frames(model)
     taken, masked = (
         parts(torch.Generator().manual_seed(5)) for parts in (model.parts, lambda g: model._parts(g, masked=True))
@@ -184,7 +184,7 @@ def test_dropout_by_index_and_by_mask_agree(kind: Any, family: Any, neural: bool
 
 def test_streams_carry_all_states() -> None:
     """What a step with dropout leaves is numbered by all states; the next step renormalises over its own."""
-    model = build_frame_model(dataclasses.replace(SMALL, state_dropout=0.4)).double()
+    model = build_model(dataclasses.replace(SMALL, state_dropout=0.4)).double()
     batch = some_frames(model)._replace(last=False)
     one, two = (model.parts(torch.Generator().manual_seed(seed)) for seed in (5, 6))
     carried = model.carry(model.potentials(batch, parts=one), one)
@@ -221,7 +221,7 @@ def test_settings_that_are_refused(choices: dict[str, Any], words: str) -> None:
 def test_widths_come_from_the_data() -> None:
     config = dataclasses.replace(SMALL, num_features=0)
     with pytest.raises(DomainError, match="num_features is 0"):
-        build_frame_model(config)
+        build_model(config)
     assert rankfold.build_model(config, 7).config.num_features == 7
     with pytest.raises(DomainError, match="is 4, but the frames have 7"):
         rankfold.build_model(SMALL, 7)
@@ -248,7 +248,7 @@ def test_potentials_without_a_look(choices: dict[str, Any], kind: Any, monkeypat
     config = dataclasses.replace(
         SMALL, **choices, state_dropout=0.3, state_dropout_kind=kind, self_transitions=repeat, feature_dropout=0.3
     )
-    model = build_frame_model(config)
+    model = build_model(config)
     batch = some_frames(model)
     expected = model.log_likelihood(batch, generator=torch.Generator().manual_seed(2))
     for name, module in list(sys.modules.items()):

@@ -17,7 +17,7 @@ from rankfold import (
     LowRank,
     ShapeError,
     UnsupportedError,
-    build_frame_model,
+    build_model,
     semi_markov,
     viterbi_segments,
 )
@@ -163,7 +163,7 @@ def test_forbidden_transitions_in_potentials() -> None:
 
 @pytest.mark.parametrize("family", ["frame_hmm", "hsmm"])
 def test_forbidden_for_good(family: Any) -> None:
-    model = build_frame_model(FrameConfig(family=family, num_states=3, num_features=2, max_duration=4)).double()
+    model = build_model(FrameConfig(family=family, num_states=3, num_features=2, max_duration=4)).double()
     forbidden = torch.tensor([[False, True, False], [False, False, False], [True, False, False]])
     forbid(model, forbidden)
     g = torch.Generator().manual_seed(0)
@@ -216,7 +216,7 @@ def test_what_is_refused() -> None:
 
 
 def test_labels_and_dropout_do_not_mix() -> None:
-    model = build_frame_model(FrameConfig(num_states=4, num_features=5, state_dropout=0.3)).double()
+    model = build_model(FrameConfig(num_states=4, num_features=5, state_dropout=0.3)).double()
     batch = build("gaussian").batch
     with pytest.raises(UnsupportedError, match="state_dropout = 0"):
         model.potentials(

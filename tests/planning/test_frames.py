@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from rankfold.models import build_model
 from rankfold.models.frame_config import FrameConfig
-from rankfold.models.frame_model import FrameModel
 from rankfold.planning import ChainSizes, Plan, chain_plan
 
 
@@ -51,20 +51,20 @@ def test_a_product_by_blocks_costs_more() -> None:
 
 def test_long_sequences_hold_a_stretch_at_a_time() -> None:
     config = FrameConfig(family="hsmm", num_states=64, num_features=4, max_duration=20)
-    model = FrameModel.build(config)
+    model = build_model(config)
     cut = model.plan(1, 200_000).best
     whole = model.plan(1, 200_000, whole=True).best
     assert cut.peak_bytes < whole.peak_bytes / 3
     assert cut.peak_bytes > 200_000 * 64 * 4 * 2  # log-densities and their gradient
     assert model.plan(1, 1000) == model.plan(1, 1000, whole=True)
-    chain = FrameModel.build(FrameConfig(family="frame_hmm", num_states=64, num_features=4))
+    chain = build_model(FrameConfig(family="frame_hmm", num_states=64, num_features=4))
     assert chain.plan(1, 200_000).best.peak_bytes > 1.9 * chain.plan(1, 100_000).best.peak_bytes
 
 
 @pytest.mark.parametrize("family", ["hsmm", "lhsmm", "frame_hmm", "frame_lhmm"])
 def test_a_model_knows_its_plan(family: Any) -> None:
     config = FrameConfig(family=family, num_states=32, rank=4, num_features=5)
-    model = FrameModel.build(config)
+    model = build_model(config)
     found = model.plan(3, 40, "cpu").best
     assert found.tokens == 120
     assert found.parameters == model.num_parameters

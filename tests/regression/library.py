@@ -26,7 +26,6 @@ from rankfold import (
     Sum,
     TreePotentials,
     WithoutDiagonal,
-    build_frame_model,
     build_model,
     chain,
     entropy,

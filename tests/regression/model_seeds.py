@@ -18,7 +18,6 @@ from tests.regression.library import (
     GrammarConfig,
     ModelConfig,
     Numbers,
-    build_frame_model,
     build_model,
     uniform_clusters,
 )
@@ -105,8 +104,8 @@ def _words(config: Any, dtype: torch.dtype, **how: Any) -> Callable[[], Numbers]
 
 def _frames(shape: dict[str, Any], dtype: torch.dtype) -> Callable[[], Numbers]:
     def make() -> Numbers:
-        model = build_frame_model(FrameConfig(**shape, state_dropout=0.3, feature_dropout=0.3), NUM_FEATURES, seed=3)
-        plain = build_frame_model(FrameConfig(**shape), NUM_FEATURES, seed=3)
+        model = build_model(FrameConfig(**shape, state_dropout=0.3, feature_dropout=0.3), NUM_FEATURES, seed=3)
+        plain = build_model(FrameConfig(**shape), NUM_FEATURES, seed=3)
         found = _drawn(model, dtype)
         model.to(dtype)
         plain.to(dtype)

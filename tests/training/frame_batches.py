@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from rankfold.data.batch import Batch
+from rankfold.models import build_model
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 
@@ -25,7 +26,7 @@ def drawn_model(family: str, observations: str, **settings: Any) -> FrameModel:
         num_features=4,
         **settings,
     )
-    return FrameModel.build(config, seed=3)
+    return build_model(config, seed=3)
 
 
 def drawn_batch(observations: str, lengths: list[int], *, seed: int = 0, labels: bool = False) -> Batch:

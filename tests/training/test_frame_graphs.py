@@ -19,14 +19,13 @@ from rankfold.data.frames import frames_of
 from rankfold.models.frame_model import FrameModel
 from rankfold.training.carried import leaves
 from rankfold.training.config import Config, DataConfig
-from rankfold.training.frame_graphs import FrameGraphs
-from rankfold.training.frame_task import FrameTask
-from rankfold.training.graphs import graphs_serve
+from rankfold.training.graphs import GraphedGradients, graphs_serve
 from rankfold.training.memory import Room
+from rankfold.training.recordings import frame_batches
 from rankfold.training.report import Reporter
 from rankfold.training.setup import optimizer
 from rankfold.training.shapes import FrameShapes
-from rankfold.training.windows import frame_batches
+from rankfold.training.task import FrameTask
 from tests.training.frame_batches import FAMILIES, OBSERVATIONS, drawn_batch, drawn_model
 from tests.training.recordings import NUM_TRAIN, tiny, write_recordings
 from tests.training.replays import stand_in
@@ -56,7 +55,7 @@ def steps_of(config: Config, data: Path, tokens: int = 0, *, graphs: bool) -> tu
     model = task.model().double()
     found = task.steps(model, optimizer(model, config.train), config, Room(tokens, graphs=False), never)
     if graphs:
-        found.graphs = FrameGraphs(model, FrameGraphs.shapes_of(config, Room(tokens)), "float32")
+        found.graphs = GraphedGradients(model, GraphedGradients.shapes_of(config, Room(tokens)), "float32")
     return found, model, task
 
 
@@ -92,7 +91,7 @@ def compare(config: Config, data: Path, tokens: int = 0, *, every_update: bool =
 def test_rows_and_frames_that_fill_change_nothing(family: str, observations: str) -> None:
     """Three sequences in a shape of more rows and frames: the numbers of the three alone."""
     model = drawn_model(family, observations).double()
-    graphs = FrameGraphs(model, FrameShapes(DataConfig(sentences=5, tokens=0)), "float32")
+    graphs = GraphedGradients(model, FrameShapes(DataConfig(sentences=5, tokens=0)), "float32")
     for i, lengths in enumerate([[7, 2, 9], [16, 11, 3], [5]]):
         batch = drawn_batch(observations, lengths, seed=i)
         model.zero_grad(set_to_none=False)
@@ -111,7 +110,7 @@ def test_a_row_that_fills_may_be_impossible() -> None:
     model = drawn_model("hsmm", "gaussian", durations="categorical").double()
     with torch.no_grad():
         model.duration.logits[:, 0] = float("-inf")  # type: ignore[union-attr]
-    graphs = FrameGraphs(model, FrameShapes(DataConfig(sentences=3, tokens=0)), "float32")
+    graphs = GraphedGradients(model, FrameShapes(DataConfig(sentences=3, tokens=0)), "float32")
     batch = drawn_batch("gaussian", [6, 4])
     found = float(graphs(batch, 10, 0))
     value = model.log_likelihood(batch).sum()

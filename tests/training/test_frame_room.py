@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rankfold.errors import UnsupportedError
+from rankfold.models import build_model
 from rankfold.models.frame_config import FrameConfig
-from rankfold.models.frame_model import FrameModel
 from rankfold.training.config import Config
 from rankfold.training.frame_room import room_for
 from rankfold.training.memory import GIB, Room
@@ -50,7 +50,7 @@ def test_what_is_said_to_fit_does(family: str, batching: str) -> None:
     """Of the smallest memory, of more and of much: parts and the optimiser's numbers are within it."""
     settings = {"family": family, "batching": batching, "window": 64, "num_streams": 16}
     config, model = asked(**settings)
-    plan = FrameModel.build(model).plan(1, 1, "cpu").best
+    plan = build_model(model).plan(1, 1, "cpu").best
     smallest = least("cpu", **settings)
     parts = []
     for memory in (smallest, 2 * smallest, 100 * smallest):
@@ -78,7 +78,7 @@ def test_graphs_hold_their_memory_beside_a_step_without(family: str) -> None:
 def test_a_long_recording_is_summed_in_stretches() -> None:
     """Segments of 40 states and 300,000 frames: all messages at once would not fit, those of a stretch do."""
     long = [1000, 300_000]
-    whole = FrameModel.build(asked()[1]).plan(1, 1, "cpu").best.token_bytes * 300_000
+    whole = build_model(asked()[1]).plan(1, 1, "cpu").best.token_bytes * 300_000
     smallest = least("cpu", long)
     assert smallest < whole / 3
     found = room(smallest, lengths=long)

@@ -14,17 +14,17 @@ import torch
 
 from rankfold.data.frame_files import read_frames
 from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.models import build_model
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.training.config import DataConfig
-from rankfold.training.frame_evaluation import evaluate_frames, num_seen
-from rankfold.training.frame_task import FrameTask
+from rankfold.training.evaluation import evaluate
 from rankfold.training.loop import train
 from rankfold.training.memory import Room
-from rankfold.training.recordings import read_recordings, read_splits
+from rankfold.training.recordings import frame_batches, read_recordings, read_splits
 from rankfold.training.report import Reporter
 from rankfold.training.result import Result
-from rankfold.training.windows import frame_batches
+from rankfold.training.task import FrameTask
 from tests.training.recordings import NUM_TRAIN, recording, tiny, write_recordings
 from tests.training.runs import StopAfter, expect_equal, metrics, state
 
@@ -76,7 +76,7 @@ def test_the_best_model_is_the_one_the_metrics_say(data: Path, tmp_path: Path) -
     model = FrameModel.from_pretrained(tmp_path / "run" / "best")
     assert model.space is not None
     valid = model.space.apply(read_frames(data, split="valid"))
-    assert evaluate_frames(model, valid).nats == result.best_valid
+    assert evaluate(model, valid).nats == result.best_valid
     found = min(record["valid_nats"] for record in metrics(result.run) if "valid_nats" in record)
     assert found == result.best_valid
 
@@ -86,11 +86,11 @@ def test_the_best_model_is_the_one_the_metrics_say(data: Path, tmp_path: Path) -
 def test_windows_add_up_to_the_whole(family: Any, tokens: int, data: Path) -> None:
     """A recording in windows, its state carried along, has the likelihood it has in one piece."""
     config = FrameConfig(family=family, num_states=3, num_features=3, max_duration=10, rank=2)
-    model = FrameModel.build(config, seed=1).double()
+    model = build_model(config, seed=1).double()
     frames = read_recordings(data, DataConfig(), config).train
     with torch.no_grad():
         whole = float(model.log_likelihood(model.batch(list(frames.features))).sum())
-    found = evaluate_frames(model, frames, tokens)
+    found = evaluate(model, frames, DataConfig(eval_tokens=tokens))
     assert found.log_likelihood == pytest.approx(whole, rel=1e-6)  # frames are float32
     assert found.tokens == frames.num_frames
 
@@ -198,11 +198,11 @@ def test_missing_frames_do_not_count(tmp_path: Path) -> None:
     assert result.test is None
     assert np.isfinite(result.best_valid)
     batch = frame_batches(read_frames(tmp_path / "some.npz"), DataConfig())[0]
-    assert num_seen(batch) <= batch.num_tokens
+    assert model.num_counted(batch) <= batch.num_tokens
     model = FrameModel.from_pretrained(tmp_path / "run" / "best")
     assert model.space is not None
     frames = model.space.apply(read_frames(tmp_path / "some.npz"))
-    assert evaluate_frames(model, frames).tokens == frames.num_frames - 3
+    assert evaluate(model, frames).tokens == frames.num_frames - 3
 
 
 @pytest.mark.parametrize("kind", ["bernoulli", "categorical"])

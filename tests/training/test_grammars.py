@@ -18,7 +18,7 @@ from rankfold.models import build_model, load_model
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.training.config import Config, DataConfig, TrainConfig
 from rankfold.training.corpus import read_corpus
-from rankfold.training.evaluation import evaluate, num_counted, tree_batches
+from rankfold.training.evaluation import evaluate, tree_batches
 from rankfold.training.gradients import row_parts
 from rankfold.training.loop import train
 from rankfold.training.memory import GIB, Text, fit, longest_sentence, need
@@ -144,7 +144,7 @@ def test_a_perplexity_divides_by_words_and_sentences() -> None:
     assert found.tokens == 9 + 3
     assert found.log_likelihood == pytest.approx(one_by_one, rel=1e-6)
     assert found.perplexity == pytest.approx(math.exp(-one_by_one / 12), rel=1e-6)
-    assert num_counted(model, Batch(torch.zeros(2, 5), torch.tensor([5, 3]))) == 8 + 2
+    assert model.num_counted(Batch(torch.zeros(2, 5), torch.tensor([5, 3]))) == 8 + 2
 
 
 def test_wide_sentences_come_in_small_batches() -> None:

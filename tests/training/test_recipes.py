@@ -12,7 +12,7 @@ import torch
 
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DataError, DomainError
-from rankfold.models import FrameConfig, ModelConfig, build_frame_model, build_model
+from rankfold.models import FrameConfig, ModelConfig, build_model
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.settings import differences, to_mapping, to_toml
 from rankfold.training.recipes import GROUPS, load_recipe, recipe_groups, recipe_names
@@ -89,7 +89,7 @@ def test_every_recipe_is_a_model(name: str) -> None:
 def expect_frames_model(full: FrameConfig) -> None:
     """At a 64th of its size, with dropout, on frames of 8 features."""
     sizes = {field: max(4, getattr(full, field) // 64) for field in ("num_states", "rank", "dim", "max_duration")}
-    model = build_frame_model(dataclasses.replace(full, **sizes), 8)
+    model = build_model(dataclasses.replace(full, **sizes), 8)
     batch = model.batch([np.arange(80).reshape(10, 8) % 2.0, np.zeros((6, 8))])
     loss = model.log_likelihood(batch, generator=torch.Generator().manual_seed(0)).sum()
     loss.backward()

@@ -180,7 +180,7 @@ def evaluate(
         **({"empty_lines": text.num_empty_lines} if text.num_empty_lines else {}),
         "unknown_words": encoded.num_unknown,
         "unknown_rate": encoded.num_unknown / text.num_words,
-        "denominator": evaluation.denominator(model),
+        "denominator": model.denominator,
         **({"bound": True} if found.is_bound else {}),
         **({"left_out": left_out} if left_out else {}),
         "protocol": "state carried across" if config.batching == "streams" else "sentences independent",

@@ -16,9 +16,8 @@ from rankfold.cli.frames_of import Asked, ask, batches, states_of
 from rankfold.cli.model_of import say
 from rankfold.data.frame_files import Header
 from rankfold.data.frames import UNKNOWN, Missing
-from rankfold.training.frame_evaluation import evaluate_frames
+from rankfold.training.evaluation import evaluate
 
-DENOMINATOR = "frames that are not missing"
 CHECKED, LONGEST = 4, 64  # recordings that are computed again with logarithms, and how many frames of each
 
 
@@ -38,7 +37,7 @@ def evaluate_recordings(
         if not line.endswith("labels"):
             say(line)
     say(f"evaluating {len(frames):,} recordings, {frames.num_frames:,} frames, on {model.device.type}")
-    found = evaluate_frames(model, frames)
+    found = evaluate(model, frames)
     volume = asked.space.log_volume if model.config.observations == "gaussian" else 0.0
     result: dict[str, Any] = {
         "nats_per_frame": found.nats,
@@ -48,7 +47,7 @@ def evaluate_recordings(
         "recordings": len(frames),
         "missing_frames": frames.num_missing,
         "standardise": asked.space.standardise,
-        "denominator": DENOMINATOR,
+        "denominator": model.denominator,
         "largest_log_difference": log_difference(asked),
     }
     labelled = labelled_places(asked)

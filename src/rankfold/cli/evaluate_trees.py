@@ -160,7 +160,7 @@ def _perplexity(model: AnyModel, rows: list[list[int]], config: DataConfig) -> d
         "perplexity": found.perplexity,
         "log_likelihood": found.log_likelihood,
         "tokens": found.tokens,
-        "denominator": evaluation.denominator(model),
+        "denominator": model.denominator,
         "bound": found.is_bound,
     }
 

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rankfold.cli import explain_grammar
 from rankfold.cli.explain_grammar import SUFFIX
@@ -94,7 +94,7 @@ def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = 
         return sized(config, NUM_WORDS if num_words is None else num_words)
     if settings or num_words is not None:
         raise DataError(f"{name} is a model, whose sizes are fixed: --set and --words are for recipes.")
-    return load_any(model_folder(Path(name)))
+    return cast(AnyModel | FrameModel, load_any(model_folder(Path(name))))
 
 
 def sized_frames(config: FrameConfig, name: str) -> FrameModel:
@@ -104,7 +104,8 @@ def sized_frames(config: FrameConfig, name: str) -> FrameModel:
             f"{name} takes as many features as its recordings have, which are not known here.\n"
             "  Say how many: --set model.num_features=12."
         )
-    return sized_model(config, config.num_features)
+    model: FrameModel = sized_model(config, config.num_features)
+    return model
 
 
 def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:

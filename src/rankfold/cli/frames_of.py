@@ -23,8 +23,7 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.frame_config import FrameConfig, FrameFamily
 from rankfold.models.frame_model import FrameModel
 from rankfold.training.config import DataConfig
-from rankfold.training.recordings import expect_observed, read_splits
-from rankfold.training.windows import frame_batches
+from rankfold.training.recordings import expect_observed, frame_batches, read_splits
 
 ENTRIES = 2**24  # of a table "b t z" that is decoded at once
 

@@ -15,8 +15,7 @@ from typing import Any
 from rankfold.cli.model_of import say
 from rankfold.cli.output import to_json
 from rankfold.errors import DataError
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import GrammarConfig, readers
+from rankfold.models.grammar_config import readers
 from rankfold.settings import assign, build, read_toml
 from rankfold.training import report
 from rankfold.training.config import Config
@@ -24,7 +23,6 @@ from rankfold.training.loop import train
 from rankfold.training.recipes import load_recipe, recipe_groups
 from rankfold.training.result import Result
 from rankfold.training.run_dir import RECIPE, RunDir
-from rankfold.training.task import NATS, PERPLEXITY, Measure
 
 INTERRUPTED = 130
 EXAMPLE = """\
@@ -136,14 +134,14 @@ def _list(*, papers: bool, as_json: bool) -> int:
 
 
 def _record(result: Result, config: Config) -> dict[str, Any]:
-    best, test, name = result.best_valid, result.test, _measure(config).name
-    counted = "tokens" if _measure(config).of_words else "frames"
+    best, test, name = result.best_valid, result.test, config.model.measure.name
+    counted = config.model.measure.unit
     return {
         "run": str(result.run),
         "updates": result.updates,
         "finished": result.finished,
         f"best_valid_{name}": best if math.isfinite(best) else None,
-        f"test_{name}": None if test is None else _measure(config).of(test),
+        f"test_{name}": None if test is None else test.value(config.model.measure),
         f"test_{counted}": None if test is None else test.tokens,
         "test_log_likelihood": None if test is None else test.log_likelihood,
         "seconds": result.seconds,
@@ -151,10 +149,10 @@ def _record(result: Result, config: Config) -> dict[str, Any]:
 
 
 def _text(result: Result, config: Config) -> str:
-    best, test, measure = result.best_valid, result.test, _measure(config)
+    best, test, measure = result.best_valid, result.test, config.model.measure
     title = "perplexity" if measure.of_words else "nats/frame"
     missing = ("no test.txt" if measure.of_words else "no test split") if result.finished else "not yet"
-    counted = "tokens, " + ("words + sentences" if isinstance(config.model, GrammarConfig) else "<eos> counted")
+    counted = "tokens, " + ("words + sentences" if config.model.data == "sentences" else "<eos> counted")
     if not measure.of_words:
         counted = "frames"
     bound = "; bounds of lower ones" if test is not None and test.is_bound else ""
@@ -164,11 +162,7 @@ def _text(result: Result, config: Config) -> str:
             f"updates            {result.updates:,}" + ("" if result.finished else " (interrupted)"),
             f"valid {title}   {f'{best:.3f} (best)' if math.isfinite(best) else 'none yet'}",
             f"test {title}    "
-            + (f"{measure.of(test):.3f} over {test.tokens:,} {counted}{bound}" if test else missing),
+            + (f"{test.value(measure):.3f} over {test.tokens:,} {counted}{bound}" if test else missing),
             f"seconds            {result.seconds:,.1f}",
         ]
     )
-
-
-def _measure(config: Config) -> Measure:
-    return NATS if isinstance(config.model, FrameConfig) else PERPLEXITY

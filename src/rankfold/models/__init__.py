@@ -1,7 +1,7 @@
 """Models of words and of frames: each chooses its parts and states its maths."""
 
 from rankfold.models.block_hmm import BlockHMM
-from rankfold.models.catalog import build_frame_model, build_model
+from rankfold.models.catalog import build_model
 from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.config import ModelConfig
 from rankfold.models.frame_config import FrameConfig
@@ -22,7 +22,6 @@ __all__ = [
     "GrammarConfig",
     "ModelConfig",
     "RankHMM",
-    "build_frame_model",
     "build_model",
     "load_model",
 ]

@@ -1,24 +1,27 @@
-"""What all models of words share: from a batch to its log-likelihood, questions, saving.
+"""What all models share: distributions, from a batch to its log-likelihood, what training asks, a folder.
 
 A model gives `parts` (its distributions, without a batch), `potentials` (with one), and names its recursion.
-Dropout happens exactly where a generator is given. Read next: `models/sequence_model.py`, models that go from left to
-right; `models/pcfg.py`, grammars.
+Dropout happens exactly where a generator is given.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from rankfold.data.batch import Batch
+from rankfold.data.frame_space import FrameSpace
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DomainError, ShapeError, expect_plain, may_look
+from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect_plain, may_look
 from rankfold.models.config import PlanName
-from rankfold.models.grammar_config import AnyConfig
-from rankfold.models.saved import SavedModel, Shares
+from rankfold.models.supervision import allowed_states
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plans
 from rankfold.recursions.ladder import Arithmetic
@@ -27,15 +30,62 @@ from rankfold.recursions.problem import validate_lengths
 Parts = TypeVar("Parts")
 Potentials = TypeVar("Potentials")
 IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+TELLING = 1e-3  # nats: more is not rounding
+Made = TypeVar("Made")
 
 
-class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
-    """A distribution over sequences of word ids, with hidden paths or trees summed out exactly."""
+class HasFactors(Protocol):
+    """An operator, or rules of trees."""
 
-    config: AnyConfig
-    num_words: int
-    is_bound: bool = False  # whether `log_likelihood` is a lower bound of it
-    vocabulary: Vocabulary | None = None  # what the ids mean, where known
+    @property
+    def log_factors(self) -> tuple[bool, ...]: ...
+    def factors(self) -> tuple[Tensor, ...]: ...
+
+
+def linear(operators: Iterable[HasFactors]) -> list[Tensor]:
+    """The factors of operators that are weights, not logarithms."""
+    return [x for each in operators for x, is_log in zip(each.factors(), each.log_factors, strict=True) if not is_log]
+
+
+class Shares(NamedTuple):
+    """Probabilities that were made in linear space, and logarithms that were made of such."""
+
+    linear: Sequence[Tensor]
+    logs: Sequence[Tensor] = ()
+
+    def near_zero(self) -> bool:
+        """Whether an entry is 0 or below the dtype's smallest normal number."""
+        tables = [*self.linear, *self.logs]
+        if not tables or not may_look(tables[0]):
+            return False
+        tiny = torch.finfo(tables[0].dtype).tiny
+        low = [x.detach().amin() < tiny for x in self.linear] + [x.detach().amin() < math.log(tiny) for x in self.logs]
+        return bool(torch.stack(low).any())
+
+    def lost(self, wide: Shares) -> bool:
+        """Whether an entry that is near 0 here is a probability in float64."""
+        tiny = torch.finfo((*self.linear, *self.logs)[0].dtype).tiny
+        for own, other in zip(self.linear, wide.linear, strict=True):
+            if bool(((own.detach() < tiny) & (other.detach() > 0)).any()):
+                return True
+        for own, other in zip(self.logs, wide.logs, strict=True):
+            low, off = own.detach() < math.log(tiny), ~((own - other).detach().abs() <= TELLING)
+            if bool((low & off & (other.detach() > float("-inf"))).any()):
+                return True
+        return False
+
+
+class Model(nn.Module, ABC, Generic[Parts, Potentials]):
+    """A distribution over sequences, with hidden paths or trees summed out exactly."""
+
+    config: Any
+    num_words: int  # or symbols, or features of a frame
+    vocabulary: Vocabulary | None = None  # what the ids of words mean, where known
+    space: FrameSpace | None = None  # what the features of frames mean, where known
+    is_bound: ClassVar[bool] = False  # whether `log_likelihood` is a lower bound of it
+    denominator: ClassVar[str]  # what is counted where a likelihood is divided
+    filler: float = 0.0  # the value of positions that only fill a shape
+    shortest: ClassVar[int] = 1  # the length of a sequence that only fills a shape
 
     def parts(self, generator: torch.Generator | None = None) -> Parts:
         """The distributions the model is made of; with a generator, those of one training step with dropout.
@@ -75,10 +125,12 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
         parts: Parts | None = None,
         carried: Any = None,
         generator: torch.Generator | None = None,
-    ) -> Potentials:
+        allowed: Tensor | None = None,
+    ) -> Potentials:  # allowed "b t z" bool
         """The weights of all hidden paths of a batch. `parts` saves computing them again for every batch.
 
-        `carried` is what a stream left behind, for models that go on from there.
+        `carried` is what a stream left behind (see `carry`). `allowed` are the states a position may have, an exact
+        constraint: log Z is then that of paths that keep to it.
         """
 
     @abstractmethod
@@ -87,9 +139,51 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
     ) -> Tensor:  # "b"   float64
         """The log-probability of each sequence."""
 
+    def carry(self, potentials: Potentials, parts: Parts | None = None) -> Any:
+        """What the next stretch of a stream needs to know, detached. `parts`: those that dropped states, if any did."""
+        raise UnsupportedError(f"{self.config.family} is of whole sentences: it carries nothing from one to the next.")
+
+    def carried_of(self, tensors: Sequence[Tensor]) -> Any:
+        """What was carried, from its tensors."""
+        (one,) = tensors
+        return one
+
+    def allowed(self, batch: Batch) -> Tensor | None:  # "b t z" bool
+        """The states that the labels of a batch leave; None without labels."""
+        return None if batch.labels is None else allowed_states(batch.labels, self.config.num_states)
+
+    def log_likelihood(
+        self,
+        batch: Batch,
+        *,
+        parts: Parts | None = None,
+        allowed: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:  # "b"   float64
+        """The log-probability of each sequence of a batch; differentiable in the parameters."""
+        self.expect_values(batch)
+        if parts is None and generator is None:
+            parts = self._wide(self.own_parts())
+        return self.log_z(self.potentials(batch, parts=parts, allowed=allowed, generator=generator))
+
     @abstractmethod
-    def query(self, potentials: Potentials) -> Any:
-        """The object whose methods answer questions of a batch."""
+    def expect_values(self, batch: Batch) -> None:
+        """Raise unless the values of a batch are such as the model knows."""
+
+    def refuse_allowed(self, allowed: Tensor | None) -> None:
+        """Raise if states are said that positions may have, of a model that has no such states."""
+        if allowed is not None:
+            raise UnsupportedError(
+                f"allowed states are for models whose positions have them: {self.config.family} is none."
+            )
+
+    def num_counted(self, batch: Batch) -> int:
+        """What the measure of a batch divides by; see `denominator`."""
+        return batch.num_tokens
+
+    def log_prior(self) -> Tensor:  # ""   float64
+        """What the settings say of the parameters beforehand, up to a constant; 0 if they say nothing."""
+        return torch.zeros((), dtype=torch.float64, device=self.device)
 
     @abstractmethod
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
@@ -107,18 +201,85 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
 
     def cheapest(self, plan: PlanName, batch: Batch) -> PlanName:
         """The `order` of a batch, in the precision that is set."""
-        num, length = batch.values.shape
+        num, length = batch.shape
         precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
         return self.order(plan, num, length, batch.values.device.type, precision)
 
-    def log_likelihood(
-        self, batch: Batch, *, parts: Parts | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:  # "b"   float64
-        """The log-probability of each sequence of a batch; differentiable in the parameters."""
-        self._expect_ids(batch.values)
-        if parts is None and generator is None:
-            parts = self._wide(self.own_parts())
-        return self.log_z(self.potentials(batch, parts=parts, generator=generator))
+    def widened(self, made: Made, make: Callable[[], Made], shares: Callable[[Made], Shares]) -> Made:
+        """What was made of the parameters, or the same in float64 where float32 lost a probability below 1e-38.
+
+        One look at each table; only where one holds something near 0, all are made in float64 and compared. Gradients
+        reach the parameters either way. Without effect in float64, and while a CUDA graph is captured.
+        """
+        if next(self.parameters()).dtype != torch.float32 or not shares(made).near_zero():
+            return made
+        wide = functional_call(_Made(self, make), _in_float64(self), ())
+        return cast(Made, wide) if shares(made).lost(shares(cast(Made, wide))) else made
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers there are to train."""
+        return sum(x.numel() for x in self.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
+        """Write config.json, model.safetensors (in shards of at most `max_shard_bytes`) and, if known, what the inputs
+        mean: vocab.json of words, frames.json of frames.
+
+        A model that is there is replaced; where one of the files is not of a model of ours, `DataError`.
+        """
+        from rankfold.models.pretrained import expect_model_folder, save_model  # they import us
+
+        expect_model_folder(Path(folder))
+        save_model(self, folder, max_shard_bytes=max_shard_bytes)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu") -> Self:
+        """The model that `save_pretrained` wrote."""
+        from rankfold.models.pretrained import load_any
+
+        model = load_any(folder, device=device)
+        if not isinstance(model, cls):
+            raise UnsupportedError(
+                f"{folder} holds a {type(model).__name__}, not a {cls.__name__}.\n"
+                f"  Load it with {type(model).__name__}.from_pretrained; rankfold.load_model takes any model of words."
+            )
+        return model
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the parameters are made of."""
+        return next(self.parameters()).dtype
+
+
+class _Made(nn.Module):
+    """What a model makes of its parameters, as the call of a module."""
+
+    def __init__(self, model: nn.Module, make: Callable[[], Any]) -> None:
+        super().__init__()
+        self.model, self.make = model, make
+
+    def forward(self) -> Any:
+        return self.make()
+
+
+def _in_float64(model: nn.Module) -> dict[str, Tensor]:
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {f"model.{name}": x.double() if x.is_floating_point() else x for name, x in named.items()}
+
+
+class WordModel(Model[Parts, Potentials]):
+    """A distribution over sequences of word ids."""
+
+    denominator = "words and one <eos> a sentence"
+
+    @abstractmethod
+    def query(self, potentials: Potentials) -> Any:
+        """The object whose methods answer questions of a batch."""
 
     def forward(self, words: Tensor, lengths: Tensor | None = None) -> Any:  # "b t", "b"
         """The questions one may ask of these sequences: `.log_partition`, `.marginals()`, `.argmax()`, ..."""
@@ -135,10 +296,13 @@ class WordModel(SavedModel, ABC, Generic[Parts, Potentials]):
         words = words.to(device).long()
         inside = torch.arange(words.shape[1], device=device) < lengths[:, None]
         words = torch.where(inside, words, 0)
-        self._expect_ids(words)
-        return Batch(words, lengths)
+        batch = Batch(words, lengths)
+        self.expect_values(batch)
+        return batch
 
-    def _expect_ids(self, words: Tensor) -> None:
+    def expect_values(self, batch: Batch) -> None:
+        """Raise on ids that the model does not know."""
+        words = batch.values
         if not may_look(words):
             return
         low, high = int(words.min()), int(words.max())

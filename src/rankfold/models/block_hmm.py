@@ -12,6 +12,7 @@ own rows, also those it has dropped, normalised over the states it has kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -76,7 +77,9 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
         parts: BlockModelParts | None = None,
         carried: BlockCarried | None = None,
         generator: torch.Generator | None = None,
+        allowed: Tensor | None = None,
     ) -> BlockPotentials:
+        self.refuse_allowed(allowed)
         parts = self.parts(generator) if parts is None else parts
         dynamics, emission = parts.dynamics, parts.emission
         block = self.blocks.members.cluster[batch.values]
@@ -111,7 +114,10 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
             potentials = potentials._replace(log_initial=log_initial, log_transition=log_transition, log_obs=log_obs)
         return blocks.log_z(potentials)
 
-    def carry(self, potentials: BlockPotentials) -> BlockCarried:
+    def carried_of(self, tensors: Sequence[Tensor]) -> BlockCarried:
+        return BlockCarried(*tensors)
+
+    def carry(self, potentials: BlockPotentials, parts: BlockModelParts | None = None) -> BlockCarried:
         block, keep = _last_block(potentials), getattr(potentials, "keep", None)
         index = torch.arange(self.per_cluster, device=block.device)[None] if keep is None else keep[block]
         return BlockCarried(block[:, None] * self.per_cluster + index, blocks.advance(potentials)[0])

@@ -1,21 +1,23 @@
-"""From a record of sizes to a model: one branch a family. Read next: `models/config.py`."""
+"""The families of models: from a record of sizes to a model, one builder for each."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, overload
+from collections.abc import Callable
+from typing import Any, get_args, overload
 
 import torch
 
 from rankfold.data.clusters import Clusters
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.models.base import WordModel
+from rankfold.models.base import Model, WordModel
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.frame_catalog import FrameModules
+from rankfold.models.frame_config import FrameConfig, FrameFamily
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.grammar_catalog import build_grammar
-from rankfold.models.grammar_config import AnyConfig, GrammarConfig
+from rankfold.models.grammar_config import AnyConfig, GrammarFamily, WordConfig
 from rankfold.models.hmm import HMM, Transition
 from rankfold.models.rank_hmm import RankHMM
 from rankfold.params.block_sparse import BlockParts, FreeBlockParts, TiedBlockParts
@@ -27,63 +29,33 @@ from rankfold.params.observations.categorical import CategoricalEmission, FreeEm
 AnyModel = WordModel[Any, Any]
 
 
+Builder = Callable[[Any, int, Clusters | None, torch.Generator], Model[Any, Any]]
+
+
 @overload
-def build_model(config: AnyConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0) -> AnyModel: ...
+def build_model(config: FrameConfig, num_words: int | None = None, *, seed: int = 0) -> FrameModel: ...
 @overload
-def build_model(config: FrameConfig, num_words: int, *, seed: int = 0) -> FrameModel: ...
+def build_model(config: WordConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0) -> AnyModel: ...
 @overload
 def build_model(
-    config: AnyConfig | FrameConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0
-) -> AnyModel | FrameModel: ...
+    config: AnyConfig, num_words: int | None = None, *, clusters: Clusters | None = None, seed: int = 0
+) -> Model[Any, Any]: ...
 
 
 def build_model(
-    config: AnyConfig | FrameConfig, num_words: int, *, clusters: Clusters | None = None, seed: int = 0
-) -> AnyModel | FrameModel:
+    config: AnyConfig, num_words: int | None = None, *, clusters: Clusters | None = None, seed: int = 0
+) -> Model[Any, Any]:
     """A model with fresh parameters; the seed decides every one of them. Block models need word clusters.
 
-    Of a model of frames `num_words` is the number of features, or of symbols.
+    Of a model of frames `num_words` is the number of features, or of symbols, where the record does not say it.
     """
+    num_words = config.num_inputs if num_words is None else num_words
     if num_words < 1:
         raise DomainError(f"num_words is {num_words}, but must be at least 1.")
-    if isinstance(config, FrameConfig):
-        return build_frame_model(config, num_words, seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    if isinstance(config, GrammarConfig):
-        return build_grammar(config, num_words, generator)
-    if config.family == "block":
-        return BlockHMM(config, _blocks(config, num_words, clusters, generator))
-    if config.family == "rank":
-        sizes = (config.num_states, config.rank, num_words)
-        factors = (
-            RankFactors(*sizes, config.dim, config.num_layers, generator=generator)
-            if config.neural
-            else FreeRankFactors(*sizes, generator=generator)
-        )
-        return RankHMM(config, factors, num_words)
-    emission = (
-        CategoricalEmission(
-            config.num_states, num_words, config.dim, config.num_layers, init=config.init, generator=generator
-        )
-        if config.neural
-        else FreeEmission.draw(config.num_states, num_words, generator=generator)
-    )
-    return HMM(config, _transition(config, generator), emission)
+    return BUILDERS[config.family](config, num_words, clusters, torch.Generator().manual_seed(seed))
 
 
-@overload
-def sized_model(config: AnyConfig, num_words: int, *, clusters: Clusters | None = None) -> AnyModel: ...
-@overload
-def sized_model(config: FrameConfig, num_words: int) -> FrameModel: ...
-@overload
-def sized_model(
-    config: AnyConfig | FrameConfig, num_words: int, *, clusters: Clusters | None = None
-) -> AnyModel | FrameModel: ...
-
-
-def sized_model(
-    config: AnyConfig | FrameConfig, num_words: int, *, clusters: Clusters | None = None
-) -> AnyModel | FrameModel:
+def sized_model(config: AnyConfig, num_words: int, *, clusters: Clusters | None = None) -> Any:
     """The model for its sizes, without memory for its parameters; `UnsupportedError` for sizes that none could hold."""
     try:
         with torch.device("meta"):
@@ -95,16 +67,36 @@ def sized_model(
         ) from None
 
 
-def build_frame_model(config: FrameConfig, num_features: int | None = None, *, seed: int = 0) -> FrameModel:
-    """A model of frames with fresh parameters; `num_features` where the record does not say them."""
-    if num_features is not None:
-        if config.num_features not in (0, num_features):
-            raise DomainError(
-                f"model.num_features is {config.num_features}, but the frames have {num_features}.\n"
-                "  Leave it out: it is then that of the data."
-            )
-        config = dataclasses.replace(config, num_features=num_features)
-    return FrameModel.build(config, seed=seed)
+def _frames(config: FrameConfig, num_features: int, _: Clusters | None, generator: torch.Generator) -> FrameModel:
+    if config.num_features not in (0, num_features):
+        raise DomainError(
+            f"model.num_features is {config.num_features}, but the frames have {num_features}.\n"
+            "  Leave it out: it is then that of the data."
+        )
+    config = dataclasses.replace(config, num_features=num_features)
+    modules = FrameModules(config, generator)
+    return FrameModel(config, modules.dynamics, modules.observation, modules.duration)
+
+
+def _block(config: ModelConfig, num_words: int, clusters: Clusters | None, generator: torch.Generator) -> BlockHMM:
+    return BlockHMM(config, _blocks(config, num_words, clusters, generator))
+
+
+def _rank(config: ModelConfig, num_words: int, _: Clusters | None, generator: torch.Generator) -> RankHMM:
+    sizes = (config.num_states, config.rank, num_words)
+    if config.neural:
+        return RankHMM(config, RankFactors(*sizes, config.dim, config.num_layers, generator=generator), num_words)
+    return RankHMM(config, FreeRankFactors(*sizes, generator=generator), num_words)
+
+
+def _hmm(config: ModelConfig, num_words: int, _: Clusters | None, generator: torch.Generator) -> HMM:
+    size = config.num_states
+    emission = (
+        CategoricalEmission(size, num_words, config.dim, config.num_layers, init=config.init, generator=generator)
+        if config.neural
+        else FreeEmission.draw(size, num_words, generator=generator)
+    )
+    return HMM(config, _transition(config, generator), emission)
 
 
 def _transition(config: ModelConfig, generator: torch.Generator) -> Transition:
@@ -147,3 +139,12 @@ def _blocks(
             config.num_states, clusters, config.dim, config.num_layers, init=config.init, generator=generator
         )
     return FreeBlockParts(config.num_states, clusters, generator=generator)
+
+
+BUILDERS: dict[str, Builder] = {
+    **dict.fromkeys(("hmm", "lhmm", "banded"), _hmm),
+    "rank": _rank,
+    "block": _block,
+    **dict.fromkeys(get_args(GrammarFamily), build_grammar),
+    **dict.fromkeys(get_args(FrameFamily), _frames),
+}

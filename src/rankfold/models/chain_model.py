@@ -35,7 +35,7 @@ class ChainModel(SequenceModel[ChainParts, ChainPotentials, Tensor]):
     ) -> Tensor:  # "b"
         return chain.log_z(potentials, arithmetic, precision)
 
-    def carry(self, potentials: ChainPotentials) -> Tensor:  # "b z"
+    def carry(self, potentials: ChainPotentials, parts: ChainParts | None = None) -> Tensor:  # "b z"
         return chain.carry(potentials)
 
     def log_next(self, parts: ChainParts, batch: Batch | None) -> Tensor:  # "b z"

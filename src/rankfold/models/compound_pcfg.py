@@ -22,9 +22,9 @@ from rankfold.data.batch import Batch
 from rankfold.decoding.tree_generate import Generated, generate_trees
 from rankfold.decoding.tree_records import ParsedTree
 from rankfold.errors import DomainError, UnsupportedError, may_look
-from rankfold.models.base import WordModel
+from rankfold.models.base import Shares, linear
 from rankfold.models.grammar_config import GrammarConfig
-from rankfold.models.saved import Shares, linear
+from rankfold.models.pcfg import Grammar
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.operators import BinaryDense, Branch
 from rankfold.params.rules.compound import CompoundGrammar, Halves, LatentGaussian, SentenceEncoder
@@ -55,17 +55,19 @@ class BoundPotentials(TreePotentials):
         return changed
 
 
-class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
-    """Family "cpcfg"."""
+class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
+    """Family "cpcfg".
 
-    config: GrammarConfig
+    Questions are answered given the mean of q: `.log_partition` is log p(x | h) there, not a likelihood: that is
+    `log_likelihood`, a bound.
+    """
+
     is_bound = True
 
     def __init__(
         self, config: GrammarConfig, grammar: CompoundGrammar, encoder: SentenceEncoder, num_words: int
     ) -> None:
-        super().__init__()
-        self.config, self.num_words = config, num_words
+        super().__init__(config, num_words)
         self.grammar, self.encoder = grammar, encoder
 
     def own_parts(self, generator: torch.Generator | None = None) -> CompoundParts:
@@ -83,14 +85,14 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
         parts: CompoundParts | None = None,
         carried: None = None,
         generator: torch.Generator | None = None,
+        allowed: Tensor | None = None,
         latent: Latent = "draw",
     ) -> BoundPotentials:
         """The trees of each sentence given one draw from q, or q's mean.
 
         Without a generator a sentence's draw is decided by its words: the same in every batch, at every evaluation.
         """
-        if carried is not None:
-            raise UnsupportedError("a grammar is of sentences: it carries nothing from one to the next.")
+        self.refuse_context(carried, allowed)
         found = self._given(batch, self.own_parts() if parts is None else parts, generator, latent)
         return found if generator is not None or torch.is_grad_enabled() else self._sound(found, batch, latent)
 
@@ -115,11 +117,16 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
         return self.widened(found, make, lambda p: Shares(linear(p.rules)))
 
     def log_likelihood(
-        self, batch: Batch, *, parts: CompoundParts | None = None, generator: torch.Generator | None = None
+        self,
+        batch: Batch,
+        *,
+        parts: CompoundParts | None = None,
+        allowed: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:  # "b"   float64
         """A bound of the log-probability of each sentence; differentiable in the parameters."""
-        self._expect_ids(batch.values)
-        found = self.potentials(batch, parts=parts, generator=generator)
+        self.expect_values(batch)
+        found = self.potentials(batch, parts=parts, allowed=allowed, generator=generator)
         return self.log_z(found if generator is not None else self._sound(found, batch, "draw"))
 
     def log_z(
@@ -128,13 +135,6 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
         """A lower bound of each sentence's log-probability, in expectation over the draws."""
         check_precision(precision)
         return tree.log_z(potentials, arithmetic) - potentials.divergence
-
-    def forward(self, words: Tensor, lengths: Tensor | None = None) -> TreeQuery:  # "b t", "b"
-        """The questions one may ask of these sentences, all given the mean of q.
-
-        `.log_partition` is log p(x | h) there, not a likelihood: that is `log_likelihood`, a bound.
-        """
-        return self.ask(self.batch(words, lengths))
 
     def ask(self, batch: Batch, *, parts: CompoundParts | None = None) -> TreeQuery:
         """The questions of a batch, given the mean of q."""
@@ -200,9 +200,6 @@ class CompoundPCFG(WordModel[CompoundParts, BoundPotentials]):
             )
         except DomainError:  # too long: sizes and sums are right
             return None
-
-    def query(self, potentials: BoundPotentials) -> TreeQuery:
-        return TreeQuery(potentials, vocabulary=self.vocabulary)
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         """What a gradient step costs; the bytes of a token are those of a token in a sentence of this length."""

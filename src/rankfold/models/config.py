@@ -1,12 +1,11 @@
-"""What a model of words is made of: one flat record, the `[model]` table of a recipe and of a saved model.
-
-Read next: `models/catalog.py`, which builds a model from it.
-"""
+"""What a model of words is made of: one flat record, the `[model]` table of a recipe and of a saved model."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rankfold.errors import DomainError
 from rankfold.params.dropout import DropoutKind
@@ -17,6 +16,27 @@ from rankfold.settings import check_choices
 
 Family = Literal["hmm", "lhmm", "banded", "block", "rank"]
 PlanName = Literal["auto", "state", "rank"]
+DataKind = Literal["text", "sentences", "recordings"]  # words that go on, sentences each by itself, frames
+LARGEST = 700.0  # of an exponent that a float can hold
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How good a likelihood is, small is good: perplexity of words, nats per frame of recordings."""
+
+    name: str
+    unit: str  # what it is per
+    of_words: bool
+
+    def __call__(self, log_likelihood: float, tokens: int) -> float:
+        """Of so many tokens; a perplexity is infinite where a sentence is impossible, or out of a float's range."""
+        nats = -log_likelihood / tokens
+        if not self.of_words:
+            return nats
+        return math.exp(nats) if nats < LARGEST else math.inf
+
+
+PERPLEXITY, NATS = Measure("perplexity", "tokens", True), Measure("nats", "frames", False)
 READ_BY: dict[str, tuple[Family, ...]] = {  # settings that not every family reads
     "rank": ("lhmm", "banded", "rank"),
     "init": ("hmm", "lhmm", "banded", "block"),
@@ -38,6 +58,10 @@ READ_BY: dict[str, tuple[Family, ...]] = {  # settings that not every family rea
 @dataclass(frozen=True)
 class ModelConfig:
     """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+
+    data: ClassVar[DataKind] = "text"
+    measure: ClassVar[Measure] = PERPLEXITY
+    read_by: ClassVar[Mapping[str, tuple[str, ...]]] = READ_BY
 
     family: Family = "lhmm"
     num_states: int = 1024
@@ -82,3 +106,31 @@ class ModelConfig:
             raise DomainError("tied is true, but neural is false: free tables have no embedding to share.")
         if self.family == "block" and self.state_dropout_kind == "bernoulli" and self.state_dropout:
             raise DomainError('state_dropout_kind is "bernoulli", but block models keep an exact number: "exact".')
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether a word belongs to a cluster of words."""
+        return self.family == "block"
+
+    @property
+    def carries(self) -> bool:
+        """Whether streams can be carried: no state is dropped, or it is carried by its number."""
+        return not self.state_dropout or self.family in ("rank", "block")
+
+    @property
+    def graphs_carry(self) -> bool:
+        """Whether a captured graph can vouch for what streams carry.
+
+        What other chains carry comes from several arithmetics, of which a graph has the first alone.
+        """
+        return self.family == "block"
+
+    @property
+    def num_inputs(self) -> int:
+        """How many words there are, which a record does not say."""
+        raise DomainError("num_words is not given, but a model of words needs to know how many there are.")
+
+    @property
+    def size(self) -> str:
+        """How large the model is, in words."""
+        return f"{self.num_states:,} states"

@@ -1,14 +1,13 @@
-"""What a model of frames is made of: one flat record, the `[model]` table of a recipe and of a saved model.
-
-Read next: `models/frame_catalog.py`, which builds a model from it.
-"""
+"""What a model of frames is made of: one flat record, the `[model]` table of a recipe and of a saved model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rankfold.errors import DomainError
+from rankfold.models.config import NATS, DataKind, Measure
 from rankfold.params.dropout import DropoutKind, num_kept
 from rankfold.params.dynamics.features import FeatureKind
 from rankfold.params.networks import MOST_LAYERS
@@ -34,6 +33,13 @@ READ_BY: dict[str, tuple[FrameFamily, ...]] = {  # settings that not every famil
 @dataclass(frozen=True)
 class FrameConfig:
     """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+
+    data: ClassVar[DataKind] = "recordings"
+    measure: ClassVar[Measure] = NATS
+    read_by: ClassVar[Mapping[str, tuple[str, ...]]] = READ_BY
+    has_clusters: ClassVar[bool] = False
+    carries: ClassVar[bool] = True  # whether streams can be carried
+    graphs_carry: ClassVar[bool] = True  # the first arithmetic is enough for recordings, whose windows are many
 
     family: FrameFamily = "hsmm"
     observations: ObservationKind = "gaussian"
@@ -106,3 +112,18 @@ class FrameConfig:
     def own_rank(self) -> int | None:
         """The rank of the transition; None if it is dense."""
         return self.rank if self.family in LOW_RANK else None
+
+    @property
+    def num_inputs(self) -> int:
+        """How many features a frame has, or how many symbols there are."""
+        if self.num_features < 1:
+            raise DomainError(
+                "num_features is 0, but a model needs to know its frames: how many features, or symbols.\n"
+                "  dataclasses.replace(config, num_features=...)"
+            )
+        return self.num_features
+
+    @property
+    def size(self) -> str:
+        """How large the model is, in words."""
+        return f"{self.num_states:,} states"

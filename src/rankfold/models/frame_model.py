@@ -9,13 +9,12 @@ Read next: `models/frame_catalog.py` for the parts, `recursions/segments` for th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.data.frame_space import FrameSpace
 from rankfold.decoding.posterior import state_posterior
 from rankfold.decoding.runs import runs
 from rankfold.decoding.segments import (
@@ -26,12 +25,12 @@ from rankfold.decoding.segments import (
     viterbi_segments,
 )
 from rankfold.decoding.viterbi import BestPath, viterbi
-from rankfold.errors import DomainError, ShapeError, UnsupportedError
-from rankfold.models.frame_catalog import FrameModules
+from rankfold.errors import ShapeError, UnsupportedError
+from rankfold.models.base import Model, Shares, linear
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_input import any_batch, expect_frames, padded_missing
 from rankfold.models.frame_parts import FrameParts, draw_frames
-from rankfold.models.saved import SavedModel, Shares, linear
+from rankfold.models.supervision import FramePotentials
 from rankfold.numerics.precision import Precision
 from rankfold.params.dropout import kept, num_kept, staying
 from rankfold.params.durations import Duration
@@ -46,29 +45,20 @@ from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.segments.potentials import SegmentPotentials
 from rankfold.recursions.segments.stretches import usual_stretch
 
-FramePotentials = ChainPotentials | SegmentPotentials
 
-
-class FrameModel(SavedModel):
+class FrameModel(Model[FrameParts, FramePotentials]):
     """Families "frame_hmm", "frame_lhmm" (low rank), "hsmm" and "lhsmm" (segments with durations)."""
+
+    config: FrameConfig
+    denominator = "frames that are not missing"
 
     def __init__(
         self, config: FrameConfig, dynamics: FrameDynamics, observation: ObservationModule, duration: Duration | None
     ) -> None:
         super().__init__()
         self.config, self.dynamics, self.observation, self.duration = config, dynamics, observation, duration
-        self.space: FrameSpace | None = None  # what the features mean, where known
-
-    @classmethod
-    def build(cls, config: FrameConfig, *, seed: int = 0) -> Self:
-        """A model with fresh parameters; the seed decides every one of them."""
-        if config.num_features < 1:
-            raise DomainError(
-                "num_features is 0, but a model needs to know its frames: how many features, or symbols.\n"
-                "  dataclasses.replace(config, num_features=...)"
-            )
-        modules = FrameModules(config, torch.Generator().manual_seed(seed))
-        return cls(config, modules.dynamics, modules.observation, modules.duration)
+        self.num_words = config.num_features
+        self.filler = -1.0 if config.observations == "categorical" else float("nan")  # a missing frame
 
     @classmethod
     def from_tables(cls, log_initial: Tensor, transition: Tensor | tuple[Tensor, Tensor], **tables: Any) -> FrameModel:
@@ -77,24 +67,13 @@ class FrameModel(SavedModel):
 
         return model_of_tables(log_initial, transition, **tables)
 
-    def parts(self, generator: torch.Generator | None = None) -> FrameParts:
-        """The distributions the model is made of; with a generator, those of one training step with dropout.
-
-        Where no gradient is to follow: in float64, if float32 would lose a probability.
-        """
-        found = self.own_parts(generator)
-        return found if generator is not None or torch.is_grad_enabled() else self._wide(found)
-
     def own_parts(self, generator: torch.Generator | None = None) -> FrameParts:
         """The same as the dtype of the parameters makes them: probabilities below its smallest number are 0."""
         return self._parts(generator, masked=False)
 
-    def _wide(self, parts: FrameParts) -> FrameParts:
-        def shares(parts: FrameParts) -> Shares:
-            neural = isinstance(self.dynamics, NeuralDynamics)  # free tables begin in logarithms
-            return Shares(linear([parts.transition]), [parts.log_initial] if neural else [])
-
-        return self.widened(parts, self.own_parts, shares)
+    def shares(self, parts: FrameParts) -> Shares:
+        neural = isinstance(self.dynamics, NeuralDynamics)  # free tables begin in logarithms
+        return Shares(linear([parts.transition]), [parts.log_initial] if neural else [])
 
     def capturable_parts(self, generator: torch.Generator | None = None) -> FrameParts:
         """The same as a captured graph needs them: states that are dropped each by itself leave by a mask."""
@@ -185,19 +164,15 @@ class FrameModel(SavedModel):
             return chain.log_z(potentials, arithmetic, precision)
         return by_segments.log_z(potentials, arithmetic)
 
-    def log_likelihood(
-        self,
-        batch: Batch,
-        *,
-        parts: FrameParts | None = None,
-        allowed: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:  # "b"   float64
-        """The log-density of each sequence of a batch; differentiable in the parameters."""
+    def expect_values(self, batch: Batch) -> None:
+        """Raise unless the frames are such as the model has seen."""
         expect_frames(batch, self.config)
-        if parts is None and generator is None:
-            parts = self._wide(self.own_parts())
-        return self.log_z(self.potentials(batch, parts=parts, allowed=allowed, generator=generator))
+
+    def num_counted(self, batch: Batch) -> int:
+        """The frames that are not missing."""
+        inside = torch.arange(batch.shape[1]) < batch.lengths.cpu()[:, None]
+        there = batch.values >= 0 if batch.values.ndim == 2 else ~batch.values.isnan().all(-1)
+        return int((inside & there.cpu()).sum())
 
     def forward(self, batch: Batch) -> Tensor:  # "b"   float64
         return self.log_likelihood(batch)
@@ -275,8 +250,3 @@ class FrameModel(SavedModel):
         longest = min(config.max_duration, length)
         stretch = None if whole else usual_stretch(batch, length, num_states, longest)
         return chain_plan(sizes, batch, length, device, precision, stretch)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the parameters are made of."""
-        return next(self.parameters()).dtype

@@ -1,9 +1,10 @@
-"""From a record of sizes to a grammar: one branch a family. Read next: `models/grammar_config.py`."""
+"""From a record of sizes to a grammar: one branch a family."""
 
 from __future__ import annotations
 
 import torch
 
+from rankfold.data.clusters import Clusters
 from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
 from rankfold.models.pcfg import PCFG, Rules
@@ -26,7 +27,9 @@ BEGINS: dict[GrammarFamily, DrawKind] = {
 }
 
 
-def build_grammar(config: GrammarConfig, num_words: int, generator: torch.Generator) -> PCFG | CompoundPCFG:
+def build_grammar(
+    config: GrammarConfig, num_words: int, clusters: Clusters | None, generator: torch.Generator
+) -> PCFG | CompoundPCFG:
     """A grammar with fresh parameters."""
     drawing = drawing_of(config, generator)
     n, p, dim, num_layers = config.num_nonterminals, config.num_preterminals, config.dim, config.num_layers

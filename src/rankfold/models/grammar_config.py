@@ -1,18 +1,13 @@
-"""What a grammar is made of: one flat record, the `[model]` table of a recipe and of a saved model.
-
-Read next: `models/grammar_catalog.py`, which builds a grammar from it.
-"""
+"""What a grammar is made of: one flat record, the `[model]` table of a recipe and of a saved model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rankfold.errors import DomainError
-from rankfold.models.config import READ_BY as CHAINS_READ_BY
-from rankfold.models.config import ModelConfig, PlanName
-from rankfold.models.frame_config import READ_BY as FRAMES_READ_BY
+from rankfold.models.config import PERPLEXITY, DataKind, Measure, ModelConfig, PlanName
 from rankfold.models.frame_config import FrameConfig
 from rankfold.params.networks import MOST_LAYERS
 from rankfold.settings import check_choices
@@ -35,6 +30,13 @@ READ_BY: dict[str, tuple[GrammarFamily, ...]] = {  # settings that not every fam
 @dataclass(frozen=True)
 class GrammarConfig:
     """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+
+    data: ClassVar[DataKind] = "sentences"
+    measure: ClassVar[Measure] = PERPLEXITY
+    read_by: ClassVar[Mapping[str, tuple[str, ...]]] = READ_BY
+    has_clusters: ClassVar[bool] = False
+    carries: ClassVar[bool] = False  # whether streams can be carried
+    graphs_carry: ClassVar[bool] = False
 
     family: GrammarFamily = "rankpcfg"
     num_nonterminals: int = 30  # symbols of spans of two words and more
@@ -73,15 +75,23 @@ class GrammarConfig:
         """Nonterminals and preterminals together."""
         return self.num_nonterminals + self.num_preterminals
 
+    @property
+    def num_inputs(self) -> int:
+        """How many words there are, which a record does not say."""
+        raise DomainError("num_words is not given, but a model of words needs to know how many there are.")
 
-AnyConfig = ModelConfig | GrammarConfig  # of words
+    @property
+    def size(self) -> str:
+        """How large the grammar is, in words."""
+        return f"{self.num_nonterminals:,} nonterminals and {self.num_preterminals:,} preterminals"
+
+
+WordConfig = ModelConfig | GrammarConfig
+AnyConfig = WordConfig | FrameConfig
 CONFIGS = (ModelConfig, GrammarConfig, FrameConfig)
 
 
-def readers(config: AnyConfig | FrameConfig, name: str) -> tuple[str, ...] | None:
+def readers(config: AnyConfig, name: str) -> tuple[str, ...] | None:
     """The families that read a setting, if this one does not; None where it does."""
-    table: Mapping[str, tuple[str, ...]] = CHAINS_READ_BY
-    if isinstance(config, GrammarConfig | FrameConfig):
-        table = READ_BY if isinstance(config, GrammarConfig) else FRAMES_READ_BY
-    found = table.get(name)
+    found = config.read_by.get(name)
     return None if found is None or config.family in found else found

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.errors import UnsupportedError, expect, same_kind
+from rankfold.models.base import Shares, linear
 from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig
-from rankfold.models.saved import Shares, linear
 from rankfold.models.tables import expect_distributions
 from rankfold.numerics.capture import beside
 from rankfold.numerics.precision import Precision
@@ -112,11 +112,13 @@ class HMM(ChainModel[HMMParts]):
         parts: HMMParts | None = None,
         carried: Tensor | None = None,
         generator: torch.Generator | None = None,
+        allowed: Tensor | None = None,
     ) -> ChainPotentials:
         parts = self.parts(generator) if parts is None else parts
         log_obs = parts.emission.log_obs(batch.values)
         if parts.log_mask is not None:
             log_obs = log_obs + parts.log_mask
+        self.refuse_allowed(allowed)
         log_initial = parts.log_initial if carried is None else carried[: len(batch.values)]
         return ChainPotentials(log_initial, parts.transition, log_obs, lengths=batch.lengths)
 

@@ -10,7 +10,8 @@ Read next: `params/rules_factored.py` for T, `recursions/tree` for the sum over 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from abc import abstractmethod
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,10 +21,9 @@ from rankfold.decoding.next_word import next_words
 from rankfold.decoding.tree_generate import Generated, generate_trees
 from rankfold.decoding.tree_prefix import prefixes
 from rankfold.errors import UnsupportedError
-from rankfold.models.base import WordModel
+from rankfold.models.base import Shares, WordModel, linear
 from rankfold.models.config import PlanName
 from rankfold.models.grammar_config import FACTORED, KINDS, GrammarConfig, GrammarFamily
-from rankfold.models.saved import Shares, linear
 from rankfold.models.tables import GrammarTables, check_factors, checked_grammar, expect_few_rules
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.numerics.scaled import largest
@@ -68,10 +68,55 @@ class NextWord(NamedTuple):
     log_end: Tensor  # "b"
 
 
-class PCFG(WordModel[GrammarParts, TreePotentials]):
-    """All families of grammars but the compound one."""
+Parts = TypeVar("Parts")
+Trees = TypeVar("Trees", bound=TreePotentials)
+
+
+class Grammar(WordModel[Parts, Trees]):
+    """What all grammars share: sentences of words, each by itself."""
 
     config: GrammarConfig
+    denominator = "words + sentences, although no end is generated"
+    shortest = 2  # one word may be impossible
+
+    def __init__(self, config: GrammarConfig, num_words: int) -> None:
+        super().__init__()
+        self.config, self.num_words = config, num_words
+
+    def refuse_context(self, carried: Any, allowed: Tensor | None) -> None:
+        """Raise on what no sentence of a grammar has: a state carried in, states of its words."""
+        self.refuse_allowed(allowed)
+        if carried is not None:
+            raise UnsupportedError("a grammar is of sentences: it carries nothing from one to the next.")
+
+    @abstractmethod
+    def ask(self, batch: Batch, *, parts: Parts | None = None) -> TreeQuery:
+        """The questions of a batch."""
+
+    @abstractmethod
+    def tree_potentials(self, batch: Batch, *, parts: Parts | None = None, labels: bool = False) -> Trees:
+        """What trees are asked of; with `labels` over nonterminals."""
+
+    @abstractmethod
+    def generate_trees(
+        self, num: int = 1, *, max_length: int = 100, generator: torch.Generator | None = None
+    ) -> Generated:
+        """Sentences of at most `max_length` words and the trees that made them."""
+
+    def forward(self, words: Tensor, lengths: Tensor | None = None) -> TreeQuery:  # "b t", "b"
+        """The questions one may ask of these sentences: `.log_partition`, `.mbr()`, `.viterbi()`, `.sample()`, ..."""
+        return self.ask(self.batch(words, lengths))
+
+    def query(self, potentials: Trees) -> TreeQuery:
+        return TreeQuery(potentials, vocabulary=self.vocabulary)
+
+    def num_counted(self, batch: Batch) -> int:
+        """Words, and one end a sentence, as published."""
+        return batch.num_tokens + len(batch.lengths)
+
+
+class PCFG(Grammar[GrammarParts, TreePotentials]):
+    """All families of grammars but the compound one."""
 
     def __init__(
         self,
@@ -81,8 +126,7 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
         emission: PreterminalWords | FreeEmission,
         num_words: int,
     ) -> None:
-        super().__init__()
-        self.config, self.num_words = config, num_words
+        super().__init__(config, num_words)
         self.root, self.rules, self.emission = root, rules, emission
 
     @classmethod
@@ -158,11 +202,11 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
         parts: GrammarParts | None = None,
         carried: None = None,
         generator: torch.Generator | None = None,
+        allowed: Tensor | None = None,
         plan: PlanName | None = None,
     ) -> TreePotentials:
         """The weights of all trees of a batch: labels are nonterminals, or ranks in rank space."""
-        if carried is not None:
-            raise UnsupportedError("a grammar is of sentences: it carries nothing from one to the next.")
+        self.refuse_context(carried, allowed)
         parts = self.parts(generator) if parts is None else parts
         in_ranks = self._order(plan or self.config.plan, batch) == "rank"
         rules, log_root = parts.ranks() if in_ranks else (parts.rules, parts.log_root)
@@ -176,13 +220,6 @@ class PCFG(WordModel[GrammarParts, TreePotentials]):
         """The log-probability of each sentence, -inf for one that no tree can say."""
         check_precision(precision)
         return tree.log_z(potentials, arithmetic)
-
-    def forward(self, words: Tensor, lengths: Tensor | None = None) -> TreeQuery:  # "b t", "b"
-        """The questions one may ask of these sentences: `.log_partition`, `.mbr()`, `.viterbi()`, `.sample()`, ..."""
-        return self.ask(self.batch(words, lengths))
-
-    def query(self, potentials: TreePotentials) -> TreeQuery:
-        return TreeQuery(potentials, vocabulary=self.vocabulary)
 
     def ask(self, batch: Batch, *, parts: GrammarParts | None = None) -> TreeQuery:
         """The questions of a batch. Sums over trees go the cheaper way; labels are nonterminals, whichever that is."""

@@ -1,14 +1,11 @@
-"""Models on disk: config.json, model.safetensors (or shards and their index), vocab.json or frames.json. No pickle.
-
-Read next: `data/weights.py`.
-"""
+"""Models on disk: config.json, model.safetensors (or shards and their index), vocab.json or frames.json. No pickle."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -20,10 +17,8 @@ from rankfold.data.vocab import Vocabulary, expect_format
 from rankfold.data.weights import CHECKSUM, join_pieces, load_sharded, save_sharded, to_pieces
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent, expect_device
 from rankfold.files import read_json, write_text
-from rankfold.models.catalog import AnyModel, build_frame_model, build_model, sized_model
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.frame_model import FrameModel
+from rankfold.models.base import Model
+from rankfold.models.catalog import AnyModel, build_model, sized_model
 from rankfold.models.grammar_config import CONFIGS, AnyConfig
 from rankfold.settings import build, choose, to_mapping
 
@@ -33,7 +28,7 @@ CLUSTER = "blocks.members.cluster"
 
 
 def save_model(
-    model: AnyModel | FrameModel, folder: str | Path, *, max_shard_bytes: int | None = None, file_bytes: int = 0
+    model: Model[Any, Any], folder: str | Path, *, max_shard_bytes: int | None = None, file_bytes: int = 0
 ) -> None:
     """Write a model into a folder, each file whole or not at all; the configuration last.
 
@@ -45,12 +40,12 @@ def save_model(
     if dtype not in DTYPES:
         raise UnsupportedError(f"the model is {dtype}, but float32 and float64 are saved.\n  Convert it with .float().")
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = None if isinstance(model, FrameModel) else model.vocabulary
-    if vocabulary is not None and not isinstance(model, FrameModel):
+    vocabulary = model.vocabulary
+    if vocabulary is not None:
         if len(vocabulary) != model.num_words:
             raise DomainError(f"the vocabulary has {len(vocabulary)} words, but the model {model.num_words}.")
         vocabulary.save(folder / "vocab.json")
-    if isinstance(model, FrameModel) and model.space is not None:
+    if model.space is not None:
         model.space.save(folder / SPACE)
     tensors: Mapping[str, Tensor] = model.state_dict()
     if file_bytes:
@@ -60,7 +55,7 @@ def save_model(
         "format": FORMAT,
         "version": VERSION,
         "model": to_mapping(model.config),
-        "num_words": model.config.num_features if isinstance(model, FrameModel) else model.num_words,
+        "num_words": model.num_words,
         "dtype": dtype,
         "vocabulary": None if vocabulary is None else vocabulary.fingerprint(),
     }
@@ -86,21 +81,21 @@ def expect_model_folder(folder: Path) -> None:
 def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:
     """The model of words of a folder, of whichever family, with its vocabulary if there is one."""
     model = load_any(folder, device=device)
-    if isinstance(model, FrameModel):
+    if model.config.data == "recordings":
         raise UnsupportedError(
             f"{folder} holds a model of frames ({model.config.family}), but one of words was expected.\n"
-            "  Load it with rankfold.FrameModel.from_pretrained."
+            "  Load it with rankfold.load."
         )
-    return model
+    return cast(AnyModel, model)
 
 
-def load_any(folder: str | Path, *, device: str = "cpu") -> AnyModel | FrameModel:
+def load_any(folder: str | Path, *, device: str = "cpu") -> Model[Any, Any]:
     """The model of a folder, of words or of frames."""
     expect_device(device)
     folder = Path(folder)
     content = _read_config(folder / "config.json")
     source = f"{folder / 'config.json'}, model"
-    chosen: type[AnyConfig | FrameConfig] = choose(CONFIGS, content["model"], source=source)
+    chosen: type[AnyConfig] = choose(CONFIGS, content["model"], source=source)
     config = build(chosen, content["model"], source=source)
     tensors = join_pieces(load_sharded(folder)[0], folder)
     clusters = _clusters(config, tensors, folder)
@@ -108,50 +103,48 @@ def load_any(folder: str | Path, *, device: str = "cpu") -> AnyModel | FrameMode
         _expect_fit(sized_model(config, content["num_words"], clusters=clusters), tensors, folder)
     except (DomainError, UnsupportedError) as error:
         raise DataError(f"{folder / 'config.json'} does not fit its weights: {error}") from None
-    if isinstance(config, FrameConfig):
-        return _frames(config, content, tensors, folder).to(device)
     model = build_model(config, content["num_words"], clusters=clusters)
     if content["dtype"] == "float64":
         model.double()
     model.load_state_dict(tensors)
-    path = folder / "vocab.json"
     if content["vocabulary"] is not None:
-        model.vocabulary = Vocabulary.load(path)
-        if model.vocabulary.fingerprint() != content["vocabulary"]:
-            raise DataError(
-                f"{path} is the vocabulary of another model: its words are not those of {folder / 'config.json'}.\n"
-                "  Copy vocab.json, config.json and the weights together."
-            )
+        model.vocabulary = _vocabulary(folder, content["vocabulary"])
+    if config.data == "recordings" and (folder / SPACE).exists():
+        model.space = _space(folder / SPACE, model.config)
     return model.to(device)
 
 
-def _frames(config: FrameConfig, content: dict[str, Any], tensors: dict[str, Tensor], folder: Path) -> FrameModel:
-    """The model of frames, with what its features mean if that is known."""
-    model = build_frame_model(config, content["num_words"])
-    if content["dtype"] == "float64":
-        model.double()
-    model.load_state_dict(tensors)
-    path = folder / SPACE
-    if path.exists():
-        model.space = FrameSpace.load(path)
-        if config.observations != "categorical" and model.space.num_features != config.num_features:
-            raise DataError(
-                f"{path} is of {model.space.num_features} features, but the model of {config.num_features}.\n"
-                "  Copy it, config.json and the weights together."
-            )
-    return model
+def _vocabulary(folder: Path, fingerprint: str) -> Vocabulary:
+    path = folder / "vocab.json"
+    found = Vocabulary.load(path)
+    if found.fingerprint() != fingerprint:
+        raise DataError(
+            f"{path} is the vocabulary of another model: its words are not those of {folder / 'config.json'}.\n"
+            "  Copy vocab.json, config.json and the weights together."
+        )
+    return found
 
 
-def _clusters(config: AnyConfig | FrameConfig, tensors: dict[str, Tensor], folder: Path) -> Clusters | None:
+def _space(path: Path, config: Any) -> FrameSpace:
+    found = FrameSpace.load(path)
+    if config.observations != "categorical" and found.num_features != config.num_features:
+        raise DataError(
+            f"{path} is of {found.num_features} features, but the model of {config.num_features}.\n"
+            "  Copy it, config.json and the weights together."
+        )
+    return found
+
+
+def _clusters(config: Any, tensors: dict[str, Tensor], folder: Path) -> Clusters | None:
     """The word clusters of a block model, which its weights hold; None for others."""
-    if not isinstance(config, ModelConfig) or config.family != "block":
+    if not config.has_clusters:
         return None
     if CLUSTER not in tensors:
         raise DataError(f"{folder}: the weights hold no {CLUSTER!r}, which a block model needs.")
     return checked_clusters(tensors[CLUSTER], config.num_clusters, f"{folder}: {CLUSTER}")
 
 
-def _expect_fit(sized: AnyModel | FrameModel, tensors: dict[str, Tensor], folder: Path) -> None:
+def _expect_fit(sized: Model[Any, Any], tensors: dict[str, Tensor], folder: Path) -> None:
     """Raise unless names, shapes and types of the weights are those of the model, before any of it is made."""
     own = sized.state_dict()
     missing, strange = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())

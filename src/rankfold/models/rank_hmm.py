@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
+from rankfold.models.base import Shares
 from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig, PlanName
-from rankfold.models.saved import Shares
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense, LowRank, Operator, Product
@@ -75,8 +75,10 @@ class RankHMM(ChainModel[RankParts]):
         parts: RankParts | None = None,
         carried: Tensor | None = None,
         generator: torch.Generator | None = None,
+        allowed: Tensor | None = None,
         plan: PlanName | None = None,
     ) -> ChainPotentials:
+        self.refuse_allowed(allowed)
         parts = self.parts(generator) if parts is None else parts
         log_obs = parts.emission.log_obs(batch.values)
         log_initial = parts.log_initial if carried is None else carried[: len(batch.values)]

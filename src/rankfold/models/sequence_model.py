@@ -47,10 +47,11 @@ class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Car
         parts: Parts | None = None,
         carried: Carried | None = None,
         generator: torch.Generator | None = None,
+        allowed: Tensor | None = None,
     ) -> Potentials: ...
 
     @abstractmethod
-    def carry(self, potentials: Potentials) -> Carried:
+    def carry(self, potentials: Potentials, parts: Parts | None = None) -> Carried:
         """What the next stretch of a stream needs to know, detached."""
 
     @abstractmethod

@@ -1,25 +1,29 @@
 """What is known beforehand, as exact constraints: labels of some frames, the order of segments, forbidden transitions.
 
 Nothing here is a penalty: paths that break a constraint have weight 0, and log Z is that of the others. The posterior
-is then the one given the constraint. Read next: `models/frame_model.py`.
+is then the one given the constraint.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
-from rankfold.models.frame_model import FrameModel, FramePotentials
 from rankfold.operators import Banded, Dense, Operator
 from rankfold.params.dynamics.free_tables import FreeDense
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.segments.potentials import SegmentPotentials
 
+if TYPE_CHECKING:
+    from rankfold.models.frame_model import FrameModel
+
 NEVER = float("-inf")
+FramePotentials = ChainPotentials | SegmentPotentials
 
 
 def allowed_states(

@@ -2,7 +2,6 @@
 
 The one before it is kept, and is what a run goes on from where the newest is damaged or gone.
 Random numbers need no state: those of an update are drawn from a generator made of (seed, update).
-Read next: `data/weights.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from torch import Tensor
 
 from rankfold.data.weights import join_pieces, load_sharded, load_tensors, save_sharded, save_tensors, to_pieces
 from rankfold.errors import DataError, DomainError
-from rankfold.models.catalog import AnyModel
-from rankfold.models.config import ModelConfig
+from rankfold.models.base import Model
 from rankfold.training.carried import leaves
 from rankfold.training.config import Config
 from rankfold.training.schedule import Plateau
@@ -52,7 +50,7 @@ class Progress:
 
 def save_checkpoint(
     path: Path,
-    model: AnyModel,
+    model: Model[Any, Any],
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     carried: Any,
@@ -92,7 +90,7 @@ def save_checkpoint(
     )
 
 
-def expect_shards(model: AnyModel, config: Config) -> None:
+def expect_shards(model: Model[Any, Any], config: Config) -> None:
     """Raise before any work if the recipe's shards are too small for a checkpoint of this model; nothing is copied."""
     shard_mb = config.train.checkpoint_shard_mb
     if not shard_mb:
@@ -102,8 +100,9 @@ def expect_shards(model: AnyModel, config: Config) -> None:
     for i, x in enumerate(model.parameters()):
         tensors |= {f"optimizer.{i}.{name}": x.detach() for name in MOMENTS}
         tensors[f"optimizer.{i}.step"] = torch.empty((), device="meta", dtype=torch.float32)
-    if config.data.batching == "streams" and isinstance(config.model, ModelConfig):
-        widest = max(config.model.num_states, config.model.rank)
+    if config.data.batching == "streams" and config.model.data == "text":
+        model_config: Any = config.model
+        widest = max(model_config.num_states, model_config.rank)
         tensors |= {f"carried.{i}": torch.empty(1, widest, device="meta", dtype=torch.float32) for i in range(2)}
     try:
         to_pieces(tensors, config.train.shard_bytes, {"state": " " * STATE})
@@ -131,7 +130,7 @@ class Loaded:
         start = prefix + "."
         return {name.removeprefix(start): x for name, x in self.tensors.items() if name.startswith(start)}
 
-    def fill(self, model: AnyModel, optimizer: torch.optim.Optimizer) -> None:
+    def fill(self, model: Model[Any, Any], optimizer: torch.optim.Optimizer) -> None:
         """Put the state back; `DataError` for that of another model, before anything is changed."""
         own, held = self.of("model"), self.of("optimizer")
         states: dict[int, dict[str, Tensor]] = {}
@@ -151,13 +150,13 @@ class Loaded:
         content["state"] = states
         optimizer.load_state_dict(content)
 
-    def carried(self, kind: Any, device: torch.device) -> Any:
-        """The state of a stream: a tensor, or the tuple `kind` of tensors; None if there was none."""
+    def carried(self, model: Model[Any, Any], device: torch.device) -> Any:
+        """The state of a stream, as the model carries it; None if there was none."""
         leaves = [x.to(device) for _, x in sorted(self.of("carried").items())]
         types = [x.dtype for x in leaves]
         if types and types not in ([torch.float32], [torch.float64], [torch.int64, torch.float32]):
             raise DataError(f"{self.path}: what streams carry is {types}, which no model does.")
-        return None if not leaves else leaves[0] if len(leaves) == 1 else kind(*leaves)
+        return model.carried_of(leaves) if leaves else None
 
 
 def load_checkpoint(path: Path) -> Loaded:

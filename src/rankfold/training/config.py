@@ -1,12 +1,12 @@
 """A recipe: everything a training run depends on beside its data, as one tree of records.
 
-Budgets are in updates, not minutes, so that runs repeat. Read next: `training/loop.py`.
+Budgets are in updates, not minutes, so that runs repeat.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import Standardise
@@ -14,7 +14,7 @@ from rankfold.data.frames import Missing
 from rankfold.errors import DomainError
 from rankfold.models.config import ModelConfig
 from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import AnyConfig, GrammarConfig
+from rankfold.models.grammar_config import AnyConfig
 from rankfold.numerics.precision import Precision
 from rankfold.settings import check_choices
 
@@ -152,43 +152,33 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
-    @property
-    def words(self) -> AnyConfig:
-        """The model, where it is one of words; the caller has seen to it."""
-        assert not isinstance(self.model, FrameConfig), f"{self.model.family} is a model of frames"
-        return self.model
-
     def __post_init__(self) -> None:
-        if self.train.optimizer == "em" and not isinstance(self.model, FrameConfig):
+        model, streams, em = self.model, self.data.batching == "streams", self.train.optimizer == "em"
+        if em and model.data != "recordings":
             raise DomainError(
-                f'train.optimizer is "em", but model.family is "{self.model.family}": EM is for models of frames.\n'
+                f'train.optimizer is "em", but model.family is "{model.family}": EM is for models of frames.\n'
                 '  Set train.optimizer="adamw".'
             )
-        if isinstance(self.model, GrammarConfig):
-            if self.data.batching == "streams":
-                raise DomainError(
-                    'data.batching is "streams", but a grammar is of sentences and carries nothing to the next.\n'
-                    '  Set data.batching to "length", "equal" or "unsorted".'
-                )
-            return
-        if isinstance(self.model, FrameConfig):
-            self._expect_frames(self.model)
-            return
-        carries = self.model.family in ("rank", "block")  # no dropout of states; states carried by their number
-        if self.data.batching == "streams" and self.model.state_dropout and not carries:
+        if model.data == "recordings":
+            self._expect_recordings(model, em=em, streams=streams)
+        elif streams and model.data == "sentences":
+            raise DomainError(
+                'data.batching is "streams", but a grammar is of sentences and carries nothing to the next.\n'
+                '  Set data.batching to "length", "equal" or "unsorted".'
+            )
+        elif streams and not model.carries:
             raise DomainError(
                 'data.batching is "streams" with model.state_dropout above 0: a carried state would be of states that '
                 "the next\n  step has dropped. Set model.state_dropout=0, or batch by sentences."
             )
 
-    def _expect_frames(self, model: FrameConfig) -> None:
-        streams = self.data.batching == "streams"
+    def _expect_recordings(self, model: Any, *, em: bool, streams: bool) -> None:
         if self.data.labelled and model.state_dropout:
             raise DomainError(
                 f"data.labelled is {self.data.labelled} with model.state_dropout above 0: the state of a label would "
                 "be dropped.\n  Set model.state_dropout=0."
             )
-        if self.train.optimizer == "em" and (model.neural or model.state_dropout or model.feature_dropout or streams):
+        if em and (model.neural or model.state_dropout or model.feature_dropout or streams):
             raise DomainError(
                 'train.optimizer is "em", which is for whole recordings and free tables without dropout.\n'
                 '  Set model.neural=false, dropouts 0 and data.batching="length", or train.optimizer="adam".'

@@ -1,16 +1,15 @@
-"""A folder of text as what a run needs: ids, vocabulary, batches of every epoch, word clusters.
-
-Read next: `data/batch.py`.
-"""
+"""A folder of text as what a run needs: ids, vocabulary, batches of every epoch, word clusters."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from rankfold.data.batch import (
     Batch,
@@ -27,8 +26,7 @@ from rankfold.data.sources import Source, read_source, read_text
 from rankfold.data.text import find_split, has_split
 from rankfold.data.vocab import Encoded, Spelling, Vocabulary
 from rankfold.errors import DataError
-from rankfold.models.config import ModelConfig
-from rankfold.models.grammar_config import AnyConfig, GrammarConfig
+from rankfold.models.grammar_config import AnyConfig
 from rankfold.training.config import DataConfig
 
 
@@ -97,19 +95,7 @@ class Corpus:
         generator, rows = epoch_generator(seed, epoch), self._short_enough(config, epoch)
         if config.batching == "streams":
             return streams(rows, config.num_streams, config.window, generator=generator)
-        if config.batching == "unsorted":
-            return unsorted_batches(rows, config.tokens, generator=generator)
-        sentences, tokens = config.sentences or None, config.tokens or None
-        if config.batching == "equal":
-            assert sentences is not None  # DataConfig saw to it
-            return equal_batches(rows, sentences, max_tokens=tokens, generator=generator)
-        return length_batches(
-            rows,
-            tokens or config.batch_tokens(max(map(len, rows)) + config.rounding),
-            generator=generator,
-            rounding=config.rounding,
-            max_sentences=sentences,
-        )
+        return cut_rows(rows, config, generator)
 
     def _short_enough(self, config: DataConfig, epoch: int) -> list[list[int]]:
         """The training sentences of an epoch: all, or those the curriculum has reached."""
@@ -127,6 +113,17 @@ class Corpus:
         return rows
 
 
+def cut_rows(rows: Sequence[Sequence[int]], config: DataConfig, generator: torch.Generator | None) -> Batches:
+    """The batches of sequences that are whole, as a recipe cuts them."""
+    if config.batching == "unsorted":
+        return unsorted_batches(rows, config.tokens, generator=generator)
+    sentences, tokens = config.sentences or None, config.tokens or None
+    if config.batching == "equal":
+        return equal_batches(rows, config.sentences, max_tokens=tokens, generator=generator)
+    limit = tokens or config.batch_tokens(max(map(len, rows)) + config.rounding)
+    return length_batches(rows, limit, generator=generator, rounding=config.rounding, max_sentences=sentences)
+
+
 def read_corpus(
     folder: str | Path,
     config: DataConfig,
@@ -139,12 +136,11 @@ def read_corpus(
     For a grammar also of trees, whose words are read and nothing else; its sentences have no `<eos>`, and those of one
     word are left out unless it generates them.
     """
-    grammar = model if isinstance(model, GrammarConfig) else None
-    trees = grammar is not None
+    trees = _is_grammar(model)
     paths = {split: find_split(folder, split, trees=trees) for split in ("train", "valid")}
     if has_split(folder, "test", trees=trees):
         paths["test"] = find_split(folder, "test", trees=trees)
-    sources = {split: _source(path, config, grammar) for split, path in paths.items()}
+    sources = {split: _source(path, config, model) for split, path in paths.items()}
     _expect_some(sources, paths)
     if vocabulary is None:
         vocabulary = Vocabulary.build(
@@ -173,16 +169,20 @@ def _expect_some(sources: Mapping[str, Source], paths: Mapping[str, Path]) -> No
             )
 
 
-def _source(path: Path, config: DataConfig, grammar: GrammarConfig | None) -> Source:
-    if grammar is None:
+def _is_grammar(model: AnyConfig | None) -> bool:
+    return model is not None and model.data == "sentences"
+
+
+def _source(path: Path, config: DataConfig, model: Any) -> Source:
+    if not _is_grammar(model):
         return read_text(path)
     source = read_source(path, word_tags=config.word_tags)
-    return source if grammar.single_words else source.longer_than_one()
+    return source if model.single_words else source.longer_than_one()
 
 
 def expect_ends(vocabulary: Vocabulary, model: AnyConfig | None) -> None:
     """Raise if a grammar gets sentences that end in <eos>, or another model sentences that do not."""
-    grammar = isinstance(model, GrammarConfig)
+    grammar = _is_grammar(model)
     if vocabulary.ends == grammar:
         has, wants = ("has <eos>", "no <eos>") if grammar else ("has no <eos>", "<eos> at the end of each")
         what = "a grammar" if grammar else "a model of sequences"
@@ -192,9 +192,9 @@ def expect_ends(vocabulary: Vocabulary, model: AnyConfig | None) -> None:
         )
 
 
-def find_clusters(config: AnyConfig, corpus: Corpus, seed: int, progress: Callable[[str], None]) -> Clusters | None:
+def find_clusters(config: Any, corpus: Corpus, seed: int, progress: Callable[[str], None]) -> Clusters | None:
     """The word clusters a block model asks for; None for the other families."""
-    if not isinstance(config, ModelConfig) or config.family != "block":
+    if not config.has_clusters:
         return None
     num_words = len(corpus.vocabulary)
     if config.num_clusters > num_words:

@@ -1,86 +1,84 @@
-"""Perplexity, with its denominator, and a check of a sample in log arithmetic. Read next: `models/base.py`."""
+"""The likelihood of sentences and recordings, and a check of a sample in log arithmetic."""
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from rankfold.data.batch import Batch, Batches, length_batches, streams
-from rankfold.models.catalog import AnyModel
-from rankfold.models.grammar_config import GrammarConfig
-from rankfold.models.sequence_model import SequenceModel
+from rankfold.data.frames import Frames
+from rankfold.models.base import Model, WordModel
+from rankfold.models.config import NATS, PERPLEXITY, DataKind, Measure
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.config import DataConfig
+from rankfold.training.recordings import whole_recordings
 
 BYTES = 2**31  # of a batch's own tensors
-DENOMINATOR = "words and one <eos> a sentence"
-TREE_DENOMINATOR = "words + sentences, although no end is generated"
+FRAME_BYTES, FRAME_TABLES = 2**30, 6  # of recordings: tables "b t z" that an evaluation holds at once, in float64
 
 
 class Evaluation(NamedTuple):
-    """exp(-log_likelihood / tokens): tokens are words and one end a sentence, which grammars count but do not make."""
+    """exp(-log_likelihood / tokens): tokens are words and one end a sentence, which grammars count but do not make;
+    of recordings the frames that are not missing.
+    """
 
-    log_likelihood: float  # nats, over all sentences
+    log_likelihood: float  # nats, over all sequences
     tokens: int
-    sentences: int
+    sentences: int  # or recordings
     is_bound: bool = False  # whether the log-likelihood is a lower bound of it, and the perplexity an upper one
+
+    def value(self, measure: Measure) -> float:
+        """How good it is, by a measure."""
+        return measure(self.log_likelihood, self.tokens)
 
     @property
     def nats(self) -> float:
         """The negative log-likelihood of a token, or of a frame."""
-        return -self.log_likelihood / self.tokens
+        return self.value(NATS)
 
     @property
     def perplexity(self) -> float:
         """The perplexity; infinite where a sentence is impossible, or out of a float's range."""
-        exponent = -self.log_likelihood / self.tokens
-        return math.exp(exponent) if exponent < 700 else math.inf
+        return self.value(PERPLEXITY)
+
+
+Data = Iterable[Sequence[int]] | Frames  # sentences as ids, or recordings
 
 
 def evaluate(
-    model: AnyModel,
-    sentences: Iterable[Sequence[int]],
-    config: DataConfig,
+    model: Model[Any, Any],
+    data: Data,
+    config: DataConfig | None = None,
     *,
     parts: Any = None,
     precision: Precision = "float32",
     **options: Any,
 ) -> Evaluation:
-    """The log-likelihood of a text: sentences on their own, or (streams) one text with the state carried along.
+    """The log-likelihood of sentences or recordings, each by itself, or (streams) of one text with the state carried.
 
-    `options` go to the model's `potentials`: plan="rank" for a rank-space model, for one.
+    Recordings longer than a batch of `config.eval_tokens` frames are cut into windows, whose log-likelihoods add up
+    exactly. `options` go to the model's `potentials`: plan="rank" for a rank-space model, for one.
     """
-    rows = list(sentences)
+    data = data if isinstance(data, Frames) else list(data)
     total, tokens = 0.0, 0
     with torch.no_grad(), matmul_precision(parameter_precision(precision), model.device):
         parts = model.parts() if parts is None else parts
         carried = None
-        for batch in _batches(model, rows, config):
+        for batch in evaluation_batches(model, data, config or DataConfig()):
+            if batch.first:
+                carried = None
             p = model.potentials(batch.to(model.device), parts=parts, carried=carried, **options)
             total += float(model.log_z(p, precision=precision).sum())
-            tokens += num_counted(model, batch)
-            if config.batching == "streams":
-                assert isinstance(model, SequenceModel)  # the recipe saw to it
-                carried = model.carry(p)
-    return Evaluation(total, tokens, len(rows), model.is_bound)
-
-
-def num_counted(model: AnyModel, batch: Batch) -> int:
-    """What a perplexity divides by: the tokens of a batch, of a grammar's also one a sentence, as published."""
-    return batch.num_tokens + (len(batch.values) if isinstance(model.config, GrammarConfig) else 0)
-
-
-def denominator(model: AnyModel) -> str:
-    """The name of what a perplexity divides by."""
-    return TREE_DENOMINATOR if isinstance(model.config, GrammarConfig) else DENOMINATOR
+            tokens += model.num_counted(batch)
+            carried = None if batch.last else model.carry(p)
+    return Evaluation(total, tokens, len(data), model.is_bound)
 
 
 def log_check(
-    model: AnyModel, sentences: Sequence[Sequence[int]], *, num_sentences: int = 8, num_tokens: int = 256
+    model: WordModel[Any, Any], sentences: Sequence[Sequence[int]], *, num_sentences: int = 8, num_tokens: int = 256
 ) -> tuple[float, int]:
     """The largest difference, in nats a token, between the fast arithmetic and logarithms in float64, and of how many.
 
@@ -89,12 +87,10 @@ def log_check(
     quarter.
     """
     rows: list[Sequence[int]] = []
-    shortest = 1
-    if isinstance(model.config, GrammarConfig):
-        num_tokens, shortest = num_tokens // 4, 2
+    num_tokens = num_tokens // 4 if model.config.data == "sentences" else num_tokens
     for row in sentences[:: max(1, len(sentences) // num_sentences)][:num_sentences]:
         room = num_tokens - sum(map(len, rows))
-        if room >= shortest:
+        if room >= model.shortest:
             rows.append(row[:room])
     worst = 0.0
     wide = copy.deepcopy(model).double()
@@ -109,13 +105,13 @@ def log_check(
     return worst, len(rows)
 
 
-def fitting_tokens(model: AnyModel, tokens: int) -> int:
-    """The budget of a batch without gradients: fewer where a token of this model takes much memory."""
-    return max(1, min(tokens, BYTES // model.plan(1, 1).best.token_bytes))
-
-
 def tree_batches(
-    model: AnyModel, rows: Sequence[Sequence[int]], tokens: int = 4096, *, memory: int = BYTES, gradients: bool = False
+    model: Model[Any, Any],
+    rows: Sequence[Sequence[int]],
+    tokens: int = 4096,
+    *,
+    memory: int = BYTES,
+    gradients: bool = False,
 ) -> Batches:
     """Batches of like lengths for a grammar, whose memory grows with the square of a length: at least one sentence.
 
@@ -130,10 +126,15 @@ def tree_batches(
     return length_batches(rows, memory, cost=cost)
 
 
-def _batches(model: AnyModel, rows: list[Sequence[int]], config: DataConfig) -> Iterable[Batch]:
-    if isinstance(model.config, GrammarConfig):
-        return tree_batches(model, rows, config.eval_tokens)
+def evaluation_batches(model: Model[Any, Any], data: Any, config: DataConfig) -> Iterable[Batch]:
+    """Batches without gradients: fewer tokens where one of this model takes much memory."""
+    kind: DataKind = model.config.data
+    if kind == "sentences":
+        return tree_batches(model, data, config.eval_tokens)
+    if kind == "recordings":
+        tokens = min(config.eval_tokens, FRAME_BYTES // (8 * FRAME_TABLES * model.config.num_states))
+        return whole_recordings(data, max(1, tokens), symbols=model.config.observations == "categorical")
     if config.batching == "streams":
-        num_tokens = sum(map(len, rows))
-        return streams(rows, min(config.num_streams, num_tokens), config.window)
-    return length_batches(rows, fitting_tokens(model, config.eval_tokens))
+        num_tokens = sum(map(len, data))
+        return streams(data, min(config.num_streams, num_tokens), config.window)
+    return length_batches(data, max(1, min(config.eval_tokens, BYTES // model.plan(1, 1).best.token_bytes)))

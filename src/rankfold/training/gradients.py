@@ -2,7 +2,6 @@
 
 Parts change when things are computed, not what: the loss is -log p / tokens of the whole update, and the parts of one
 batch draw the same dropout, so gradients add up to those of the batch. Only the rounding of sums differs.
-Read next: `training/memory.py`, which says how much fits, and `training/graphs.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.errors import DomainError
-from rankfold.models.catalog import AnyModel
-from rankfold.models.sequence_model import SequenceModel
+from rankfold.models.base import Model
 from rankfold.numerics.precision import matmul_precision, parameter_precision
 from rankfold.training.carried import joined_rows, leaves, rows_of
 from rankfold.training.checkpoint import update_seed
@@ -29,24 +27,25 @@ from rankfold.training.shapes import rows_that_fit
 
 
 class Gradients:
-    """Fills the parameters' gradients; on a GPU by captured graphs where it can."""
-
-    graphed = GraphedGradients
+    """Fills the parameters' gradients; on a GPU by captured graphs where it can. Labels of a batch bind its states."""
 
     def __init__(
         self,
-        model: AnyModel,
+        model: Model[Any, Any],
         optimizer: torch.optim.Optimizer,
         config: Config,
         room: Room,
         not_finite: Callable[[list[Batch], str], DomainError],
+        num_tokens: int = 1,
     ) -> None:
+        """`num_tokens` of the training set: a prior counts once in a pass over them."""
         self.model, self.optimizer, self.config, self.not_finite = model, optimizer, config, not_finite
         self.tokens, self.tree_width = room.part_tokens, room.tree_width
         # Where a state is carried in, the start has no gradient: none, which optimisers pass over, not one of zeros.
         self.streams = config.data.batching == "streams"
-        self.graphs = self.graphed.of(model, config, room) if room.graphs else None
+        self.graphs = GraphedGradients.of(model, config, room) if room.graphs else None
         self.carried: Any = None  # the state of streams, after the last batch
+        self.num_tokens, self.has_prior = num_tokens, model.log_prior().requires_grad
 
     def __call__(self, batches: list[Batch], tokens: int, update: int) -> tuple[float, float]:
         """The log-likelihood of an update's batches, and the norm of the gradient before it is clipped.
@@ -60,7 +59,7 @@ class Gradients:
             for batch, seed in zip(batches, seeds, strict=True):
                 value, carried = self._replayed(self.graphs, batch, tokens, seed, None if batch.first else carried)
                 found += value
-            self.beside()
+            self._add_prior()
             lost = [x.isnan().sum().double() for x in leaves(carried)]
             total, norm, *lost = torch.stack([found, self._clipped().double(), *lost]).tolist()
             if math.isfinite(total) and math.isfinite(norm) and not any(lost):
@@ -68,7 +67,7 @@ class Gradients:
                 return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None or self.streams)
         total = sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
-        self.beside()
+        self._add_prior()
         return total, float(self._clipped())
 
     def _parts(self, batch: Batch) -> list[Batch]:
@@ -96,25 +95,30 @@ class Gradients:
     def _batch(self, batch: Batch, tokens: int, seed: int) -> float:
         """Add the gradient of one batch's share of the loss, part by part; its log-likelihood."""
         carried = None if batch.first else self.carried
-        goes_on = self.streams and not batch.last
-        total, after = 0.0, []
-        for rows in self._rows(batch):
-            value, p = self._part(batch, rows, tokens, seed, carried)
-            total += value
-            if goes_on:
-                after.append(self.carry(p))
+        found = [self._part(batch, rows, tokens, seed, carried) for rows in self._rows(batch)]
         if self.streams:
-            self.carried = joined_rows(after) if goes_on else None
-        return total
+            self.carried = None if batch.last else joined_rows([after for _, after in found])
+        return sum(value for value, _ in found)
 
     def _part(self, batch: Batch, rows: slice, tokens: int, seed: int, carried: Any) -> tuple[float, Any]:
-        """Add the gradient of some rows; their log-likelihood, and their potentials."""
+        """Add the gradient of some rows; their log-likelihood, and what streams carry on.
+
+        Nothing that has a history outlives the part: it would keep nodes of the parameters that belong to this stream,
+        and a graph that is captured on another breaks off when it meets them.
+        """
         device, precision = self.model.device, self.config.train.precision
         generator = torch.Generator(device=device).manual_seed(seed)
         part = batch.rows(rows).to(device)
         with matmul_precision(parameter_precision(precision), device):
             try:
-                p = self.potentials(part, rows_of(carried, rows), generator)
+                parts = self.model.parts(generator)
+                p = self.model.potentials(
+                    part,
+                    parts=parts,
+                    carried=rows_of(carried, rows),
+                    generator=generator,
+                    allowed=self.model.allowed(part),
+                )
                 log_likelihood = self.model.log_z(p, precision=precision).sum()
             except DomainError as error:  # NaN among the weights
                 raise self.not_finite([batch], str(error).splitlines()[0]) from None
@@ -122,19 +126,12 @@ class Gradients:
             if not math.isfinite(value):
                 raise self.not_finite([batch], f"its log-likelihood is {value}")
             (log_likelihood / -tokens).backward()  # type: ignore[no-untyped-call]
-        return value, p
+        return value, self.model.carry(p, parts) if self.streams and not batch.last else None
 
-    def potentials(self, part: Any, carried: Any, generator: torch.Generator) -> Any:
-        """The potentials of some rows of a batch."""
-        return self.model.potentials(part, carried=carried, generator=generator)
-
-    def beside(self) -> None:
-        """Add the gradient of what is no matter of a batch: priors, of models that have some."""
-
-    def carry(self, potentials: Any) -> Any:
-        """What streams carry on."""
-        assert isinstance(self.model, SequenceModel)  # the recipe saw to it
-        return self.model.carry(potentials)
+    def _add_prior(self) -> None:
+        """Add the gradient of what is no matter of a batch; in an update a prior counts by its share of all tokens."""
+        if self.has_prior:
+            (-self.model.log_prior() / self.num_tokens).backward()  # type: ignore[no-untyped-call]
 
 
 def row_parts(batch: Batch, tokens: int, multiple: int = 1, *, tree_width: int = 0) -> list[slice]:

@@ -3,7 +3,7 @@
 Shapes repeat: batches are filled up to a few, with rows of weight 0 (`training/shapes.py`), and states that are dropped
 each by itself are masked. A state carried along streams goes in and out by buffers; the first batch has a graph of its
 own. A graph cannot look at values: a sequence it cannot vouch for is NaN, and the loop repeats that update without
-graphs. Read next: `training/frame_graphs.py` for recordings, `training/gradients.py`.
+graphs. A row that only fills is missing, or the shortest sentence.
 """
 
 from __future__ import annotations
@@ -12,29 +12,20 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from rankfold.data.batch import Batch
-from rankfold.models.catalog import AnyModel
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import GrammarConfig
-from rankfold.models.sequence_model import SequenceModel
+from rankfold.models.base import Model
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.carried import leaves, mapped
 from rankfold.training.config import Config, DataConfig
 from rankfold.training.memory import Room
-from rankfold.training.shapes import Shapes
+from rankfold.training.shapes import Shapes, shapes_of
 
 
 def graphs_serve(config: Config, device: str) -> bool:
-    """Whether a recipe's gradients can be captured: on a GPU; of streams of words those of block models.
-
-    What other streams carry comes from a ladder of arithmetics (`recursions/chain/filtering.py`), of which a graph has
-    the first rung alone: enough for recordings, whose windows are many.
-    """
-    frames = isinstance(config.model, FrameConfig)
-    carries = config.data.batching != "streams" or frames or config.model.family == "block"
+    """Whether a recipe's gradients can be captured: on a GPU; of streams if a graph can vouch for what they carry."""
+    carries = config.data.batching != "streams" or config.model.graphs_carry
     return config.train.graphs and device.startswith("cuda") and carries
 
 
@@ -42,7 +33,7 @@ class Captured(NamedTuple):
     """One shape: write the inputs, replay, read the results. Gradients are added to the parameters' own."""
 
     graph: torch.cuda.CUDAGraph
-    batch: Any  # the inputs, on the device
+    batch: Batch  # the inputs, on the device
     weight: Tensor  # "b"   float64: 1 for a sentence, 0 for a row that only fills the shape
     share: Tensor  # ""     float64: 1 / tokens of the update
     carried: Any  # what streams carry in; None: a first batch, or no streams
@@ -52,37 +43,37 @@ class Captured(NamedTuple):
 
 
 class GraphedGradients:
-    """Adds the gradient of -log_likelihood / tokens to the parameters, shape by shape from a captured graph."""
+    """Adds the gradient of -log_likelihood / tokens to the parameters, shape by shape from a captured graph.
 
-    def __init__(self, model: AnyModel, filled: Shapes | int, precision: Precision) -> None:
+    Labels of a batch bind its states.
+    """
+
+    def __init__(self, model: Model[Any, Any], filled: Shapes | int, precision: Precision) -> None:
         """Batches are filled up to the shapes of `filled`; a number is that of tokens, of batches of like lengths."""
         self.model, self.precision = model, precision
         self.filled = Shapes(DataConfig(tokens=filled)) if isinstance(filled, int) else filled
         self.streams = self.filled.data.batching == "streams"
-        self.shortest = 2 if self.filled.trees else 1  # of a row that only fills: one word may be impossible
         self.parameters = [x for x in model.parameters() if x.requires_grad]
         self.grads: list[Tensor] = []  # where all graphs add, whatever becomes of the parameters' own between updates
         self.generator = torch.Generator(device=model.device)
-        # rows, width, whether a state is carried in, and the batch's kind
+        # rows, width; whether a state is carried in, whether sequences end, whether some states are known
         self.shapes: dict[tuple[int | bool, ...], Captured] = {}
         self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
 
     @classmethod
-    def of(cls, model: AnyModel, config: Config, room: Room | None = None) -> GraphedGradients | None:
+    def of(cls, model: Model[Any, Any], config: Config, room: Room | None = None) -> GraphedGradients | None:
         """Graphs where they serve. Shapes are those of whole batches, or of the parts that there is room for."""
         if not graphs_serve(config, model.device.type):
             return None
-        return cls(model, cls.shapes_of(config, room or Room()), config.train.precision)
-
-    @staticmethod
-    def shapes_of(config: Config, room: Room) -> Shapes:
-        """The shapes of a recipe's batches."""
-        trees = isinstance(config.model, GrammarConfig)
-        return Shapes(config.data, room.part_tokens, trees=trees, tree_width=room.tree_width)
+        room = room or Room()
+        return cls(model, shapes_of(config, room.part_tokens, room.tree_width), config.train.precision)
 
     def takes(self, batch: Batch) -> bool:
-        """Whether there is a shape that holds this batch. With `data.rounding = 8`, or unsorted, nearly all fit."""
-        return self.filled.of(batch) is not None
+        """Whether there is a shape that holds this batch. With `data.rounding = 8`, or unsorted, nearly all fit.
+
+        Not windows with labels: impossible states carry exact zeros, which a graph cannot tell from lost ones.
+        """
+        return self.filled.of(batch) is not None and not (self.streams and batch.labels is not None)
 
     def __call__(self, batch: Batch, tokens: int, seed: int) -> Tensor:  # ""   float64
         """The log-likelihood of a batch, NaN where a graph cannot vouch for it; gradients are added as said."""
@@ -95,12 +86,12 @@ class GraphedGradients:
         """
         shape = self.filled.of(batch)
         assert shape is not None, "takes() said no"
-        key = (*shape, carried is not None, *self.kind(batch))
+        key = (*shape, carried is not None, batch.last, batch.labels is not None)
         if key not in self.shapes:
             self.shapes[key] = self._capture(shape, batch, carried)
         taken = self.shapes[key]
         rows = len(batch.lengths)
-        self.write(batch, taken.batch)
+        self._write(batch, taken.batch)
         taken.weight.copy_((torch.arange(shape[0]) < rows).double(), non_blocking=True)
         taken.share.fill_(1.0 / tokens)
         for buffer, x in zip(leaves(taken.carried), leaves(carried), strict=True):
@@ -111,30 +102,14 @@ class GraphedGradients:
         taken.graph.replay()
         return taken.log_likelihood, mapped(taken.after, lambda x: x[:rows].clone())
 
-    def kind(self, batch: Batch) -> tuple[bool, ...]:
-        """What a graph must know of a batch beside its shape."""
-        return ()
+    def _filled_up(self, batch: Batch, shape: tuple[int, int]) -> Batch:
+        return batch.padded_to(shape, self.model.filler, self.model.shortest)
 
-    def buffers(self, shape: tuple[int, int], like: Batch) -> Batch:
-        """A batch on the device of rows that only fill, to be written to."""
-        device = self.model.device
-        words = torch.zeros(shape, dtype=torch.int64, device=device)
-        return Batch(words, torch.full((shape[0],), self.shortest, dtype=torch.int64, device=device))
-
-    def write(self, batch: Batch, buffers: Batch) -> None:
+    def _write(self, batch: Batch, buffers: Batch) -> None:
         """Fill the batch up to the buffers' shape, into them."""
-        into(buffers.values, batch.values, 0)
-        into(buffers.lengths, batch.lengths, self.shortest)
-
-    def potentials(self, batch: Batch, carried: Any) -> tuple[Any, Any]:
-        """The potentials of a batch, and the model's parts they are made of."""
-        parts: Any = self.model.capturable_parts(self.generator)
-        return self.model.potentials(batch, parts=parts, carried=carried, generator=self.generator), parts
-
-    def carry(self, batch: Batch, p: Any, parts: Any) -> Any:
-        """What streams carry on from a batch; None if they end with it."""
-        assert isinstance(self.model, SequenceModel)  # the recipe saw to it
-        return self.model.carry(p)
+        for buffer, x in zip(buffers[:3], self._filled_up(batch, buffers.shape)[:3], strict=True):
+            if buffer is not None and x is not None:
+                buffer.copy_(x, non_blocking=True)
 
     def _attach(self, used: list[bool]) -> None:
         """Let the parameters that get a gradient have it where graphs add, from 0 if they had none."""
@@ -144,7 +119,7 @@ class GraphedGradients:
 
     def _capture(self, shape: tuple[int, int], like: Batch, carry: Any) -> Captured:
         device = self.model.device
-        batch = self.buffers(shape, like)
+        batch = self._filled_up(like.rows(slice(0)), shape).to(device)  # rows that only fill, to be written to
         weight = torch.ones(shape[0], dtype=torch.float64, device=device)
         share = torch.ones((), dtype=torch.float64, device=device)
         carried = mapped(carry, lambda x: x.new_zeros(shape[0], *x.shape[1:]))
@@ -152,11 +127,15 @@ class GraphedGradients:
 
         def gradients() -> tuple[Tensor, Any, tuple[Tensor | None, ...]]:
             with matmul_precision(parameter_precision(self.precision), device):
-                p, parts = self.potentials(batch, carried)
+                parts: Any = self.model.capturable_parts(self.generator)
+                p = self.model.potentials(
+                    batch, parts=parts, carried=carried, generator=self.generator, allowed=self.model.allowed(batch)
+                )
                 log_z = self.model.log_z(p, precision=self.precision)
                 total = torch.where(weight > 0, log_z, 0.0).sum()
                 found = torch.autograd.grad(-share * total, self.parameters, allow_unused=True)
-                return total.detach(), self.carry(batch, p, parts) if self.streams else None, found
+                goes_on = self.streams and not batch.last
+                return total.detach(), self.model.carry(p, parts) if goes_on else None, found
 
         def added() -> tuple[Tensor, Any, list[bool]]:
             total, after, found = gradients()
@@ -170,9 +149,3 @@ class GraphedGradients:
         for grad, value in zip(self.grads, before, strict=True):  # the runs that prepared the capture added theirs
             grad.copy_(value)
         return Captured(graph, batch, weight, share, carried, used, total, after)
-
-
-def into(buffer: Tensor, x: Tensor, filler: float) -> None:
-    """Write `x`, filled up at the end of every axis to the buffer's size."""
-    missing = [buffer.shape[axis] - x.shape[axis] for axis in reversed(range(x.ndim))]
-    buffer.copy_(pad(x, [size for more in missing for size in (0, more)], value=filler), non_blocking=True)

@@ -1,7 +1,4 @@
-"""The training loop: batches to gradients to parameters, evaluated, checkpointed, resumed to the last digit.
-
-Read next: `models/base.py` for the likelihood, `training/checkpoint.py` for resuming, `training/setup.py` for a start.
-"""
+"""The training loop: batches to gradients to parameters, evaluated, checkpointed, resumed to the last digit."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from typing import Any
 
 from rankfold.errors import DataError, DomainError
 from rankfold.files import write_text
-from rankfold.models.block_hmm import BlockCarried
+from rankfold.models.pretrained import load_any, save_model
 from rankfold.settings import to_toml
 from rankfold.training.average import Average
 from rankfold.training.checkpoint import (
@@ -30,6 +27,7 @@ from rankfold.training.checkpoint import (
     save_checkpoint,
 )
 from rankfold.training.config import Config
+from rankfold.training.evaluation import evaluate
 from rankfold.training.report import Reporter, summary, tensorboard_writer
 from rankfold.training.result import Result
 from rankfold.training.run_dir import BEST, CHECKPOINT, RECIPE, RunDir, environment
@@ -104,7 +102,7 @@ class Trainer:
         if loaded:
             loaded.fill(self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)
-            self.gradients.carried = loaded.carried(BlockCarried, self.device)
+            self.gradients.carried = loaded.carried(self.model, self.device)
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
             report.say(f"{moved} lines of metrics after the last checkpoint moved to metrics.lost.jsonl")
@@ -123,7 +121,7 @@ class Trainer:
                 "checkpoints keep the optimiser's moments in bf16: a run resumed from one is close to an uninterrupted "
                 "one, not equal to it"
             )
-        for line in (*unreached(config), *self.task.warnings()):
+        for line in unreached(config):
             self.report.say(line)
         if progress.finished:
             self.report.say("the run was finished already")
@@ -175,7 +173,7 @@ class Trainer:
         rate = learning_rate(progress.update, config, progress.plateau)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        tokens = sum(map(self.task.counted, batches))
+        tokens = sum(map(self.model.num_counted, batches))
         total, norm = self.gradients(batches, tokens, progress.update)
         if not math.isfinite(norm):
             raise self._not_finite(batches, f"the gradient's norm is {norm}")
@@ -194,7 +192,7 @@ class Trainer:
     def _not_finite(self, batches: list[Any], what: str) -> DomainError:
         """The error that ends a run whose numbers are none, with the data that did it on disk."""
         path = self.run_dir.path / f"bad-batch-{self.progress.update + 1}.json"
-        content = {"update": self.progress.update + 1, **self.task.shown(batches)}
+        content = {"update": self.progress.update + 1, **self.task.plain(batches)}
         write_text(path, json.dumps(content, indent=1) + "\n")
         return DomainError(
             f"update {self.progress.update + 1}: {what.removesuffix('.')}. The run has stopped; "
@@ -210,19 +208,20 @@ class Trainer:
     def _evaluated(self) -> dict[str, Any]:
         config, plateau = self.config, self.progress.plateau
         try:
-            found = self.task.evaluate(self.model, "valid", self.eval_data, config.train.precision)
+            found = evaluate(self.model, self.task.split("valid"), self.eval_data, precision=config.train.precision)
         except DomainError as error:  # the update before it left no numbers
             raise DomainError(
                 f"update {self.progress.update}: the evaluation after it found none but: {error}\n"
                 "  The run has stopped; its last checkpoint is untouched. A lower train.lr usually helps."
             ) from None
         measure = self.task.measure
-        best = plateau.see(measure.of(found), config.train, of_words=measure.of_words)
+        value = found.value(measure)
+        best = plateau.see(value, config.train, of_words=measure.of_words)
         if best:
-            self.task.save(self.model, self.run_dir.path / BEST)
+            save_model(self.model, self.run_dir.path / BEST, file_bytes=config.train.shard_bytes)
         self.progress.stopped = bool(config.train.patience) and plateau.since_best >= config.train.patience
         return {
-            f"valid_{measure.name}": measure.of(found),
+            f"valid_{measure.name}": value,
             "valid_log_likelihood": found.log_likelihood,
             "valid_tokens": found.tokens,
             **({"valid_bound": True} if found.is_bound else {}),
@@ -231,7 +230,7 @@ class Trainer:
         }
 
     def _bound(self) -> dict[str, Any]:  # said by every record of a compound grammar
-        return {"bound": True} if getattr(self.model, "is_bound", False) else {}
+        return {"bound": True} if self.model.is_bound else {}
 
     def _write(self, record: dict[str, Any]) -> None:
         self.run_dir.append({**record, "seconds": round(self.progress.seconds, 3)})
@@ -260,13 +259,16 @@ class Trainer:
         result = self._result(finished=True)
         measure = self.task.measure
         if self.task.has_test and math.isfinite(self.progress.plateau.best):
-            best = self.task.load(self.run_dir.path / BEST, str(self.device))
-            test = self.task.evaluate(best, "test", self.eval_data)  # float32, as `rankfold evaluate` does
+            best = load_any(self.run_dir.path / BEST, device=str(self.device))
+            test = evaluate(best, self.task.split("test"), self.eval_data)  # float32, as `rankfold evaluate` does
             result = Result(**{**vars(result), "test": test})
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
         final |= {f"best_valid_{measure.name}": result.best_valid, **self._bound()}
         if result.test:
-            final |= {f"test_{measure.name}": measure.of(result.test), "test_tokens": result.test.tokens}
+            final |= {
+                f"test_{measure.name}": result.test.value(measure),
+                "test_tokens": result.test.tokens,
+            }
         self.report.say(f"done: {summary({**final, f'valid_{measure.name}': result.best_valid})}")
         if not self.progress.finished:
             self._write(final)

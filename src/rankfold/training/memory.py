@@ -7,16 +7,14 @@ Read next: `planning/cost.py` for the bytes, `training/gradients.py`, which cuts
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from rankfold.data.clusters import Clusters, uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.models.catalog import AnyModel, sized_model
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import AnyConfig, GrammarConfig
+from rankfold.models.base import WordModel
+from rankfold.models.catalog import sized_model
 from rankfold.planning import Plan
 from rankfold.planning.machine import available_bytes
 from rankfold.training.config import Config
@@ -74,18 +72,15 @@ def available(device: str, asked: float = 0.0) -> int | None:
     return available_bytes()
 
 
-def sized(config: AnyConfig, num_words: int, clusters: Clusters | None = None) -> AnyModel:
+def sized(config: Any, num_words: int, clusters: Clusters | None = None) -> WordModel[Any, Any]:
     """A model for its sizes, without memory for its parameters.
 
     Without `clusters` a block model takes some of equal size; those found in a text have a larger largest one.
     """
-    if (
-        isinstance(config, ModelConfig)
-        and config.family == "block"
-        and (clusters is None or clusters.num_clusters != config.num_clusters)
-    ):
+    if config.has_clusters and (clusters is None or clusters.num_clusters != config.num_clusters):
         clusters = uniform_clusters(num_words, config.num_clusters, seed=0)
-    return sized_model(config, num_words, clusters=clusters)
+    model: WordModel[Any, Any] = sized_model(config, num_words, clusters=clusters)
+    return model
 
 
 def fit(config: Config, text: Text, device: str, memory: int | None) -> Room:
@@ -122,7 +117,7 @@ def room_in(
     `sizes` are padded tokens: of the largest batch, of its longest row, of the smallest batch of an evaluation.
     """
     (step, evaluation), (largest, longest, eval_tokens) = plans, sizes
-    if graphs and (config.data.batching == "unsorted" or isinstance(config.model, FrameConfig)):
+    if graphs and (config.data.batching == "unsorted" or config.model.data == "recordings"):
         largest = 16 * largest // 9  # what a shape of theirs may hold, filled up (`training/shapes.py`)
     rest = memory - state_bytes(config, step)
     # The memory of a graph stays its own, so an update that is repeated without graphs needs the same again.
@@ -136,7 +131,7 @@ def room_in(
     if fitting < eval_tokens:
         return None
     asked = config.data.eval_tokens
-    width = longest if isinstance(config.model, GrammarConfig) else 0
+    width = longest if config.model.data == "sentences" else 0
     return Room(part if part < largest else 0, fitting if fitting < asked else 0, graphs, width)
 
 
@@ -145,10 +140,9 @@ def _plans(config: Config, text: Text, device: str) -> tuple[Plan, Plan]:
 
     Where a batch may choose between two orders, of each size the larger.
     """
-    if isinstance(config.model, GrammarConfig):
+    if config.model.data == "sentences":
         return _tree_plans(config, config.model, text, device)
-    words = config.words
-    assert isinstance(words, ModelConfig)
+    words: Any = config.model
     whole = dataclasses.replace(words, state_dropout=0.0, feature_dropout=0.0, logit_dropout=0.0)
     found = []
     for model in (words, whole):
@@ -159,7 +153,7 @@ def _plans(config: Config, text: Text, device: str) -> tuple[Plan, Plan]:
     return found[0], found[1]
 
 
-def _tree_plans(config: Config, model: GrammarConfig, text: Text, device: str) -> tuple[Plan, Plan]:
+def _tree_plans(config: Config, model: Any, text: Text, device: str) -> tuple[Plan, Plan]:
     """The plans of the longest sentences, in as many rows as a batch has: those of which a token takes most."""
     largest, longest, held_out = _sizes(config, text)
     grammar, precision = sized(model, text.num_words), config.train.precision
@@ -178,7 +172,7 @@ def _sizes(config: Config, text: Text) -> tuple[int, int, int]:
     if data.batching == "streams":
         return data.num_streams * data.window, data.window, data.num_streams * data.window
     rounding = data.rounding if data.batching == "length" else 1
-    if isinstance(config.model, GrammarConfig) and config.train.graphs:
+    if config.model.data == "sentences" and config.train.graphs:
         rounding = max(rounding, TREE_WIDTH)
     longest = padded_width(text.longest_train, rounding)
     return data.batch_tokens(longest), longest, text.longest_held_out
@@ -196,20 +190,12 @@ def _refusal(config: Config, text: Text, device: str, memory: int) -> str:
     row = "one window of every stream" if config.data.batching == "streams" else "the longest sentence"
     fitting = _what_fits(config, text, device, memory)
     return (
-        f"{size_of(config.words)} cannot be {what}: it needs "
+        f"{config.model.family} of {config.model.size} cannot be {what}: it needs "
         f"{least.total / GIB:.3g} GiB even with {row} alone, but {own}.\n"
         f"  Parameters, gradients and optimiser {least.state / GIB:.3g} GiB; distributions made of them "
         f"{least.work / GIB:.3g} GiB; {row} {least.sentence / GIB:.3g} GiB.\n"
         f"  What would fit: {', or '.join(fitting) or NOTHING}."
     )
-
-
-def size_of(config: AnyConfig) -> str:
-    """The family and size of a model, in words."""
-    if isinstance(config, GrammarConfig):
-        sizes = f"{config.num_nonterminals:,} nonterminals and {config.num_preterminals:,} preterminals"
-        return f"{config.family} of {sizes}"
-    return f"{config.family} of {config.num_states:,} states"
 
 
 def longest_sentence(config: Config, num_words: int, device: str, memory: int) -> int:
@@ -239,7 +225,7 @@ def _shorter(config: Config, text: Text, device: str, memory: int) -> list[str]:
 
 def _what_fits(config: Config, text: Text, device: str, memory: int) -> list[str]:
     """Single settings with which the run would fit, sizes halved as often as it takes."""
-    if isinstance(config.model, GrammarConfig):
+    if config.model.data == "sentences":
         found = _shorter(config, text, device, memory)
         for name in ("num_nonterminals", "num_preterminals", "rank"):
             size = getattr(config.model, name)

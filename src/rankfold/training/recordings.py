@@ -1,19 +1,28 @@
 """Recordings as what a run needs: frames on one scale, batches of every epoch, long ones in windows.
 
-What `Corpus` is for sentences. Read next: `data/frames.py`, `training/windows.py`.
+Batches are of whole recordings, or ("streams") groups of `num_streams` recordings of like lengths, each cut into as
+many windows of at most `window` frames as the longest needs: all rows of a group begin and end together.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from rankfold.data.batch import epoch_generator
+from rankfold.data.batch import (
+    Batch,
+    epoch_generator,
+    frame_batch,
+    length_batches,
+    symbol_batch,
+)
 from rankfold.data.frame_files import SPLITS, SUFFIXES, Header, load_arrays, read_frames
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.frames import UNKNOWN, Frames, Missing
@@ -21,7 +30,7 @@ from rankfold.data.music import read_piano_rolls
 from rankfold.errors import DataError
 from rankfold.models.frame_config import FrameConfig
 from rankfold.training.config import DataConfig
-from rankfold.training.windows import FrameBatches, frame_batches
+from rankfold.training.corpus import cut_rows
 
 
 @dataclass(frozen=True)
@@ -190,3 +199,84 @@ def _labelled(train: Frames, num: int, model: FrameConfig, path: Path) -> Frames
 def _part(folder: Path, split: str) -> Path | None:
     candidates = [folder / split, *(folder / f"{split}{suffix}" for suffix in SUFFIXES)]
     return next((part for part in candidates if part.exists()), None)
+
+
+class FrameBatches:
+    """The batches of one epoch, each made when it is asked for: to resume, start at the index that comes next.
+
+    `plan[i]` holds the recordings of batch i, which of their windows it is, and of how many.
+    """
+
+    def __init__(self, frames: Frames, plan: list[tuple[list[int], int, int]], *, rounding: int, symbols: bool) -> None:
+        self.plan = plan
+        self._frames, self._rounding, self._symbols = frames, rounding, symbols
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __getitem__(self, i: int) -> Batch:
+        rows, window, num = self.plan[i]
+        part = _stretch(self._frames, rows, window, num)
+        if self._symbols:
+            known = [np.where(np.isnan(x[:, 0]), -1, x[:, 0]).astype(np.int64) for x in part.features]
+            batch = symbol_batch(known, part.labels, rounding=self._rounding)
+        else:
+            batch = frame_batch(part, dtype=torch.float32, rounding=self._rounding)
+        return batch._replace(first=window == 0, last=window == num - 1)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[i] for i in range(len(self)))
+
+
+def frame_batches(
+    frames: Frames, config: DataConfig, *, generator: torch.Generator | None = None, symbols: bool = False
+) -> FrameBatches:
+    """The batches of a set, shuffled if there is a generator. `symbols`: frames are ids in one column."""
+    rows = [range(length) for length in frames.lengths]
+    streams = config.batching == "streams"
+    if streams:  # groups of like lengths: their number of rows is what counts
+        cut = length_batches(rows, sum(frames.lengths), generator=generator, max_sentences=config.num_streams)
+    else:
+        cut = cut_rows(rows, config, generator)
+    plan = []
+    for group in cut.groups:
+        for alike, num in _alike(frames.lengths, group, config.window) if streams else [(group, 1)]:
+            plan += [(alike, window, num) for window in range(num)]
+    return FrameBatches(frames, plan, rounding=1 if streams else config.rounding, symbols=symbols)
+
+
+def whole_recordings(frames: Frames, tokens: int, *, symbols: bool) -> Iterator[Batch]:
+    """Short recordings together, those of more than `tokens` frames alone and in windows."""
+    short = [i for i, length in enumerate(frames.lengths) if length <= tokens]
+    long = [i for i, length in enumerate(frames.lengths) if length > tokens]
+    if short:
+        yield from frame_batches(frames.subset(short), DataConfig(tokens=tokens), symbols=symbols)
+    if long:
+        config = DataConfig(batching="streams", num_streams=1, window=tokens)
+        yield from frame_batches(frames.subset(long), config, symbols=symbols)
+
+
+def _alike(lengths: list[int], group: list[int], window: int) -> Iterator[tuple[list[int], int]]:
+    """A group in parts whose recordings can be cut into equally many windows, and how many; none without a frame."""
+    left = sorted(group, key=lengths.__getitem__, reverse=True)
+    while left:
+        num = -(-lengths[left[0]] // window)
+        yield [i for i in left if lengths[i] >= num], num
+        left = [i for i in left if lengths[i] < num]
+
+
+def _stretch(frames: Frames, rows: list[int], window: int, num: int) -> Frames:
+    """One of `num` stretches of each of some recordings, of nearly equal lengths each, at least one frame."""
+    pieces = [_window(frames.lengths[i], window, num) for i in rows]
+    labels = frames.labels
+    return replace(
+        frames,
+        features=[frames.features[i][piece] for i, piece in zip(rows, pieces, strict=True)],
+        names=[frames.names[i] for i in rows],
+        labels=None if labels is None else [labels[i][piece] for i, piece in zip(rows, pieces, strict=True)],
+        splits=None,
+    )
+
+
+def _window(length: int, window: int, num: int) -> slice:
+    return slice(length * window // num, length * (window + 1) // num)

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from rankfold.data.clusters import Clusters, checked_clusters
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.files import read_json
-from rankfold.models.catalog import AnyModel
-from rankfold.models.config import ModelConfig
+from rankfold.models.base import Model
 from rankfold.models.pretrained import CLUSTER
 from rankfold.settings import build, differences, read_toml
 from rankfold.training.checkpoint import Loaded, Progress
@@ -59,14 +59,15 @@ def text_of(path: Path) -> str:
 
 def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | None) -> Clusters | None:
     """A resumed run has its clusters in the checkpoint; they are not searched again."""
-    if loaded and isinstance(config.model, ModelConfig) and config.model.family == "block":
+    model: Any = config.model
+    if loaded and model.has_clusters:
         held = loaded.of("model").get(CLUSTER, torch.zeros(0))
-        found = checked_clusters(held, config.model.num_clusters, f"{loaded.path}: {CLUSTER}")
+        found = checked_clusters(held, model.num_clusters, f"{loaded.path}: {CLUSTER}")
         given, own = len(found.assignment), len(corpus.vocabulary)
         if given != own:
             raise DataError(f"{loaded.path}: clusters of {given:,} words, but the vocabulary has {own:,}.")
         return found
-    return find_clusters(config.words, corpus, config.train.seed, report.say)
+    return find_clusters(model, corpus, config.train.seed, report.say)
 
 
 def chosen_device(name: str, asked: str = "train.device") -> torch.device:
@@ -114,7 +115,7 @@ def _kept(before: int, now: int, *, resumed: bool) -> int:
     return min(x for x in (before, now) if x) if before or now else 0
 
 
-def optimizer(model: AnyModel, config: TrainConfig) -> torch.optim.Optimizer:
+def optimizer(model: Model[Any, Any], config: TrainConfig) -> torch.optim.Optimizer:
     """Adam, or AdamW; on a GPU one kernel for all parameters."""
     betas, fused = (config.betas[0], config.betas[1]), model.device.type == "cuda"
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam

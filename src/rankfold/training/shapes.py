@@ -1,13 +1,14 @@
 """The few shapes that batches are filled up to, so that a graph is captured once for each.
 
 Widths go up to a multiple of 8, of trees 4, of recordings at most an eighth more; rows to the most that a batch of such
-a width can have. Read next: `training/graphs.py`.
+a width can have.
 """
 
 from __future__ import annotations
 
 from rankfold.data.batch import Batch
-from rankfold.training.config import DataConfig
+from rankfold.models.config import DataKind
+from rankfold.training.config import Config, DataConfig
 
 WIDTH, WIDEST = 8, 512  # widths are multiples of the first, at most the second: so many shapes are captured
 # A tree's time grows with the cube of its width, its memory with the square, and wide ones are not bound by launches.
@@ -20,20 +21,17 @@ class Shapes:
     """Rows and width of the graph that takes a batch: a matter of its shape alone, so a resumed run takes the same.
 
     `part_tokens` is the largest part of a batch, where batches come in parts (`gradients.row_parts`), of trees as wide
-    as `tree_width`; 0: they do not. `trees`: the model is a grammar.
+    as `tree_width`; 0: they do not.
     """
 
-    def __init__(self, data: DataConfig, part_tokens: int = 0, *, trees: bool = False, tree_width: int = 0) -> None:
-        self.data, self.part_tokens, self.trees, self.tree_width = data, part_tokens, trees, tree_width
+    widest = WIDEST  # above this no graph is captured, but of streams
+
+    def __init__(self, data: DataConfig, part_tokens: int = 0, *, tree_width: int = 0) -> None:
+        self.data, self.part_tokens, self.tree_width = data, part_tokens, tree_width
 
     def multiple(self, width: int) -> int:
         """What the width is padded up to a multiple of."""
-        return TREE_WIDTH if self.trees else WIDTH
-
-    @property
-    def widest(self) -> int:
-        """Above this no graph is captured, but of streams."""
-        return TREE_WIDEST if self.trees else WIDEST
+        return WIDTH
 
     def of(self, batch: Batch) -> tuple[int, int] | None:
         """The shape a batch is filled up to; None where no graph takes it."""
@@ -59,12 +57,8 @@ class Shapes:
         return max(1, min(limits))
 
     def _narrowest(self, padded: int) -> int:
-        """The width of a shape's batches that have most rows.
-
-        Trees have few: rows that only fill cost more than they save.
-        """
-        rounded = self.data.rounding % self.multiple(padded) == 0
-        return padded if rounded or not self.trees else max(2, padded - self.multiple(padded) + 1)
+        """The width of a shape's batches that have most rows."""
+        return padded
 
     def _window(self, width: int) -> tuple[int, int]:
         """One shape for all windows of the streams, also for the last, which is narrower."""
@@ -72,13 +66,24 @@ class Shapes:
         return (min(num, rows_that_fit(padded_width(window), self.part_tokens)) if self.part_tokens else num), window
 
 
+class TreeShapes(Shapes):
+    """The same for sentences of a grammar."""
+
+    widest = TREE_WIDEST
+
+    def multiple(self, width: int) -> int:
+        return TREE_WIDTH
+
+    def _narrowest(self, padded: int) -> int:
+        """Trees have few rows: those that only fill cost more than they save."""
+        rounded = self.data.rounding % TREE_WIDTH == 0
+        return padded if rounded else max(2, padded - TREE_WIDTH + 1)
+
+
 class FrameShapes(Shapes):
     """The same for recordings: a shape has rows for every batch of its widths, at most 16 / 9 of the tokens."""
 
-    @property
-    def widest(self) -> int:
-        """Above this no graph is captured, but of streams."""
-        return FRAMES_WIDEST
+    widest = FRAMES_WIDEST
 
     def multiple(self, width: int) -> int:
         """8, beyond 128 frames more, such that at most an eighth is added; below 8 frames a power of two."""
@@ -99,6 +104,14 @@ class FrameShapes(Shapes):
         narrowest = padded // 2 + 1 if padded <= WIDTH else padded - self.multiple(padded) + 1
         rounding = self.data.rounding if self.data.batching == "length" else 1
         return padded_width(narrowest, rounding)
+
+
+SHAPES: dict[DataKind, type[Shapes]] = {"text": Shapes, "sentences": TreeShapes, "recordings": FrameShapes}
+
+
+def shapes_of(config: Config, part_tokens: int = 0, tree_width: int = 0) -> Shapes:
+    """The shapes of a recipe's batches, or of the parts they come in."""
+    return SHAPES[config.model.data](config.data, part_tokens, tree_width=tree_width)
 
 
 def unsorted_shape(tokens: int, width: int) -> tuple[int, int]:

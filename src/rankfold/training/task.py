@@ -1,59 +1,80 @@
-"""What a run is of: sentences or recordings. All that the loop must ask of the one or the other.
-
-Read next: `training/text_task.py`, `training/frame_task.py`, `training/loop.py`.
-"""
+"""The data of a run, sentences or recordings, and what the loop asks of the one and the other."""
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from rankfold.numerics.precision import Precision
+from rankfold.data.batch import Batch
+from rankfold.data.clusters import Clusters
+from rankfold.data.frame_space import FILE
+from rankfold.data.frames import UNKNOWN, Frames
+from rankfold.data.vocab import Vocabulary
+from rankfold.errors import DataError, DomainError
+from rankfold.models.base import Model
+from rankfold.models.catalog import build_model
+from rankfold.models.config import DataKind, Measure
+from rankfold.models.frame_config import FrameConfig
+from rankfold.models.frame_start import start_from
 from rankfold.training.checkpoint import Loaded, Progress
-from rankfold.training.config import Config, DataConfig
-from rankfold.training.evaluation import Evaluation
+from rankfold.training.config import Config
+from rankfold.training.corpus import Corpus, read_corpus
+from rankfold.training.em import EMSteps, begin
+from rankfold.training.evaluation import Data
+from rankfold.training.frame_room import frame_room
+from rankfold.training.gradients import Gradients
 from rankfold.training.memory import Room
+from rankfold.training.recordings import Recordings, read_recordings
 from rankfold.training.report import Reporter
-
-LARGEST = 700.0  # of an exponent that a float can hold
-
-
-@dataclass(frozen=True)
-class Measure:
-    """How good a likelihood is, small is good: perplexity of words, nats a frame of frames."""
-
-    name: str
-    of_words: bool
-
-    def __call__(self, log_likelihood: float, tokens: int) -> float:
-        nats = -log_likelihood / tokens
-        return math.exp(min(LARGEST, nats)) if self.of_words else nats
-
-    def of(self, found: Evaluation) -> float:
-        """That of an evaluation."""
-        return found.perplexity if self.of_words else found.nats
-
-
-PERPLEXITY, NATS = Measure("perplexity", True), Measure("nats", False)
+from rankfold.training.setup import clusters, fitted
 
 
 class Task(ABC):
     """The data of a run, and what they mean for its model."""
 
-    measure: Measure
+    config: Config
+    data: Corpus | Recordings
     changed: str  # what is said of data that a resumed run did not find again
-    fingerprint: str  # of the data: what a resumed run must find again
-    has_test: bool
 
+    @classmethod
     @abstractmethod
+    def read(cls, config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> Task:
+        """The data of a folder or file."""
+
+    @property
+    def measure(self) -> Measure:
+        """How good a likelihood is."""
+        return self.config.model.measure
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the data: what a resumed run must find again."""
+        return self.data.fingerprint
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there is a split to test on."""
+        return self.data.test is not None
+
     def summary(self) -> Mapping[str, Any]:
         """What was read, counted."""
+        return self.data.summary()
+
+    def split(self, name: str) -> Data:
+        """The data of "valid" or "test"."""
+        found: Data = getattr(self.data, name)
+        return found
+
+    @property
+    @abstractmethod
+    def num_tokens(self) -> int:
+        """The tokens, or frames, of the training set."""
 
     @abstractmethod
     def keep(self, folder: Path) -> None:
@@ -72,52 +93,206 @@ class Task(ABC):
         """How much of a batch fits into memory at once."""
 
     @abstractmethod
-    def model(self) -> Any:
+    def model(self) -> Model[Any, Any]:
         """The model a run begins with, or goes on with once it is filled from a checkpoint."""
 
-    @abstractmethod
-    def steps(self, *made_of: Any) -> Any:
-        """What turns the batches of an update into gradients, made as `Gradients` is."""
-
-    @abstractmethod
-    def save(self, model: Any, folder: Path) -> None:
-        """Write a model with all that belongs to it."""
-
-    @abstractmethod
-    def load(self, folder: Path, device: str) -> Any:
-        """What `save` wrote."""
+    def steps(self, model: Any, *made_of: Any) -> Any:
+        """What turns the batches of an update into gradients, made as `Gradients` is; or steps of EM."""
+        make: Callable[..., Gradients] = Gradients
+        return make(model, *made_of, self.num_tokens)
 
     @abstractmethod
     def lines(self, model: Any) -> list[str]:
         """What a person should know before the first update: sizes first, without the device."""
 
     @abstractmethod
-    def warnings(self) -> list[str]:
-        """What a reader of the results should know."""
-
-    @abstractmethod
     def epoch(self, epoch: int) -> Any:
         """The batches of an epoch, the same whenever asked: `len` and `[i]`."""
 
     @abstractmethod
-    def counted(self, batch: Any) -> int:
-        """What the measure divides by."""
-
-    @abstractmethod
-    def evaluate(self, model: Any, split: str, data: DataConfig, precision: Precision = "float32") -> Evaluation:
-        """The likelihood of the split "valid" or "test"."""
-
-    @abstractmethod
-    def shown(self, batches: Sequence[Any]) -> dict[str, Any]:
+    def plain(self, batches: Sequence[Batch]) -> dict[str, Any]:
         """Batches for a person to look at, as plain data."""
+
+
+class TextTask(Task):
+    """A model of words and its corpus."""
+
+    changed = "the text is not the one"
+    data: Corpus
+
+    def __init__(self, config: Config, corpus: Corpus, report: Reporter) -> None:
+        self.config, self.data, self.report = config, corpus, report
+        self._clusters: Clusters | None = None
+
+    @classmethod
+    def read(cls, config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> TextTask:
+        """The text of a folder; a resumed run has its vocabulary already."""
+        vocabulary = Vocabulary.load(run / "vocab.json") if resume else None
+        return cls(config, read_corpus(data, config.data, vocabulary, model=config.model), report)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.data.train.num_tokens
+
+    def keep(self, folder: Path) -> None:
+        self.data.vocabulary.save(folder / "vocab.json")
+
+    def prepare(self, loaded: Loaded | None) -> None:
+        self._clusters = clusters(self.config, self.data, self.report, loaded)
+
+    def expect_batches(self) -> None:
+        if self.config.data.batching == "streams" or self.config.data.curriculum_start:
+            self.epoch(0)
+
+    def room(self, device: torch.device, progress: Progress, say: Callable[[str], None]) -> Room:
+        return fitted(self.config, self.data, self._clusters, device, progress, say)
+
+    def model(self) -> Model[Any, Any]:
+        config, vocabulary = self.config, self.data.vocabulary
+        model = build_model(config.model, len(vocabulary), clusters=self._clusters, seed=config.train.seed)
+        model.vocabulary = vocabulary
+        return model
+
+    def lines(self, model: Model[Any, Any]) -> list[str]:
+        lines = [
+            f"{self.config.model.family}, {model.num_parameters:,} parameters, {len(self.data.vocabulary):,} words, "
+            f"{self.num_tokens:,} training tokens"
+        ]
+        if self.config.model.data == "sentences":
+            bounds = ", and are bounds: the true ones are lower" if model.is_bound else ""
+            lines.append(f"perplexities divide by {model.denominator}{bounds}")
+        return [*lines, *self.data.warnings()]
+
+    def epoch(self, epoch: int) -> Any:
+        return self.data.epoch(self.config.data, self.config.train.seed, epoch)
+
+    def plain(self, batches: Sequence[Batch]) -> dict[str, Any]:
+        decode = self.data.vocabulary.decode
+        return {"sentences": [decode(row.tolist()) for row in _rows(batches)]}
+
+
+class FrameTask(Task):
+    """A model of frames and its recordings."""
+
+    changed = "the recordings are not those"
+    data: Recordings
+
+    def __init__(self, config: Config, recordings: Recordings) -> None:
+        self.config, self.data = config, recordings
+        model: Any = config.model
+        self.own: FrameConfig = dataclasses.replace(model, num_features=num_features(model, recordings))
+
+    @classmethod
+    def read(cls, config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> FrameTask:
+        """The recordings of a file or folder."""
+        model: Any = config.model
+        task = cls(config, read_recordings(data, config.data, model))
+        expect_variance(task.own, task.data.train, data)
+        expect_durations(task.own, task.data.train, data)
+        return task
+
+    @property
+    def num_tokens(self) -> int:
+        return self.data.train.num_frames
+
+    def keep(self, folder: Path) -> None:
+        self.data.space.save(folder / FILE)
+
+    def expect_batches(self) -> None:
+        self.epoch(0)
+
+    def room(self, device: torch.device, progress: Progress, say: Callable[[str], None]) -> Room:
+        return frame_room(self.config, self.own, self.data, device, progress, say)
+
+    def model(self) -> Model[Any, Any]:
+        model = build_model(self.own, self.own.num_features, seed=self.config.train.seed)
+        model.space = self.data.space
+        if self.own.init != "kmeans":
+            start_from(model, self.data.train)
+        return model
+
+    def steps(self, model: Any, *made_of: Any) -> Any:
+        em, train = self.config.train.optimizer == "em", self.data.train
+        if em or self.own.init == "kmeans":  # a resumed model is filled afterwards
+            begin(model, train, self.config.train.seed)
+        return EMSteps(train, model, self.config.train.smoothing) if em else super().steps(model, *made_of)
+
+    def lines(self, model: Model[Any, Any]) -> list[str]:
+        train = self.data.train
+        sizes = f"{self.own.size}, {model.num_parameters:,} parameters, {self.own.num_features:,} features"
+        return [
+            f"{self.own.family}, {sizes}, {len(train):,} training recordings of {train.num_frames:,} frames",
+            *self.data.warnings(),
+        ]
+
+    def epoch(self, epoch: int) -> Any:
+        symbols = self.own.observations == "categorical"
+        return self.data.epoch(self.config.data, self.config.train.seed, epoch, symbols=symbols)
+
+    def plain(self, batches: Sequence[Batch]) -> dict[str, Any]:
+        rows = [
+            [[None if x != x else x for x in frame] if isinstance(frame, list) else frame for frame in row.tolist()]
+            for row in _rows(batches)
+        ]
+        return {"recordings": rows}
+
+
+TASKS: dict[DataKind, type[Task]] = {"text": TextTask, "sentences": TextTask, "recordings": FrameTask}
 
 
 def read_task(config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> Task:
     """The task of a recipe; its kind is that of the model."""
-    from rankfold.models.frame_config import FrameConfig
-    from rankfold.training.frame_task import FrameTask
-    from rankfold.training.text_task import TextTask
+    return TASKS[config.model.data].read(config, data, run, report, resume=resume)
 
-    kind: Any = FrameTask if isinstance(config.model, FrameConfig) else TextTask
-    task: Task = kind.read(config, data, run, report, resume=resume)
-    return task
+
+def _rows(batches: Sequence[Batch]) -> list[torch.Tensor]:  # "t" or "t f" each
+    return [row[:length] for batch in batches for row, length in zip(batch.values, batch.lengths.tolist(), strict=True)]
+
+
+def expect_variance(model: FrameConfig, train: Frames, data: str | Path) -> None:
+    """`DataError` for a Gaussian feature that is the same in all training frames, as the model sees them."""
+    if model.observations == "gaussian" and train.constant:
+        first = train.constant[0]
+        raise DataError(
+            f"{data}: feature {first.feature} ({first.name}) has the same value, {first.value:g}, in every training "
+            "frame, smoothed and scaled as the recipe says: it has no variance and tells no states apart.\n"
+            "  Leave it out."
+        )
+
+
+def expect_durations(model: FrameConfig, train: Frames, data: str | Path) -> None:
+    """An error for segments longer than any recording, and for labels that last longer than a segment can."""
+    if not model.has_segments:
+        return
+    longest = max(train.lengths)
+    if model.max_duration > longest:
+        raise DomainError(
+            f"{data}: the longest training recording has {longest:,} frames, but model.max_duration is "
+            f"{model.max_duration:,}.\n  Set model.max_duration to at most {longest:,}."
+        )
+    for name, labels in zip(train.names, () if model.may_repeat else train.labels or (), strict=False):
+        starts = np.flatnonzero(np.diff(labels, prepend=labels[:1] - 1))
+        ends = np.append(starts[1:], len(labels))
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            if labels[start] != UNKNOWN and end - start > model.max_duration:
+                raise DataError(
+                    f"{data}: recording '{name}', rows {start} to {end - 1}: label {int(labels[start])} lasts "
+                    f"{end - start:,} frames, but model.max_duration is {model.max_duration:,}, and no state follows "
+                    f"itself.\n  Set model.max_duration to at least {end - start:,}, or model.self_transitions = true."
+                )
+
+
+def num_features(model: FrameConfig, recordings: Recordings) -> int:
+    """The features of a frame, or how many symbols there are; a recipe that says otherwise is refused."""
+    found = recordings.space.num_features
+    if model.observations == "categorical":
+        sets = [*recordings.splits.values()]
+        found = 1 + int(max(float(x[x == x].max()) for split in sets for x in split.features))
+        if found <= model.num_features:
+            return model.num_features
+    if model.num_features not in (0, found):
+        raise DataError(
+            f"model.num_features is {model.num_features}, but the recordings have {found}.\n"
+            f"  Leave it out, or set model.num_features={found}."
+        )
+    return found

@@ -14,8 +14,8 @@ from benchmarks.steps.row import Settings, measure_row
 from benchmarks.steps.step import reference_gradients
 from benchmarks.steps.tables import frame_cases
 from rankfold.errors import UnsupportedError
+from rankfold.models import build_model
 from rankfold.models.frame_config import FrameConfig
-from rankfold.models.frame_model import FrameModel
 
 CPU = torch.device("cpu")
 FAMILIES = ("hsmm", "lhsmm", "frame_hmm", "frame_lhmm")
@@ -43,7 +43,7 @@ def test_the_reference_is_the_model(family: str, choices: dict[str, Any]) -> Non
 def test_frames_of_two_values_sum_to_one() -> None:
     """The reference by itself: all sequences of a length, where the end may not cut a segment."""
     config = FrameConfig(family="frame_lhmm", observations="bernoulli", num_states=3, rank=2, num_features=2)
-    model = FrameModel.build(config).double()
+    model = build_model(config).double()
     every = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 6).reshape(-1, 3, 2)
     batch = model.batch(list(every.double()))
     total = reference_gradients(model, batch).log_z.logsumexp(0)
