@@ -9,7 +9,7 @@ from rankfold.data.batch import Batch
 from rankfold.models import build_model
 from rankfold.training.config import DataConfig
 from rankfold.training.graphs import GraphedGradients
-from rankfold.training.shapes import Shapes
+from rankfold.training.shapes import TreeShapes
 from tests.training.test_grammars import FAMILIES, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -19,7 +19,7 @@ CUDA = torch.device("cuda")
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "cpcfg"])
 def test_graphs_give_the_gradients_of_eager_steps(family: str) -> None:
     model = build_model(tiny(family).model, 12, seed=3).to(CUDA)
-    graphs = GraphedGradients(model, Shapes(DataConfig(sentences=4, tokens=0), trees=True), "float32")
+    graphs = GraphedGradients(model, TreeShapes(DataConfig(sentences=4, tokens=0)), "float32")
     for i, lengths in enumerate([[2, 5, 3], [7, 7, 7, 7], [4, 2], [8]]):
         words = torch.randint(12, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(i))
         batch = Batch(words, torch.tensor(lengths))

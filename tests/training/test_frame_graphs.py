@@ -24,7 +24,7 @@ from rankfold.training.memory import Room
 from rankfold.training.recordings import frame_batches
 from rankfold.training.report import Reporter
 from rankfold.training.setup import optimizer
-from rankfold.training.shapes import FrameShapes
+from rankfold.training.shapes import FrameShapes, shapes_of
 from rankfold.training.task import FrameTask
 from tests.training.frame_batches import FAMILIES, OBSERVATIONS, drawn_batch, drawn_model
 from tests.training.recordings import NUM_TRAIN, tiny, write_recordings
@@ -55,7 +55,7 @@ def steps_of(config: Config, data: Path, tokens: int = 0, *, graphs: bool) -> tu
     model = task.model().double()
     found = task.steps(model, optimizer(model, config.train), config, Room(tokens, graphs=False), never)
     if graphs:
-        found.graphs = GraphedGradients(model, GraphedGradients.shapes_of(config, Room(tokens)), "float32")
+        found.graphs = GraphedGradients(model, shapes_of(config, tokens), "float32")
     return found, model, task
 
 
@@ -74,7 +74,7 @@ def compare(config: Config, data: Path, tokens: int = 0, *, every_update: bool =
     batches = [batch for epoch in range(2) for batch in task.epoch(epoch)]
     for update in range(min(num, len(batches) // 2)):
         some = batches[2 * update : 2 * update + 2]
-        tokens = sum(map(task.counted, some))
+        tokens = sum(map(model.num_counted, some))
         assert replayed(some, tokens, update) == pytest.approx(plain(some, tokens, update), rel=1e-9, abs=0)
         assert grads(model).keys() == grads(other).keys()
         for name, grad in grads(model).items():

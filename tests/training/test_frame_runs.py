@@ -198,8 +198,8 @@ def test_missing_frames_do_not_count(tmp_path: Path) -> None:
     assert result.test is None
     assert np.isfinite(result.best_valid)
     batch = frame_batches(read_frames(tmp_path / "some.npz"), DataConfig())[0]
-    assert model.num_counted(batch) <= batch.num_tokens
     model = FrameModel.from_pretrained(tmp_path / "run" / "best")
+    assert model.num_counted(batch) <= batch.num_tokens
     assert model.space is not None
     frames = model.space.apply(read_frames(tmp_path / "some.npz"))
     assert evaluate(model, frames).tokens == frames.num_frames - 3

@@ -18,7 +18,7 @@ from rankfold.training.gradients import Gradients
 from rankfold.training.graphs import GraphedGradients
 from rankfold.training.memory import Room
 from rankfold.training.setup import optimizer
-from rankfold.training.shapes import Shapes
+from rankfold.training.shapes import TreeShapes
 from tests.training.replays import stand_in
 from tests.training.test_grammars import FAMILIES, tiny
 
@@ -37,7 +37,7 @@ def gradients_of(config: Config, room: Room, *, graphs: bool) -> tuple[Gradients
     model = build_model(config.model, 12, seed=2).double()
     found = Gradients(model, optimizer(model, config.train), config, room, never)
     if graphs:
-        shapes = Shapes(config.data, room.part_tokens, trees=True, tree_width=room.tree_width)
+        shapes = TreeShapes(config.data, room.part_tokens, tree_width=room.tree_width)
         found.graphs = GraphedGradients(model, shapes, "float32")
 
         def refuse(*args: Any) -> float:

@@ -24,7 +24,7 @@ from rankfold.training.loop import train
 from rankfold.training.memory import GIB, Text, fit, longest_sentence, need
 from rankfold.training.recipes import load_recipe
 from rankfold.training.run_dir import read_metrics
-from rankfold.training.shapes import TREE_WIDEST, Shapes
+from rankfold.training.shapes import TREE_WIDEST, TreeShapes
 from tests.training.runs import StopAfter, expect_same_end
 
 FAMILIES = ("npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg")
@@ -222,7 +222,7 @@ def test_a_sentence_too_long_for_the_memory_is_told_before_starting() -> None:
     ("batch", "shape"), [((3, 9), (4, 12)), ((4, 12), (4, 12)), ((1, 2), (4, 4)), ((2, TREE_WIDEST + 1), None)]
 )
 def test_shapes_of_trees(batch: tuple[int, int], shape: tuple[int, int] | None) -> None:
-    shapes = Shapes(DataConfig(sentences=4, tokens=0), trees=True)
+    shapes = TreeShapes(DataConfig(sentences=4, tokens=0))
     words = torch.zeros(batch, dtype=torch.int64)
     assert shapes.of(Batch(words, torch.full((batch[0],), batch[1]))) == shape
 
@@ -230,7 +230,7 @@ def test_shapes_of_trees(batch: tuple[int, int], shape: tuple[int, int] | None) 
 def test_every_batch_of_a_recipe_has_a_shape(folder: Path) -> None:
     for config in (DataConfig(tokens=40), DataConfig(tokens=40, sentences=3), DataConfig(tokens=40, rounding=4)):
         corpus = read_corpus(folder, config, model=GrammarConfig())
-        shapes = Shapes(config, trees=True)
+        shapes = TreeShapes(config)
         for batch in corpus.epoch(config, 1, 0):
             shape = shapes.of(batch)
             assert shape is not None

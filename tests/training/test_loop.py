@@ -20,7 +20,7 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.hmm import HMM
 from rankfold.models.pretrained import load_model
-from rankfold.training import text_task
+from rankfold.training import task
 from rankfold.training.checkpoint import load_checkpoint, update_seed
 from rankfold.training.config import Config
 from rankfold.training.evaluation import evaluate
@@ -59,7 +59,7 @@ class Models(list[AnyModel]):
             change(self[-1])
             return self[-1]
 
-        patch.setattr(text_task, "build_model", built)
+        patch.setattr(task, "build_model", built)
 
 
 class At(Reporter):
@@ -394,7 +394,7 @@ def test_a_sentence_without_probability(data: Path, tmp_path: Path, monkeypatch:
     word = corpus.train.sentences[0][0]
     emission = torch.ones(2, NUM_WORDS).index_fill(1, torch.tensor([word]), 0) / (NUM_WORDS - 1)
     half = torch.full((2, 2), 0.5)
-    monkeypatch.setattr(text_task, "build_model", lambda *args, **kwargs: HMM.from_tables(half[0], half, emission))
+    monkeypatch.setattr(task, "build_model", lambda *args, **kwargs: HMM.from_tables(half[0], half, emission))
     with pytest.raises(DomainError, match=r"^update \d+: its log-likelihood is -inf"):
         train(config, data, tmp_path / "run")
     (path,) = (tmp_path / "run").glob("bad-batch-*.json")

@@ -1,6 +1,5 @@
 """`rankfold evaluate` on a model of frames: nats a frame, and with labels how well its segments agree with them.
 
-Read next: `training/frame_evaluation.py`, `analysis/segmentation.py`.
 """
 
 from __future__ import annotations
