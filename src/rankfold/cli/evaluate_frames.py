@@ -1,6 +1,4 @@
-"""`rankfold evaluate` on a model of frames: nats a frame, and with labels how well its segments agree with them.
-
-"""
+"""`rankfold evaluate` on a model of frames: nats a frame, and with labels how well its segments agree with them."""
 
 from __future__ import annotations
 

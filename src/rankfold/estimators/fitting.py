@@ -20,6 +20,7 @@ from rankfold.estimators.check_parameters import expect_parameters, expect_same,
 from rankfold.estimators.inputs import Given, expect_names, expect_width, given_features, names_of
 from rankfold.estimators.start_tables import fill_start
 from rankfold.estimators.symbols import given_symbols, known_symbols, symbol_ids
+from rankfold.models.catalog import build_model
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.params.observations import OBSERVATIONS, CollapseError
@@ -103,7 +104,7 @@ class Fit(NamedTuple):
 
     def _started(self) -> FrameModel:
         start, device = self.params["start"] or {}, self.sequences[0].device
-        model = FrameModel.build(self.config).to(device, getattr(torch, self.params["dtype"]))
+        model = build_model(self.config).to(device, getattr(torch, self.params["dtype"]))
         # Means that will be replaced need not be looked for.
         near = self.params["init"] == "kmeans" and not {"mean", "probability"} & set(start)
         initialise(model, self.sequences, self.labels, self.prior, self.rng, near=near)
