@@ -48,7 +48,8 @@ def room_for(config: Config, model: FrameConfig, lengths: list[int], device: str
     rows = sorted({min(length, data.window) for length in lengths} if streams else set(lengths))
 
     def plan(of: FrameConfig, length: int, *, whole: bool) -> Plan:
-        return sized_model(of, of.num_features).plan(1, length, device, config.train.precision, whole=whole).best
+        found: Plan = sized_model(of, of.num_features).plan(1, length, device, config.train.precision, whole=whole).best
+        return found
 
     plans = plan(model, 1, whole=True), plan(_whole(model), 1, whole=True)
     for graphs in (True, False) if captured else (False,):
