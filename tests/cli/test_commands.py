@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rankfold
-from rankfold.cli import COMMANDS, doctor, exactness, main
+from rankfold.cli import COMMANDS, doctor, main
 
 
 def test_doctor_reports_versions_devices_and_exactness(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +38,7 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_doctor_fails_where_the_library_is_wrong(
     broken: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(exactness, "log_z", broken)
+    monkeypatch.setattr(doctor, "log_z", broken)
     assert main(["doctor", "--seconds", "0.1"]) == 1
     assert "FAIL" in capsys.readouterr().out
 

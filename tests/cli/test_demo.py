@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rankfold.analysis.bracketing import evaluate_brackets, right_branching
-from rankfold.cli import demo, demo_grammar, main
+from rankfold.cli import demo, main
 from rankfold.data.brackets import parse_tree, read_trees
 from rankfold.data.demo import write_corpus, write_toy_corpus
 from rankfold.training.recipes import load_recipe
@@ -113,7 +113,7 @@ def test_a_grammar_is_induced_and_its_trees_are_shown(
     def write(folder: Path) -> None:
         write_toy_corpus(folder, num=60, num_held_out=12)
 
-    monkeypatch.setattr(demo_grammar, "write_toy_corpus", write)
+    monkeypatch.setattr(demo, "write_toy_corpus", write)
     settings = ["train.updates=4", "train.evaluate_every=2", "model.num_nonterminals=3", "model.num_preterminals=4"]
     assert main(["demo", "--grammar", "--out", str(tmp_path), "--json", "--set", *settings]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -126,13 +126,13 @@ def test_a_grammar_is_induced_and_its_trees_are_shown(
     assert all(Path(path).read_text().startswith("<svg") for path in found["pictures"])
     for trees in found["trees"]:
         assert parse_tree(trees["true"]).words == parse_tree(trees["induced"]).words
-    text = demo_grammar.grammar_text(found)
+    text = demo.grammar_text(found)
     assert "right-branching" in text
     assert " ".join(parse_tree(found["trees"][0]["true"]).words) in text
 
 
 @pytest.mark.slow
 def test_the_demo_finds_the_trees(tmp_path: Path) -> None:
-    found = demo_grammar.demo_grammar(tmp_path, settings=[])
+    found = demo.demo_grammar(tmp_path, settings=[])
     assert found["induced"]["sentence_uf1"] > 0.8
     assert found["right_branching"]["sentence_uf1"] < 0.7
