@@ -12,7 +12,6 @@ from rankfold.models.frame_config import FrameConfig
 from rankfold.params.durations import Duration, draw_duration
 from rankfold.params.dynamics.free_tables import draw_free
 from rankfold.params.dynamics.transitions import FrameDynamics, LowRankTransition, NeuralDynamics, SoftmaxTransition
-from rankfold.params.observations import OBSERVATIONS
 
 
 class FrameModules(nn.Module):
@@ -22,7 +21,7 @@ class FrameModules(nn.Module):
         super().__init__()
         # In this order, whatever the choices are: the seed decides.
         self.dynamics = draw_dynamics(config, generator)
-        self.observation = OBSERVATIONS[config.observations].draw(config, generator)
+        self.observation = config.observation.draw(config, generator)
         self.duration = draw_durations(config, generator) if config.has_segments else None
 
 

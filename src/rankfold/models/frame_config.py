@@ -11,10 +11,10 @@ from rankfold.models.config import NATS, DataKind, Measure
 from rankfold.params.dropout import DropoutKind, num_kept
 from rankfold.params.dynamics.features import FeatureKind
 from rankfold.params.networks import MOST_LAYERS
+from rankfold.params.observations import OBSERVATIONS, ObservationModule
 from rankfold.settings import check_choices
 
 FrameFamily = Literal["frame_hmm", "frame_lhmm", "hsmm", "lhsmm"]
-ObservationKind = Literal["gaussian", "bernoulli", "categorical"]
 DurationKind = Literal["poisson", "negative_binomial", "categorical"]
 FrameInit = Literal["spread", "kmeans", "papers"]
 SEGMENTS = ("hsmm", "lhsmm")
@@ -42,7 +42,7 @@ class FrameConfig:
     graphs_carry: ClassVar[bool] = True  # the first arithmetic is enough for recordings, whose windows are many
 
     family: FrameFamily = "hsmm"
-    observations: ObservationKind = "gaussian"
+    observations: str = "gaussian"  # a name in the catalogue `params.observations.OBSERVATIONS`
     num_states: int = 16
     num_features: int = 0  # of a frame; categorical: how many symbols there are; 0: as many as the data have
     rank: int = 16  # frame_lhmm, lhsmm
@@ -67,6 +67,8 @@ class FrameConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if self.observations not in OBSERVATIONS:
+            raise DomainError(f"observations is {self.observations!r}, but must be one of {', '.join(OBSERVATIONS)}.")
         for name in ("num_states", "rank", "max_duration", "dim"):
             if getattr(self, name) < 1:
                 raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
@@ -97,6 +99,11 @@ class FrameConfig:
                 'state_dropout_kind is "bernoulli" and no state follows itself, but then at least 2 must be kept: '
                 '"exact", or self_transitions = true.'
             )
+
+    @property
+    def observation(self) -> type[ObservationModule]:
+        """What knows of frames what can be known without parameters: `symbols`, `measured`, which are `invalid`."""
+        return OBSERVATIONS[self.observations]
 
     @property
     def may_repeat(self) -> bool:

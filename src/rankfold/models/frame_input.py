@@ -16,7 +16,7 @@ from rankfold.models.frame_config import FrameConfig
 
 def any_batch(frames: Any, labels: Any, config: FrameConfig, dtype: torch.dtype) -> Batch:
     """One array or a list of them, `Frames`, or lists of symbols, as a checked batch in the model's dtype."""
-    if config.observations == "categorical":
+    if config.observation.symbols:
         one = isinstance(frames, np.ndarray | Tensor) and frames.ndim == 1
         batch = symbol_batch([frames] if one else frames, [labels] if one and labels is not None else labels)
     elif isinstance(frames, Frames):
@@ -39,11 +39,11 @@ def padded_missing(batch: Batch) -> Tensor:  # "b t f" or "b t"
 
 def expect_frames(batch: Batch, config: FrameConfig) -> None:
     """Raise unless the frames are such as the model has seen: their width, their values, their lengths."""
-    frames, width, kind = batch.values, config.num_features, config.observations
-    wanted = '"b t" whole numbers' if kind == "categorical" else f'"b t f" floats with f = {width}'
+    frames, width, kind = batch.values, config.num_features, config.observation
+    wanted = '"b t" whole numbers' if kind.symbols else f'"b t f" floats with f = {width}'
     fits = (
         frames.ndim == 2 and not frames.dtype.is_floating_point
-        if kind == "categorical"
+        if kind.symbols
         else frames.ndim == 3 and frames.shape[2] == width and frames.dtype.is_floating_point
     )
     if not fits or 0 in frames.shape:
@@ -53,18 +53,14 @@ def expect_frames(batch: Batch, config: FrameConfig) -> None:
     if not may_look(frames):
         return
     shown = padded_missing(batch)
-    if kind == "categorical":
+    if kind.symbols:
         low, high = int(shown.min()), int(shown.max())
         if low < -1 or high >= width:
             raise DomainError(
                 f"a symbol is {low if low < -1 else high}, but this model knows 0 to {width - 1}; -1 is a missing one."
             )
         return
-    if kind == "bernoulli":
-        bad = ~((shown == 0) | (shown == 1) | shown.isnan())
-        rule = "yes-or-no features are 0 or 1, or NaN where missing"
-    else:
-        bad, rule = shown.isinf(), "features are finite, or NaN where missing"
+    bad = kind.invalid(shown)
     if bool(bad.any()):
         i, t, f = bad.nonzero()[0].tolist()
-        raise DomainError(f"sequence {i}, frame {t}, feature {f} is {float(shown[i, t, f]):g}, but {rule}.")
+        raise DomainError(f"sequence {i}, frame {t}, feature {f} is {float(shown[i, t, f]):g}, but {kind.rule}.")

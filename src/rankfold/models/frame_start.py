@@ -17,7 +17,7 @@ def start_from(model: FrameModel, frames: Frames) -> None:
     the semi-Markov models of Chiu, Deng, Rush 2021. Bernoullis: drawn log-odds are added to those of all frames, with
     one more frame of each value, so that no feature begins impossible. Other parameters stay as they were drawn.
     """
-    if frames.num_features != model.config.num_features and model.config.observations != "categorical":
+    if frames.num_features != model.config.num_features and not model.observation.symbols:
         raise DomainError(f"the frames have {frames.num_features} features, but the model {model.config.num_features}.")
     if not model.observation.symbols:
         model.observation.move_to(np.concatenate([x[~np.isnan(x[:, 0])] for x in frames.features]).astype(np.float64))

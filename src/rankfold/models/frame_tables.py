@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, expect, expect_logs, same_kind
-from rankfold.models.frame_config import DurationKind, FrameConfig, ObservationKind
+from rankfold.models.frame_config import DurationKind, FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.tables import expect_distributions
 from rankfold.params.durations import CategoricalDuration, Duration, NegativeBinomialDuration, PoissonDuration
@@ -88,7 +88,7 @@ def _observation(
     emission: Tensor | None,
     num_states: int,
     min_variance: float,
-) -> tuple[ObservationKind, ObservationModule]:
+) -> tuple[str, ObservationModule]:
     given = [x is not None for x in (mean, probability, emission)]
     if sum(given) != 1 or (mean is None) != (variance is None):
         raise UnsupportedError("one kind of observations is needed: mean and variance, or probability, or emission.")
