@@ -7,7 +7,8 @@ its parts (or the other way round), a second node and an inclusion factor are pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -79,12 +80,11 @@ class _Elaboration:
             self.note_left(rule)
         drafts = [self.draft(rule) for rule in self.lines.rules]
         _infer_domains(drafts, self.labels, self.domains)
-        counts: dict[str, int] = {}
         rules: dict[str, Rule] = {}
-        for draft in drafts:
-            left = draft.line.left.label.text
-            number = counts[left] = counts.get(left, 0) + 1
-            name = draft.line.name.text if draft.line.name else automatic_name(left, number)
+        for draft, automatic in zip(
+            drafts, automatic_names(draft.line.left.label.text for draft in drafts), strict=True
+        ):
+            name = draft.line.name.text if draft.line.name else automatic
             if name in rules:
                 raise text_error(draft.line.name or draft.line.left.label, f"there is a rule {name!r} before.")
             rules[name] = self.rule(draft, name)
@@ -277,9 +277,12 @@ class _Elaboration:
         return domain.values.index(observed)
 
 
-def automatic_name(left: str, number: int) -> str:
-    """The name of the number-th rule of a nonterminal, counted from 1."""
-    return f"{left}.{number}"
+def automatic_names(lefts: Iterable[str]) -> Iterator[str]:
+    """The names of rules without one, given their left sides: `X.1`, `X.2`, ..."""
+    counts = Counter[str]()
+    for left in lefts:
+        counts[left] += 1
+        yield f"{left}.{counts[left]}"
 
 
 def _infer_domains(drafts: list[_RuleDraft], labels: Mapping[str, _LabelDraft], domains: Mapping[str, Domain]) -> None:

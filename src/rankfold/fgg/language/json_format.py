@@ -20,7 +20,7 @@ from rankfold.fgg.factors import Factor
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG, is_inclusion
 from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.language.elaborate import automatic_name
+from rankfold.fgg.language.elaborate import automatic_names
 
 _VALUE = re.compile(r"is\[(.+),([0-9]{1,18})\]")
 
@@ -85,13 +85,12 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
     names = dict.fromkeys([*described, *(name for label in labels.values() for name in label.type)])
     domains = tuple(_domain_from_json(name, described.get(name, {})) for name in names)
     rules: list[Rule] = []
-    counts: dict[str, int] = {}
-    for index, entry in enumerate(_key(structure, "rules", list, where="grammar")):
+    entries = _key(structure, "rules", list, where="grammar")
+    lefts = [_key(entry, "lhs", str, where=f"grammar.rules[{index}]") for index, entry in enumerate(entries)]
+    for index, (entry, left, automatic) in enumerate(zip(entries, lefts, automatic_names(lefts), strict=True)):
         where = f"grammar.rules[{index}]"
-        left = _key(entry, "lhs", str, where=where)
-        number = counts[left] = counts.get(left, 0) + 1
         right = _fragment_from_json(_key(entry, "rhs", dict, where=where), f"{where}.rhs")
-        rules.append(Rule(_key(entry, "name", str, where=where, default=automatic_name(left, number)), left, right))
+        rules.append(Rule(_key(entry, "name", str, where=where, default=automatic), left, right))
     order = {name: k for k, name in enumerate(_strings(structure, "order", where="grammar", default=[]))}
     names_kept = sorted((name for name in labels if not _VALUE.fullmatch(name)), key=lambda n: order.get(n, len(order)))
     kept = {name: labels[name] for name in names_kept}

@@ -18,7 +18,7 @@ from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.fgg.dependencies import pruned, unproductive, unreachable
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Domain, Label, Node, Rule, suggestion
-from rankfold.fgg.language.elaborate import automatic_name, elaborate
+from rankfold.fgg.language.elaborate import automatic_names, elaborate
 from rankfold.fgg.language.json_format import from_json, to_json
 from rankfold.fgg.language.syntax import PLAIN_NAME, statements
 
@@ -126,10 +126,8 @@ def format_text(grammar: Grammar, *, weights: bool = False) -> str:
         lines.append(_label(label) + ("" if entries is None else f" = {entries.detach().tolist()}"))
     lines.append(f"start {_name(hrg.start)}")
     lines += [f"given {_name(name)} = {table.tolist()}" for name, table in grammar.observed.items()]
-    counts: dict[str, int] = {}
-    for rule in hrg.rules:
-        number = counts[rule.left] = counts.get(rule.left, 0) + 1
-        prefix = "" if rule.name == automatic_name(rule.left, number) else f"{_name(rule.name)}: "
+    for rule, automatic in zip(hrg.rules, automatic_names(rule.left for rule in hrg.rules), strict=True):
+        prefix = "" if rule.name == automatic else f"{_name(rule.name)}: "
         lines.append(prefix + format_rule(rule))
     return "\n".join(lines) + "\n"
 

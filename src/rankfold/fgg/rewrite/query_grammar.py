@@ -7,7 +7,7 @@ A nonterminal `X[i,j]` derives what is read from state i to state j; only items 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, may_look
-from rankfold.fgg.factors import Factor
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule, fresh_name, suggestion
@@ -29,34 +28,35 @@ def query_grammar(grammar: Grammar, query: Query) -> Grammar:
     """The query as a grammar that conjoins with `grammar`; its structure is cached by the two shapes."""
     structure = _structure(grammar.hrg, query.shape)
     domain = _observed_domain(grammar.hrg, query.shape.domain)
-    observed, factors = _words_and_evidence(grammar, query, domain)
     known = {label.name for label in structure.labels}
-    factors = {name: factor for name, factor in factors.items() if name in known}
-    factors |= _constants(grammar, domain, known)
-    evidence = {name: factor for name, factor in factors.items() if isinstance(factor, Tensor)}
-    return Grammar(structure, factors, observed, evidence)
+    observed: dict[str, Tensor] = {}
+    ids = None
+    if query.words is not None:
+        ids = _word_ids(grammar, query, domain)
+        # A position without an observed node is never looked at; any valid id will do there.
+        missing = any(arc.seen is None or arc.allowed for arc in query.shape.arcs)
+        observed[domain] = torch.where(ids == -1, 0, ids) if missing else ids
+    evidence = {name: x for name, x in _evidence(grammar, query, domain, ids).items() if name in known}
+    evidence |= _constants(grammar, domain, known)
+    return Grammar(structure, evidence, observed, evidence)
 
 
-def _constants(grammar: Grammar, domain: str, known: Collection[str]) -> dict[str, Factor]:
-    """The factors of the constants that the rules have for words."""
-    found: dict[str, Factor] = {}
-    for rule in grammar.rules:
-        for node in rule.right.nodes:
-            if node.domain == domain and isinstance(node.observed, int):
-                name = _constant_label(domain, node.observed).name
-                if name in known and name not in found:
-                    ids = torch.arange(grammar.size(domain), device=grammar.device)
-                    found[name] = (ids == node.observed).to(grammar.dtype)
-    return found
+def _word_ids(grammar: Grammar, query: Query, domain: str) -> Tensor:  # "n" or "b n"
+    """The words of a query's sentences; -1 where one is missing."""
+    words = query.words
+    if not isinstance(words, Tensor):
+        assert words is not None
+        number = _numbering(grammar, domain)
+        words = torch.tensor([[-1 if word is None else number(word) for word in row] for row in words])
+    ids = words.to(device=grammar.device, dtype=torch.int64)
+    return ids if query.is_batch else ids.reshape(-1)
 
 
-def _words_and_evidence(grammar: Grammar, query: Query, domain: str) -> tuple[dict[str, Tensor], dict[str, Factor]]:
-    """The observed table and the evidence factors of a query."""
+def _numbering(grammar: Grammar, domain: str) -> Callable[[Word], int]:
+    """The id of a word, which may be an id already."""
     values = {value: index for index, value in enumerate(grammar.domain(domain).values)}
 
-    def number(word: Word | None) -> int:
-        if word is None:
-            return -1
+    def number(word: Word) -> int:
         if not isinstance(word, str):
             if not 0 <= word < 2**63:
                 raise DomainError(
@@ -72,25 +72,17 @@ def _words_and_evidence(grammar: Grammar, query: Query, domain: str) -> tuple[di
             raise DomainError(f"Domain {domain!r} has no value {word!r}. {suggestion(word, values)}")
         return values[word]
 
-    observed: dict[str, Tensor] = {}
-    factors: dict[str, Factor] = {}
-    ids = None
-    if query.words is not None:
-        ids = (
-            query.words
-            if isinstance(query.words, Tensor)
-            else torch.tensor([[number(w) for w in r] for r in query.words])
-        )
-        ids = ids.to(device=grammar.device, dtype=torch.int64)
-        ids = ids if query.is_batch else ids.reshape(-1)
-        # A position without an observed node is never looked at; any valid id will do there.
-        missing = any(arc.seen is None or arc.allowed for arc in query.shape.arcs)
-        observed[domain] = torch.where(ids == -1, 0, ids) if missing else ids
-    size = grammar.size(domain) if any(arc.allowed for arc in query.shape.arcs) else 0
-    given = iter(query.allowed)
+    return number
+
+
+def _evidence(grammar: Grammar, query: Query, domain: str, ids: Tensor | None) -> dict[str, Tensor]:
+    """The factors that say which words the arcs take, by label."""
+    found: dict[str, Tensor] = {}
+    allowed, number = iter(query.allowed), _numbering(grammar, domain)
     for arc in query.shape.arcs:
         if not arc.allowed:
             continue
+        size = grammar.size(domain)
         if arc.seen is not None and ids is not None:
             column = ids[:, arc.seen]
             if may_look(column) and bool(((column < -1) | (column >= size)).any()):
@@ -100,7 +92,7 @@ def _words_and_evidence(grammar: Grammar, query: Query, domain: str) -> tuple[di
             hit = torch.arange(size, device=ids.device) == column[:, None]
             weights = (hit | (column == -1)[:, None]).to(grammar.dtype)
         else:
-            chosen = [number(word) for word in next(given)]
+            chosen = [number(word) for word in next(allowed)]
             if max(chosen) >= size or min(chosen) < 0:
                 raise DomainError(f"An arc reads {max(chosen)}, but domain {domain!r} has the values 0 to {size - 1}.")
             if len(set(chosen)) < len(chosen):
@@ -109,8 +101,21 @@ def _words_and_evidence(grammar: Grammar, query: Query, domain: str) -> tuple[di
                 )
             weights = torch.zeros(size, dtype=grammar.dtype, device=grammar.device)
             weights[chosen] = 1
-        factors[_evidence_label(grammar.hrg, domain, arc).name] = weights
-    return observed, factors
+        found[_evidence_label(grammar.hrg, domain, arc).name] = weights
+    return found
+
+
+def _constants(grammar: Grammar, domain: str, known: Collection[str]) -> dict[str, Tensor]:
+    """The factors of the constants that the rules have for words."""
+    found: dict[str, Tensor] = {}
+    for rule in grammar.rules:
+        for node in rule.right.nodes:
+            if node.domain == domain and isinstance(node.observed, int):
+                name = _constant_label(domain, node.observed).name
+                if name in known and name not in found:
+                    ids = torch.arange(grammar.size(domain), device=grammar.device)
+                    found[name] = (ids == node.observed).to(grammar.dtype)
+    return found
 
 
 class _Slot(NamedTuple):

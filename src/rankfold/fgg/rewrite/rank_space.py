@@ -55,8 +55,8 @@ class _Side:
 class _Builder:
     def __init__(self, g: Grammar) -> None:
         self.g, self.hrg = g, g.hrg
-        self.used = productive_rules(g.hrg)
-        for rule in (rule for own in self.used.values() for rule in own):
+        rules = productive_rules(g.hrg)
+        for rule in (rule for own in rules.values() for rule in own):
             reason = _why_not_b_fragment(g.hrg, rule)
             if reason is not None:
                 raise UnsupportedError(
@@ -64,6 +64,7 @@ class _Builder:
                     "  Join the domains of several nodes to one, put a factor between node and nonterminal, or sum it "
                     "as it is."
                 )
+        self.used = {name: [_StateNodes(g.hrg, rule) for rule in own] for name, own in rules.items()}
         self.made = DerivedFactors(g)
         self.labels, self.factors, self.fresh = self.made.labels, self.made.factors, self.made.taken.fresh
         self.rules: list[Rule] = []
@@ -108,67 +109,61 @@ class _Builder:
     def inner(self, name: str, of: Expression | None) -> None:
         """The rules of a nonterminal over the ranks of one head, or of the start symbol."""
         label = self.names[name, of, False]
-        for rule in self.used[name]:
+        for own in self.used[name]:
             if of is None:
-                self.write(rule, label, (), self.body(rule, ()))
-            elif self.has_ranks(rule) and head(self.hrg, rule)[0] == of:
-                self.write(rule, label, head(self.hrg, rule)[1], self.body(rule, heads(self.hrg, rule)), "'")
-
-    def has_ranks(self, rule: Rule) -> bool:
-        """Whether a rule has children below one rank, which then has a nonterminal of its own."""
-        rest = head(self.hrg, rule)[1]
-        return len(rest) == 1 and not is_observed(self.hrg, rule, rest[0]) and bool(self.hrg.nonterminal_edges(rule))
+                self.write(own, label, (), self.body(own, ()))
+            elif own.has_ranks and own.head == of:
+                self.write(own, label, own.rest, self.body(own, own.heads), "'")
 
     def as_child(self, name: str, seen: _Side) -> None:
         """The rules of a nonterminal seen through a side: its heads' ranks, or what its leaves give."""
         label = self.names[name, seen.expression, True]
         written: set[Expression] = set()
-        for rule in self.used[name]:
-            below = child_of_head(self.hrg, rule)
+        for own in self.used[name]:
+            rule = own.rule
+            below = own.child_of_head()
             nodes = self.nodes_above(rule, seen)
             above = tuple(node.name for node in nodes)
             if below is not None:
-                self.pass_on(rule, seen, label, below, nodes)
-                continue
-            own, rest = head(self.hrg, rule)
-            if not self.has_ranks(rule):
-                made = self.derive(seen, rule, above, rest)
-                gone = heads(self.hrg, rule)
-                edges = put_in_order(self.hrg, rule, self.body(rule, gone, in_place=True), gone, made, self.symbol)
-                self.write(rule, label, above, edges, label[len(name) :], nodes)
-            elif own not in written:
-                written.add(own)
-                rank = rule.right.node(rest[0])
-                child = self.want(name, own, (rank.domain,))
-                edges = (self.derive(seen, rule, above, rest), Edge(child, rest))
+                self.pass_on(own, seen, label, below, nodes)
+            elif not own.has_ranks:
+                made = self.derive(seen, own, above)
+                edges = self.body(own, own.heads, in_place=True)
+                edges = put_in_order(self.hrg, rule, edges, own.heads, made, self.symbol)
+                self.write(own, label, above, edges, label[len(name) :], nodes)
+            elif own.head not in written:
+                written.add(own.head)
+                rank = rule.right.node(own.rest[0])
+                child = self.want(name, own.head, (rank.domain,))
+                edges = (self.derive(seen, own, above), Edge(child, own.rest))
                 origin = self.hrg.label(name).origin or name
                 template = None if rule.template is None else f"{origin}{label[len(name) :]}->{child[len(name) :]}"
                 fragment = Fragment((*nodes, rank), edges, above)
                 self.rules.append(Rule(self.fresh(f"{label}->{child}"), label, fragment, template))
 
-    def pass_on(self, rule: Rule, seen: _Side, label: str, below: Edge, nodes: tuple[Node, ...]) -> None:
+    def pass_on(self, own: _StateNodes, seen: _Side, label: str, below: Edge, nodes: tuple[Node, ...]) -> None:
         """A rule whose external node is tied to its child's state: the child is seen through both factors."""
+        rule = own.rule
         origin = self.hrg.label(rule.left).origin or rule.left
-        own = heads(self.hrg, rule)
         if origin in seen.through:
             raise UnsupportedError(
                 f"Rule {rule.name!r} has no rank between the state of {rule.left!r} and that of {below.label!r}, and "
-                f"{origin!r} comes back below: {', '.join(repr(edge.label) for edge in own)} ties state to state.\n"
+                f"{origin!r} comes back below: {_names(own.heads)} ties state to state.\n"
                 "  Give that factor by its parts: decompose(g, {label: (u, v)})."
             )
         above = tuple(node.name for node in nodes)
-        inputs = [*self.inputs_of(seen, rule, above), *((edge.label, edge.nodes) for edge in own)]
+        inputs = [*self.inputs_of(seen, rule, above), *((edge.label, edge.nodes) for edge in own.heads)]
         passed = _Side(Expression.of(inputs, (*below.nodes, *above)), seen.domains, (*seen.through, origin))
         child = Edge(self.want(below.label, passed, seen.domains), above)
-        edges = tuple(child if edge is below else edge for edge in self.body(rule, own, kept=below))
-        self.write(rule, label, above, edges, label[len(rule.left) :], nodes)
+        edges = tuple(child if edge is below else edge for edge in self.body(own, own.heads, kept=below))
+        self.write(own, label, above, edges, label[len(rule.left) :], nodes)
 
-    def derive(self, seen: _Side, rule: Rule, above: tuple[str, ...], rest: tuple[str, ...]) -> Edge:
+    def derive(self, seen: _Side, own: _StateNodes, above: tuple[str, ...]) -> Edge:
         """The factor of a side and a rule's head, their state summed out: one edge."""
-        own = ((edge.label, edge.nodes) for edge in heads(self.hrg, rule))
-        expression = Expression.of([*self.inputs_of(seen, rule, above), *own], (*above, *rest))
-        domains = (*seen.domains, *(rule.right.node(name).domain for name in rest))
-        return Edge(self.made.derive(expression, domains), (*above, *rest))
+        heads = ((edge.label, edge.nodes) for edge in own.heads)
+        expression = Expression.of([*self.inputs_of(seen, own.rule, above), *heads], (*above, *own.rest))
+        domains = (*seen.domains, *(own.rule.right.node(name).domain for name in own.rest))
+        return Edge(self.made.derive(expression, domains), (*above, *own.rest))
 
     def inputs_of(self, seen: _Side, rule: Rule, above: tuple[str, ...]) -> list[tuple[str, tuple[object, ...]]]:
         """The factors of a side with the names of this rule's state and of the ranks above it."""
@@ -186,16 +181,16 @@ class _Builder:
         return found
 
     def body(
-        self, rule: Rule, gone: tuple[Edge, ...], *, kept: Edge | None = None, in_place: bool = False
+        self, own: _StateNodes, gone: tuple[Edge, ...], *, kept: Edge | None = None, in_place: bool = False
     ) -> tuple[Edge, ...]:
         """The rule's edges, without what is gone or with it: children seen through the factors on their states."""
-        sides = [edge for state in states(self.hrg, rule) for edge in factors_at(self.hrg, rule, state)[0]]
+        sides = [edge for state in own.children for edge in own.factors_at(state)[0]]
         found: list[Edge] = []
-        for edge in rule.right.edges:
+        for edge in own.rule.right.edges:
             if edge is kept or (edge in gone and in_place):
                 found.append(edge)
             elif not self.hrg.label(edge.label).is_terminal:
-                found.append(self.child(rule, edge))
+                found.append(self.child(own, edge))
             elif edge not in sides and edge not in gone:
                 self.labels[edge.label] = self.hrg.label(edge.label)
                 source = self.made.source(edge.label)
@@ -212,16 +207,16 @@ class _Builder:
             self.factors[label] = torch.ones(self.g.size(domain), dtype=self.g.dtype, device=self.g.device)
         return self.names["symbol", domain]
 
-    def child(self, rule: Rule, edge: Edge) -> Edge:
+    def child(self, own: _StateNodes, edge: Edge) -> Edge:
         """A child as it is seen through the factors on its state."""
         (state,) = edge.nodes
-        expression, rest = side(self.hrg, rule, state)
-        domains = tuple(rule.right.node(name).domain for name in rest)
+        expression, rest = own.side(state)
+        domains = tuple(own.rule.right.node(name).domain for name in rest)
         return Edge(self.want(edge.label, _Side(expression, domains), domains), rest)
 
     def write(
         self,
-        rule: Rule,
+        own: _StateNodes,
         left: str,
         externals: tuple[str, ...],
         edges: tuple[Edge, ...],
@@ -229,96 +224,95 @@ class _Builder:
         above: tuple[Node, ...] = (),
     ) -> None:
         """Add a rule of these edges, with the nodes they name; nodes that no edge touched before are summed still."""
-        own = {*rule.right.externals, *states(self.hrg, rule)}
-        gone = own.union(*(edge.nodes for state in own for edge in factors_at(self.hrg, rule, state)[0]))
+        rule = own.rule
+        gone = own.every.union(*(edge.nodes for state in own.every for edge in own.factors_at(state)[0]))
         named = {name for edge in edges for name in edge.nodes}
         nodes = (*above, *(x for x in rule.right.nodes if x.name in named or x.name not in gone))
         template = None if rule.template is None else f"{rule.template}{suffix}"
         self.rules.append(Rule(self.fresh(f"{rule.name}{suffix}"), left, Fragment(nodes, edges, externals), template))
 
 
-# The state nodes of a rule are its external node and the nodes of its nonterminals; ranks are all others that are not
-# observed. The external node meets a head, the children's states meet sides.
+class _StateNodes:
+    """The state nodes of a rule, its external node and the nodes of its nonterminals, and the factors they meet.
 
-
-def states(hrg: HRG, rule: Rule) -> dict[str, Edge]:
-    """The children's states, each with its nonterminal."""
-    return {name: edge for edge in hrg.nonterminal_edges(rule) for name in edge.nodes}
-
-
-def factors_at(hrg: HRG, rule: Rule, state: str) -> tuple[tuple[Edge, ...], tuple[str, ...]]:
-    """The factors on a state, and the other nodes they tie it to.
-
-    A node that is the state itself as a value of a union, or of one of its parts, is not another; nor is one that
-    nothing else touches, which is summed with the state, unless it is a symbol.
+    Ranks are all other nodes that are not observed. The external node meets the head, with `rest` the other nodes it is
+    tied to; the children's states meet sides.
     """
-    own, apart = [state], {*rule.right.externals, *states(hrg, rule)}
-    for name in own:
-        for edge in hrg.terminal_edges(rule):
-            if name in edge.nodes and is_inclusion(edge.label):
-                own += [x for x in edge.nodes if x not in own and x not in apart]
-    edges = tuple(edge for edge in hrg.terminal_edges(rule) if set(edge.nodes) & set(own))
-    elsewhere = apart.union(*(edge.nodes for edge in rule.right.edges if edge not in edges))
-    others = dict.fromkeys(x for edge in edges for x in edge.nodes if x not in own)
-    return edges, tuple(x for x in others if x in elsewhere or is_observed(hrg, rule, x))
+
+    def __init__(self, hrg: HRG, rule: Rule) -> None:
+        self.hrg, self.rule = hrg, rule
+        self.children = {name: edge for edge in hrg.nonterminal_edges(rule) for name in edge.nodes}
+        self.every = {*rule.right.externals, *self.children}
+        self.heads: tuple[Edge, ...] = ()
+        self.rest: tuple[str, ...] = ()
+        if rule.right.externals:
+            self.heads, self.rest = self.factors_at(rule.right.externals[0])
+        self.head = _product(self.heads, (*rule.right.externals, *self.rest))
+        # Whether there are children below one rank, which then has a nonterminal of its own.
+        self.has_ranks = len(self.rest) == 1 and not self.is_symbol(self.rest[0]) and bool(self.children)
+
+    def factors_at(self, state: str) -> tuple[tuple[Edge, ...], tuple[str, ...]]:
+        """The factors on a state, and the other nodes they tie it to.
+
+        A node that is the state itself as a value of a union, or of one of its parts, is not another; nor is one that
+        nothing else touches, which is summed with the state, unless it is a symbol.
+        """
+        own, terminal = [state], self.hrg.terminal_edges(self.rule)
+        for name in own:
+            for edge in terminal:
+                if name in edge.nodes and is_inclusion(edge.label):
+                    own += [x for x in edge.nodes if x not in own and x not in self.every]
+        edges = tuple(edge for edge in terminal if not set(edge.nodes).isdisjoint(own))
+        elsewhere = self.every.union(*(edge.nodes for edge in self.rule.right.edges if edge not in edges))
+        others = dict.fromkeys(x for edge in edges for x in edge.nodes if x not in own)
+        return edges, tuple(x for x in others if x in elsewhere or self.is_symbol(x))
+
+    def is_symbol(self, name: str) -> bool:
+        """Whether a node is a symbol of a string, fixed or to be fixed by a query."""
+        node = self.rule.right.node(name)
+        return node.observed is not None or self.hrg.domain(node.domain).is_observed
+
+    def child_of_head(self) -> Edge | None:
+        """The only child whose state a factor ties to the external node; raises where more is tied to it."""
+        tied = [name for name in self.rest if name in self.children]
+        if not tied:
+            return None
+        if len(self.rest) > 1 or any(edge not in self.heads for edge in self.factors_at(tied[0])[0]):
+            raise UnsupportedError(
+                f"Rule {self.rule.name!r} ties its external node {self.rule.right.externals[0]!r} to the states "
+                f"{', '.join(tied)} of its children by {_names(self.heads)}, without a rank between them.\n"
+                f"  Give that factor by its parts first: {DECOMPOSE}; several factors on one state: merge(g) before."
+            )
+        return self.children[tied[0]]
+
+    def side(self, state: str) -> tuple[Expression, tuple[str, ...]]:
+        """The product that a child's state meets, state first, and the one rank it ties it to; raises if more."""
+        above, rest = self.factors_at(state)
+        where = f"State {state!r} of rule {self.rule.name!r}"
+        if sum(state in edge.nodes for edge in self.hrg.nonterminal_edges(self.rule)) > 1:
+            raise UnsupportedError(f"{where} belongs to several nonterminals, so neither has ranks of its own there.")
+        if not above:
+            raise UnsupportedError(f"{where} touches no factor, so there is no rank to take its place.")
+        others = [name for name in rest if name in self.children]
+        if others:
+            raise UnsupportedError(
+                f"{where} is tied to the state {others[0]!r} by {_names(above)}, without a rank between them.\n"
+                f"  Give that factor by its parts, one node each: {DECOMPOSE}."
+            )
+        if len(rest) > 1 or any(map(self.is_symbol, rest)):
+            raise UnsupportedError(
+                f"{where} touches {_names(above)}, which tie it to {', '.join(rest)}, but a child's state meets one "
+                f"rank.\n  Merge the factors (merge(g)) and give the result by its parts: {DECOMPOSE}."
+            )
+        return _product(above, (state, *rest)), rest
 
 
-def heads(hrg: HRG, rule: Rule) -> tuple[Edge, ...]:
-    """The factors on the external node."""
-    return factors_at(hrg, rule, rule.right.externals[0])[0]
+def _product(edges: tuple[Edge, ...], output: tuple[str, ...]) -> Expression:
+    return Expression.of([(edge.label, edge.nodes) for edge in edges], output)
 
 
-def head(hrg: HRG, rule: Rule) -> tuple[Expression, tuple[str, ...]]:
-    """What the external node meets in a rule, state first, and the other nodes it ties it to."""
-    edges, rest = factors_at(hrg, rule, rule.right.externals[0])
-    return Expression.of([(e.label, e.nodes) for e in edges], (*rule.right.externals, *rest)), rest
-
-
-def is_observed(hrg: HRG, rule: Rule, name: str) -> bool:
-    """Whether a node is a symbol of a string, fixed or to be fixed by a query."""
-    node = rule.right.node(name)
-    return node.observed is not None or hrg.domain(node.domain).is_observed
-
-
-def child_of_head(hrg: HRG, rule: Rule) -> Edge | None:
-    """The only child whose state a factor ties to the external node; raises where more is tied to it."""
-    below = states(hrg, rule)
-    rest = head(hrg, rule)[1]
-    tied = [name for name in rest if name in below]
-    if not tied:
-        return None
-    above = factors_at(hrg, rule, tied[0])[0]
-    if len(rest) > 1 or any(edge not in heads(hrg, rule) for edge in above):
-        labels = ", ".join(repr(edge.label) for edge in heads(hrg, rule))
-        raise UnsupportedError(
-            f"Rule {rule.name!r} ties its external node {rule.right.externals[0]!r} to the states {', '.join(tied)} of "
-            f"its children by {labels}, without a rank between them.\n"
-            f"  Give that factor by its parts first: {DECOMPOSE}; several factors on one state: merge(g) before."
-        )
-    return below[tied[0]]
-
-
-def side(hrg: HRG, rule: Rule, state: str) -> tuple[Expression, tuple[str, ...]]:
-    """What a child's state meets in a rule, state first, and the one rank it ties it to; raises if there are more."""
-    above, rest = factors_at(hrg, rule, state)
-    labels = ", ".join(repr(edge.label) for edge in above)
-    where = f"State {state!r} of rule {rule.name!r}"
-    if sum(state in edge.nodes for edge in hrg.nonterminal_edges(rule)) > 1:
-        raise UnsupportedError(f"{where} belongs to several nonterminals, so neither has ranks of its own there.")
-    if not above:
-        raise UnsupportedError(f"{where} touches no factor, so there is no rank to take its place.")
-    others = [name for name in rest if name in states(hrg, rule)]
-    if others:
-        raise UnsupportedError(
-            f"{where} is tied to the state {others[0]!r} by {labels}, without a rank between them.\n"
-            f"  Give that factor by its parts, one node each: {DECOMPOSE}."
-        )
-    if len(rest) > 1 or any(is_observed(hrg, rule, name) for name in rest):
-        raise UnsupportedError(
-            f"{where} touches {labels}, which tie it to {', '.join(rest)}, but a child's state meets one rank.\n"
-            f"  Merge the factors (merge(g)) and give the result by its parts: {DECOMPOSE}."
-        )
-    return Expression.of([(e.label, e.nodes) for e in above], (state, *rest)), rest
+def _names(edges: tuple[Edge, ...]) -> str:
+    return ", ".join(repr(edge.label) for edge in edges)
 
 
 def _why_not_b_fragment(hrg: HRG, rule: Rule) -> str | None:
