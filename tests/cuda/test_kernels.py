@@ -12,7 +12,7 @@ from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import current_precision, matmul_precision, product, summed_outer
 from rankfold.recursions.blocks import log_z
-from rankfold.recursions.segments import fused
+from rankfold.recursions.segments import sweep
 from rankfold.recursions.segments.sweep import Linear
 from tests.kernels.scans import check, given
 from tests.recursions import segment_batches
@@ -63,7 +63,7 @@ def test_scans_of_segments(z: int, r: int, d: int, graph: bool, dtype: torch.dty
         value = semi_markov.log_z(at)
         return [value, *torch.autograd.grad(value.sum(), tensors)]
 
-    assert fused._maps(Linear(op, log_obs), log_obs, log_duration.mT.contiguous()) is not None
+    assert sweep._maps(Linear(op, log_obs), log_obs, log_duration.mT.contiguous()) is not None
     if graph:
         recorded, found = captured(step)
         recorded.replay()

@@ -20,11 +20,11 @@ from rankfold import (
 )
 from rankfold.operators import without_diagonal
 from rankfold.operators.protocol import Blocked
-from rankfold.recursions.segments import fused
-from rankfold.recursions.segments.fused import scan
+from rankfold.recursions.segments import sweep
 from rankfold.recursions.segments.passes import forward
 from rankfold.recursions.segments.potentials import validate
 from rankfold.recursions.segments.soundness import _Noise
+from rankfold.recursions.segments.sweep import scan
 from tests.hunt.runner import REGRESSIONS
 from tests.hunt.segments import Segments
 from tests.recursions.build import INF, seeded
@@ -52,7 +52,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, poisoned_memory: None) -> list[int]:
         return work(window, entry, log_obs, *rest)
 
     monkeypatch.setattr(kernel, "scan", counted)
-    monkeypatch.setattr(fused, "triton_serves", lambda *tensors: True)
+    monkeypatch.setattr(sweep, "triton_serves", lambda *tensors: True)
     return taken
 
 
@@ -107,7 +107,7 @@ def test_sizes(z: int, d: int, lengths: list[int], zeros: bool, steps: list[int]
 def test_in_small_tiles(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Window and maps of more than a tile; what closes is shown some steps at a time."""
     monkeypatch.setattr(kernel, "TILE", 16)
-    monkeypatch.setattr(fused, "BLOCK", 2 * 2 * 3 * 37)
+    monkeypatch.setattr(sweep, "BLOCK", 2 * 2 * 3 * 37)
     for op in (Dense(weights(37, 37)), LowRank(weights(37, 11), weights(37, 11, seed=1))):
         check(batch(37, 3, [7, 4], censored=True, transition=op, dtype=torch.float32))
     assert steps == [7] * 4
@@ -283,15 +283,15 @@ def test_what_the_kernel_does_not_take(steps: list[int], monkeypatch: pytest.Mon
     """Operators that are no product of maps, windows of many ages, maps that one multiprocessor reads slowly."""
     check(batch(3, 2, [3], dtype=torch.float32, transition=Banded(weights(3, 3), -1)))
     semi_markov.log_z(batch(3, 2, [3]), "log")
-    monkeypatch.setattr(fused, "WIDEST", 8)
+    monkeypatch.setattr(sweep, "WIDEST", 8)
     monkeypatch.setattr(without_diagonal, "FEW", 0)
     semi_markov.log_z(batch(53, 2, [3], dtype=torch.float32, transition=apart(53, 3)))
-    monkeypatch.setattr(fused, "LONGEST", 2)
+    monkeypatch.setattr(sweep, "LONGEST", 2)
     semi_markov.log_z(batch(3, 3, [4], dtype=torch.float32))
-    monkeypatch.setattr(fused, "LARGEST", 2 * 2 * 3 + 8)
+    monkeypatch.setattr(sweep, "LARGEST", 2 * 2 * 3 + 8)
     semi_markov.log_z(batch(3, 2, [3], dtype=torch.float32))
     assert steps == []
-    monkeypatch.setattr(fused, "LARGEST", 2 * 2 * 3 + 9)
+    monkeypatch.setattr(sweep, "LARGEST", 2 * 2 * 3 + 9)
     semi_markov.log_z(batch(3, 2, [3], dtype=torch.float32))
     assert steps == [3]
 

@@ -33,6 +33,12 @@ class Scaled(NamedTuple):
         return self.mantissa.double().log() + self.log_scale.unsqueeze(-1)
 
 
+def visible(dtype: torch.dtype) -> float:
+    """The least number next to which a loss to underflow, below the smallest normal number, is lost in the rounding."""
+    info = torch.finfo(dtype)
+    return info.tiny / info.eps
+
+
 def largest(log_x: Tensor) -> Tensor:  # "... z" -> "... 1"
     """The largest entry of each vector, a constant to autograd; 0 for a vector of -inf."""
     top = log_x.detach().amax(-1, keepdim=True)

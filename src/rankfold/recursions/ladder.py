@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError, expect_plain, may_look
 from rankfold.numerics.function import Function, refuse_undefined
-from rankfold.numerics.precision import Precision, matmul_precision
+from rankfold.numerics.precision import Precision, check_precision, matmul_precision
 from rankfold.recursions.problem import P, Problem
 
 Arithmetic = Literal["scaled", "log"]
@@ -232,20 +232,35 @@ class LogZ(Function):
         return (None, None, None, *(next(each) if want else None for want in wanted))
 
 
-def differentiable(
-    problem: P, solve: Callable[[P, bool], Solution], precision: Precision = "float32"
+class Impossible(NamedTuple):
+    """What to say of a sequence without any weight."""
+
+    one: str  # what it is called
+    why: str | Callable[[int], str]
+    hint: str
+
+
+def log_z(
+    problem: P,
+    solve: Callable[[P, bool], Solution],  # `solve(problem, both)`: a gradient will follow
+    arithmetic: Arithmetic,
+    precision: Precision,
+    impossible: Impossible | None,  # None: without weight is no error
 ) -> Tensor:  # "b"   float64
-    """log Z of a problem, differentiable in all its tensors, twice. `solve(problem, both)`: does a gradient follow?"""
+    """log Z of a problem, differentiable in all its tensors, twice."""
+    check_arithmetic(arithmetic)
+    check_precision(precision)
     out: Tensor = LogZ.apply(problem, solve, precision, *problem.tensors())
+    if impossible is not None and may_look(out):
+        _expect_possible(out.detach(), impossible)
     return out
 
 
-def expect_possible(log_z: Tensor, *, one: str, why: Callable[[int], str], hint: str) -> None:  # "b"
-    """Raise if a sequence has no weight at all; nothing is known of it while a graph is captured."""
-    if not may_look(log_z):
-        return
-    impossible = (log_z.detach() == float("-inf")).nonzero()[:, 0]
-    if len(impossible):
-        first, more = int(impossible[0]), len(impossible) - 1
+def _expect_possible(log_z: Tensor, impossible: Impossible) -> None:  # "b"
+    indices = (log_z == float("-inf")).nonzero()[:, 0]
+    if len(indices):
+        one, why, hint = impossible
+        first, more = int(indices[0]), len(indices) - 1
+        reason = why if isinstance(why, str) else why(first)
         others = f", and so are {more} more" if more else ""
-        raise DomainError(f"{one} {first} is impossible: {why(first)}{others}.\n  {hint}")
+        raise DomainError(f"{one} {first} is impossible: {reason}{others}.\n  {hint}")

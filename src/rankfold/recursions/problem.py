@@ -5,7 +5,9 @@ Public functions validate once; whatever is inside takes a `Problem`. What sever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -117,10 +119,24 @@ class Sequences(Problem):
 S = TypeVar("S", bound=Sequences)
 
 
-def expect_potentials(p: object, kind: type) -> None:
-    """Raise unless they are potentials of this kind."""
-    if not isinstance(p, kind):
-        raise ShapeError(f"expected {kind.__name__}, but got a {type(p).__name__}.")
+T = TypeVar("T")
+
+
+def validates(kind: type[T], problem: type[P]) -> Callable[[Callable[[T], P]], Callable[[T | P], P]]:
+    """Decorates the validation of one kind of potentials: a problem is validated already, anything else is refused."""
+
+    def decorate(validate: Callable[[T], P]) -> Callable[[T | P], P]:
+        @wraps(validate)
+        def once(p: T | P) -> P:
+            if isinstance(p, problem):
+                return p
+            if not isinstance(p, kind):
+                raise ShapeError(f"expected {kind.__name__}, but got a {type(p).__name__}.")
+            return validate(p)
+
+        return once
+
+    return decorate
 
 
 def expect_transition(transition: Operator, log_obs: Tensor, *, needed_by: str) -> int:

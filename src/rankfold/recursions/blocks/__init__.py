@@ -12,21 +12,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfold.numerics.precision import Precision, check_precision
+from rankfold.numerics.precision import Precision
+from rankfold.recursions import ladder
 from rankfold.recursions.blocks.paths import best_path, draw
-from rankfold.recursions.blocks.potentials import BlockChain, BlockPotentials, validate
+from rankfold.recursions.blocks.potentials import BlockLike, BlockPotentials, validate
 from rankfold.recursions.blocks.steps import BlockRung, filtered, total
-from rankfold.recursions.ladder import Arithmetic, Ladder, check_arithmetic, differentiable, expect_possible
+from rankfold.recursions.ladder import Arithmetic, Impossible, Ladder
 
 __all__ = ["BlockPotentials", "advance", "best_path", "draw", "log_z", "validate"]
 
 
 def log_z(
-    p: BlockPotentials | BlockChain,
-    arithmetic: Arithmetic = "scaled",
-    precision: Precision = "float32",
-    *,
-    strict: bool = False,
+    p: BlockLike, arithmetic: Arithmetic = "scaled", precision: Precision = "float32", *, strict: bool = False
 ) -> Tensor:  # "b"   float64
     """Log-probability of each observed sequence, summed over all state paths inside the blocks.
 
@@ -40,13 +37,9 @@ def log_z(
     no range is too wide, whatever `arithmetic` and `precision` permit.
     Source: Chiu and Rush 2020, where each word is emitted by the states of its own block alone.
     """
-    check_arithmetic(arithmetic)
-    check_precision(precision)
-    out = differentiable(validate(p), lambda c, both: Ladder(BlockRung(c)))
-    if strict:
-        hint = "Look for observations and transitions of weight zero in every state of a block."
-        expect_possible(out, one="sequence", why=lambda first: "no state path has any weight", hint=hint)
-    return out
+    hint = "Look for observations and transitions of weight zero in every state of a block."
+    impossible = Impossible("sequence", "no state path has any weight", hint) if strict else None
+    return ladder.log_z(validate(p), lambda c, both: Ladder(BlockRung(c)), arithmetic, precision, impossible)
 
 
 def advance(p: BlockPotentials) -> tuple[Tensor, Tensor]:  # "b k", "b"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, expect_logs, may_look, same_kind
-from rankfold.recursions.problem import Problem, expect_potentials, validate_lengths
+from rankfold.recursions.problem import Problem, validate_lengths, validates
 
 
 class BlockPotentials(NamedTuple):
@@ -66,11 +66,12 @@ class BlockChain(Problem):
         return torch.where(known, self.block * self.log_obs.shape[-1] + index, -1)
 
 
-def validate(p: BlockPotentials | BlockChain) -> BlockChain:
+BlockLike = BlockPotentials | BlockChain
+
+
+@validates(BlockPotentials, BlockChain)
+def validate(p: BlockPotentials) -> BlockChain:
     """The potentials, completed; raises on any shape, dtype, device or value that does not fit."""
-    if isinstance(p, BlockChain):
-        return p
-    expect_potentials(p, BlockPotentials)
     expect(p.log_obs, "b t k", name="log_obs", hint="For one sequence add a batch axis: log_obs[None].")
     num_sequences, num_positions, num_items = p.log_obs.shape
     expect(p.log_initial, "b k", name="log_initial", b=num_sequences, k=num_items, hint="One row for each sequence.")

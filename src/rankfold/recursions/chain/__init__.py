@@ -18,12 +18,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold.numerics.precision import Precision, check_precision
+from rankfold.numerics.precision import Precision
 from rankfold.numerics.scaled import Scaled
+from rankfold.recursions import ladder
 from rankfold.recursions.chain.filtering import Advanced, advance, carry
-from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
+from rankfold.recursions.chain.potentials import Chain, ChainLike, ChainPotentials, validate
 from rankfold.recursions.chain.rungs import dead_end, solve
-from rankfold.recursions.ladder import Arithmetic, check_arithmetic, differentiable, expect_possible
+from rankfold.recursions.ladder import Arithmetic, Impossible, check_arithmetic
 
 __all__ = [
     "Advanced",
@@ -47,11 +48,7 @@ class Messages(NamedTuple):
 
 
 def log_z(
-    p: ChainPotentials | Chain,
-    arithmetic: Arithmetic = "scaled",
-    precision: Precision = "float32",
-    *,
-    strict: bool = False,
+    p: ChainLike, arithmetic: Arithmetic = "scaled", precision: Precision = "float32", *, strict: bool = False
 ) -> Tensor:  # "b"   float64
     """Log-probability of each observed sequence, summed over all state paths.
 
@@ -66,14 +63,12 @@ def log_z(
     While a CUDA graph is captured nothing can be repeated: those sequences are NaN, never wrong.
     Source: Chiu, Deng, Rush 2021, Alg. 2; in rank space Yang, Liu, Tu 2022, sec. 4.3.
     """
-    check_arithmetic(arithmetic)
-    check_precision(precision)
     c = validate(p)
-    out = differentiable(c, lambda chain, both: solve(chain, arithmetic, precision, both=both), precision)
-    if strict:
-        hint = "Look for observations of weight zero in every state that can be reached there."
-        expect_possible(out, one="sequence", why=lambda first: _reason(c, first), hint=hint)
-    return out
+    hint = "Look for observations of weight zero in every state that can be reached there."
+    impossible = Impossible("sequence", lambda first: _reason(c, first), hint) if strict else None
+    return ladder.log_z(
+        c, lambda d, both: solve(d, arithmetic, precision, both=both), arithmetic, precision, impossible
+    )
 
 
 def _reason(c: Chain, sequence: int) -> str:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError, may_look
-from rankfold.numerics.scaled import Scaled
+from rankfold.numerics.scaled import Scaled, visible
 from rankfold.operators.protocol import Operator
-from rankfold.recursions.chain import plain, scaled
+from rankfold.recursions.chain import scaled
 from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
+from rankfold.recursions.chain.rungs import ChainSolution, ScaledRung
 
 
 class Advanced(NamedTuple):
@@ -54,16 +55,18 @@ def log_filtered(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "b"   float64
 
     While a CUDA graph is captured nothing can be repeated: those sequences are NaN.
     """
-    c = c.double()
-    run = scaled.forward(c)
-    out, log_z = Scaled(run.filtered, run.log_scale).log(), run.log_z
-    gone = _lost(c, run)
-    if not may_look(gone):
-        return torch.where(gone[:, None], float("nan"), out), torch.where(gone, float("nan"), log_z)
-    lost = gone.nonzero()[:, 0]
-    if len(lost):
-        out[:, lost], log_z[lost] = plain.forward_in_logs(c.take(lost))
-    return out, log_z
+    solution = ChainSolution(StreamRung(c.double(), "float32"))
+    log_z, out = solution.log_z, solution.rung.log_filtered()
+    for index, wider in solution.wider:
+        out[:, index] = wider.rung.log_filtered()
+    return out if may_look(out) else torch.where(log_z.isnan()[:, None], float("nan"), out), log_z
+
+
+class StreamRung(ScaledRung):
+    """Sound only where every entry has all its digits: the next observations may need any."""
+
+    def sound(self) -> Tensor:  # "b"
+        return ~_lost(self.problem, self.run)
 
 
 def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"   float64
@@ -98,8 +101,7 @@ def _lost(c: Chain, f: scaled.Forward) -> Tensor:  # "b"
 
 def smallest_sum(x: Tensor) -> Tensor:  # "... z" -> ""
     """The smallest sum over z that has all its digits although terms below the smallest normal number are lost."""
-    info = torch.finfo(x.dtype)
-    return x.new_full((), info.tiny * x.shape[-1] / info.eps)
+    return x.new_full((), x.shape[-1] * visible(x.dtype))
 
 
 def _pattern(transition: Operator) -> Operator:

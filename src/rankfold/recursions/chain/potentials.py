@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rankfold.errors import expect_logs, same_kind
 from rankfold.operators.protocol import Operator
-from rankfold.recursions.problem import Sequences, expect_end, expect_potentials, expect_transition, validate_lengths
+from rankfold.recursions.problem import Sequences, expect_end, expect_transition, validate_lengths, validates
 
 
 class ChainPotentials(NamedTuple):
@@ -35,11 +35,12 @@ class Chain(Sequences):
     fields = ("log_initial", "log_obs", "log_final")
 
 
-def validate(p: ChainPotentials | Chain) -> Chain:
+ChainLike = ChainPotentials | Chain
+
+
+@validates(ChainPotentials, Chain)
+def validate(p: ChainPotentials) -> Chain:
     """The potentials, completed; raises on any shape, dtype, device or value that does not fit."""
-    if isinstance(p, Chain):
-        return p
-    expect_potentials(p, ChainPotentials)
     num_states = expect_transition(p.transition, p.log_obs, needed_by="a chain needs")
     num_sequences, num_positions, _ = p.log_obs.shape
     ends = {"log_initial": p.log_initial} | ({} if p.log_final is None else {"log_final": p.log_final})

@@ -64,6 +64,10 @@ class ScaledRung:
                 grads += factor_gradients(c, back.source, back.target, log=False, inner=back.inner)
         return grads
 
+    def log_filtered(self) -> Tensor:  # "t b z"
+        """log p(x_1..t, z_t), float64."""
+        return Scaled(self.run.filtered, self.run.log_scale).log()
+
     def retrace(self, c: Chain, index: Tensor | None) -> Tensor:
         with self._products():
             return plain.log_z(c if index is None else c.take(index))
@@ -80,14 +84,18 @@ class LogRung(LastRung):
 
     def __init__(self, c: Chain, *, asked: bool = False) -> None:
         self.problem, self.asked = c, asked
-        self.filtered, self.log_z = plain.forward_in_logs(c)
+        self._filtered, self.log_z = plain.forward_in_logs(c)
 
     def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:
         def gradients(elsewhere: Tensor | None) -> list[Tensor]:
-            c, filtered = self.problem, self.filtered
+            c, filtered = self.problem, self._filtered
             return list(plain.gradients_in_logs(c, filtered, self.log_z, weight, of_transition=of_factors))
 
         return Backward(None, gradients)
+
+    def log_filtered(self) -> Tensor:  # "t b z"
+        """log p(x_1..t, z_t)."""
+        return self._filtered
 
     def retrace(self, c: Chain, index: Tensor | None) -> Tensor:
         if self.asked:  # where the range allows it, on the rung whose derivatives exist at zeros too

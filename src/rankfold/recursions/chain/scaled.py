@@ -16,7 +16,7 @@ from rankfold.errors import may_look
 from rankfold.kernels.dispatch import triton_serves
 from rankfold.kernels.forward_backward import FEW, LONGEST, Verdict
 from rankfold.numerics.precision import Precision, round_off
-from rankfold.numerics.scaled import largest
+from rankfold.numerics.scaled import largest, visible
 from rankfold.operators.dense import Dense
 from rankfold.operators.protocol import Composed, Inner
 from rankfold.recursions.chain.potentials import Chain
@@ -254,4 +254,4 @@ def _least_mass(c: Chain) -> Tensor:  # ""
     one = torch.ones_like(c.log_final[:1])
     lost = (2 * c.transition.pull(one).to(one.dtype) + c.transition.pull_loss()).sum()
     info = torch.finfo(lost.dtype)
-    return (lost * (info.tiny / info.eps)).clamp(min=info.tiny**0.75)
+    return (lost * visible(lost.dtype)).clamp(min=info.tiny**0.75)

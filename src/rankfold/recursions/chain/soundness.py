@@ -1,9 +1,7 @@
 """A bound on what underflow took from a scaled forward pass, sequence by sequence.
 
-Linear arithmetic loses entries far below the largest of their vector. That is harmless unless the rest
-of the sequence lifts a lost entry above those that were kept; here that is excluded, or found out.
-Units: `tiny`, the smallest normal number; everything below it counts as lost. Rounding is not bounded.
-Read next: `recursions/chain/rungs.py`, which repeats what fails in wider arithmetic.
+Linear arithmetic loses entries far below the largest of their vector. That is harmless unless the rest of the sequence
+lifts a lost entry above those that were kept; here that is excluded, or found out. Unit: the smallest normal number.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels.log_products import BLOCK
+from rankfold.numerics.scaled import visible
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.scaled import Forward, per_entry
 
@@ -36,10 +35,10 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
     if f.verdict is not None:
         return f.verdict.sound.clone()
     column, loss = _losses(c, f)  # "1 y", "y"
-    info = torch.finfo(column.dtype)
+    least = visible(column.dtype)
     each = per_entry(f.norm, column)  # "t b"
     num_positions, num_sequences, num_states = f.filtered.shape
-    first = (c.log_initial > float("-inf")).to(column.dtype) * f.emission[0] * (info.tiny / info.eps)
+    first = (c.log_initial > float("-inf")).to(column.dtype) * f.emission[0] * least
     sound = (first <= f.filtered[0] * f.norm[0].unsqueeze(-1)).all(-1)
     inside = c.inside().mT
     clear = torch.ones_like(inside)
@@ -47,10 +46,10 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
     for start in range(1, num_positions, height):
         at = slice(start, start + height)
         missing = each[start - 1 : start + height - 1][: len(f.norm[at])].unsqueeze(-1) * column + loss
-        missing = missing * f.emission[at] * (info.tiny / info.eps)
+        missing = missing * f.emission[at] * least
         clear[at] = (missing <= f.filtered[at] * f.norm[at].unsqueeze(-1)).all(-1)
     sound &= torch.where(inside[1:], clear[1:], True).all(0)
-    at_end = (c.last(each) + 1) * (num_states * info.tiny / info.eps)
+    at_end = (c.last(each) + 1) * (num_states * least)
     return sound & (at_end <= (c.last(f.filtered) * f.final).sum(-1))
 
 

@@ -4,8 +4,7 @@
 |---|---|
 | `potentials` | `SegmentPotentials`, and their validation |
 | `rungs` | the arithmetics in which segments are solved, for the ladder |
-| `sweep` | the loop over frames that both directions share |
-| `fused` | the same in one launch on a GPU |
+| `sweep` | the loop over frames that both directions share, call by call or in one launch |
 | `passes` | the forward and the backward pass, and the gradients |
 | `soundness` | the bound on what underflow took |
 | `stretches` | long sequences, piece by piece |
@@ -21,9 +20,10 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.numerics.precision import Precision, check_precision
-from rankfold.recursions.ladder import Arithmetic, check_arithmetic, differentiable, expect_possible
-from rankfold.recursions.segments.potentials import SegmentPotentials, Segments, survival, validate
+from rankfold.numerics.precision import Precision
+from rankfold.recursions import ladder
+from rankfold.recursions.ladder import Arithmetic, Impossible
+from rankfold.recursions.segments.potentials import SegmentLike, SegmentPotentials, survival, validate
 from rankfold.recursions.segments.rungs import solve
 from rankfold.recursions.segments.stretches import carried_on, solve_long
 
@@ -40,7 +40,7 @@ class Messages(NamedTuple):
 
 
 def log_z(
-    p: SegmentPotentials | Segments,
+    p: SegmentLike,
     arithmetic: Arithmetic = "scaled",
     precision: Precision = "float32",
     *,
@@ -68,15 +68,13 @@ def log_z(
     Source: the papers' HSMM (Chiu, Deng, Rush 2021, app. D), with low-rank products and without its
     tensor of all durations and transitions.
     """
-    check_arithmetic(arithmetic)
-    check_precision(precision)
     if stretch is not None and (not isinstance(stretch, int) or stretch < 1):
         raise DomainError(f"stretch is {stretch!r}, but must be a number of frames, at least 1.")
-    out = differentiable(validate(p), lambda c, both: solve_long(c, arithmetic, stretch))
-    if strict:
-        hint = "Look for frames of weight zero in every state, and for durations that cannot add up to the length."
-        expect_possible(out, one="sequence", why=lambda first: "no segmentation has any weight", hint=hint)
-    return out
+    hint = "Look for frames of weight zero in every state, and for durations that cannot add up to the length."
+    impossible = Impossible("sequence", "no segmentation has any weight", hint) if strict else None
+    return ladder.log_z(
+        validate(p), lambda c, both: solve_long(c, arithmetic, stretch), arithmetic, precision, impossible
+    )
 
 
 def messages(p: SegmentPotentials) -> Messages:

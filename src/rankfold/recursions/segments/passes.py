@@ -15,9 +15,8 @@ from torch import Tensor
 from rankfold.errors import may_look
 from rankfold.numerics.scaled import largest
 from rankfold.recursions.factor_gradients import at_zeros, factor_gradients
-from rankfold.recursions.segments.fused import scan
 from rankfold.recursions.segments.potentials import Segments
-from rankfold.recursions.segments.sweep import Linear, Logs, Sweep, exp_
+from rankfold.recursions.segments.sweep import Linear, Logs, Sweep, exp_, least_opened, scan
 
 
 class Run(NamedTuple):
@@ -201,11 +200,7 @@ class _Tally:
 
 def _small(c: Segments, back: Sweep) -> Tensor:  # "u b z"
     """Which futures after a segment's end are too small for all their digits."""
-    one = torch.ones_like(c.log_final[:1])
-    missing = (c.longest + 1) * c.transition.pull(one).to(one.dtype) + c.transition.pull_loss()
-    info = torch.finfo(one.dtype)
-    least = missing.log() + torch.full_like(missing, info.tiny / info.eps).log() + c.transition.log_scale
-    small = back.opened[1:] - back.top[:-1].unsqueeze(-1) < least
+    small = back.opened[1:] - back.top[:-1].unsqueeze(-1) < least_opened(c, back=True)
     return torch.cat([torch.zeros_like(small[:1]) if len(small) else small.new_zeros(back.opened.shape), small])
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from rankfold.errors import DomainError, expect, expect_logs, same_kind
 from rankfold.numerics.log_space import log_sum
 from rankfold.operators.protocol import Operator
-from rankfold.recursions.problem import Sequences, expect_end, expect_potentials, expect_transition, validate_lengths
+from rankfold.recursions.problem import Sequences, expect_end, expect_transition, validate_lengths, validates
 
 
 class SegmentPotentials(NamedTuple):
@@ -106,11 +106,12 @@ def survival(log_duration: Tensor) -> Tensor:  # "z d" -> "z d"
     return torch.stack(columns, 1)
 
 
-def validate(p: SegmentPotentials | Segments) -> Segments:
+SegmentLike = SegmentPotentials | Segments
+
+
+@validates(SegmentPotentials, Segments)
+def validate(p: SegmentPotentials) -> Segments:
     """The potentials, completed; raises on any shape, dtype, device or value that does not fit."""
-    if isinstance(p, Segments):
-        return p
-    expect_potentials(p, SegmentPotentials)
     num_states = expect_transition(p.transition, p.log_obs, needed_by="segments need")
     hint = "One row per state; the first column is duration 1."
     expect(p.log_duration, "z d", name="log_duration", z=num_states, hint=hint)

@@ -1,8 +1,7 @@
-"""A bound on what underflow took from the linear products of a semi-Markov forward pass, sequence by sequence.
+"""A bound on what underflow took from the linear products of a forward pass over segments, sequence by sequence.
 
 The window is in logarithms and loses nothing; only what closes at a frame is scaled, pushed and may vanish.
-Units: `tiny`, the smallest normal number; everything below it counts as lost. Rounding is not bounded.
-Read next: `semi_markov_solve.py`, which repeats what fails in wider arithmetic.
+Unit: the smallest normal number; everything below it counts as lost. Rounding is not bounded.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
-from rankfold.recursions.segments.fused import scan
+from rankfold.numerics.scaled import visible
 from rankfold.recursions.segments.passes import Run, last_window
 from rankfold.recursions.segments.potentials import Segments
-from rankfold.recursions.segments.sweep import Linear
+from rankfold.recursions.segments.sweep import Linear, least_opened, missing, scan
 
 
 def lossless(c: Segments, run: Run) -> Tensor:  # "b"
@@ -35,15 +34,12 @@ def lossless(c: Segments, run: Run) -> Tensor:  # "b"
 
 def far_from_underflow(c: Segments, run: Run) -> Tensor:  # "b"
     """Whether every pushed entry exceeds what may be missing from it by 1 / round-off, and none overflowed."""
-    missing = _missing(c)
-    info = torch.finfo(missing.dtype)
-    least = missing.log() + torch.full_like(missing, info.tiny / info.eps).log() + c.transition.log_scale
-    frames = run.frames
+    least, frames = least_opened(c), run.frames
     opened, top = frames.opened[1:], frames.top[:-1]
     if run.border is not None:
         opened, top = torch.cat([run.border.opened[1:], opened]), torch.cat([run.border.top, top])
     # Where nothing closes, nothing was pushed and nothing is missing.
-    clear = (opened - top.unsqueeze(-1) >= least).all(-1) | (top == -info.max)
+    clear = (opened - top.unsqueeze(-1) >= least).all(-1) | (top == -torch.finfo(top.dtype).max)
     inside = c.inside().mT[len(frames.opened) - len(clear) :]
     return torch.where(inside, clear, True).all(0) & _in_range(run)
 
@@ -53,19 +49,12 @@ def _in_range(run: Run) -> Tensor:  # "b"
     return run.log_z < float("inf")
 
 
-def _missing(c: Segments) -> Tensor:  # "y"
-    """The most that a push may lose: of every age of what it pushes, of that sum, and in the product."""
-    one = torch.ones_like(c.log_final[:1])
-    column = c.transition.push(one).to(one.dtype)[0]
-    return (c.longest + 1) * column + c.transition.push_loss()
-
-
 class _Noise(Linear):
     """What may be missing, in units of `tiny`, on its way through the same frames and the same scales."""
 
     def __init__(self, c: Segments, run: Run) -> None:
         super().__init__(c.transition, run.log_obs)
-        self._top, self._missing = run.frames.top.unsqueeze(-1), _missing(c)
+        self._top, self._missing = run.frames.top.unsqueeze(-1), missing(c)
         self.noise = run.frames.top, self._missing
 
     def close(self, step: int, closing: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,16 +67,15 @@ class _Noise(Linear):
 def _noise_is_small(c: Segments, run: Run) -> Tensor:  # "b"
     entry = torch.full_like(c.log_final, float("-inf"))
     if run.border is not None:
-        noise = _missing(c).log() + c.transition.log_scale
+        noise = missing(c).log() + c.transition.log_scale
         entry = torch.maximum(run.border.top[0].unsqueeze(-1) + noise.to(entry.dtype), entry)
-    info = torch.finfo(entry.dtype)
     found = scan(_Noise(c, run), entry, run.log_obs, run.log_top.cumsum(0), c.durations())
     log_opened = found.opened.double() + found.log_before.unsqueeze(-1)
     fresh = c if not c.carried else c.replace(log_initial=torch.full_like(c.log_initial, float("-inf")))
     closing = last_window(fresh, run.log_obs, run.log_top, log_opened)
     closing = closing + c.at_end()
     log_missing = closing.transpose(0, 1).flatten(1).logsumexp(-1)
-    log_unit = torch.full_like(log_missing, info.tiny / info.eps).log()
+    log_unit = torch.full_like(log_missing, visible(entry.dtype)).log()
     # An impossible sequence that nothing can be missing from is impossible.
     return (log_missing + log_unit <= run.log_z) & _in_range(run)
 

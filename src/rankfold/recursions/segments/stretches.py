@@ -14,10 +14,9 @@ from torch import Tensor
 from rankfold.errors import may_look
 from rankfold.numerics.scaled import largest
 from rankfold.recursions.ladder import Arithmetic
-from rankfold.recursions.segments.passes import forward
 from rankfold.recursions.segments.plain import Retraced
 from rankfold.recursions.segments.potentials import Segments
-from rankfold.recursions.segments.rungs import SegmentSolution, solve
+from rankfold.recursions.segments.rungs import SegmentRung, SegmentSolution, solve
 from rankfold.recursions.segments.soundness import far_from_underflow
 
 # Entries of "b t z" up to which all frames are held at once: a gradient holds 23 such tables, 770 MB in float32.
@@ -49,22 +48,22 @@ def carried_on(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
     """
     c = c.double()
     c = c.replace(log_final=torch.zeros_like(c.log_final), censored=True)
-    run = forward(c, log=False)
-    carried, total = run.log_last, run.log_z
-    # Frames to come may lift any entry, so none may lack digits: those of which some do are repeated in logarithms.
-    sound = far_from_underflow(c, run)
-    if may_look(sound):
-        doubtful = (~sound).nonzero()[:, 0]
-        if len(doubtful):
-            again = forward(c.take(doubtful), log=True)
-            carried[:, doubtful], total[doubtful] = again.log_last, again.log_z
-    else:
-        carried = torch.where(sound[:, None], carried, float("nan"))
+    solution = SegmentSolution(_StreamRung(c))
+    carried, total = solution.rung.run.log_last, solution.log_z
+    for index, wider in solution.wider:
+        carried[:, index] = wider.rung.run.log_last
     impossible = (total == float("-inf"))[:, None]  # what is open there, if anything, has no duration left
     out = torch.where(impossible, float("-inf"), carried - total[:, None]).transpose(0, 1)
     missing = c.log_duration.shape[1] - out.shape[1]
     more = [out.new_full((len(out), missing, out.shape[2]), float("-inf"))] if missing else []
     return torch.cat([out, *more], 1), total
+
+
+class _StreamRung(SegmentRung):
+    """Sound only where every entry has all its digits: frames to come may lift any."""
+
+    def sound(self) -> Tensor:  # "b"
+        return far_from_underflow(self.problem, self.run)
 
 
 class InStretches(Retraced):

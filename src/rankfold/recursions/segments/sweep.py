@@ -1,9 +1,8 @@
-"""One pass over all frames of a semi-Markov chain, in either direction: a window of open segments, and its sum.
+"""One pass over all frames, in either direction: a window of open segments by age, and its sum.
 
-The window holds the log-weight of every open segment by its age. A frame adds its observations to all of them,
-one addition that also moves every age up by one; the sum over ages is what closes there, and one product with
-the transition opens the next segments. Logarithms, because frames of many features differ by thousands of
-nats; only the product is linear. Nothing is ever subtracted but a scale. Read next: `semi_markov_solve.py`.
+A frame adds its observations to all of them, one addition that also moves every age up by one; the sum over ages is
+what closes there, and one product with the transition opens the next segments. Logarithms, because frames of many
+features differ by thousands of nats; only the product is linear. Nothing is ever subtracted but a scale.
 """
 
 from __future__ import annotations
@@ -15,8 +14,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from rankfold.kernels.dispatch import triton_serves
 from rankfold.kernels.log_products import BLOCK
-from rankfold.operators.protocol import Operator
+from rankfold.kernels.segment_scan import LARGEST, LONGEST, WIDEST
+from rankfold.numerics.scaled import visible
+from rankfold.operators.protocol import Blocked, Composed, Operator
+from rankfold.recursions.segments.potentials import Segments
 
 # Frames between two changes of scale: a change costs a call, and values drift by some nats a frame without.
 RENEW = 8
@@ -87,6 +90,19 @@ class Logs:
 
     def log_opened(self, opened: Tensor, top: Tensor, out: Tensor | None = None) -> Tensor:
         return opened if out is None else out.copy_(opened)
+
+
+def missing(c: Segments, *, back: bool = False) -> Tensor:  # "z"
+    """The most that a linear product may lose: of every age of what it multiplies, of that sum, and in the product."""
+    one, op = torch.ones_like(c.log_final[:1]), c.transition
+    column = (op.pull if back else op.push)(one).to(one.dtype)[0]
+    return (c.longest + 1) * column + (op.pull_loss() if back else op.push_loss())
+
+
+def least_opened(c: Segments, *, back: bool = False) -> Tensor:  # "z"
+    """The logarithm, over the scale of what closed, at and above which an entry that opens has all its digits."""
+    lost = missing(c, back=back)
+    return lost.log() + torch.full_like(lost, visible(lost.dtype)).log() + c.transition.log_scale
 
 
 class Sweep(NamedTuple):
@@ -180,3 +196,95 @@ class _Slots:
             scale = log_path[first : step + 1] + torch.stack(shifts[first : step + 1])
             self._seen(first, self._space[: self._used], scale)
             self._used = 0
+
+
+def scan(
+    line: Line,
+    entry: Tensor,  # "b z"
+    log_obs: Tensor,  # "s b z"
+    log_path: Tensor,  # "s b"
+    durations: Tensor,  # "d z"
+    *,
+    ages: Tensor | None = None,  # "d b z"
+    closings: Tensor | None = None,  # "d z" or "d b z"
+    seen: Seen | None = None,
+) -> Sweep:
+    """What `sweep` returns and shows, in one launch if there is a kernel for it: arguments as there."""
+    maps = _maps(line, log_obs, durations)
+    if maps is None or not isinstance(line, Linear):
+        return sweep(line, entry, log_obs, log_path, durations, ages=ages, closings=closings, seen=seen)
+    from rankfold.kernels.segment_scan import triton as kernel
+
+    (_, num, width), num_ages = log_obs.shape, len(durations)
+    if ages is None:
+        window = log_obs.new_full((num, num_ages, width), float("-inf"))
+    else:
+        window = ages.flip(0).transpose(0, 1).contiguous()
+    # No copy from the host, which no captured graph may have.
+    log_scale = (log_obs.new_zeros(()) + line.log_scale).to(log_obs.dtype)
+    by_end = durations if closings is None else closings
+    by_end = by_end if by_end.ndim == 3 else by_end.unsqueeze(1).expand(num_ages, num, width)
+    found = kernel.scan(window, entry, log_obs, durations, by_end, maps, log_scale, line.noise)
+    scale = log_path + found.change.double().cumsum(0)
+    if seen is not None:
+        _show(seen, found.opened, log_obs - found.change.unsqueeze(-1), durations, closings, scale)
+    closed = torch.exp(found.log_closed - found.top.unsqueeze(-1))
+    before = torch.cat([torch.zeros_like(scale[:1]), scale[:-1]])
+    return Sweep(found.opened, before, closed, found.top, scale)
+
+
+def _maps(line: Line, log_obs: Tensor, durations: Tensor) -> tuple[Tensor, ...] | None:
+    """What a step multiplies by, in order; None where the kernel does not serve."""
+    if not isinstance(line, Linear) or not triton_serves(log_obs):
+        return None
+    op, work = line.transition, 2 * durations.numel()
+    if len(durations) > LONGEST:
+        return None
+    maps: tuple[Tensor, ...] | None = None
+    if isinstance(op, Composed) and op.is_written:
+        maps = tuple(x.mT for x in reversed(op.maps())) if line.back else op.maps()
+    elif isinstance(op, Blocked):
+        maps = _blocks(op, back=line.back)
+        work += 0 if maps is None else maps[0].shape[0] ** 2 * maps[0].shape[2]  # each block sums all others
+    return None if maps is None or work + sum(x.numel() for x in maps) > LARGEST else maps
+
+
+def _blocks(op: Blocked, *, back: bool) -> tuple[Tensor, ...] | None:  # "k s r", "k s r", "k s s"
+    """Blocks that a program can hold one of."""
+    found = op.blocks()
+    if found is None or found[0].shape[1] * max(found[0].shape[1:]) > WIDEST**2:
+        return None
+    left, right, pairs = found
+    return tuple(x.contiguous() for x in ((right, left, pairs.mT) if back else found))
+
+
+def _show(
+    seen: Seen,
+    opened: Tensor,  # "s b z"
+    frames: Tensor,  # "s b z"
+    durations: Tensor,  # "d z"
+    closings: Tensor | None,  # "d z" or "d b z"
+    log_scale: Tensor,  # "s b"
+) -> None:
+    """Every segment's weight where it closes, by age, as many steps at a time as BLOCK entries hold.
+
+    opened where it began, and the frames since, added up from the last backwards.
+    """
+    num_steps, num_ages = len(opened), len(durations)
+    size = max(1, min(num_steps, BLOCK // (num_ages * opened[0].numel())))
+    space = opened.new_empty(size, num_ages, *opened.shape[1:])
+    for first in range(0, num_steps, size):
+        closing = space[: min(size, num_steps - first)]
+        total = torch.zeros_like(closing[:, 0])
+        for age in range(num_ages):
+            begin, stop = max(first, age), first + len(closing)
+            closing[: begin - first, age] = float("-inf")
+            if begin < stop:
+                here = total[begin - first :]
+                here += frames[begin - age : stop - age]
+                torch.add(here, opened[begin - age : stop - age], out=closing[begin - first :, age])
+                if closings is not None and first <= age:  # open from the first step on
+                    closing[begin - first, age] += closings[age]
+                    begin += 1
+                closing[begin - first :, age] += durations[age]
+        seen(first, closing, log_scale[first : first + len(closing)])

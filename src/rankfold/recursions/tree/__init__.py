@@ -19,20 +19,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfold.numerics.precision import Precision, check_precision
-from rankfold.recursions.ladder import Arithmetic, check_arithmetic, differentiable, expect_possible
-from rankfold.recursions.tree.potentials import Forest, TreePotentials, validate
+from rankfold.numerics.precision import Precision
+from rankfold.recursions import ladder
+from rankfold.recursions.ladder import Arithmetic, Impossible
+from rankfold.recursions.tree.potentials import TreeLike, TreePotentials, validate
 from rankfold.recursions.tree.rungs import solve
 
 __all__ = ["TreePotentials", "chart", "log_z", "solve", "validate"]
 
 
 def log_z(
-    p: TreePotentials | Forest,
-    arithmetic: Arithmetic = "scaled",
-    precision: Precision = "float32",
-    *,
-    strict: bool = False,
+    p: TreeLike, arithmetic: Arithmetic = "scaled", precision: Precision = "float32", *, strict: bool = False
 ) -> Tensor:  # "b"   float64
     """Log-probability of each sentence, summed over all binary trees and all labels.
 
@@ -53,13 +50,9 @@ def log_z(
     impossible, with zero gradients, and `strict` raises instead. In log arithmetic a linear weight of 0 has gradient 0.
     Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
     """
-    check_arithmetic(arithmetic)
-    check_precision(precision)
-    out = differentiable(validate(p), lambda f, both: solve(f, arithmetic))
-    if strict:
-        hint = "One word needs log_root_leaf; else look for words, rules or brackets of weight zero."
-        expect_possible(out, one="sentence", why=lambda first: "no tree has any weight", hint=hint)
-    return out
+    hint = "One word needs log_root_leaf; else look for words, rules or brackets of weight zero."
+    impossible = Impossible("sentence", "no tree has any weight", hint) if strict else None
+    return ladder.log_z(validate(p), lambda f, both: solve(f, arithmetic), arithmetic, precision, impossible)
 
 
 def chart(p: TreePotentials) -> Tensor:  # "b t+1 t+1 n"   float64

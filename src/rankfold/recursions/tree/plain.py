@@ -6,6 +6,8 @@ range. Both keep all splits for the gradient.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.scaled import largest
 from rankfold.operators.binary import BinaryOperator
 from rankfold.recursions.tree.potentials import Forest
-from rankfold.recursions.tree.scaled import Chart, prepared, step
+from rankfold.recursions.tree.scaled import Chart, spans_by_width
 
 
 def log_z_scaled(f: Forest, chart: Chart) -> Tensor:  # "b"   float64
@@ -34,26 +36,19 @@ def log_z_scaled(f: Forest, chart: Chart) -> Tensor:  # "b"   float64
     return found
 
 
-def spans_scaled(f: Forest, chart: Chart) -> list[Tensor]:  # "b s n" by width, from 2
+def spans_scaled(f: Forest, chart: Chart) -> Iterator[Tensor]:  # "b s n" by width, from 2
     """The mantissas of all spans, differentiable in every tensor of the forest."""
-    rules, num_words = f.rules, f.log_leaf.shape[1]
     known = f.inside() & (chart.leaf_scale > float("-inf"))
     log_leaf = torch.where(known.unsqueeze(-1), f.log_leaf, float("-inf"))
     scale = torch.where(known, chart.leaf_scale, 0.0).to(log_leaf.dtype)
-    leaf = torch.exp(log_leaf - scale.unsqueeze(-1))
-    leaves = prepared(rules, leaf)
-    found, lefts, rights = {1: leaf}, {1: leaf}, {1: leaf}
-    for width in range(2, num_words + 1):
-        count = num_words - width + 1
-        splits = range(2, width - 1) if width > 3 else range(1, 2)  # of narrow spans, a step looks at no such split
-        left = torch.stack([lefts[k][:, :count] for k in splits], 2)
-        right = torch.stack([rights[width - k if width > 3 else 1][:, k : k + count] for k in splits], 2)
-        raw = step(rules, chart.shares[width], width, leaves, found[width - 1], left, right)
+
+    def scale_down(width: int, raw: Tensor) -> Tensor:
         ends = torch.diagonal(f.log_span, width, 1, 2)
         ends = torch.where(ends > float("-inf"), ends - ends.detach(), 0.0).unsqueeze(-1)  # its value is in the scales
-        found[width] = raw / chart.norms[width] * torch.exp(ends)
-        lefts[width], rights[width] = rules.span_span.left(found[width]), rules.span_span.right(found[width])
-    return [found[width] for width in range(2, num_words + 1)]
+        return raw / chart.norms[width] * torch.exp(ends)
+
+    leaf = torch.exp(log_leaf - scale.unsqueeze(-1))
+    return spans_by_width(f.rules, leaf, lambda width: chart.shares[width], scale_down)
 
 
 def log_z_in_logs(f: Forest) -> Tensor:  # "b"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rankfold.errors import ShapeError, expect, expect_logs, same_kind
 from rankfold.operators.binary import Branch, expect_branch
-from rankfold.recursions.problem import Problem, expect_end, expect_potentials, validate_lengths
+from rankfold.recursions.problem import Problem, expect_end, validate_lengths, validates
 
 
 class TreePotentials(NamedTuple):
@@ -68,11 +68,12 @@ class Forest(Problem):
         return super().take(index).with_factors(*(new[id(old)] for old in self.factors()))
 
 
-def validate(p: TreePotentials | Forest) -> Forest:
+TreeLike = TreePotentials | Forest
+
+
+@validates(TreePotentials, Forest)
+def validate(p: TreePotentials) -> Forest:
     """The potentials, completed; raises on any shape, dtype, device or value that does not fit."""
-    if isinstance(p, Forest):
-        return p
-    expect_potentials(p, TreePotentials)
     num_spans, num_leaves = expect_branch(p.rules)
     expect(
         p.log_leaf,

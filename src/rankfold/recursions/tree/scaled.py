@@ -155,6 +155,25 @@ def _shares(rules: Branch, chart: Chart, width: int) -> tuple[Tensor, list[Tenso
     return top.squeeze(-1), list(torch.split_with_sizes(shares, sizes, -2))
 
 
+def spans_by_width(
+    rules: Branch,
+    leaf: Tensor,  # "b t p"
+    shares: Callable[[int], list[Tensor]],
+    finish: Callable[[int, Tensor], Tensor],  # a width, "b s n" -> "b s n"
+) -> Iterator[Tensor]:  # "b s n", from width 2
+    """The vectors of all spans, each width finished by the caller; nothing is written in place: autograd may follow."""
+    num_words, leaves = leaf.shape[1], prepared(rules, leaf)
+    span, lefts, rights = leaf, {1: leaf}, {1: leaf}
+    for width in range(2, num_words + 1):
+        count = num_words - width + 1
+        splits = range(2, width - 1) if width > 3 else range(1, 2)  # of narrow spans, a step looks at no such split
+        left = torch.stack([lefts[k][:, :count] for k in splits], 2)
+        right = torch.stack([rights[width - k if width > 3 else 1][:, k : k + count] for k in splits], 2)
+        span = finish(width, step(rules, shares(width), width, leaves, span, left, right))
+        yield span
+        lefts[width], rights[width] = rules.span_span.left(span), rules.span_span.right(span)
+
+
 def step(
     rules: Branch, shares: list[Tensor], width: int, leaves: Leaves, before: Tensor, left: Tensor, right: Tensor
 ) -> Tensor:  # "b s n"
