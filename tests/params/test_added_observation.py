@@ -37,7 +37,7 @@ class Geometric(NamedTuple):
 class GeometricObservation(ObservationModule):
     """Counts: p(x | z) = (1 - q) q^x of each feature, q = sigmoid(logit)."""
 
-    rule = "counts are whole numbers from 0 on, or NaN where missing"
+    values = "whole numbers from 0 on"
 
     def __init__(self, logit: Tensor) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_an_estimator_fits_it(made: Any) -> None:
     assert model.partial_fit(x).score(x) > model.history_[0]
     slow = made.set_params(max_iter=3, random_state=0).fit(x, algorithm="sgd")
     assert slow.history_[-1] > slow.history_[0]
-    with pytest.raises(ValueError, match=r"feature 1 is 0.5, but observations=\"geometric\": counts are whole"):
+    with pytest.raises(ValueError, match=r"feature 1 is 0.5, but observations=\"geometric\" are whole"):
         model.predict(np.array([[1.0, 0.5]]))
 
 

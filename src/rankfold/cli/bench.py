@@ -189,10 +189,10 @@ def draw_batch(config: Any, num_words: int, batch: int, length: int) -> Batch:
     lengths = torch.full((batch,), length)
     if not isinstance(config, FrameConfig):
         return Batch(torch.randint(num_words, (batch, length), generator=generator), lengths)
-    if config.observations == "categorical":
+    if config.observation.symbols:
         return Batch(torch.randint(config.num_features, (batch, length), generator=generator), lengths)
     shape = (batch, length, config.num_features)
-    if config.observations == "gaussian":
+    if config.observation.measured:
         return Batch(torch.randn(shape, generator=generator, dtype=torch.float32), lengths)
     return Batch((torch.rand(shape, generator=generator, dtype=torch.float32) < DENSITY).float(), lengths)
 

@@ -57,7 +57,7 @@ def load_frames_model(path: Path, device: str = "auto") -> tuple[FrameModel, Fra
     model = FrameModel.from_pretrained(folder, device=find_device(device))
     if model.space is None:
         config = model.config
-        symbols = config.observations == "categorical"
+        symbols = config.observation.symbols
         if not (folder / FILE).exists():  # made in Python: features as they are
             return model, FrameSpace(1 if symbols else config.num_features)
     assert model.space is not None
@@ -97,7 +97,7 @@ def ask(
 def batches(model: FrameModel, frames: Frames) -> Iterator[tuple[list[int], Batch]]:
     """Whole recordings of like lengths, as many at once as are cheap to decode, with their places."""
     tokens = max(1, ENTRIES // model.config.num_states)
-    found = frame_batches(frames, DataConfig(tokens=tokens), symbols=model.config.observations == "categorical")
+    found = frame_batches(frames, DataConfig(tokens=tokens), symbols=model.observation.symbols)
     for (places, _, _), batch in zip(found.plan, found, strict=True):
         yield places, batch._replace(labels=None).to(model.device)
 

@@ -63,4 +63,7 @@ def expect_frames(batch: Batch, config: FrameConfig) -> None:
     bad = kind.invalid(shown)
     if bool(bad.any()):
         i, t, f = bad.nonzero()[0].tolist()
-        raise DomainError(f"sequence {i}, frame {t}, feature {f} is {float(shown[i, t, f]):g}, but {kind.rule}.")
+        raise DomainError(
+            f"sequence {i}, frame {t}, feature {f} is {float(shown[i, t, f]):g}, but "
+            f"features are {kind.values}, or NaN where missing."
+        )

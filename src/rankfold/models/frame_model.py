@@ -58,7 +58,7 @@ class FrameModel(Model[FrameParts, FramePotentials]):
         super().__init__()
         self.config, self.dynamics, self.observation, self.duration = config, dynamics, observation, duration
         self.num_words = config.num_features
-        self.filler = -1.0 if config.observations == "categorical" else float("nan")  # a missing frame
+        self.filler = -1.0 if observation.symbols else float("nan")  # a missing frame
 
     @classmethod
     def from_tables(cls, log_initial: Tensor, transition: Tensor | tuple[Tensor, Tensor], **tables: Any) -> FrameModel:
@@ -243,7 +243,7 @@ class FrameModel(Model[FrameParts, FramePotentials]):
             self.num_parameters,
             config.dim if config.neural else 0,
             num_features=config.num_features,
-            gaussian=config.observations == "gaussian",
+            gaussian=config.observation.measured,
             max_duration=config.max_duration if config.has_segments else 0,
             may_repeat=config.may_repeat,
         )

@@ -127,7 +127,7 @@ def _vocabulary(folder: Path, fingerprint: str) -> Vocabulary:
 
 def _space(path: Path, config: Any) -> FrameSpace:
     found = FrameSpace.load(path)
-    if config.observations != "categorical" and found.num_features != config.num_features:
+    if not config.observation.symbols and found.num_features != config.num_features:
         raise DataError(
             f"{path} is of {found.num_features} features, but the model of {config.num_features}.\n"
             "  Copy it, config.json and the weights together."

@@ -133,7 +133,7 @@ def evaluation_batches(model: Model[Any, Any], data: Any, config: DataConfig) ->
         return tree_batches(model, data, config.eval_tokens)
     if kind == "recordings":
         tokens = min(config.eval_tokens, FRAME_BYTES // (8 * FRAME_TABLES * model.config.num_states))
-        return whole_recordings(data, max(1, tokens), symbols=model.config.observations == "categorical")
+        return whole_recordings(data, max(1, tokens), symbols=model.config.observation.symbols)
     if config.batching == "streams":
         num_tokens = sum(map(len, data))
         return streams(data, min(config.num_streams, num_tokens), config.window)

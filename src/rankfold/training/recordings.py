@@ -108,7 +108,7 @@ def read_recordings(path: str | Path, config: DataConfig, model: FrameConfig) ->
     for split in found.values():
         expect_observed(split, model)
     train = _labelled(found["train"], config.labelled, model, Path(path))
-    measured = model.observations == "gaussian"
+    measured = model.observation.measured
     space = FrameSpace.of(
         found["train"],
         standardise=config.standardise if measured else "none",
@@ -149,25 +149,20 @@ def is_piano_rolls(path: Path) -> bool:
 
 def expect_observed(frames: Frames, model: FrameConfig) -> None:
     """Raise unless the frames are what the model observes: any numbers, zeros and ones, or whole numbers."""
-    if model.observations == "gaussian":
-        return
+    kind = model.observation
     where = "frames" if frames.source is None else str(frames.source)
-    if model.observations == "categorical" and frames.num_features != 1:
+    if kind.symbols and frames.num_features != 1:
         raise DataError(
-            f'{where}: {frames.num_features} features, but model.observations is "categorical": one column of whole '
-            "numbers was expected."
+            f'{where}: {frames.num_features} features, but model.observations is "{model.observations}": one column of '
+            "whole numbers was expected."
         )
     for x, name in zip(frames.features, frames.names, strict=True):
-        if model.observations == "bernoulli":
-            wrong, expected = ~np.isnan(x) & (x != 0) & (x != 1), "0 or 1"
-        else:
-            wrong = ~np.isnan(x) & ((x < 0) | (x != np.floor(x)))
-            expected = "a whole number of at least 0"
+        wrong = kind.invalid(torch.tensor(x)).numpy()
         if wrong.any():
             t, f = np.argwhere(wrong)[0]
             raise DataError(
                 f"{where}, recording {name!r}, row {t}: feature {f} is {x[t, f]:g}, but {model.observations} "
-                f'observations are {expected}.\n  Set model.observations="gaussian" for features that are measured.'
+                f'observations are {kind.values}.\n  Set model.observations="gaussian" for features that are measured.'
             )
 
 

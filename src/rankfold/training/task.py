@@ -226,7 +226,7 @@ class FrameTask(Task):
         ]
 
     def epoch(self, epoch: int) -> Any:
-        symbols = self.own.observations == "categorical"
+        symbols = self.own.observation.symbols
         return self.data.epoch(self.config.data, self.config.train.seed, epoch, symbols=symbols)
 
     def plain(self, batches: Sequence[Batch]) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def _rows(batches: Sequence[Batch]) -> list[torch.Tensor]:  # "t" or "t f" each
 
 def expect_variance(model: FrameConfig, train: Frames, data: str | Path) -> None:
     """`DataError` for a Gaussian feature that is the same in all training frames, as the model sees them."""
-    if model.observations == "gaussian" and train.constant:
+    if model.observation.measured and train.constant:
         first = train.constant[0]
         raise DataError(
             f"{data}: feature {first.feature} ({first.name}) has the same value, {first.value:g}, in every training "
@@ -285,7 +285,7 @@ def expect_durations(model: FrameConfig, train: Frames, data: str | Path) -> Non
 def num_features(model: FrameConfig, recordings: Recordings) -> int:
     """The features of a frame, or how many symbols there are; a recipe that says otherwise is refused."""
     found = recordings.space.num_features
-    if model.observations == "categorical":
+    if model.observation.symbols:
         sets = [*recordings.splits.values()]
         found = 1 + int(max(float(x[x == x].max()) for split in sets for x in split.features))
         if found <= model.num_features:

@@ -50,8 +50,7 @@ class Bernoulli(NamedTuple):
 
 
 class _YesOrNo(ObservationModule):
-    rule = "yes-or-no features are 0 or 1, or NaN where missing"
-    hint = 'Cut them at a threshold (x > 0.5), or use observations="gaussian".'
+    values = "0 or 1"
 
     @classmethod
     def invalid(cls, frames: Tensor) -> Tensor:

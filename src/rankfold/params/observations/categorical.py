@@ -141,7 +141,7 @@ class CategoricalObservation(ObservationModule):
     """Softmax over the symbols, of free logits or of inner products with a network. EM maximises free ones."""
 
     symbols = True
-    rule = "symbols are whole numbers from 0 on, or -1 where missing"
+    values = "a whole number of at least 0"
 
     def __init__(self, emission: FreeEmission | CategoricalEmission) -> None:
         super().__init__()
@@ -154,6 +154,10 @@ class CategoricalObservation(ObservationModule):
             return cls(FreeEmission.draw(size, width, generator=generator))
         init: InitKind = "xavier" if sizes.init == "papers" else "spread"
         return cls(CategoricalEmission(size, width, sizes.dim, sizes.num_layers, init=init, generator=generator))
+
+    @classmethod
+    def invalid(cls, frames: Tensor) -> Tensor:
+        return ~(((frames >= 0) & (frames == frames.floor())) | frames.isnan())
 
     def forward(self, keep: Tensor | None = None) -> Categorical:
         return Categorical(self.emission(keep))

@@ -54,8 +54,7 @@ class ObservationModule(nn.Module):
 
     symbols: ClassVar[bool] = False  # frames are whole numbers "t", -1 = missing; else features "t f", NaN = missing
     measured: ClassVar[bool] = False  # features are measured on a scale: what a frame has is a density
-    rule: ClassVar[str] = "features are finite, or NaN where missing"
-    hint: ClassVar[str] = "Leave such frames out, or mark them as missing."
+    values: ClassVar[str] = "finite"  # what features are, or NaN where missing
 
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
@@ -64,7 +63,7 @@ class ObservationModule(nn.Module):
 
     @classmethod
     def invalid(cls, frames: Tensor) -> Tensor:  # "... f" bool
-        """Which features break the rule."""
+        """Which features are no such values; NaN is missing. Symbols are a column of numbers here."""
         return frames.isinf()
 
     def forward(self, keep: Tensor | None = None) -> Observation:
