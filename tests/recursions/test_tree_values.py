@@ -194,9 +194,9 @@ def test_rules_that_share_their_factors_as_any_others(name: str, monkeypatch: py
         one, four = p.rules.span_span, p.rules.leaf_leaf
         (left, right), (leaf_left, leaf_right) = one.factors(), four.factors()
         p = p._replace(rules=Branch(one, BinaryCPD(None, left, leaf_right), BinaryCPD(None, leaf_left, right), four))
-    assert ranks.shared(p.rules)
+    assert ranks.share_factors(p.rules)
     found = everything(p)
-    monkeypatch.setattr(ranks, "shared", lambda _: False)
+    monkeypatch.setattr(ranks, "share_factors", lambda _: False)
     for x, y in zip(found, everything(p), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-12)
 
@@ -211,9 +211,9 @@ def everything(p: TreePotentials) -> list[Tensor]:
 
 def test_which_rules_share_their_factors() -> None:
     shared = potentials("shared").rules
-    assert ranks.shared(shared)
-    assert not ranks.shared(potentials("cpd").rules)
-    assert not ranks.shared(potentials("dense").rules)
+    assert ranks.share_factors(shared)
+    assert not ranks.share_factors(potentials("cpd").rules)
+    assert not ranks.share_factors(potentials("dense").rules)
     head, left, right = shared.span_span.factors()
     leaf_left, leaf_right = shared.leaf_leaf.factors()[1:]
     others = {
@@ -224,5 +224,5 @@ def test_which_rules_share_their_factors() -> None:
     }
     for kind, rules in others.items():
         for factors in rules:
-            assert not ranks.shared(shared._replace(**{kind: BinaryCPD(*factors)}))
-    assert not ranks.shared(shared._replace(span_span=BinaryCPD.from_log(head, left, right)))
+            assert not ranks.share_factors(shared._replace(**{kind: BinaryCPD(*factors)}))
+    assert not ranks.share_factors(shared._replace(span_span=BinaryCPD.from_log(head, left, right)))

@@ -1,7 +1,4 @@
-"""Gradients of the transition: one product over all positions, whatever the operator is made of.
-
-Read next: `recursions/chain/scaled.py`, which prepares the two sides of that product.
-"""
+"""Gradients of the transition: one product over all positions, whatever the operator is made of."""
 
 from __future__ import annotations
 

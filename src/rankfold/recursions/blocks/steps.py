@@ -47,7 +47,7 @@ def filtered(c: BlockChain) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
     both hold whatever lies there. Not differentiable.
     """
     log_initial, log_transition, log_obs = c.log_initial, c.log_transition, c.log_obs
-    if fused(log_obs):
+    if kernel_serves(log_obs):
         from rankfold.kernels.block_scan import triton as kernel
 
         return kernel.filtered(log_initial, log_transition, log_obs)
@@ -74,7 +74,7 @@ def future(log_transition: Tensor, log_obs: Tensor, inside: Tensor | None) -> Te
 
     `inside` "b t" is None where all lengths are equal. NaN in an impossible sequence.
     """
-    if fused(log_obs):
+    if kernel_serves(log_obs):
         from rankfold.kernels.block_scan import triton as kernel
 
         full = log_obs.shape[1]
@@ -92,7 +92,7 @@ def future(log_transition: Tensor, log_obs: Tensor, inside: Tensor | None) -> Te
     return torch.stack(messages[::-1])
 
 
-def fused(log_obs: Tensor) -> bool:
+def kernel_serves(log_obs: Tensor) -> bool:
     """Whether one kernel takes all positions: on a GPU, for blocks that fit a program of it."""
     return triton_serves(log_obs) and log_obs.dtype == torch.float32 and log_obs.shape[2] <= LARGEST
 
@@ -116,7 +116,7 @@ def _moves(
     log_transition: Tensor, log_obs: Tensor, messages: Tensor, ahead: Tensor, here: Tensor, weight: Tensor
 ) -> Tensor:  # "b s k k"
     """weight times the posterior of every pair of neighbours, all positions in one go, each summing to 1 by itself."""
-    if fused(log_obs):
+    if kernel_serves(log_obs):
         from rankfold.kernels.block_scan import triton as kernel
 
         return kernel.moves(log_transition, log_obs, messages, ahead, torch.where(here, weight[:, None], 0.0)[:, 1:])

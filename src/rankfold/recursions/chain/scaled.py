@@ -2,7 +2,6 @@
 
 Each step is one product with the transition, one with the emissions and one rescale. Whatever underflow
 could have taken is bounded afterwards, by sequence; the caller repeats doubtful ones in wider arithmetic.
-Read next: `operators/low_rank.py` for the product, `recursions/chain/plain.py` for the wider arithmetic.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Forward(NamedTuple):
 def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -> Forward:
     """The filtered messages and log Z. Beyond a length the messages are finite and mean nothing.
 
-    `both`: a backward pass will follow. Where it costs little beside this one, it runs now.
+    `both`: a backward pass will follow. Where it costs little next to this one, it runs now.
     """
     if both and passes_meet(c, precision):
         return _both(c, precision)

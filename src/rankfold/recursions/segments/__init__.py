@@ -25,7 +25,7 @@ from rankfold.recursions import ladder
 from rankfold.recursions.ladder import Arithmetic, Impossible
 from rankfold.recursions.segments.potentials import SegmentLike, SegmentPotentials, survival, validate
 from rankfold.recursions.segments.rungs import solve
-from rankfold.recursions.segments.stretches import carried_on, solve_long
+from rankfold.recursions.segments.stretches import open_segments, solve_long
 
 __all__ = ["Messages", "SegmentPotentials", "carry", "log_z", "messages", "solve", "survival", "validate"]
 
@@ -120,4 +120,4 @@ def carry(p: SegmentPotentials) -> Tensor:  # "b d z"
     if p.log_final is not None:
         raise UnsupportedError("a sequence that goes on has no end yet, but log_final ends it.\n  Leave log_final out.")
     with torch.no_grad():
-        return carried_on(c)[0].to(p.log_obs.dtype)
+        return open_segments(c)[0].to(p.log_obs.dtype)

@@ -251,21 +251,21 @@ def gradients(
     """d (weight . log_z) / d (log_initial, log_duration, log_obs, log_final, *factors), but for those elsewhere."""
     weight = weight.to(uses.states.dtype)[:, None]
 
-    def weighed(x: Tensor) -> Tensor:  # "... b z"
+    def weigh(x: Tensor) -> Tensor:  # "... b z"
         x = x * weight
         return x if elsewhere is None else x.masked_fill_(elsewhere[:, None], 0.0)
 
-    states = weighed(uses.states)
-    initial = states[0].clone() if uses.carried is None else weighed(uses.carried).transpose(0, 1)
+    states = weigh(uses.states)
+    initial = states[0].clone() if uses.carried is None else weigh(uses.carried).transpose(0, 1)
     last = states[c.lengths - 1, torch.arange(len(c.lengths), device=c.lengths.device)]
     durations = torch.zeros_like(c.log_duration)
-    durations[:, : c.longest] = weighed(uses.durations).sum(1).mT
+    durations[:, : c.longest] = weigh(uses.durations).sum(1).mT
     if uses.cuts is not None and c.ends is None:
-        durations += _through_survival(c, weighed(uses.cuts).sum(1))
+        durations += _through_survival(c, weigh(uses.cuts).sum(1))
     grads = [initial, durations, states.transpose(0, 1), last]
     if not of_factors:
         return grads
-    by_factor = _of_logs(c, run, uses, weight) if log else _of_factors(c, run, uses, weighed, elsewhere)
+    by_factor = _of_logs(c, run, uses, weight) if log else _of_factors(c, run, uses, weigh, elsewhere)
     return [*grads, *by_factor]
 
 
@@ -277,10 +277,10 @@ def _through_survival(c: Segments, grad: Tensor) -> Tensor:  # "d z" -> "z d"
 
 
 def _of_factors(
-    c: Segments, run: Run, uses: Uses, weighed: Callable[[Tensor], Tensor], elsewhere: Tensor | None
+    c: Segments, run: Run, uses: Uses, weigh: Callable[[Tensor], Tensor], elsewhere: Tensor | None
 ) -> tuple[Tensor, ...]:
     inside = c.inside().mT
-    target = torch.where(inside.unsqueeze(-1), weighed(targets(c, run, uses)), 0.0)
+    target = torch.where(inside.unsqueeze(-1), weigh(targets(c, run, uses)), 0.0)
     source = run.frames.closed[:-1]
     if run.border is not None:
         source = torch.cat([run.border.closed, source])

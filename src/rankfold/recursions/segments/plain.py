@@ -101,7 +101,7 @@ def log_z_scaled(c: Segments) -> Tensor:  # "b"   float64
     x = Scaled.from_log(_start(c).flatten(1))
     last = x
     fresh = torch.zeros_like(durations)
-    fresh[0] = top + c.transition.log_scale  # of what was opened at this frame, beside the scale it shares
+    fresh[0] = top + c.transition.log_scale  # of what was opened at this frame, next to the scale it shares
     for t, frame in enumerate(frames):
         log_w = frame.unsqueeze(1).expand(shape)
         if t or c.carried:

@@ -40,7 +40,7 @@ def usual_stretch(num_sequences: int, num_frames: int, num_states: int, longest:
     return min(num_frames, max(LEAST * longest, math.isqrt(num_frames * longest)))
 
 
-def carried_on(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
+def open_segments(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
     """The segments still open after the last frame, by age, over log Z; and log Z: float64, exact at any range.
 
     log Z is that of what has been seen: the end may cut a segment, and `log_final`, which belongs to the last frame of
@@ -78,7 +78,7 @@ class InStretches(Retraced):
             if len(ended):
                 self.log_z[ended] += solve(self._piece(ended, number), arithmetic).log_z
             if len(on):
-                carried, total = carried_on(self._piece(on, number))
+                carried, total = open_segments(self._piece(on, number))
                 self.log_z[on] += total
                 border = carried.new_full((len(c.lengths), *carried.shape[1:]), float("-inf"), dtype=c.log_obs.dtype)
                 border[on] = carried.to(border.dtype)

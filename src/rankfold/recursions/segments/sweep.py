@@ -112,7 +112,7 @@ class Sweep(NamedTuple):
     log_before: Tensor  # "s b"   the scale of `opened`
     closed: Tensor  # "s b z"     the weight of all segments closing here, linear or log as the line has it
     top: Tensor  # "s b"          what linear `closed` was divided by, as a logarithm
-    log_scale: Tensor  # "s b"    the scale of `closed`, beside `top`
+    log_scale: Tensor  # "s b"    the scale of `closed`, without `top`
 
 
 def sweep(

@@ -46,7 +46,7 @@ def log_z(
     A sentence in which float32 may have lost some that weigh, even after weights above 1 (an operator's `gain`), is
     repeated in float64, and then in log arithmetic, unless weights of exactly 0 explain the zeros: in float64 a second
     inside pass, over zeros and ones, says which labels a span can have at all. In a captured graph, where nothing can
-    be repeated, such a sentence is NaN (in float64, zeros beside weights of 0 are taken for theirs). -inf means
+    be repeated, such a sentence is NaN (in float64, zeros next to weights of 0 are taken for theirs). -inf means
     impossible, with zero gradients, and `strict` raises instead. In log arithmetic a linear weight of 0 has gradient 0.
     Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
     """

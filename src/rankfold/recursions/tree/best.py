@@ -24,7 +24,7 @@ def best_by_pairs(f: Forest) -> list[Tensor]:  # "b s n" by width; leaves at 1
 
         best[i, j, a] = span[i, j] + max_k max_{n, m}  log T[a, n, m] + best[i, k, n] + best[k, j, m]
 
-    Cost: n m a split, and a n m a span, n the symbols of all children; for rules of rank r besides a n m r a width,
+    Cost: n m a split, and a n m a span, n the symbols of all children; for rules of rank r also a n m r a width,
     once for all sentences, if T is larger than a block, else once. Nothing larger than a block of T is ever held.
     """
     vectors = _words(f)

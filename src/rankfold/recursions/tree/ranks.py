@@ -26,7 +26,7 @@ from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.scaled import SeeLabels
 
 
-def shared(rules: Branch) -> bool:
+def share_factors(rules: Branch) -> bool:
     """Whether all kinds of children have one head, and a child one left and one right factor whoever its sibling is."""
     one, two, three, four = rules
     return (

@@ -31,7 +31,7 @@ class ScaledRung:
     in_logs = False
 
     def __init__(self, f: Forest, *, over_symbols: bool = False) -> None:
-        self.problem, self.over_symbols = f, over_symbols or not ranks.shared(f.rules)
+        self.problem, self.over_symbols = f, over_symbols or not ranks.share_factors(f.rules)
         self._kind: Any = scaled if self.over_symbols else ranks
         self._one = f.lengths == 1
         with torch.no_grad(), self._products():

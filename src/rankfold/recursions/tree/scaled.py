@@ -67,7 +67,7 @@ class Chart(NamedTuple):
             nothing[index] = float("-inf")
 
 
-def prepared(rules: Branch, leaf: Tensor) -> Leaves:
+def leaf_sides(rules: Branch, leaf: Tensor) -> Leaves:
     """Every rule's side of the words."""
     return Leaves(
         rules.leaf_span.left(leaf),
@@ -81,7 +81,7 @@ def inside(f: Forest) -> Chart:
     """The vectors of all spans; 0 for those that reach beyond a length."""
     num, num_words, _ = f.log_leaf.shape
     leaf, leaf_scale = leaf_mantissas(f)
-    leaves = prepared(f.rules, leaf)
+    leaves = leaf_sides(f.rules, leaf)
     rule = f.rules.span_span
     one = f.log_leaf.new_zeros(num, 1, rule.shape[0])
     edge = (num, num_words + 1, num_words + 1)
@@ -162,7 +162,7 @@ def spans_by_width(
     finish: Callable[[int, Tensor], Tensor],  # a width, "b s n" -> "b s n"
 ) -> Iterator[Tensor]:  # "b s n", from width 2
     """The vectors of all spans, each width finished by the caller; nothing is written in place: autograd may follow."""
-    num_words, leaves = leaf.shape[1], prepared(rules, leaf)
+    num_words, leaves = leaf.shape[1], leaf_sides(rules, leaf)
     span, lefts, rights = leaf, {1: leaf}, {1: leaf}
     for width in range(2, num_words + 1):
         count = num_words - width + 1
@@ -239,7 +239,7 @@ def gradients(  # weight "b"
         given_factors = [x.detach().requires_grad_(of_factors) for x in tensors]
         rules = f.with_tensors(f.log_leaf, f.log_root, f.log_root_leaf, f.log_span, *given_factors).rules
         factors = given_factors if of_factors else []
-        leaves = prepared(rules, leaf)
+        leaves = leaf_sides(rules, leaf)
         held = Leaves(*(x.detach().requires_grad_() for x in leaves))
     of_start, of_end = torch.zeros_like(chart.by_start), torch.zeros_like(chart.by_end)
     of_leaves = [torch.zeros_like(x) for x in held]

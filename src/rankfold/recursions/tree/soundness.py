@@ -67,7 +67,7 @@ def _packed(cells: Tensor, widths: list[int]) -> Tensor:  # "b e e" -> "b s"
 
 
 def clear(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Whether numbers are finite and so large that what underflows beside them is below their round-off."""
+    """Whether numbers are finite and so large that what underflows next to them is below their round-off."""
     info = torch.finfo(dtype or x.dtype)
     return (x >= info.tiny / info.eps) & (x < float("inf"))
 

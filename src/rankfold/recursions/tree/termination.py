@@ -152,7 +152,7 @@ class _Group:
         return apart
 
     def missing(self, lost: Tensor) -> Tensor:  # "n" -> "k"
-        """What children beside the group lose: a sum, exactly 0 if they lose nothing."""
+        """What children outside the group lose: a sum, exactly 0 if they lose nothing."""
         lost = lost.clone()
         lost[self.index] = 0.0
         return self.children(self.ones) @ lost
