@@ -21,7 +21,7 @@ from rankfold.analysis.bracketing import (
     right_branching,
 )
 from rankfold.analysis.parsing import Decode, expect_grammar
-from rankfold.cli.model_of import expect_room, load, recipe_path, say, tell_unknown
+from rankfold.cli.model_of import expect_memory, load, recipe_path, say, tell_unknown
 from rankfold.cli.parse import parse_lines
 from rankfold.data.brackets import expect_words, read_trees
 from rankfold.data.sources import counted, prepared_trees
@@ -84,7 +84,7 @@ def evaluate_trees(
     if not kept:
         raise DataError(f"{trees[0]}: every tree is of one word, which have no brackets.")
     sentences = [tree.words for tree in kept]
-    expect_room(model, list(map(len, sentences)), places, outside=True)
+    expect_memory(model, list(map(len, sentences)), places, outside=True)
     unknown = Counter(word for words in sentences for word in words if not vocabulary.knows(word))
     for what, count in left_out.items():
         say(f"left out of the trees: {count:,} {what.replace('_', ' ')}")

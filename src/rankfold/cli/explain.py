@@ -1,6 +1,7 @@
 """`rankfold explain`: what a gradient step costs, in every order it can be computed, before a long job starts.
 
-And what training would do about memory: how batches are cut, or what would fit. Read next: `planning/cost.py`.
+And what training would do about memory: how batches are cut, or what would fit. Of a grammar in a file: what its sum
+costs as written and in rank space.
 """
 
 from __future__ import annotations
@@ -9,28 +10,30 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from rankfold.cli import explain_grammar
-from rankfold.cli.explain_grammar import SUFFIX
 from rankfold.cli.model_of import add_options, find_device, model_folder, recipe_path
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.models.catalog import AnyModel, sized_model
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.frame_model import FrameModel
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.fgg import Grammar, read
+from rankfold.fgg import explain as explain_sum
+from rankfold.fgg.cost import compare
+from rankfold.models.base import Model
+from rankfold.models.grammar_config import readers
 from rankfold.models.pretrained import load_any
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan
+from rankfold.planning.machine import GIB, available
 from rankfold.training.config import Config
 from rankfold.training.graphs import graphs_serve
-from rankfold.training.memory import GIB, Text, available, fit, longest_sentence, need, sized
+from rankfold.training.memory_budget import DataSizes, fit, longest_sentence, need, sized
 from rankfold.training.recipes import load_recipe, recipe_names
 
 NUM_WORDS = 10_000
-BATCH = 8  # sequences, where none are asked for
+BATCH, BATCH_OF_SUM = 8, 1  # sequences where no number is given; of the sum of a grammar
+SUFFIX = ".fgg"
+SIZES = ("num_states", "num_nonterminals", "num_preterminals", "rank", "num_features")
 EXAMPLE = """\
 example:
   rankfold explain small-lhmm
@@ -53,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_settings(parser)
     parser.add_argument(
-        "--batch", type=int, help=f"sequences (default: {BATCH}; for a grammar {explain_grammar.BATCH} sentence)"
+        "--batch", type=int, help=f"sequences (default: {BATCH}; for a grammar {BATCH_OF_SUM} sentence)"
     )
     parser.add_argument("--length", type=int, default=32, help="tokens of each (default: 32)")
     parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), help="of products (default: the recipe's)")
@@ -66,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the plans."""
     if arguments.model.endswith(SUFFIX):
-        return explain_grammar.run(arguments)
+        return _run_grammar(arguments)
     if arguments.rank is not None:
         raise DataError(f"--rank is for grammars (files {SUFFIX}), but {arguments.model} is none.")
     model = find_model(arguments.model, arguments.settings, arguments.words)
@@ -85,27 +88,50 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = None) -> AnyModel | FrameModel:
+def _run_grammar(arguments: argparse.Namespace) -> int:
+    """Print the comparison of a grammar's sums, or with --json its numbers."""
+    for name in ("batch", "length", "rank"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise DomainError(f"--{name} is {value}, but must be at least 1.")
+    g = sized_grammar(arguments.model, arguments.settings)
+    options: dict[str, Any] = {"batch": arguments.batch or BATCH_OF_SUM, "rank": arguments.rank}
+    if arguments.json:
+        print(to_json(compare(g, arguments.length, **options), indent=2))
+    else:
+        print(explain_sum(g, arguments.length, **options))
+    return 0
+
+
+def sized_grammar(path: str, settings: Sequence[str]) -> Grammar:
+    """The grammar of a file, with the sizes of domains that `--set N=30` gives."""
+    if not Path(path).exists():
+        raise DataError(f"There is no file {path}.")
+    sizes: dict[str, int] = {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if not value.strip().isdigit():
+            raise DataError(f"--set {setting} is not a size of a domain; write --set N=30.")
+        sizes[name.strip()] = int(value)
+    return read(path).with_domains(sizes)
+
+
+def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = None) -> Model[Any, Any]:
     """The model of a run or folder, or one of a recipe's sizes whose parameters have no values."""
     if name in recipe_names() or not Path(name).is_dir():
-        config = load_recipe(name, settings).model
-        if isinstance(config, FrameConfig):
-            return sized_frames(config, name)
-        return sized(config, NUM_WORDS if num_words is None else num_words)
+        config: Any = load_recipe(name, settings).model
+        num_inputs = NUM_WORDS if num_words is None else num_words
+        if config.data == "recordings":
+            num_inputs = config.num_features
+            if not num_inputs:
+                raise DataError(
+                    f"{name} takes as many features as its recordings have, which are not known here.\n"
+                    "  Say how many: --set model.num_features=12."
+                )
+        return sized(config, num_inputs)
     if settings or num_words is not None:
         raise DataError(f"{name} is a model, whose sizes are fixed: --set and --words are for recipes.")
-    return cast(AnyModel | FrameModel, load_any(model_folder(Path(name))))
-
-
-def sized_frames(config: FrameConfig, name: str) -> FrameModel:
-    """A model of frames for its sizes, without memory for its parameters."""
-    if not config.num_features:
-        raise DataError(
-            f"{name} takes as many features as its recordings have, which are not known here.\n"
-            "  Say how many: --set model.num_features=12."
-        )
-    model: FrameModel = sized_model(config, config.num_features)
-    return model
+    return load_any(model_folder(Path(name)))
 
 
 def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:
@@ -117,7 +143,7 @@ def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:
 
 
 def explain(
-    model: AnyModel | FrameModel,
+    model: Model[Any, Any],
     *,
     batch: int = 8,
     length: int = 32,
@@ -133,24 +159,25 @@ def explain(
         raise DomainError(f"--batch is {batch} and --length {length}, but both must be at least 1.")
     precision = precision or (config.train.precision if config else "float32")
     plans = model.plan(batch, length, device, precision)
-    order, words = "auto", 0
-    if not isinstance(model, FrameModel):
-        order, words = model.order(model.config.plan, batch, length, device, precision), model.num_words
-    chosen = plans.in_order(order).order
+    order = plans.in_order(model.order(model.config.plan, batch, length, device, precision)).order
     memory = available(device, config.train.memory if config else 0.0)
     return {
         "family": model.config.family,
-        **_sizes(model),
-        "num_words": words or None,
-        "parameters": sum(x.numel() for x in model.parameters()),
+        "size": model.config.size,
+        **{
+            name: getattr(model.config, name)
+            for name in SIZES
+            if hasattr(model.config, name) and readers(model.config, name) is None
+        },
+        "num_words": None if model.config.data == "recordings" else model.num_words,
+        "parameters": model.num_parameters,
         "batch": batch,
         "length": length,
         "device": device,
         "precision": precision,
         "memory_bytes": memory,
-        "plans": [_record(plan, memory, chosen=plan.order == chosen) for plan in plans.ways],
-        # How recordings are cut depends on them: `rankfold train` says so before its first update.
-        "training": _training(config, precision, words, length, device, memory) if config and words else None,
+        "plans": [_record(plan, memory, chosen=plan.order == order) for plan in plans.ways],
+        "training": _training(config, precision, model.num_words, length, device, memory) if config else None,
     }
 
 
@@ -170,59 +197,40 @@ def _record(plan: Plan, memory: int | None, *, chosen: bool) -> dict[str, Any]:
     }
 
 
-def _sizes(model: AnyModel | FrameModel) -> dict[str, int]:
-    """The numbers of hidden values."""
-    if isinstance(model.config, GrammarConfig):
-        return {
-            "num_nonterminals": model.config.num_nonterminals,
-            "num_preterminals": model.config.num_preterminals,
-            "rank": model.config.rank,
-        }
-    if isinstance(model.config, FrameConfig):
-        return {"num_states": model.config.num_states, "num_features": model.config.num_features}
-    return {"num_states": model.config.num_states}
-
-
-def _size_text(result: dict[str, Any]) -> str:
-    if "num_states" in result:
-        return f"{result['num_states']:,} states"
-    return f"{result['num_nonterminals']:,} nonterminals, {result['num_preterminals']:,} preterminals"
-
-
 def _training(
-    config: Config, precision: Precision, num_words: int, length: int, device: str, memory: int | None
+    config: Config, precision: Precision, num_inputs: int, length: int, device: str, memory: int | None
 ) -> dict[str, Any]:
-    """How the recipe's batches would be cut, of a text whose longest sentence has `length` tokens."""
+    """How the recipe's batches would be cut, of data whose longest sequence has `length` tokens."""
     config = replace(config, train=replace(config.train, precision=precision))
-    data, text = config.data, Text(num_words, length, length)
+    data, sizes = config.data, DataSizes(num_inputs, length, length)
     tokens = data.batch_tokens(length)
-    found: dict[str, Any] = {"batch_tokens": tokens, "least_bytes": need(config, text, device).total}
-    if isinstance(config.model, GrammarConfig) and memory is not None:
-        found["longest_sentence"] = longest_sentence(config, num_words, device, memory)
+    found: dict[str, Any] = {"batch_tokens": tokens, "least_bytes": need(config, sizes, device).total}
+    if config.model.data == "sentences" and memory is not None:
+        found["longest_sentence"] = longest_sentence(config, num_inputs, device, memory)
     try:
-        room = fit(config, text, device, memory)
+        budget = fit(config, sizes, device, memory)
     except UnsupportedError as error:
         return {**found, "fits": False, "why_not": str(error)}
-    part = room.part_tokens or tokens
+    part = budget.part_tokens or tokens
     return {
         **found,
         "fits": None if memory is None else True,
         "part_tokens": part,
         "parts_of_a_batch": -(-tokens // part),
-        "eval_tokens": room.eval_tokens or data.eval_tokens,
-        "graphs": room.graphs and graphs_serve(config, device),
+        "eval_tokens": budget.eval_tokens or data.eval_tokens,
+        "graphs": budget.graphs and graphs_serve(config, device),
     }
 
 
 def _text(result: dict[str, Any]) -> str:
     memory = result["memory_bytes"]
-    held = f"{memory / GIB:,.3g} GiB" if memory else "unknown memory"
+    there_is = f"{memory / GIB:,.3g} GiB" if memory else "unknown memory"
     frames = result.get("num_features")
     seen, tokens = (f"{frames:,} features", "frames") if frames else (f"{result['num_words']:,} words", "tokens")
     lines = [
-        f"{result['family']}, {_size_text(result)}, {seen}, {result['parameters']:,} parameters",
+        f"{result['family']}, {result['size']}, {seen}, {result['parameters']:,} parameters",
         f"a gradient step of {result['batch']} sequences of {result['length']} {tokens} "
-        f"on {result['device']} ({held}), {result['precision']}; * is the plan that is used",
+        f"on {result['device']} ({there_is}), {result['precision']}; * is the plan that is used",
         "",
         f"  {'plan':<24}{'multiply-adds':>20}{'seconds (at least)':>22}{'peak memory':>16}{'largest batch':>24}",
     ]
@@ -237,24 +245,24 @@ def _text(result: dict[str, Any]) -> str:
             f"    {name:<22}{count:>20,}{plan['seconds'][name]:>22.6f}  by {plan['kernels'][name]}"
             for name, count in plan["parts"].items()
         ]
-    return "\n".join(lines + _training_lines(result["training"], known=bool(memory)))
+    return "\n".join(lines + _training_lines(result["training"], tokens, known=bool(memory)))
 
 
-def _training_lines(training: dict[str, Any] | None, *, known: bool) -> list[str]:
+def _training_lines(training: dict[str, Any] | None, unit: str, *, known: bool) -> list[str]:
     """What a person should know before `rankfold train`."""
     if training is None:
         return []
     if training["fits"] is False:
         return ["", training["why_not"]]
     tokens, parts, least = training["batch_tokens"], training["parts_of_a_batch"], training["least_bytes"] / GIB
-    how = "at once" if parts == 1 else f"in {parts} parts of at most {training['part_tokens']:,} tokens"
+    how = "at once" if parts == 1 else f"in {parts} parts of at most {training['part_tokens']:,} {unit}"
     if not known:
         how = "at once, if it fits (train.memory=GIB says into what)"
     graphs = ", as captured graphs" if training["graphs"] else ""
     longest = training.get("longest_sentence")
     return [
         "",
-        f"training, with an optimiser: a batch of {tokens:,} tokens {how}{graphs}; evaluation by "
-        f"{training['eval_tokens']:,} tokens; at least {least:.3g} GiB",
+        f"training, with an optimiser: a batch of {tokens:,} {unit} {how}{graphs}; evaluation by "
+        f"{training['eval_tokens']:,} {unit}; at least {least:.3g} GiB",
         *([f"a sentence may have up to {longest:,} words, trained by itself"] if longest else []),
     ]

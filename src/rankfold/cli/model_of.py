@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.pretrained import load_model
 from rankfold.models.sequence_model import SequenceModel
+from rankfold.planning.machine import GIB, available
 from rankfold.training.corpus import expect_ends
-from rankfold.training.memory import GIB, available
 from rankfold.training.run_dir import BEST, RECIPE
 from rankfold.training.setup import chosen_device
 
@@ -131,7 +132,7 @@ def known_ids(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:
     return ids[:-1] if vocabulary.ends else ids
 
 
-def expect_room(model: AnyModel, lengths: Sequence[int], where: str | Sequence[str], *, outside: bool) -> None:
+def expect_memory(model: AnyModel, lengths: Sequence[int], where: str | Sequence[str], *, outside: bool) -> None:
     """Raise on a sentence that a grammar has no memory for, before anything is computed.
 
     `lengths`: words of each, by the number of its line, of which `where` is the beginning, or with the place of each;
@@ -147,15 +148,13 @@ def expect_room(model: AnyModel, lengths: Sequence[int], where: str | Sequence[s
     longest = max(lengths, default=0)
     if memory is None or longest < 2 or needed(longest) <= memory:
         return
-    low, high = 1, longest
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if needed(middle) <= memory else (low, middle)
+    fitting = 1 + bisect_right(range(2, longest), memory, key=needed)
     at = lengths.index(longest)
     place = f"{where} {at + 1}" if isinstance(where, str) else where[at]
     raise DataError(
         f"{place}: a sentence of {longest:,} words needs {needed(longest) / GIB:.3g} GiB, "
-        f"but {model.device.type} has {memory / GIB:.3g} GiB.\n  At most {low:,} words fit: part it, or leave it out."
+        f"but {model.device.type} has {memory / GIB:.3g} GiB.\n"
+        f"  At most {fitting:,} words fit: part it, or leave it out."
     )
 
 

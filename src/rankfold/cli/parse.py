@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.analysis.parsing import Decode, Parsed, expect_grammar, parse
-from rankfold.cli.model_of import add_model, add_text, expect_room, load, say, tell_empty, tell_unknown, text_path
+from rankfold.cli.model_of import add_model, add_text, expect_memory, load, say, tell_empty, tell_unknown, text_path
 from rankfold.cli.output import to_json
 from rankfold.data.text import STDIN, escaped, expect_no_brackets, holds_trees, read_lines
 from rankfold.data.vocab import EOS
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
     if arguments.draw:
         expect_picture(arguments.draw)  # before the work
-    expect_room(model, list(map(len, lines)), f"{where}, line", outside=True)
+    expect_memory(model, list(map(len, lines)), f"{where}, line", outside=True)
     at = _drawn(lines, arguments.line, where) if arguments.draw else 0
     tell_unknown(Counter(word for words in lines for word in words if not vocabulary.knows(word)), vocabulary)
     found = parse_lines(model, lines, decode=arguments.decode, labels=arguments.labels, where=where)

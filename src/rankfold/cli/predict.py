@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankfold.cli.model_of import add_model, expect_room, expect_sequences, known_ids, load
+from rankfold.cli.model_of import add_model, expect_memory, expect_sequences, known_ids, load
 from rankfold.cli.output import to_json
 from rankfold.data.text import read_lines
 from rankfold.data.vocab import EOS, Vocabulary
@@ -103,7 +103,7 @@ def _next(model: AnyModel, ids: list[int], vocabulary: Vocabulary) -> tuple[Tens
     """Log-probabilities, and what they are of; a grammar's end has no id, it comes last."""
     batch = model.batch(torch.tensor([ids])) if ids else None
     if isinstance(model, PCFG):
-        expect_room(model, [len(ids)], "sentence", outside=True)  # float64: as much as two passes hold
+        expect_memory(model, [len(ids)], "sentence", outside=True)  # float64: as much as two passes hold
         found = model.predict(batch)
         return torch.cat([found.log_words[0], found.log_end]), [*vocabulary.words, EOS]
     if isinstance(model, CompoundPCFG):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from rankfold.cli.model_of import add_model, add_text, expect_room, load, say, tell_empty, tell_unknown, text_path
+from rankfold.cli.model_of import add_model, add_text, expect_memory, load, say, tell_empty, tell_unknown, text_path
 from rankfold.cli.output import to_json
 from rankfold.data.batch import length_batches
 from rankfold.data.text import STDIN, read_lines
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             "--no-eos is for models of sequences: sentences of a grammar have no <eos> to leave out."
         )
     if isinstance(model.config, GrammarConfig):
-        expect_room(model, list(map(len, every)), f"{where}, line", outside=False)
+        expect_memory(model, list(map(len, every)), f"{where}, line", outside=False)
     single = _num_impossible(model, sentences)
     if single:
         say(f"{single:,} lines of one word: this grammar gives them no probability, hence -inf")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rankfold.errors import DomainError
-from rankfold.models.config import NATS, DataKind, Measure
+from rankfold.models.config import NATS, DataKind, Measure, PlanName
 from rankfold.params.dropout import DropoutKind, num_kept
 from rankfold.params.dynamics.features import FeatureKind
 from rankfold.params.networks import MOST_LAYERS
@@ -38,6 +38,7 @@ class FrameConfig:
     measure: ClassVar[Measure] = NATS
     read_by: ClassVar[Mapping[str, tuple[str, ...]]] = READ_BY
     has_clusters: ClassVar[bool] = False
+    plan: ClassVar[PlanName] = "auto"  # there is one elimination order
     carries: ClassVar[bool] = True  # whether streams can be carried
     graphs_carry: ClassVar[bool] = True  # the first arithmetic is enough for recordings, whose windows are many
 

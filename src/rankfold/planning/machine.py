@@ -1,12 +1,30 @@
-"""What there is of a machine's memory, for plans to be held against."""
+"""The memory that a process may take on a machine, which plans are compared with."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import torch
+
+GIB = 2**30
+# Of a GPU's free memory: what its libraries take themselves, and what the allocator cannot use between two tensors.
+MARGIN, MARGIN_SHARE = GIB, 0.05
 # Linux.
 TABLE, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+def available(device: str, asked: float = 0.0) -> int | None:
+    """The bytes a run may take: `asked` GiB, or if that is 0 all that is free; None where it is unknown."""
+    if asked:
+        return int(asked * GIB)
+    if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            return None
+        free, total = torch.cuda.mem_get_info(device)
+        own = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(max(0, free + own - max(MARGIN, MARGIN_SHARE * total)))
+    return available_bytes()
 
 
 def available_bytes(table: Path = TABLE, group: Path = GROUP) -> int | None:

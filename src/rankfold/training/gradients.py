@@ -22,7 +22,7 @@ from rankfold.training.carried import joined_rows, leaves, rows_of
 from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
 from rankfold.training.graphs import GraphedGradients
-from rankfold.training.memory import Room
+from rankfold.training.memory_budget import Budget
 from rankfold.training.shapes import rows_that_fit
 
 
@@ -34,16 +34,16 @@ class Gradients:
         model: Model[Any, Any],
         optimizer: torch.optim.Optimizer,
         config: Config,
-        room: Room,
+        budget: Budget,
         not_finite: Callable[[list[Batch], str], DomainError],
         num_tokens: int = 1,
     ) -> None:
         """`num_tokens` of the training set: a prior counts once in a pass over them."""
         self.model, self.optimizer, self.config, self.not_finite = model, optimizer, config, not_finite
-        self.tokens, self.tree_width = room.part_tokens, room.tree_width
+        self.tokens, self.tree_width = budget.part_tokens, budget.tree_width
         # Where a state is carried in, the start has no gradient: none, which optimisers pass over, not one of zeros.
         self.streams = config.data.batching == "streams"
-        self.graphs = GraphedGradients.of(model, config, room) if room.graphs else None
+        self.graphs = GraphedGradients.of(model, config, budget) if budget.graphs else None
         self.carried: Any = None  # the state of streams, after the last batch
         self.num_tokens, self.has_prior = num_tokens, model.log_prior().requires_grad
 

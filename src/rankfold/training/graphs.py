@@ -19,7 +19,7 @@ from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.carried import leaves, mapped
 from rankfold.training.config import Config, DataConfig
-from rankfold.training.memory import Room
+from rankfold.training.memory_budget import Budget
 from rankfold.training.shapes import Shapes, shapes_of
 
 
@@ -61,12 +61,12 @@ class GraphedGradients:
         self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
 
     @classmethod
-    def of(cls, model: Model[Any, Any], config: Config, room: Room | None = None) -> GraphedGradients | None:
-        """Graphs where they serve. Shapes are those of whole batches, or of the parts that there is room for."""
+    def of(cls, model: Model[Any, Any], config: Config, budget: Budget | None = None) -> GraphedGradients | None:
+        """Graphs where they serve. Shapes are those of whole batches, or of the parts that fit into memory."""
         if not graphs_serve(config, model.device.type):
             return None
-        room = room or Room()
-        return cls(model, shapes_of(config, room.part_tokens, room.tree_width), config.train.precision)
+        budget = budget or Budget()
+        return cls(model, shapes_of(config, budget.part_tokens, budget.tree_width), config.train.precision)
 
     def takes(self, batch: Batch) -> bool:
         """Whether there is a shape that holds this batch. With `data.rounding = 8`, or unsorted, nearly all fit.

@@ -90,15 +90,15 @@ class Trainer:
         opens = tensorboard_writer() if config.train.tensorboard else None  # found missing before any work
         task.prepare(loaded)
         task.expect_batches()  # too few tokens are found out before any work
-        room = task.room(self.device, self.progress, report.say)
-        self.eval_data = replace(config.data, eval_tokens=room.eval_tokens or config.data.eval_tokens)
+        budget = task.budget(self.device, self.progress, report.say)
+        self.eval_data = replace(config.data, eval_tokens=budget.eval_tokens or config.data.eval_tokens)
         self.model = task.model()
         if not loaded:
             expect_shards(self.model, config)
         self.model.to(self.device)
         self.optimizer = optimizer(self.model, config.train)
         self.average = Average(self.model, config.train.average)
-        self.gradients = task.steps(self.model, self.optimizer, config, room, self._not_finite)
+        self.gradients = task.steps(self.model, self.optimizer, config, budget, self._not_finite)
         if loaded:
             loaded.fill(self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)

@@ -1,7 +1,4 @@
-"""What a run needs before its first update: folder, device, clusters, room in memory, optimiser; and its signals.
-
-Read next: `training/loop.py`.
-"""
+"""What a run needs before its first update: folder, device, clusters, optimiser; and its signals."""
 
 from __future__ import annotations
 
@@ -20,10 +17,9 @@ from rankfold.files import read_json
 from rankfold.models.base import Model
 from rankfold.models.pretrained import CLUSTER
 from rankfold.settings import build, differences, read_toml
-from rankfold.training.checkpoint import Loaded, Progress
+from rankfold.training.checkpoint import Loaded
 from rankfold.training.config import Config, TrainConfig
 from rankfold.training.corpus import Corpus, find_clusters
-from rankfold.training.memory import GIB, Room, Text, available, fit
 from rankfold.training.report import Reporter
 from rankfold.training.run_dir import RECIPE, RunDir
 
@@ -75,44 +71,6 @@ def chosen_device(name: str, asked: str = "train.device") -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError(f"{asked} is cuda, but torch sees no CUDA device here.\n  Use auto, or cpu.")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
-
-
-def fitted(
-    config: Config,
-    corpus: Corpus,
-    groups: Clusters | None,
-    device: torch.device,
-    progress: Progress,
-    say: Callable[[str], None],
-) -> Room:
-    """What fits at once."""
-    held_out = [row for split in (corpus.valid, corpus.test) if split is not None for row in split]
-    text = Text(len(corpus.vocabulary), max(map(len, corpus.train)), max(map(len, held_out)), groups)
-    memory = available(str(device), config.train.memory)
-    return settled(fit(config, text, str(device), memory), memory, progress, say)
-
-
-def settled(
-    room: Room, memory: int | None, progress: Progress, say: Callable[[str], None], what: str = "tokens"
-) -> Room:
-    """The room a run keeps to: when it is resumed, what fitted when it began, as long as that still does."""
-    resumed = progress.update > 0
-    part = _kept(progress.part_tokens, room.part_tokens, resumed=resumed)
-    evaluated = _kept(progress.eval_tokens, room.eval_tokens, resumed=resumed)
-    if resumed and (part, evaluated) != (progress.part_tokens, progress.eval_tokens):
-        say("there is less memory than when the run began: parts are smaller, and the last digits may differ")
-    if part and memory is not None:
-        of = f" of sentences of {room.tree_width} words" if room.tree_width else ""
-        say(f"batches are computed in parts of at most {part:,} {what}{of}, to fit into {memory / GIB:.3g} GiB")
-    progress.part_tokens, progress.eval_tokens = part, evaluated
-    return Room(part, evaluated, room.graphs, room.tree_width)
-
-
-def _kept(before: int, now: int, *, resumed: bool) -> int:
-    """The tokens at once, 0 for any number: as before, or fewer if there is less room now."""
-    if not resumed:
-        return now
-    return min(x for x in (before, now) if x) if before or now else 0
 
 
 def optimizer(model: Model[Any, Any], config: TrainConfig) -> torch.optim.Optimizer:

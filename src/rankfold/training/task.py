@@ -27,12 +27,11 @@ from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
 from rankfold.training.em import EMSteps, begin
 from rankfold.training.evaluation import Data
-from rankfold.training.frame_room import frame_room
 from rankfold.training.gradients import Gradients
-from rankfold.training.memory import Room
+from rankfold.training.memory_budget import Budget, DataSizes, memory_budget
 from rankfold.training.recordings import Recordings, read_recordings
 from rankfold.training.report import Reporter
-from rankfold.training.setup import clusters, fitted
+from rankfold.training.setup import clusters
 
 
 class Task(ABC):
@@ -88,9 +87,13 @@ class Task(ABC):
     def expect_batches(self) -> None:
         """Raise if an epoch cannot be cut as the recipe says, before any work."""
 
-    @abstractmethod
-    def room(self, device: torch.device, progress: Progress, say: Callable[[str], None]) -> Room:
+    def budget(self, device: torch.device, progress: Progress, say: Callable[[str], None]) -> Budget:
         """How much of a batch fits into memory at once."""
+        return memory_budget(self.config, self.sizes(), str(device), progress, say)
+
+    @abstractmethod
+    def sizes(self) -> DataSizes:
+        """The sizes of the data that cannot be cut."""
 
     @abstractmethod
     def model(self) -> Model[Any, Any]:
@@ -144,8 +147,10 @@ class TextTask(Task):
         if self.config.data.batching == "streams" or self.config.data.curriculum_start:
             self.epoch(0)
 
-    def room(self, device: torch.device, progress: Progress, say: Callable[[str], None]) -> Room:
-        return fitted(self.config, self.data, self._clusters, device, progress, say)
+    def sizes(self) -> DataSizes:
+        splits = [split for split in (self.data.valid, self.data.test) if split is not None]
+        longest, held_out = max(map(len, self.data.train)), max(len(row) for split in splits for row in split)
+        return DataSizes(len(self.data.vocabulary), longest, held_out, self._clusters)
 
     def model(self) -> Model[Any, Any]:
         config, vocabulary = self.config, self.data.vocabulary
@@ -201,8 +206,9 @@ class FrameTask(Task):
     def expect_batches(self) -> None:
         self.epoch(0)
 
-    def room(self, device: torch.device, progress: Progress, say: Callable[[str], None]) -> Room:
-        return frame_room(self.config, self.own, self.data, device, progress, say)
+    def sizes(self) -> DataSizes:
+        lengths = self.data.train.lengths
+        return DataSizes(self.own.num_features, max(lengths), lengths=tuple(lengths))
 
     def model(self) -> Model[Any, Any]:
         model = build_model(self.own, self.own.num_features, seed=self.config.train.seed)
