@@ -15,7 +15,7 @@ from rankfold.models.supervision import allowed_states
 from rankfold.training.carried import rows_of
 from rankfold.training.config import DataConfig
 from rankfold.training.graphs import GraphedGradients
-from rankfold.training.memory import Room
+from rankfold.training.memory_budget import Budget
 from rankfold.training.report import Reporter
 from rankfold.training.setup import optimizer
 from rankfold.training.shapes import FrameShapes
@@ -116,7 +116,7 @@ def test_a_shape_that_is_captured_after_a_plain_step(tmp_path: Path, monkeypatch
     def never(batches: list[Any], what: str) -> Any:
         raise AssertionError(what)
 
-    steps = task.steps(model, optimizer(model, config.train), config, Room(), never)
+    steps = task.steps(model, optimizer(model, config.train), config, Budget(), never)
     assert steps.graphs is not None
     batches = {batch.values.shape: batch for batch in task.epoch(0)}
     assert len(batches) > 1  # another shape, another capture

@@ -7,7 +7,7 @@ import pytest
 from rankfold.models import ModelConfig
 from rankfold.numerics.precision import Precision
 from rankfold.planning import ChainSizes, chain_plan, chains, rank_plans
-from rankfold.training.memory import sized
+from rankfold.training.memory_budget import sized
 from tests.peaks import measured_and_planned, needs_linux
 
 

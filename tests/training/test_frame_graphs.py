@@ -20,7 +20,7 @@ from rankfold.models.frame_model import FrameModel
 from rankfold.training.carried import leaves
 from rankfold.training.config import Config, DataConfig
 from rankfold.training.graphs import GraphedGradients, graphs_serve
-from rankfold.training.memory import Room
+from rankfold.training.memory_budget import Budget
 from rankfold.training.recordings import frame_batches
 from rankfold.training.report import Reporter
 from rankfold.training.setup import optimizer
@@ -53,7 +53,7 @@ def steps_of(config: Config, data: Path, tokens: int = 0, *, graphs: bool) -> tu
 
     task = FrameTask.read(config, data, data.parent, Reporter(), resume=False)
     model = task.model().double()
-    found = task.steps(model, optimizer(model, config.train), config, Room(tokens, graphs=False), never)
+    found = task.steps(model, optimizer(model, config.train), config, Budget(tokens, graphs=False), never)
     if graphs:
         found.graphs = GraphedGradients(model, shapes_of(config, tokens), "float32")
     return found, model, task

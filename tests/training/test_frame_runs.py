@@ -20,7 +20,7 @@ from rankfold.models.frame_model import FrameModel
 from rankfold.training.config import DataConfig
 from rankfold.training.evaluation import evaluate
 from rankfold.training.loop import train
-from rankfold.training.memory import Room
+from rankfold.training.memory_budget import Budget
 from rankfold.training.recordings import frame_batches, read_recordings, read_splits
 from rankfold.training.report import Reporter
 from rankfold.training.result import Result
@@ -150,7 +150,7 @@ def test_gradients_of_labelled_recordings_are_those_of_one_path(data: Path, tmp_
     config = tiny(family="frame_hmm", labelled=NUM_TRAIN)
     task = FrameTask.read(config, data, tmp_path, Reporter(), resume=False)
     model = task.model()
-    steps = task.steps(model, torch.optim.SGD(model.parameters()), config, Room(), lambda *_: None)
+    steps = task.steps(model, torch.optim.SGD(model.parameters()), config, Budget(), lambda *_: None)
     batch = task.epoch(0)[0]
     total, _ = steps([batch], batch.num_tokens, 0)
     with torch.no_grad():

@@ -12,11 +12,12 @@ from torch import Tensor
 from rankfold.data.batch import Batch
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
+from rankfold.planning.machine import GIB
 from rankfold.training.config import Config, DataConfig
 from rankfold.training.corpus import Corpus
 from rankfold.training.gradients import Gradients, row_parts
 from rankfold.training.loop import train
-from rankfold.training.memory import GIB, Room, Text, need
+from rankfold.training.memory_budget import Budget, DataSizes, need
 from rankfold.training.setup import optimizer
 from rankfold.training.shapes import Shapes
 from tests.training.runs import (
@@ -43,7 +44,7 @@ def never(batches: list[Batch], what: str) -> DomainError:
 
 def gradients_of(config: Config, corpus: Corpus, tokens: int) -> tuple[Gradients, AnyModel]:
     model = fresh_model(config, corpus).double()
-    return Gradients(model, optimizer(model, config.train), config, Room(tokens), never), model
+    return Gradients(model, optimizer(model, config.train), config, Budget(tokens), never), model
 
 
 def grads(model: AnyModel) -> dict[str, Tensor]:
@@ -200,7 +201,7 @@ def test_a_run_in_parts_ends_alike(batching: str, tmp_path: Path) -> None:
     data = write_corpus(tmp_path / "data")
     whole = train(config, data, tmp_path / "whole")
     corpus = corpus_of(config, data)
-    text = Text(len(corpus.vocabulary), max(map(len, corpus.train)), max(map(len, corpus.valid)))
+    text = DataSizes(len(corpus.vocabulary), max(map(len, corpus.train)), max(map(len, corpus.valid)))
     little = tiny(batching=batching, memory=1.05 * need(config, text, "cpu").total / GIB, **dropout)
     stop = StopAfter(7)
     parts = train(little, data, tmp_path / "parts", report=stop)

@@ -16,7 +16,7 @@ from rankfold.models.catalog import AnyModel
 from rankfold.training.config import Config
 from rankfold.training.gradients import Gradients
 from rankfold.training.graphs import GraphedGradients
-from rankfold.training.memory import Room
+from rankfold.training.memory_budget import Budget
 from rankfold.training.setup import optimizer
 from rankfold.training.shapes import TreeShapes
 from tests.training.replays import stand_in
@@ -30,14 +30,14 @@ def _replays(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
 
 
-def gradients_of(config: Config, room: Room, *, graphs: bool) -> tuple[Gradients, AnyModel]:
+def gradients_of(config: Config, budget: Budget, *, graphs: bool) -> tuple[Gradients, AnyModel]:
     def never(batches: list[Batch], what: str) -> Any:
         raise AssertionError(what)
 
     model = build_model(config.model, 12, seed=2).double()
-    found = Gradients(model, optimizer(model, config.train), config, room, never)
+    found = Gradients(model, optimizer(model, config.train), config, budget, never)
     if graphs:
-        shapes = TreeShapes(config.data, room.part_tokens, tree_width=room.tree_width)
+        shapes = TreeShapes(config.data, budget.part_tokens, tree_width=budget.tree_width)
         found.graphs = GraphedGradients(model, shapes, "float32")
 
         def refuse(*args: Any) -> float:
@@ -52,12 +52,12 @@ def batch_of(lengths: list[int], seed: int) -> Batch:
     return Batch(words, torch.tensor(lengths))
 
 
-@pytest.mark.parametrize("room", [Room(), Room(part_tokens=16, tree_width=8)], ids=["whole", "parts"])
+@pytest.mark.parametrize("budget", [Budget(), Budget(part_tokens=16, tree_width=8)], ids=["whole", "parts"])
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "cpcfg"])
-def test_filled_shapes_give_the_gradients_of_plain_steps(family: str, room: Room) -> None:
+def test_filled_shapes_give_the_gradients_of_plain_steps(family: str, budget: Budget) -> None:
     config = tiny(family, sentences=4, tokens=0)
-    replayed, model = gradients_of(config, room, graphs=True)
-    plain, other = gradients_of(config, room, graphs=False)
+    replayed, model = gradients_of(config, budget, graphs=True)
+    plain, other = gradients_of(config, budget, graphs=False)
     for update, lengths in enumerate([[2, 5, 3], [7, 7, 7, 7], [4, 2], [8]]):
         batch = batch_of(lengths, update)
         found = replayed([batch], 20, update)
@@ -71,7 +71,7 @@ def test_filled_shapes_give_the_gradients_of_plain_steps(family: str, room: Room
 
 def test_a_compound_grammar_draws_anew_at_every_replay() -> None:
     config = tiny("cpcfg", sentences=4, tokens=0)
-    replayed, _ = gradients_of(config, Room(), graphs=True)
+    replayed, _ = gradients_of(config, Budget(), graphs=True)
     batch = batch_of([3, 5], 1)
     first, again, other = (replayed([batch], 10, update)[0] for update in (1, 1, 2))
     assert first == again

@@ -16,12 +16,13 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models import build_model, load_model
 from rankfold.models.grammar_config import GrammarConfig
+from rankfold.planning.machine import GIB
 from rankfold.training.config import Config, DataConfig, TrainConfig
 from rankfold.training.corpus import read_corpus
 from rankfold.training.evaluation import evaluate, tree_batches
 from rankfold.training.gradients import row_parts
 from rankfold.training.loop import train
-from rankfold.training.memory import GIB, Text, fit, longest_sentence, need
+from rankfold.training.memory_budget import DataSizes, fit, longest_sentence, need
 from rankfold.training.recipes import load_recipe
 from rankfold.training.run_dir import read_metrics
 from rankfold.training.shapes import TREE_WIDEST, TreeShapes
@@ -194,11 +195,11 @@ def test_parts_of_trees_by_the_square_of_the_width() -> None:
 @pytest.mark.parametrize("parts", [False, True])
 def test_parts_add_up_to_the_batch(parts: bool, folder: Path, tmp_path: Path) -> None:
     config = tiny("npcfg", sentences=8, tokens=0, max_length=9)
-    text = Text(len(read_corpus(folder, config.data, model=config.model).vocabulary), 9, 9)
+    text = DataSizes(len(read_corpus(folder, config.data, model=config.model).vocabulary), 9, 9)
     least = need(config, text, "cpu").total / GIB
     limited = tiny("npcfg", sentences=8, tokens=0, max_length=9, memory=1.02 * least if parts else 0.0)
-    room = fit(limited, text, "cpu", int(limited.train.memory * GIB) if parts else None)
-    assert bool(room.part_tokens) == parts
+    budget = fit(limited, text, "cpu", int(limited.train.memory * GIB) if parts else None)
+    assert bool(budget.part_tokens) == parts
     found = train(limited, folder, tmp_path / "run")
     assert found.best_valid_perplexity == pytest.approx(
         train(config, folder, tmp_path / "whole").best_valid_perplexity, rel=1e-5
@@ -210,12 +211,12 @@ def test_a_sentence_too_long_for_the_memory_is_told_before_starting() -> None:
     memory = GIB // 4
     limit = longest_sentence(config, 5000, "cpu", memory)
     assert 50 < limit < 2000
-    assert need(config, Text(5000, limit, limit), "cpu").total <= memory
-    assert need(config, Text(5000, limit + 4, limit + 4), "cpu").total > memory
+    assert need(config, DataSizes(5000, limit, limit), "cpu").total <= memory
+    assert need(config, DataSizes(5000, limit + 4, limit + 4), "cpu").total > memory
     with pytest.raises(UnsupportedError, match=rf"npcfg of 60 nonterminals(.|\n)*more than {limit} words"):
-        fit(config, Text(5000, 40, 2 * limit), "cpu", memory)
+        fit(config, DataSizes(5000, 40, 2 * limit), "cpu", memory)
     with pytest.raises(UnsupportedError, match=rf"data.max_length={limit} \(the longest sentence has {2 * limit}"):
-        fit(config, Text(5000, 2 * limit, 40), "cpu", memory)
+        fit(config, DataSizes(5000, 2 * limit, 40), "cpu", memory)
 
 
 @pytest.mark.parametrize(

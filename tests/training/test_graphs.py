@@ -18,7 +18,7 @@ from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus
 from rankfold.training.gradients import Gradients
 from rankfold.training.graphs import GraphedGradients, graphs_serve
-from rankfold.training.memory import Room
+from rankfold.training.memory_budget import Budget
 from rankfold.training.setup import optimizer
 from rankfold.training.shapes import Shapes
 from tests.training.replays import capturing, stand_in
@@ -42,7 +42,7 @@ def gradients_of(config: Config, corpus: Corpus, tokens: int = 0, *, graphs: boo
         raise AssertionError(what)
 
     model = fresh_model(config, corpus).double()
-    found = Gradients(model, optimizer(model, config.train), config, Room(tokens), never)
+    found = Gradients(model, optimizer(model, config.train), config, Budget(tokens), never)
     if graphs:
         found.graphs = GraphedGradients(model, Shapes(config.data, tokens), "float32")
     return found, model

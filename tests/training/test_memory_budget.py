@@ -15,16 +15,17 @@ from rankfold.models.catalog import build_model
 from rankfold.models.config import ModelConfig
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.grammar_config import GrammarConfig
-from rankfold.training import frame_room, memory, setup
+from rankfold.planning import machine
+from rankfold.planning.machine import GIB, available
+from rankfold.training import memory_budget as memory
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
 from rankfold.training.loop import train
-from rankfold.training.memory import GIB, Room, Text, available, fit, need, sized
+from rankfold.training.memory_budget import Budget, DataSizes, budget_in, fit, need, sized
 from rankfold.training.recipes import load_recipe
-from rankfold.training.setup import fitted
-from tests.training.runs import DROPOUT, FAMILIES, corpus_of, replaced, tiny, write_corpus
+from tests.training.runs import DROPOUT, FAMILIES, replaced, tiny, write_corpus
 
-TEXT = Text(200, 30, 20)
+TEXT = DataSizes(200, 30, 20)
 DEVICES = ("cpu", "cuda")
 
 
@@ -55,23 +56,23 @@ def test_what_is_said_to_fit_does(family: str, device: str, graphs: bool, batchi
     least = need(config, TEXT, device).total
     longest = {"length": 32, "unsorted": 30, "streams": config.data.window}[batching]
     batch = config.data.num_streams * config.data.window if batching == "streams" else config.data.tokens
-    model = sized(config.model, TEXT.num_words)
+    model = sized(config.model, TEXT.num_inputs)
     ways = model.plan(1, 1, device, "tf32").ways
     before = 0
-    for room_for in (least, 11 * least // 10, 3 * least // 2, 2 * least, 3 * least, 100 * least):
-        room = fit(config, TEXT, device, room_for)
-        part = room.part_tokens or batch
+    for bytes_for in (least, 11 * least // 10, 3 * least // 2, 2 * least, 3 * least, 100 * least):
+        budget = fit(config, TEXT, device, bytes_for)
+        part = budget.part_tokens or batch
         assert longest <= part <= batch
-        assert part >= before or room.graphs  # graphs take twice
-        before = 0 if room.graphs else part
-        evaluated = room.eval_tokens or config.data.eval_tokens
+        assert part >= before or budget.graphs  # graphs take twice
+        before = 0 if budget.graphs else part
+        evaluated = budget.eval_tokens or config.data.eval_tokens
         assert evaluated >= (batch if batching == "streams" else TEXT.longest_held_out)
         for way in ways:
-            copies = 2 if room.graphs else 1
+            copies = 2 if budget.graphs else 1
             trained = way.with_optimiser()
-            assert trained.state_bytes + copies * (way.work_bytes + part * way.token_bytes) <= room_for
-        assert room.graphs == (room.graphs and graphs and device == "cuda")
-    assert fit(config, TEXT, device, 100 * least) == Room(0, 0, graphs and device == "cuda")
+            assert trained.state_bytes + copies * (way.work_bytes + part * way.token_bytes) <= bytes_for
+        assert budget.graphs == (budget.graphs and graphs and device == "cuda")
+    assert fit(config, TEXT, device, 100 * least) == Budget(0, 0, graphs and device == "cuda")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -85,7 +86,7 @@ def test_one_byte_less_than_needed_is_refused(family: str, device: str) -> None:
 
 
 def test_nobody_says_how_much_there_is() -> None:
-    assert fit(larger(), TEXT, "cuda", None) == Room()
+    assert fit(larger(), TEXT, "cuda", None) == Budget()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -135,7 +136,7 @@ def test_an_evaluation_has_all_states(family: str) -> None:
 
 def test_an_optimiser_and_an_average_are_counted() -> None:
     config = larger()
-    count = sized(config.model, TEXT.num_words).num_parameters
+    count = sized(config.model, TEXT.num_inputs).num_parameters
     assert need(config, TEXT, "cpu").state >= 16 * count
     averaged = need(replaced(config, "train", average=0.9), TEXT, "cpu")
     assert averaged.state - need(config, TEXT, "cpu").state == 8 * count
@@ -147,27 +148,25 @@ def test_what_a_recipe_allows() -> None:
     assert found is None or 0 < found < 2**50
 
 
-@pytest.mark.parametrize(("rows", "length"), [(2, 16), (8, 8), (4, 24), (16, 40)])
-def test_a_grammar_is_planned_in_the_order_it_takes(rows: int, length: int) -> None:
-    """In bf16 that of TF32, which makes the potentials; at all but the last size bf16 alone would take another."""
-    sets = ["train.precision=bf16", "train.graphs=false", f"data.tokens={rows * length}"]
-    config = load_recipe("rankpcfg-900-1800-ptb", sets)
-    assert isinstance(config.model, GrammarConfig)
-    found = memory._tree_plans(config, config.model, Text(10_000, length, length), "cuda")
-    model = sized(config.model, 10_000)
-    taken = [model.plan(num, length, "cuda", "tf32").best.order for num in (rows, 1)]
-    assert [plan.order for plan in found] == taken
+def test_a_grammar_is_planned_for_the_larger_of_its_orders() -> None:
+    """Batches of other shapes may take the other one."""
+    config = load_recipe("rankpcfg-900-1800-ptb", ["train.graphs=false"])
+    step, _ = memory._plans(config, DataSizes(10_000, 40, 40), "cuda")
+    rows = config.data.batch_tokens(40) // 40
+    ways = sized(config.model, 10_000).plan(rows, 40, "cuda", config.train.precision).ways
+    assert {way.order for way in ways} == {"state", "rank"}
+    assert step.peak_bytes == max(way.peak_bytes for way in ways)
 
 
 def test_a_cpu_has_what_its_machine_and_container_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: 2400)
+    monkeypatch.setattr(machine, "available_bytes", lambda: 2400)
     assert available("cpu") == 2400
     assert available("cpu", 1.0) == GIB
 
 
 def test_a_run_that_does_not_fit_leaves_the_folder_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_corpus(tmp_path / "data")
-    monkeypatch.setattr(setup, "available", lambda device, asked: 1000)
+    monkeypatch.setattr(memory, "available", lambda device, asked: 1000)
     with pytest.raises(UnsupportedError, match=r"lhmm of 8 states cannot be trained: .* cpu has 9\.31e-07 GiB"):
         train(tiny(), data, tmp_path / "run")
     monkeypatch.undo()
@@ -189,15 +188,13 @@ def test_a_resumed_run_keeps_its_parts(
     now: tuple[int, int],
     kept: tuple[int, int],
     warned: bool,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(setup, "fit", lambda *args: Room(*now, False))
+    monkeypatch.setattr(memory, "fit", lambda *args: Budget(*now, False))
     said: list[str] = []
     progress = dataclasses.replace(Progress(update=3), part_tokens=began[0], eval_tokens=began[1])
-    corpus = corpus_of(tiny(), write_corpus(tmp_path))
-    room = fitted(tiny(), corpus, None, setup.torch.device("cpu"), progress, said.append)
-    assert (room.part_tokens, room.eval_tokens) == kept == (progress.part_tokens, progress.eval_tokens)
+    budget = memory.memory_budget(tiny(), TEXT, "cpu", progress, said.append)
+    assert (budget.part_tokens, budget.eval_tokens) == kept == (progress.part_tokens, progress.eval_tokens)
     assert any("less memory" in line for line in said) == warned
 
 
@@ -210,8 +207,8 @@ def test_graphs_of_unsorted_batches_hold_more_than_their_tokens() -> None:
         low, high = 0, 2**40
         while high - low > 1:
             middle = (low + high) // 2
-            room = memory._room(config, TEXT, "cuda", middle, graphs=graphs)
-            low, high = (low, middle) if room is not None and room.part_tokens == 0 else (middle, high)
+            budget = budget_in(config, TEXT, "cuda", middle, graphs=graphs)
+            low, high = (low, middle) if budget is not None and budget.part_tokens == 0 else (middle, high)
         return high
 
     step, _ = memory._plans(larger("lhmm"), TEXT, "cuda")
@@ -247,8 +244,8 @@ def test_sizes_by_mistake_are_refused_at_once(family: str, name: str, size: int)
 def test_sizes_of_frames_by_mistake_are_refused_at_once(family: str, name: str, size: int) -> None:
     settings = {"observations": "bernoulli", "num_features": 5, "neural": True, name: size}
     with pytest.raises((UnsupportedError, DomainError), match=r"cannot be (trained|evaluated)|any memory|at most 100"):
-        _room(FrameConfig(family, **settings))
+        _fit(FrameConfig(family, **settings))
 
 
-def _room(model: FrameConfig) -> Room:
-    return frame_room.room_for(Config(model=model), model, [20, 30], "cpu", 16 * GIB)
+def _fit(model: FrameConfig) -> Budget:
+    return fit(Config(model=model), DataSizes(model.num_features, 30, lengths=(20, 30)), "cpu", 16 * GIB)
