@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rankfold import prefixes
+from rankfold import prefix
 from rankfold.analysis.parsing import parse
 from rankfold.cli import main
 from rankfold.cli.evaluate_trees import evaluate_trees
@@ -349,7 +349,7 @@ def test_next_words(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert main(["score", str(run), "--json"]) == 0
     model = load_model(run)
     with torch.no_grad():
-        ends = prefixes(model.potentials(model.batch(torch.tensor([[1]])))).log_prefix[0, 0]  # this grammar may not
+        ends = prefix(model.potentials(model.batch(torch.tensor([[1]])))).log_prefix[0, 0]  # this grammar may not
     score = json.loads(capsys.readouterr().out)["log_prob"]
     assert total == pytest.approx(score - float(ends), abs=1e-4)
 

@@ -87,7 +87,7 @@ def test_decoding_agrees_with_the_cpu(kind: str) -> None:
     assert torch.equal(best.path, other.path.cpu())
     torch.testing.assert_close(other.log_prob.cpu(), best.log_prob, rtol=1e-12, atol=1e-10)
     torch.testing.assert_close(rankfold.entropy(there).cpu(), rankfold.entropy(here), rtol=1e-9, atol=1e-9)
-    paths = rankfold.sample(there, generator=torch.Generator("cuda").manual_seed(0))
+    paths = rankfold.sample(there, generator=torch.Generator("cuda").manual_seed(0)).path
     inside = torch.arange(NUM_POSITIONS) < here.lengths[:, None]  # type: ignore[index]
     assert torch.equal(paths.cpu() >= 0, inside)
 

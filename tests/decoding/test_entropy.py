@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from rankfold import ChainPotentials, Dense, LowRank, Operator, RowScaled, UnsupportedError, WithoutDiagonal, entropy
+from rankfold import (
+    ChainPotentials,
+    Dense,
+    LowRank,
+    Operator,
+    RowScaled,
+    UnsupportedError,
+    WithoutDiagonal,
+    entropy,
+)
 from tests.decoding.build import LOW_RANK, ranks_as_lists
 from tests.operators.cases import CASES, Case
 from tests.oracles import chain as oracle

@@ -9,7 +9,7 @@ import torch
 
 from rankfold import DomainError
 from rankfold.data.batch import Batch
-from rankfold.decoding.generate import generate
+from rankfold.decoding.generate import generate_words
 from rankfold.models import HMM
 from rankfold.models.catalog import AnyModel
 from tests.models.cases import BY_NAME, CASES, Case, seeded
@@ -108,7 +108,7 @@ def test_weights_of_zero_and_of_any_range() -> None:
     """A state of weight zero is never drawn; the others by their difference, however small they are."""
     log_next = torch.tensor([[-2000.0, -INF, -2000.0 + math.log(3)]], dtype=torch.float64).expand(4000, -1)
     says = torch.full((3, 3), -INF, dtype=torch.float64).fill_diagonal_(0.0)
-    drawn = generate(
+    drawn = generate_words(
         log_next, lambda index: log_next[index], lambda index: says[index], end=NEVER, max_length=1, generator=seeded()
     )
     expect_frequencies(drawn, {(0,): 0.25, (1,): 0.0, (2,): 0.75})
@@ -124,6 +124,6 @@ def test_rows_are_asked_for_the_living_only() -> None:
         asked.append(len(index))
         return stay[index]
 
-    out = generate(log_next, rows, lambda index: stay[index], end=0, max_length=3, generator=seeded())
+    out = generate_words(log_next, rows, lambda index: stay[index], end=0, max_length=3, generator=seeded())
     assert out == [[], [1, 1, 1], [1, 1, 1]]
     assert set(asked) == {2}

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfold import ChainPotentials, Dense, FilterState, ShapeError, UnsupportedError, predict, step
-from rankfold import filter as filter_
+from rankfold import ChainPotentials, Dense, ShapeError, UnsupportedError
+from rankfold.decoding.online import FilterState, predict, step
+from rankfold.decoding.online import filter as filter_
 from rankfold.recursions.chain import advance, carry, log_z
 from tests.decoding.build import words_to_potentials
 from tests.operators.cases import CASES, Case

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from rankfold import Banded, ChainPotentials, Dense, LowRank, RowScaled, expected_counts, state_posterior
+from rankfold import Banded, ChainPotentials, Dense, LowRank, RowScaled, expected_counts, posterior
 from rankfold.recursions.chain import log_z
 from tests.decoding.build import LOW_RANK, words_to_potentials
 from tests.operators.cases import CASES, Case
@@ -34,7 +34,7 @@ def test_posteriors_are_those_of_the_enumeration(
     case: Case, seed: int, z: int, lengths: list[int], initial: str
 ) -> None:
     p = potentials(case, z, lengths, seed=seed, initial=initial, final="b z")
-    found = state_posterior(p)
+    found = posterior(p).state
     torch.testing.assert_close(found, padded(by_sequence(oracle.posterior, p), max(lengths)), **EXACT)
     assert not found.requires_grad
     for i, length in enumerate(lengths):
@@ -44,7 +44,7 @@ def test_posteriors_are_those_of_the_enumeration(
 @every_case
 def test_posteriors_in_float32(case: Case) -> None:
     p = potentials(case, 3, [4, 1, 3], seed=40, dtype=torch.float32, final="z")
-    found = state_posterior(p)
+    found = posterior(p).state
     assert found.dtype == torch.float32
     # Four steps of float32 round-off; log-weights around 30 nats are held to 2e-6.
     torch.testing.assert_close(found.double(), padded(by_sequence(oracle.posterior, p), 4), rtol=0.0, atol=1e-5)
@@ -54,7 +54,7 @@ def test_posteriors_of_impossible_sequences_are_zero() -> None:
     p = potentials(BY_NAME["dense"], 3, [3, 3], seed=41, zeros=False)
     log_obs = p.log_obs.clone()
     log_obs[1, 1] = -INF
-    found = state_posterior(p._replace(log_obs=log_obs))
+    found = posterior(p._replace(log_obs=log_obs)).state
     assert (found[1] == 0).all()
     torch.testing.assert_close(found[0].sum(-1), torch.ones(3, dtype=torch.float64), **EXACT)
 
@@ -65,7 +65,7 @@ def test_a_loss_on_posteriors_can_be_differentiated(name: str) -> None:
     at = leaves(p)
 
     def loss(*tensors: Tensor) -> Tensor:
-        return (state_posterior(rebuilt(p, tensors))[:, 1:, 0] ** 2).sum()
+        return (posterior(rebuilt(p, tensors)).state[:, 1:, 0] ** 2).sum()
 
     assert gradcheck(loss, at.tensors)
     assert gradgradcheck(loss, at.tensors)
@@ -77,10 +77,10 @@ def test_counts_of_constants_are_constants(case: Case) -> None:
     with torch.no_grad():
         quiet = expected_counts(leaves(p).potentials)
     for counts in (expected_counts(p), quiet):
-        assert not any(x.requires_grad for x in (counts.initial, counts.states, *counts.transition))
+        assert not any(x.requires_grad for x in (counts.initial, counts.state, *counts.transition))
 
 
-@pytest.mark.parametrize("question", [state_posterior, lambda p: expected_counts(p).states])
+@pytest.mark.parametrize("question", [lambda p: posterior(p).state, lambda p: expected_counts(p).state])
 def test_posteriors_under_no_grad_and_without_traces(question) -> None:
     p = potentials(BY_NAME["low_rank_2"], 3, [3, 2], seed=43, final="z", zeros=False)
     expected = question(p)
@@ -100,7 +100,7 @@ def test_only_what_is_followed_is_followed() -> None:
     """A tracked transition alone makes the posterior differentiable, though log_obs is a constant."""
     p = potentials(BY_NAME["dense"], 2, [3], seed=44, zeros=False)
     weight = p.transition.factors()[0].clone().requires_grad_()
-    found = state_posterior(p._replace(transition=Dense(weight)))
+    found = posterior(p._replace(transition=Dense(weight))).state
     (grad,) = torch.autograd.grad(found[0, 1, 0], weight)
     assert grad.abs().sum() > 1e-3
 
@@ -112,7 +112,7 @@ def test_counts_of_states(case: Case, seed: int, z: int, lengths: list[int], ini
     p = potentials(case, z, lengths, seed=seed, initial=initial, final="z")
     counts = expected_counts(p)
     states = padded(by_sequence(oracle.posterior, p), max(lengths))
-    torch.testing.assert_close(counts.states, states, **EXACT)
+    torch.testing.assert_close(counts.state, states, **EXACT)
     torch.testing.assert_close(counts.initial, states[:, 0].sum(0), **EXACT)
 
 
@@ -210,7 +210,7 @@ def test_em_never_lowers_the_likelihood(kind: str) -> None:
         history.append(float(log_z(p).sum()))
         counts = expected_counts(p)
         log_initial = (counts.initial / counts.initial.sum()).log()
-        emitted = word_counts(counts.states, z, v)
+        emitted = word_counts(counts.state, z, v)
         log_emission = (emitted / emitted.sum(-1, keepdim=True)).log()
         if kind == "low rank":
             left, right = counts.transition

@@ -32,7 +32,7 @@ def excess(counts: dict[tuple[int, ...], int], expected: dict[tuple[int, ...], f
 def test_frequencies_are_probabilities(name: str, dtype: torch.dtype) -> None:
     lengths = [3, 2, 1]
     p = potentials(BY_NAME[name], 3, lengths, seed=80, dtype=dtype, initial="b z", final="z", zeros=False)
-    paths = sample(p, num_samples=SAMPLES, generator=seeded(81))
+    paths = sample(p, num_samples=SAMPLES, generator=seeded(81)).path
     assert paths.shape == (SAMPLES, 3, 3)
     for i, length in enumerate(lengths):
         expected = path_probabilities(p, i)
@@ -49,19 +49,19 @@ def test_the_future_counts() -> None:
     """Both first states are equally likely at first; the second observation decides between them."""
     log_obs = torch.tensor([[[0.0, 0.0], [0.0, -INF]]])
     p = ChainPotentials(torch.zeros(2), Dense(torch.eye(2)), log_obs)
-    paths = sample(p, num_samples=200, generator=seeded(82))
+    paths = sample(p, num_samples=200, generator=seeded(82)).path
     assert (paths == 0).all()
 
 
 def test_the_end_counts() -> None:
     p = ChainPotentials(torch.zeros(2), Dense(torch.eye(2)), torch.zeros(1, 3, 2), torch.tensor([-INF, 0.0]))
-    assert (sample(p, num_samples=200, generator=seeded(83)) == 1).all()
+    assert (sample(p, num_samples=200, generator=seeded(83)).path == 1).all()
 
 
 def test_a_winner_that_float32_loses_on_the_way() -> None:
     log_obs = torch.tensor([[[0.0, x] for x in (-100.0, 200.0, -90.0)]])
     p = ChainPotentials(torch.zeros(2), Dense(torch.eye(2)), log_obs)
-    paths = sample(p, num_samples=500, generator=seeded(84))
+    paths = sample(p, num_samples=500, generator=seeded(84)).path
     # State 1 has e10 / (1 + e10) of the mass: 5e-5 of the samples may differ, none of 500 should.
     assert (paths == 1).all()
 
@@ -69,7 +69,7 @@ def test_a_winner_that_float32_loses_on_the_way() -> None:
 def test_samples_are_independent_of_each_other() -> None:
     """With two fair states, two samples of a sequence agree half of the time; so do two sequences."""
     p = ChainPotentials(torch.zeros(2), Dense(torch.ones(2, 2)), torch.zeros(2, 1, 2))
-    paths = sample(p, num_samples=SAMPLES, generator=seeded(85))[..., 0]
+    paths = sample(p, num_samples=SAMPLES, generator=seeded(85)).path[..., 0]
     agree = [(paths[0::2] == paths[1::2]).double().mean(), (paths[:, 0] == paths[:, 1]).double().mean()]
     # Standard deviation 0.005 at most; six of them.
     assert all(abs(float(share) - 0.5) < 0.03 for share in agree)
@@ -77,9 +77,9 @@ def test_samples_are_independent_of_each_other() -> None:
 
 def test_the_seed_decides() -> None:
     p = potentials(BY_NAME["dense"], 3, [4, 3, 4], seed=86, zeros=False)
-    first = sample(p, num_samples=20, generator=seeded(87))
-    assert torch.equal(sample(p, num_samples=20, generator=seeded(87)), first)
-    assert not torch.equal(sample(p, num_samples=20, generator=seeded(88)), first)
+    first = sample(p, num_samples=20, generator=seeded(87)).path
+    assert torch.equal(sample(p, num_samples=20, generator=seeded(87)).path, first)
+    assert not torch.equal(sample(p, num_samples=20, generator=seeded(88)).path, first)
 
 
 def test_the_global_generator_is_left_alone() -> None:
@@ -91,17 +91,17 @@ def test_the_global_generator_is_left_alone() -> None:
 
 def test_one_sample_has_no_axis_of_its_own() -> None:
     p = potentials(BY_NAME["banded_near"], 3, [4, 3, 4], seed=91, zeros=False)
-    single = sample(p, generator=seeded(92))
+    single = sample(p, generator=seeded(92)).path
     assert single.shape == (3, 4)
     assert single.dtype == torch.int64
-    assert torch.equal(sample(p, num_samples=1, generator=seeded(92))[0], single)
+    assert torch.equal(sample(p, num_samples=1, generator=seeded(92)).path[0], single)
 
 
 def test_impossible_sequences_have_no_path() -> None:
     p = potentials(BY_NAME["dense"], 3, [3, 3, 2], seed=93, zeros=False)
     log_obs = p.log_obs.clone()
     log_obs[1, 1] = -INF
-    paths = sample(p._replace(log_obs=log_obs), num_samples=50, generator=seeded(94))
+    paths = sample(p._replace(log_obs=log_obs), num_samples=50, generator=seeded(94)).path
     assert (paths[:, 1] == -1).all()
     assert (paths[:, 0] >= 0).all()
     assert (paths[:, 2, :2] >= 0).all()

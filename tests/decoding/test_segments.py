@@ -15,12 +15,12 @@ from rankfold import (
     DomainError,
     LowRank,
     UnsupportedError,
-    sample_segments,
-    segment_counts,
-    segment_posterior,
-    segments,
+    expected_counts,
+    posterior,
+    sample,
+    segment_table,
     semi_markov,
-    viterbi_segments,
+    viterbi,
 )
 from tests.decoding.test_viterbi import NoMaximum
 from tests.oracles import semi_markov as oracle
@@ -49,21 +49,21 @@ def test_posteriors_and_counts(problem: dict) -> None:
     found = enumerated(p)
     z, d = p.log_duration.shape
     sizes = [(one, int(n), z) for one, n in zip(found, p.lengths, strict=True)]
-    posterior = segment_posterior(p)
+    probability = posterior(p)
     frames = p.log_obs.shape[1]
-    torch.testing.assert_close(posterior.states, padded([oracle.states(*s) for s in sizes], frames), **EXACT)
+    torch.testing.assert_close(probability.state, padded([oracle.states(*s) for s in sizes], frames), **EXACT)
     starts = padded([oracle.starts(*s) for s in sizes], frames)
-    torch.testing.assert_close(posterior.starts, starts, **EXACT)
-    torch.testing.assert_close(posterior.boundaries, starts.sum(-1), **EXACT)
-    ends = posterior.ends.sum(-1)[:, :-1] * (torch.arange(1, frames) < p.lengths[:, None])
-    torch.testing.assert_close(ends, posterior.boundaries[:, 1:], **EXACT)
-    counts = segment_counts(p)
+    torch.testing.assert_close(probability.start, starts, **EXACT)
+    torch.testing.assert_close(probability.boundary, starts.sum(-1), **EXACT)
+    ends = probability.end.sum(-1)[:, :-1] * (torch.arange(1, frames) < p.lengths[:, None])
+    torch.testing.assert_close(ends, probability.boundary[:, 1:], **EXACT)
+    counts = expected_counts(p)
     durations = torch.tensor([oracle.durations(one, z, d) for one in found], dtype=torch.float64).sum(0)
-    torch.testing.assert_close(counts.durations, durations, **EXACT)
+    torch.testing.assert_close(counts.duration, durations, **EXACT)
     moves = torch.tensor([oracle.moves(one, z) for one in found], dtype=torch.float64).sum(0)
     torch.testing.assert_close(counts.transition[0], moves, **EXACT)
     torch.testing.assert_close(counts.initial, starts[:, 0].sum(0), **EXACT)
-    torch.testing.assert_close(counts.states, posterior.states, **EXACT)
+    torch.testing.assert_close(counts.state, probability.state, **EXACT)
 
 
 def summed(found: dict[oracle.Segmentation, float], key_of: Callable[[oracle.Segmentation], Any]) -> dict[Any, float]:
@@ -79,8 +79,8 @@ def summed(found: dict[oracle.Segmentation, float], key_of: Callable[[oracle.Seg
 def test_the_best_segmentation_and_its_table(problem: dict) -> None:
     p = batch(**problem)
     found = enumerated(p)
-    best = viterbi_segments(p)
-    table = segments(p)
+    best = viterbi(p)
+    table = segment_table(p)
     log_z = true_log_z(p)
     for i, one in enumerate(found):
         length = int(p.lengths[i])
@@ -88,19 +88,20 @@ def test_the_best_segmentation_and_its_table(problem: dict) -> None:
         grouped = summed(one, lambda key: tuple(segment[:3] for segment in key))
         weight = max(grouped.values())
         assert float(best.log_prob[i]) == pytest.approx(weight, rel=1e-12, abs=1e-12)
-        assert (best.states[i, length:] == -1).all()
+        assert (best.path[i, length:] == -1).all()
         assert not best.begins[i, length:].any()
         if weight == -INF:
-            assert (best.states[i] == -1).all()
+            assert (best.path[i] == -1).all()
             assert table[i] == []
             continue
         cuts = [(row.start, row.end, row.state) for row in table[i]]
+        assert cuts == best.segments[i]
         assert [cut[0] for cut in cuts] == best.begins[i].nonzero()[:, 0].tolist()
         assert grouped[tuple(cuts)] == pytest.approx(weight, rel=1e-12, abs=1e-12)
         for row in table[i]:
             share = oracle.log_sum_exp([w for key, w in one.items() if any(s[:3] == row[:3] for s in key)])
             assert row.posterior == pytest.approx(math.exp(share - float(log_z[i])), rel=1e-9)
-            frames = segment_posterior(p).states[i, row.start : row.end, row.state]
+            frames = posterior(p).state[i, row.start : row.end, row.state]
             assert row.frames == pytest.approx(float(frames.mean()))
 
 
@@ -113,10 +114,10 @@ def test_posteriors_of_segments_where_float32_has_few_digits_left(seed: int) -> 
     log_duration[0, 3:5], log_duration[1, 3], log_duration[2, 5] = math.log(0.5), 0.0, 0.0
     moves = (1 - torch.eye(3)) / 2
     start = torch.tensor([0.0, -INF, -INF])
-    (one,) = segments(semi_markov.SegmentPotentials(start, Dense(moves), log_duration, log_obs))
+    (one,) = segment_table(semi_markov.SegmentPotentials(start, Dense(moves), log_duration, log_obs))
     wide = (x.double() for x in (start, moves, log_duration, log_obs))
     start, moves, log_duration, log_obs = wide
-    (other,) = segments(semi_markov.SegmentPotentials(start, Dense(moves), log_duration, log_obs))
+    (other,) = segment_table(semi_markov.SegmentPotentials(start, Dense(moves), log_duration, log_obs))
     assert [x[:3] for x in one] == [x[:3] for x in other]
     assert [x.posterior for x in one] == pytest.approx([x.posterior for x in other], rel=1e-9)
     assert [x.frames for x in one] == pytest.approx([x.frames for x in other], rel=1e-9)
@@ -125,9 +126,9 @@ def test_posteriors_of_segments_where_float32_has_few_digits_left(seed: int) -> 
 def test_low_rank_has_the_best_segmentation_of_its_matrix() -> None:
     g = seeded(3)
     left, right = (torch.rand(17, 3, generator=g, dtype=torch.float64) for _ in range(2))
-    low = viterbi_segments(batch(17, 5, [9, 4], transition=LowRank(left, right)))
-    dense = viterbi_segments(batch(17, 5, [9, 4], transition=Dense(left @ right.mT)))
-    assert (low.states == dense.states).all()
+    low = viterbi(batch(17, 5, [9, 4], transition=LowRank(left, right)))
+    dense = viterbi(batch(17, 5, [9, 4], transition=Dense(left @ right.mT)))
+    assert (low.path == dense.path).all()
     torch.testing.assert_close(low.log_prob, dense.log_prob, rtol=1e-12, atol=0.0)
     assert "low rank by blocks" in low.plan
     assert "dense" in dense.plan
@@ -138,7 +139,7 @@ def test_samples_have_the_posterior(censored: bool) -> None:
     p = batch(2, 3, [3, 2], seed=4, censored=censored)
     p.log_obs[1, :, 0] = -INF
     number = 20_000
-    states, begins = sample_segments(p, num_samples=number, generator=seeded(0))
+    states, begins = sample(p, num_samples=number, generator=seeded(0))
     assert states.shape == (number, 2, 3)
     for i, one in enumerate(enumerated(p)):
         length = int(p.lengths[i])
@@ -166,24 +167,24 @@ def test_after_a_border() -> None:
         log_initial=semi_markov.carry(first), log_obs=p.log_obs[:, 4:], lengths=torch.tensor([3, 3]), censored=False
     )
     whole = p._replace(censored=False)
-    for one, other in zip(segment_posterior(rest), segment_posterior(whole), strict=True):
+    for one, other in zip(posterior(rest), posterior(whole), strict=True):
         torch.testing.assert_close(one, other[:, 4:], **EXACT)
     # The best of a stretch: what was carried in is summed over all that lies before its open segment.
-    best = viterbi_segments(rest)
+    best = viterbi(rest)
     for i, one in enumerate(enumerated(whole)):
         grouped = summed(one, lambda key: tuple(segment for segment in key if segment[1] >= 4))
         weight = max(grouped.values())
         assert float(best.log_prob[i] + semi_markov.log_z(first)[i]) == pytest.approx(weight, rel=1e-10)
         (key,) = (key for key, value in grouped.items() if value == weight)
         assert best.begins[i].nonzero()[:, 0].tolist() == [s[0] - 4 for s in key if s[0] >= 4]
-        assert best.states[i].tolist() == [s[2] for s in key for t in range(s[0], s[1]) if t >= 4]
-    states, begins = sample_segments(rest, num_samples=20_000, generator=seeded(1))
-    truth = segment_posterior(whole)
+        assert best.path[i].tolist() == [s[2] for s in key for t in range(s[0], s[1]) if t >= 4]
+    states, begins = sample(rest, num_samples=20_000, generator=seeded(1))
+    truth = posterior(whole)
     share = torch.nn.functional.one_hot(states, 3).double().mean(0)
-    torch.testing.assert_close(share, truth.states[:, 4:], rtol=0.0, atol=0.02)  # 5 standard deviations: 0.018
-    torch.testing.assert_close(begins.double().mean(0), truth.boundaries[:, 4:], rtol=0.0, atol=0.02)
-    assert segment_counts(rest).initial.eq(0).all()
-    table = segments(rest)
+    torch.testing.assert_close(share, truth.state[:, 4:], rtol=0.0, atol=0.02)  # 5 standard deviations: 0.018
+    torch.testing.assert_close(begins.double().mean(0), truth.boundary[:, 4:], rtol=0.0, atol=0.02)
+    assert expected_counts(rest).initial.eq(0).all()
+    table = segment_table(rest)
     assert table[0][0].start == 0
     assert all(0.0 < row.posterior <= 1.0 for row in table[0])
 
@@ -191,17 +192,17 @@ def test_after_a_border() -> None:
 def test_one_sample_and_impossible_sequences() -> None:
     p = batch(2, 2, [4, 3], seed=1)
     p.log_obs[1, 1] = -INF
-    states, begins = sample_segments(p, generator=seeded(0))
+    states, begins = sample(p, generator=seeded(0))
     assert states.shape == begins.shape == (2, 4)
     assert (states[1] == -1).all()
     assert not begins[1].any()
     assert begins[0, 0]
-    assert segment_posterior(p).states[1].eq(0).all()
+    assert posterior(p).state[1].eq(0).all()
 
 
 def test_what_is_refused() -> None:
     p = batch(2, 2, [3])
     with pytest.raises(DomainError, match="num_samples is 0"):
-        sample_segments(p, num_samples=0)
+        sample(p, num_samples=0)
     with pytest.raises(UnsupportedError, match=r"NoMaximum.*no push_max"):
-        viterbi_segments(p._replace(transition=NoMaximum(p.transition)))
+        viterbi(p._replace(transition=NoMaximum(p.transition)))

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rankfold import ParsedTree, leaf_posterior, mbr_tree, rank_space
+from rankfold import mbr, posterior, rank_space
+from rankfold.decoding.parsed_tree import ParsedTree
 from rankfold.recursions.tree.best import best_brackets
 from tests.oracles import tree as oracle
 from tests.recursions.trees import EVERY, INF, doubled_range, enumerated, potentials, sentences
@@ -18,7 +19,7 @@ def is_binary(tree: ParsedTree, length: int) -> bool:
 @pytest.mark.parametrize("name", EVERY)
 def test_most_brackets_expected(name: str) -> None:
     p = potentials(name, (4, 1, 3), p=2)
-    for tree, sentence in zip(mbr_tree(p), sentences(p), strict=True):
+    for tree, sentence in zip(mbr(p).trees, sentences(p), strict=True):
         length = len(sentence[0])
         assert is_binary(tree, length)
         assert tree.labels is None
@@ -36,7 +37,7 @@ def test_most_labelled_brackets_expected(name: str, far: float) -> None:
     near = p
     if far:
         p = doubled_range(p, far)
-    for tree, sentence in zip(mbr_tree(p, labels=True), sentences(near), strict=True):
+    for tree, sentence in zip(mbr(p, labels=True).trees, sentences(near), strict=True):
         length = len(sentence[0])
         assert is_binary(tree, length)
         weights = oracle.weights(*sentence)
@@ -55,7 +56,7 @@ def test_most_labelled_brackets_expected(name: str, far: float) -> None:
 
 def test_parents_first_left_before_right() -> None:
     p = potentials("shared", (9,), seed=2)
-    (tree,) = mbr_tree(p)
+    (tree,) = mbr(p).trees
     assert tree.spans == sorted(tree.spans, key=lambda ends: (ends[0], -ends[1]))
     assert tree.spans[0] == (0, 9)
 
@@ -65,7 +66,7 @@ def test_known_and_forbidden_brackets() -> None:
     log_span = torch.zeros(1, 6, 6, dtype=torch.float64)
     log_span[0, 1, 3] = 200.0
     log_span[0, 0, 4] = -INF
-    (tree,) = mbr_tree(p._replace(log_span=log_span))
+    (tree,) = mbr(p._replace(log_span=log_span)).trees
     assert (1, 3) in tree.spans
     assert (0, 4) not in tree.spans
 
@@ -74,7 +75,7 @@ def test_known_and_forbidden_brackets() -> None:
 def test_what_cannot_be_has_no_brackets(labels: bool) -> None:
     p = potentials("shared", (4, 3, 1, 2), seed=4)._replace(log_root_leaf=None)
     p.log_leaf[1, 0] = -INF
-    found = mbr_tree(p, labels=labels)
+    found = mbr(p, labels=labels).trees
     assert [len(tree.spans) for tree in found] == [3, 0, 0, 1]
     assert found[1] == found[2] == ParsedTree([])
 
@@ -89,18 +90,18 @@ def test_ties_go_to_the_shortest_left_child() -> None:
 def test_in_rank_space_the_same_brackets() -> None:
     p = potentials("shared", (8, 5, 7), n=4, seed=6)
     rules, log_root = rank_space(p.rules, p.log_root)
-    over_ranks = mbr_tree(p._replace(rules=rules, log_root=log_root))
-    assert [tree.spans for tree in over_ranks] == [tree.spans for tree in mbr_tree(p)]
+    over_ranks = mbr(p._replace(rules=rules, log_root=log_root)).trees
+    assert [tree.spans for tree in over_ranks] == [tree.spans for tree in mbr(p).trees]
 
 
 def test_posteriors_of_words() -> None:
     p = potentials("shared log", (4, 1, 3), p=2, seed=7)
-    torch.testing.assert_close(leaf_posterior(p), enumerated(p).leaf, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(posterior(p).leaf, enumerated(p).leaf, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["shared", "mixed"])
 def test_float32_and_inference_mode(name: str) -> None:
     p = potentials(name, (6, 3), seed=8, dtype=torch.float32)
-    wanted = mbr_tree(p), mbr_tree(p, labels=True)
+    wanted = mbr(p).trees, mbr(p, labels=True).trees
     with torch.inference_mode():
-        assert (mbr_tree(p), mbr_tree(p, labels=True)) == wanted
+        assert (mbr(p).trees, mbr(p, labels=True).trees) == wanted

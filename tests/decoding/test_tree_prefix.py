@@ -14,7 +14,7 @@ from rankfold import (
     DomainError,
     TreePotentials,
     UnsupportedError,
-    prefixes,
+    prefix,
     rank_space,
     tree,
 )
@@ -54,7 +54,7 @@ def test_equals_the_chart_from_right_to_left(name: str, single: bool, leaf: floa
     ends = root()[N:] if single else None
     strings = [[0, 1, 1, 0, 1], [1], [1, 0, 0]]
     p = TreePotentials(rules=rules, log_root=log_root, log_root_leaf=ends, **sentences(strings, words))
-    found = prefixes(p)
+    found = prefix(p)
     given = as_oracle(rules, log_root, ends, words)
     for b, string in enumerate(strings):
         for k in range(len(string) + 1):
@@ -74,7 +74,7 @@ def test_a_beginning_is_a_sentence_or_goes_on(name: str) -> None:
         rules, log_root = rank_space(rules, log_root)
     strings = [list(x) for length in (1, 2, 3, 4) for x in itertools.product(range(V), repeat=length)]
     p = TreePotentials(rules=rules, log_root=log_root, log_root_leaf=ends, **sentences(strings, words))
-    found = prefixes(p)
+    found = prefix(p)
     of = {tuple(x): found.log_prefix[b, len(x)].exp() for b, x in enumerate(strings)}
     whole = tree.log_z(p).exp()
     for b, string in enumerate(strings):
@@ -109,7 +109,7 @@ def test_equals_the_sum_of_all_sentences() -> None:
     every = oracle.sentences(**as_oracle(rules, log_root, ends, words))
     assert sum(every.values()) == pytest.approx(1.0, abs=1e-12)
     string = [1, 0, 0, 1, 1, 0]
-    found = prefixes(
+    found = prefix(
         TreePotentials(rules=rules, log_root=log_root, log_root_leaf=ends, **sentences([string], words))
     ).log_prefix[0]
     for k in range(len(string) + 1):
@@ -122,9 +122,9 @@ def test_rules_of_their_own() -> None:
     one, other, words = normalised("dense", leaf=TOO_MANY), normalised("dense", leaf=3.0), emission()
     both = Branch(*(BinaryDense(torch.stack([x.to_dense(), y.to_dense()])) for x, y in zip(one, other, strict=True)))
     strings, log_root = [[0, 1, 0], [0, 1, 0]], root()[:N]
-    found = prefixes(TreePotentials(rules=both, log_root=log_root, **sentences(strings, words)))
+    found = prefix(TreePotentials(rules=both, log_root=log_root, **sentences(strings, words)))
     for b, rules in enumerate((one, other)):
-        alone = prefixes(TreePotentials(rules=rules, log_root=log_root, **sentences(strings[:1], words)))
+        alone = prefix(TreePotentials(rules=rules, log_root=log_root, **sentences(strings[:1], words)))
         for x, y in zip(found, alone, strict=True):
             torch.testing.assert_close(x[b], y[0], rtol=1e-12, atol=0)
 
@@ -133,8 +133,8 @@ def test_far_below_what_a_double_holds() -> None:
     """Three hundred improbable words: the factor of each is there in the end, and shows in no other figure."""
     rules, words = normalised("shared", leaf=2.0), emission()
     string = [[0, 1, 1] * 20]
-    near = prefixes(TreePotentials(rules=rules, log_root=root()[:N], **sentences(string, words)))
-    far = prefixes(TreePotentials(rules=rules, log_root=root()[:N], **sentences(string, words - 20.0)))
+    near = prefix(TreePotentials(rules=rules, log_root=root()[:N], **sentences(string, words)))
+    far = prefix(TreePotentials(rules=rules, log_root=root()[:N], **sentences(string, words - 20.0)))
     less = 20.0 * torch.arange(61, dtype=torch.float64)
     assert far.log_prefix[0, -1] < -1200
     torch.testing.assert_close(far.log_prefix[0], near.log_prefix[0] - less, rtol=1e-12, atol=0)
@@ -150,7 +150,7 @@ def test_small_corners_are_as_exact_as_large_ones() -> None:
     words = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64).log()
     log_root = torch.tensor([1.0, 0.0], dtype=torch.float64).log()
     rules = Branch(*(BinaryDense(x) for x in tables))
-    found = prefixes(TreePotentials(rules=rules, log_root=log_root, **sentences([[1, 0, 0]], words))).log_prefix[0]
+    found = prefix(TreePotentials(rules=rules, log_root=log_root, **sentences([[1, 0, 0]], words))).log_prefix[0]
     # The root's way down to the left: any number of itself, then the second symbol once.
     assert float(found[1].exp()) == pytest.approx(tiny / 0.7, rel=1e-12)
 
@@ -174,7 +174,7 @@ def test_a_symbol_that_never_ends() -> None:
     tables[0][0, 1, 0], tables[3][0, 0, 0] = 0.4, 0.6
     rules, words = Branch(*(BinaryDense(x) for x in tables)), torch.zeros(1, 1, dtype=torch.float64)
     log_root = torch.tensor([1.0, 0.0], dtype=torch.float64).log()
-    found = prefixes(TreePotentials(rules=rules, log_root=log_root, **sentences([[0, 0, 0]], words))).log_prefix[0]
+    found = prefix(TreePotentials(rules=rules, log_root=log_root, **sentences([[0, 0, 0]], words))).log_prefix[0]
     torch.testing.assert_close(found.exp(), torch.tensor([0.6, 0.6, 0.6, 0.0], dtype=torch.float64))
 
 
@@ -194,7 +194,7 @@ def beginnings(rules: Branch, num_words: int = 4, num_leaves: int = 1, root: int
     log_root = torch.full((rules.span_span.shape[0],), float("-inf"), dtype=dtype)
     log_root[root] = 0.0
     leaf = torch.zeros(1, num_words, num_leaves, dtype=dtype)
-    found: list[float] = prefixes(TreePotentials(leaf, rules, log_root)).log_prefix[0].exp().tolist()
+    found: list[float] = prefix(TreePotentials(leaf, rules, log_root)).log_prefix[0].exp().tolist()
     return found
 
 
@@ -256,7 +256,7 @@ def test_sharp_rules_in_float32(scale: float, seed: int) -> None:
     kinds = (spans, spans), (spans, leaves), (leaves, spans), (leaves, leaves)
     rules = Branch(*(BinaryDense(whole[:, left, right].contiguous()) for left, right in kinds))
     words = torch.randn(p, 5, generator=g).log_softmax(-1)
-    found = prefixes(TreePotentials(words.T[torch.tensor([[0, 3, 1]])], rules, torch.full((n,), 1 / n).log()))
+    found = prefix(TreePotentials(words.T[torch.tensor([[0, 3, 1]])], rules, torch.full((n,), 1 / n).log()))
     assert (found.log_prefix <= 1e-12).all()
     after = (found.log_next.unsqueeze(-1) + words.double()).logsumexp((-2, -1)).exp()
     torch.testing.assert_close(after + found.log_whole.exp(), found.log_prefix.exp(), rtol=1e-5, atol=1e-30)
@@ -297,9 +297,9 @@ def test_hardly_above_the_brink(more: float) -> None:
 def test_rules_of_their_own_for_one_kind_of_children() -> None:
     rules, words = normalised("dense"), emission()
     given = sentences([[0, 1, 0], [1, 1, 0]], words)
-    wanted = prefixes(TreePotentials(rules=rules, log_root=root()[:N], **given))
+    wanted = prefix(TreePotentials(rules=rules, log_root=root()[:N], **given))
     own = BinaryDense(rules.span_span.to_dense().expand(2, -1, -1, -1).contiguous())
-    found = prefixes(TreePotentials(rules=rules._replace(span_span=own), log_root=root()[:N], **given))
+    found = prefix(TreePotentials(rules=rules._replace(span_span=own), log_root=root()[:N], **given))
     for x, y in zip(found, wanted, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-12, atol=0)
 
@@ -313,10 +313,10 @@ def test_what_a_double_cannot_hold_is_said() -> None:
     dense[3][:, 0, 0] += 1 - sum(x.sum((1, 2)) for x in dense)
     leaf[0, 0] = torch.tensor([-800.0, 0.0, 0.0])
     leaf[0, 1] = torch.tensor([0.0, -float("inf"), -float("inf")])
-    found = prefixes(TreePotentials(leaf, Branch(*(BinaryDense(x) for x in dense)), root()[:N]))
+    found = prefix(TreePotentials(leaf, Branch(*(BinaryDense(x) for x in dense)), root()[:N]))
     assert found.log_prefix[0, 2] >= found.log_whole[0, 2] > -1000
     leaf[0, 0, 0] = -500.0
-    found = prefixes(TreePotentials(leaf, Branch(*(BinaryDense(x) for x in dense)), root()[:N]))
+    found = prefix(TreePotentials(leaf, Branch(*(BinaryDense(x) for x in dense)), root()[:N]))
     assert found.log_prefix[0, 2] >= found.log_whole[0, 2] > -700
     far = torch.tensor([[400.0, -400.0]], dtype=torch.float64)  # of ranks, which cancel
     none, any_word = torch.full_like(far, -float("inf")), torch.zeros_like(far)
@@ -324,20 +324,20 @@ def test_what_a_double_cannot_hold_is_said() -> None:
     sides = (none, none), (none, any_word), (-far, none), (-far, any_word)
     rules = Branch(*(BinaryCPD.from_log(head, left, right) for left, right in sides))
     with pytest.raises(DomainError, match=r"cannot be told in float64.*\n.*below 1e-16"):
-        prefixes(TreePotentials(leaf[..., :1] * 0, rules, leaf[0, 0, 1:2]))
+        prefix(TreePotentials(leaf[..., :1] * 0, rules, leaf[0, 0, 1:2]))
 
 
 def test_in_inference_mode_and_float32() -> None:
     rules, words = normalised("shared"), emission()
     given = sentences([[0, 1, 0]], words)
     log_root = root()[:N]
-    wanted = prefixes(TreePotentials(rules=rules, log_root=log_root, **given))
+    wanted = prefix(TreePotentials(rules=rules, log_root=log_root, **given))
     with torch.inference_mode():
-        asleep = prefixes(TreePotentials(rules=rules, log_root=log_root.clone(), **sentences([[0, 1, 0]], words)))
+        asleep = prefix(TreePotentials(rules=rules, log_root=log_root.clone(), **sentences([[0, 1, 0]], words)))
     torch.testing.assert_close(asleep.log_prefix, wanted.log_prefix, rtol=0, atol=0)
     factors = {id(x): x.float() for x in rules.factors()}
     single = rules.with_factors(*(factors[id(x)] for x in rules.factors()))
-    rough = prefixes(TreePotentials(given["log_leaf"].float(), single, log_root.float(), lengths=given["lengths"]))
+    rough = prefix(TreePotentials(given["log_leaf"].float(), single, log_root.float(), lengths=given["lengths"]))
     assert rough.log_prefix.dtype == torch.float64
     torch.testing.assert_close(rough.log_prefix, wanted.log_prefix, rtol=1e-5, atol=1e-6)
 
@@ -345,12 +345,12 @@ def test_in_inference_mode_and_float32() -> None:
 def test_refusals() -> None:
     p = potentials("shared")
     with pytest.raises(UnsupportedError, match="log_span weighs brackets of whole sentences"):
-        prefixes(p)
+        prefix(p)
     with pytest.raises(DomainError, match=r"(?s)rules of symbol 0 sum to .*must sum to 1"):
-        prefixes(p._replace(log_span=None))
+        prefix(p._replace(log_span=None))
     one = torch.ones(2, 1, dtype=torch.float64)
     half = BinaryCPD(torch.tensor([[0.25], [0.125]], dtype=torch.float64), one, one)
     zeros = [BinaryDense(torch.zeros(s, dtype=torch.float64)) for s in shapes(2, 2)[1:]]
     leaf = torch.zeros(1, 2, 2, dtype=torch.float64)
     with pytest.raises(DomainError, match=r"rules of symbol 1 sum to 0\.5,"):
-        prefixes(TreePotentials(leaf, Branch(half, *zeros), leaf[0, 0]))
+        prefix(TreePotentials(leaf, Branch(half, *zeros), leaf[0, 0]))

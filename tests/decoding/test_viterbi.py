@@ -8,7 +8,6 @@ from torch import Tensor
 
 from rankfold import (
     Banded,
-    BestPath,
     ChainPotentials,
     Dense,
     LowRank,
@@ -18,10 +17,9 @@ from rankfold import (
     Sum,
     UnsupportedError,
     WithoutDiagonal,
-    joint_map,
     viterbi,
-    viterbi_segments,
 )
+from rankfold.decoding.viterbi import BestPath
 from rankfold.kernels import log_products
 from rankfold.operators import Product, row_operator
 from tests.decoding.build import LOW_RANK, ranks_as_lists
@@ -40,7 +38,7 @@ CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4}
 def check(p: ChainPotentials, dtype: torch.dtype) -> None:
     """The path found has the weight of the best one, which is the weight it claims."""
     assert p.lengths is not None
-    path, log_prob = viterbi(p)
+    path, log_prob, *_ = viterbi(p)
     assert path.dtype == torch.int64
     assert log_prob.dtype == torch.float64
     for i, length in enumerate(p.lengths.tolist()):
@@ -71,7 +69,7 @@ def test_blocks_of_rows_change_nothing(case: Case, monkeypatch: pytest.MonkeyPat
     for size in (1, 5, 8):
         monkeypatch.setattr(row_operator, "BLOCK", size)
         monkeypatch.setattr(log_products, "BLOCK", size)
-        path, log_prob = viterbi(p)
+        path, log_prob, *_ = viterbi(p)
         assert torch.equal(path, whole.path)
         # Products of another shape may sum in another order.
         torch.testing.assert_close(log_prob, whole.log_prob, rtol=1e-14, atol=1e-14)
@@ -100,7 +98,7 @@ def test_ties_go_to_the_smallest_state(name: str, block: int | None, monkeypatch
     lengths = [4, 4, 3, 2, 1, 4]
     log_final = torch.tensor([-1.0, 0.0, 0.0, 0.0])
     p = ChainPotentials(torch.zeros(4), TIED[name], pad_with_nan(log_obs, lengths), log_final, torch.tensor(lengths))
-    path, _ = viterbi(p)
+    path = viterbi(p).path
     for i, length in enumerate(lengths):
         expected, _ = oracle.best_path(**as_lists(p, i))
         assert tuple(path[i, :length].tolist()) == expected
@@ -111,7 +109,7 @@ def test_the_best_path_is_not_the_best_states() -> None:
     weight = torch.tensor([[0.5, 0.5], [0.0, 1.0]], dtype=torch.float64)
     log_initial = torch.tensor([0.6, 0.4], dtype=torch.float64).log()
     p = ChainPotentials(log_initial, Dense(weight), torch.zeros(1, 2, 2, dtype=torch.float64))
-    path, log_prob = viterbi(p)
+    path, log_prob, *_ = viterbi(p)
     assert path.tolist() == [[1, 1]]
     assert float(log_prob.exp()) == pytest.approx(0.4, rel=1e-12)
 
@@ -134,7 +132,7 @@ def test_an_impossible_sequence_has_no_path() -> None:
 def test_a_thousand_nats_in_float32() -> None:
     log_obs = torch.tensor([[[0.0, x] for x in (-1000.0, 2000.0, -990.0)]])
     p = ChainPotentials(torch.zeros(2), Dense(torch.eye(2)), log_obs)
-    path, log_prob = viterbi(p)
+    path, log_prob, *_ = viterbi(p)
     assert path.tolist() == [[1, 1, 1]]
     assert float(log_prob) == 10.0
 
@@ -145,7 +143,7 @@ def test_float32_logs_are_added_up_in_float64() -> None:
         log_initial = torch.tensor([0.0, 1e-4]) if position == 0 else torch.zeros(2)
         log_final = torch.tensor([0.0, 1e-4]) if position == 1 else None
         p = ChainPotentials(log_initial, Dense(torch.eye(2)), torch.full((1, 2, 2), 5000.0), log_final)
-        path, log_prob = viterbi(p)
+        path, log_prob, *_ = viterbi(p)
         assert path.tolist() == [[1, 1]]
         assert float(log_prob) == pytest.approx(10000.0001, rel=0.0, abs=1e-8)
 
@@ -171,10 +169,6 @@ def test_the_plan_names_the_algorithm_and_its_cost(name: str) -> None:
     found = viterbi(potentials(BY_NAME[name], 4, [4, 3], seed=73))
     assert isinstance(found, BestPath)
     assert found.plan.startswith(PLANS[name])
-    assert len(found) == 2
-    path, log_prob = found
-    assert path is found.path
-    assert log_prob is found.log_prob
 
 
 class NoMaximum:
@@ -205,28 +199,28 @@ def test_the_best_states_and_ranks_are_those_of_the_enumeration(
     name: str, seed: int, z: int, lengths: list[int]
 ) -> None:
     p = potentials(BY_NAME[name], z, lengths, seed=seed, final="b z")
-    found = joint_map(p)
+    found = viterbi(p, of="joint")
     num_moves = max(lengths) - 1
     assert found.ranks.shape == (3, num_moves)
     assert found.log_prob.dtype == torch.float64
     for i, length in enumerate(lengths):
         _, _, best = oracle.joint_best(**ranks_as_lists(p, i))
         assert float(found.log_prob[i]) == pytest.approx(best, rel=0.0, abs=1e-10)
-        assert (found.states[i, length:] == -1).all()
+        assert (found.path[i, length:] == -1).all()
         assert (found.ranks[i, length - 1 :] == -1).all()
         if best == -INF:
-            assert (found.states[i] == -1).all()
+            assert (found.path[i] == -1).all()
             assert (found.ranks[i] == -1).all()
         else:
-            both = tuple(found.states[i, :length].tolist()), tuple(found.ranks[i, : length - 1].tolist())
+            both = tuple(found.path[i, :length].tolist()), tuple(found.ranks[i, : length - 1].tolist())
             assert oracle.joint_paths(**ranks_as_lists(p, i))[both] == pytest.approx(best, rel=0.0, abs=1e-10)
 
 
 def test_ties_of_states_and_ranks() -> None:
     p = ChainPotentials(torch.zeros(3), LowRank(torch.ones(3, 2), torch.ones(3, 2)), torch.zeros(2, 3, 3))
-    found = joint_map(p)
+    found = viterbi(p, of="joint")
     states, ranks, _ = oracle.joint_best(**ranks_as_lists(p, 0))
-    assert tuple(found.states[0].tolist()) == states == (0, 0, 0)
+    assert tuple(found.path[0].tolist()) == states == (0, 0, 0)
     assert tuple(found.ranks[0].tolist()) == ranks == (0, 0)
 
 
@@ -237,8 +231,8 @@ def test_the_best_states_with_ranks_need_not_be_the_best_states() -> None:
     log_initial = torch.tensor([0.0, -INF], dtype=torch.float64)
     p = ChainPotentials(log_initial, LowRank(left, right), torch.zeros(1, 2, 2, dtype=torch.float64))
     assert viterbi(p).path.tolist() == [[0, 1]]
-    found = joint_map(p)
-    assert found.states.tolist() == [[0, 0]]
+    found = viterbi(p, of="joint")
+    assert found.path.tolist() == [[0, 0]]
     assert found.ranks.tolist() == [[0]]
     assert float(found.log_prob.exp()) == pytest.approx(0.4, rel=1e-12)
 
@@ -246,8 +240,8 @@ def test_the_best_states_with_ranks_need_not_be_the_best_states() -> None:
 @pytest.mark.parametrize("name", ["dense", "banded_near", "sum", "row_scaled"])
 def test_ranks_are_asked_of_low_rank_alone(name: str) -> None:
     p = potentials(BY_NAME[name], 3, [2, 2], seed=74)
-    with pytest.raises(UnsupportedError, match=f"joint_map asks for the ranks of a {type(p.transition).__name__}"):
-        joint_map(p)
+    with pytest.raises(UnsupportedError, match=f"asks for the ranks of a {type(p.transition).__name__}"):
+        viterbi(p, of="joint")
 
 
 def test_the_enumeration_is_asked_about_every_sequence() -> None:
@@ -277,10 +271,10 @@ def test_values_of_ten_thousand_nats_have_float64s_digits() -> None:
         p = ChainPotentials(torch.zeros(3), operator, torch.zeros(1, 2, 3))
         assert viterbi(p).log_prob.item() == pytest.approx(log_matrix.max().item(), rel=1e-14)
         s = SegmentPotentials(torch.zeros(3), operator, torch.zeros(3, 1), torch.zeros(1, 2, 3))
-        assert viterbi_segments(s).log_prob.item() == pytest.approx(log_matrix.max().item(), rel=1e-14)
+        assert viterbi(s).log_prob.item() == pytest.approx(log_matrix.max().item(), rel=1e-14)
     p = ChainPotentials(torch.zeros(3), LowRank.from_log(log_left, log_right), torch.zeros(1, 2, 3))
     joint = (log_left.double()[:, None] + log_right.double()).max().item()
-    assert joint_map(p).log_prob.item() == pytest.approx(joint, rel=1e-14)
+    assert viterbi(p, of="joint").log_prob.item() == pytest.approx(joint, rel=1e-14)
 
 
 def _band(weight: Tensor) -> Tensor:  # "z 3" -> "z z"

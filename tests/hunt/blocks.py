@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import rankfold
-from rankfold.decoding.blocks import block_entropy, block_posterior
+from rankfold import entropy
 from rankfold.recursions import blocks
 from tests.hunt import chain_oracle, matrices, values
 from tests.hunt.arithmetic import EPS, NONE, exp, magnitude, rare, rounding, wide
@@ -111,10 +111,10 @@ def check(case: Case, device: str) -> None:
     moves = exp(np.where(np.isfinite(solved.moves + a), solved.moves + a, NONE)) * upstream[:, None, None, None]
     for name, got, want in zip(TABLES, grads, (posterior[:, 0], moves, posterior), strict=True):
         close(f"gradient of {name}", got, want, tol[dtype] * max(1.0, upstream.max()))
-    close("posterior", block_posterior(p), solved.posterior, tol[dtype])
+    close("posterior", posterior(p).state, solved.posterior, tol[dtype])
     close(
         "entropy",
-        block_entropy(p),
+        entropy(p),
         chain_oracle.entropy(solved, a, a, initial, obs, final, lengths),
         tol["float64"] * (1 + size),
     )

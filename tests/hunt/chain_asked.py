@@ -189,7 +189,7 @@ class Asked:
         if self.case["seed"] % 4 == 0:
             self.followed(tol)
         with torch.no_grad():
-            close("posterior, detached", rankfold.state_posterior(self.p), self.truth.solved.posterior, tol)
+            close("posterior, detached", rankfold.posterior(self.p).state, self.truth.solved.posterior, tol)
 
     def followed(self, tol: float) -> None:
         """The posterior that autograd can follow; refused where zero weights meet a range beyond float64."""
@@ -198,7 +198,7 @@ class Asked:
             for x, logged in zip(self.p.transition.factors(), self.p.transition.log_factors, strict=True)
         )
         try:
-            found = rankfold.state_posterior(self.p)
+            found = rankfold.posterior(self.p).state
         except rankfold.UnsupportedError as error:
             expect("posterior, followed", zeros and self.truth.range() > HELD, error)
             return
@@ -211,7 +211,7 @@ class Asked:
             found = rankfold.expected_counts(self.p)
         tol = truth.exact * len(truth.lengths)
         close("counts of initial", found.initial, truth.solved.posterior[:, 0].sum(0), tol)
-        close("counts of states", found.states, truth.solved.posterior, truth.exact)
+        close("counts of states", found.state, truth.solved.posterior, truth.exact)
         moves = truth.solved.moves
         expect_counts(self.case, list(found.transition), _summed(moves), tol * max(1, moves.shape[1]))
 
@@ -226,7 +226,7 @@ class Asked:
             a = matrices.best_rank(self.case["transition"], self.case["dtype"])
             close(
                 "joint_map",
-                rankfold.joint_map(self.p).log_prob,
+                rankfold.viterbi(self.p, of="joint").log_prob,
                 chain_oracle.best(truth.initial, a, *truth.fields[2:]),
                 truth.of_logs,
             )
@@ -261,7 +261,7 @@ class Asked:
         """Samples are possible paths, with the posterior's frequencies."""
         truth, num = self.truth, self.case["samples"]
         generator = torch.Generator(self.device).manual_seed(self.case["seed"])
-        paths = rankfold.sample(self.p, num_samples=num, generator=generator)
+        paths = rankfold.sample(self.p, num_samples=num, generator=generator).path
         _, steps, states = truth.obs.shape
         # All paths below this weight together have a chance of 1e-15 a sample.
         floor = np.where(self.possible, truth.solved.log_z, 0.0) - steps * np.log(states) - np.log(1e15)
@@ -274,7 +274,7 @@ class Asked:
         """The filter against the forward messages."""
         s = self.truth.solved
         so_far = total(s.alpha)
-        found = rankfold.filter(self.p)
+        found = rankfold.online.filter(self.p)
         known = np.where(np.isfinite(so_far), so_far, 0.0)
         want = np.where(s.inside[..., None], s.alpha - known[..., None], NONE)
         tol = self.truth.double + EPS[self.case["dtype"]] * np.abs(np.where(np.isfinite(want), want, 0.0))

@@ -118,8 +118,9 @@ class Chains(Kind):
                 f"print(log_z)  # expected {solved.log_z.astype(float).tolist()}",
                 "inputs = [p.log_initial, p.log_obs, *p.transition.factors()]",
                 f"print(torch.autograd.grad(log_z, inputs, torch.tensor({case['upstream']}).to(log_z)))",
-                f"print(rankfold.state_posterior(p))  # expected {solved.posterior.astype(float).tolist()}",
-                "print(rankfold.expected_counts(p), rankfold.viterbi(p), rankfold.entropy(p), rankfold.filter(p))",
+                f"print(rankfold.posterior(p).state)  # expected {solved.posterior.astype(float).tolist()}",
+                "print(rankfold.expected_counts(p), rankfold.viterbi(p), rankfold.entropy(p))",
+                "print(rankfold.online.filter(p))",
                 "",
             ]
         )

@@ -183,32 +183,32 @@ class Asked:
 
     def posterior(self) -> None:
         """States, beginnings and ends."""
-        found = rankfold.segment_posterior(self.p)
-        for name in ("states", "starts", "ends"):
-            close(f"posterior of {name}", getattr(found, name), self.truth.padded(name), self.truth.rounded)
+        found = rankfold.posterior(self.p)
+        for name, probability in zip(("states", "starts", "ends"), found, strict=True):
+            close(f"posterior of {name}", probability, self.truth.padded(name), self.truth.rounded)
 
     def counts(self) -> None:
         """Expected counts."""
         truth = self.truth
-        found = rankfold.segment_counts(self.p)
+        found = rankfold.expected_counts(self.p)
         num, steps = truth.inside.shape
         tol = truth.rounded * num * steps
         initial = sum(0.0 * one.final if truth.carried else one.initial for one in truth.posterior)
         close("counts of initial", found.initial, np.asarray(initial), tol)
-        close("counts of durations", found.durations, np.asarray(sum(one.durations for one in truth.posterior)), tol)
-        close("counts of states", found.states, truth.padded("states"), truth.rounded)
+        close("counts of durations", found.duration, np.asarray(sum(one.durations for one in truth.posterior)), tol)
+        close("counts of states", found.state, truth.padded("states"), truth.rounded)
         expect_counts(self.case, list(found.transition), truth.moves(np.ones(num)), tol)
 
     def best(self) -> None:
         """The best segmentation: its value, that it attains it, and the table of its segments."""
         truth = self.truth
-        found = rankfold.viterbi_segments(self.p)
+        found = rankfold.viterbi(self.p)
         want = np.array([segment_oracle.best(one.t, truth.a) for one in truth.solved])
         close("viterbi", found.log_prob, want, truth.of_logs)
-        self.expect_weights("viterbi path", found.states[None], found.begins[None], want - 2 * truth.of_logs)
+        self.expect_weights("viterbi path", found.path[None], found.begins[None], want - 2 * truth.of_logs)
         if truth.carried or self.case["seed"] % 4 != 2:
             return
-        for b, rows in enumerate(rankfold.segments(self.p, found)):
+        for b, rows in enumerate(rankfold.segment_table(self.p, found)):
             expect("table of segments", bool(rows) == bool(truth.possible[b]), rows)
             if not rows:
                 continue
@@ -252,7 +252,7 @@ class Asked:
         """Samples are possible segmentations, with the posterior's frequencies."""
         truth, num = self.truth, self.case["samples"]
         generator = torch.Generator(self.device).manual_seed(self.case["seed"])
-        states, begins = rankfold.sample_segments(self.p, num_samples=num, generator=generator)
+        states, begins = rankfold.sample(self.p, num_samples=num, generator=generator)
         steps, size = truth.inside.shape[1], len(truth.a)
         ages = np.shape(self.case["log_duration"])[1]
         floor = np.where(truth.possible, truth.log_z, 0.0) - steps * np.log(2 * size) - np.log(ages * 1e15)

@@ -138,7 +138,7 @@ class Segments(Kind):
                 f"print(log_z)  # expected {want}",
                 "inputs = [p.log_initial, p.log_duration, p.log_obs, *p.transition.factors()]",
                 f"print(torch.autograd.grad(log_z, inputs, torch.tensor({case['upstream']}).to(log_z)))",
-                "print(rankfold.segment_posterior(p), rankfold.segment_counts(p), rankfold.viterbi_segments(p))",
+                "print(rankfold.posterior(p), rankfold.expected_counts(p), rankfold.viterbi(p))",
                 "",
             ]
         )

@@ -218,10 +218,10 @@ class Asked:
         spans = truth.spans(words)
         with torch.no_grad():
             if self.case["seed"] % 2:
-                close("span posterior", rankfold.span_posterior(self.p), spans, truth.rounded)
+                close("span posterior", rankfold.posterior(self.p).span, spans, truth.rounded)
             else:
                 leaves = truth.leaves(np.zeros(self.shape))
-                close("leaf posterior", rankfold.leaf_posterior(self.p), leaves, truth.rounded)
+                close("leaf posterior", rankfold.posterior(self.p).leaf, leaves, truth.rounded)
         if self.case["seed"] % 4 > 1:
             return
         by_label = np.zeros_like(spans)
@@ -230,7 +230,7 @@ class Asked:
                 by_label[b, i, j] = x.max() if j - i > 1 else 0.0
         tol = 2 * words * truth.rounded
         for labels, value in ((False, spans), (True, by_label)) if self.case["seed"] % 2 else ((False, spans),):
-            for b, tree in enumerate(rankfold.mbr_tree(self.p, labels=labels)):
+            for b, tree in enumerate(rankfold.mbr(self.p, labels=labels).trees):
                 length = truth.lengths[b]
                 if not truth.possible[b] or length == 1:
                     continue
@@ -243,7 +243,7 @@ class Asked:
         """The best tree: its value, and that it attains it; with ranks, too."""
         truth = self.truth
         tol = 32 * self.shape[1] * EPS["float64"] * (1 + truth.size)
-        trees = rankfold.viterbi_tree(self.p)
+        trees = rankfold.viterbi(self.p).trees
         for b, (tree, s) in enumerate(zip(trees, truth.sentences, strict=True)):
             want = tree_oracle.top(s, tree_oracle.inside(s, best=True)).max()
             self.expect_tree("viterbi tree", tree, b, want - 2 * tol)
@@ -251,7 +251,7 @@ class Asked:
                 close("viterbi score", np.asarray(tree.score), np.asarray(want), tol)
         if any(rule["op"] != "cpd" for rule in self.case["rules"].values()):
             return
-        for b, (tree, s) in enumerate(zip(rankfold.joint_map_tree(self.p), truth.sentences, strict=True)):
+        for b, (tree, s) in enumerate(zip(rankfold.viterbi(self.p, of="joint").trees, truth.sentences, strict=True)):
             if truth.possible[b]:
                 ranked = tree_oracle.Sentence(
                     s.leaf, {k: rules.written(self.case, k, b, best=True) for k in KINDS}, s.root, s.root_leaf, s.span
@@ -271,7 +271,7 @@ class Asked:
         """Samples are possible trees, with the posterior's frequencies."""
         truth, num = self.truth, self.case["samples"]
         generator = torch.Generator(self.device).manual_seed(self.case["seed"])
-        drawn = rankfold.sample_tree(self.p, num, generator=generator)
+        drawn = rankfold.sample(self.p, num_samples=num, generator=generator).trees
         words = self.shape[1]
         symbols = max(self.shape[2], self.p.log_root.shape[-1])
         count = 2 * words * np.log(symbols) + words * np.log(4.0) + np.log(1e15)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold import ChainPotentials, Dense, DomainError, chain, entropy, state_posterior, viterbi
+from rankfold import ChainPotentials, Dense, DomainError, chain, entropy, posterior, viterbi
 from rankfold.data.batch import streams
 from rankfold.data.clusters import Clusters
 from rankfold.models import BlockHMM, ModelConfig, build_model
@@ -35,12 +35,12 @@ def test_the_full_chain_says_the_same(case: Case, dropout: bool) -> None:
     query = model.query(potentials)
     torch.testing.assert_close(query.log_partition.detach(), chain.log_z(full), **EXACT)
     torch.testing.assert_close(query.entropy().detach(), entropy(full), **EXACT)
-    posterior = state_posterior(full)
+    probability = posterior(full).state
     inside = torch.arange(4) < some_strings().lengths[:, None]
-    own = posterior.gather(-1, query.states())
-    torch.testing.assert_close(query.marginals().detach(), own, **EXACT)
+    own = probability.gather(-1, query.potentials.states())
+    torch.testing.assert_close(query.posterior().state.detach(), own, **EXACT)
     torch.testing.assert_close(own.sum(-1), inside.double(), **EXACT)
-    assert torch.equal(query.argmax(), viterbi(full).path)
+    assert torch.equal(query.viterbi().path, viterbi(full).path)
     assert query.num_values == full.transition.shape[0]
 
 

@@ -172,7 +172,7 @@ def test_questions_are_asked_at_the_mean() -> None:
     mean = model.posterior(batch).mean
     expected = [given(model, Batch(*(x[i : i + 1] for x in batch[:2])), mean[i]) for i in range(4)]
     torch.testing.assert_close(query.log_partition, torch.cat(expected), **EXACT)
-    torch.testing.assert_close(query.span_posterior().sum((1, 2)), (batch.lengths - 1).double(), **EXACT)
+    torch.testing.assert_close(query.posterior().span.sum((1, 2)), (batch.lengths - 1).double(), **EXACT)
 
 
 def test_the_same_after_it_was_saved(tmp_path: Path) -> None:

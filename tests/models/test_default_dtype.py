@@ -149,8 +149,8 @@ def test_questions() -> None:
             "counts": counts.transition[0].detach(),
             "entropy": rankfold.entropy(p).detach(),
             "best": rankfold.viterbi(p).log_prob,
-            "segments": rankfold.viterbi_segments(s).log_prob,
-            "trees": rankfold.span_posterior(t).detach(),
+            "segments": rankfold.viterbi(s).log_prob,
+            "trees": rankfold.posterior(t).span.detach(),
             "grammar": torch.zeros(1, dtype=rankfold.fgg.library("hmm", Z=2, V=2).dtype),
         }
 

@@ -40,7 +40,7 @@ def test_states(case: Case, seed: int) -> None:
     assert (some.transition[:, gone] == 0).all()
     potentials = model.potentials(some_strings(), generator=seeded(seed))
     assert (potentials.log_obs[..., gone] == -INF).all()  # wherever the mass before them comes from
-    assert (model.query(potentials).marginals()[..., gone] == 0).all()
+    assert (model.query(potentials).posterior().state[..., gone] == 0).all()
 
 
 BLOCKS = [case for case in CASES if case.config.family == "block"]

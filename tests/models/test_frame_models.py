@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 
 from rankfold import Batch, DomainError, FrameModel, ShapeError, UnsupportedError, semi_markov
 from rankfold.data.frames import frames_of
-from rankfold.decoding.segments import BestSegments
+from rankfold.decoding.viterbi import BestSegments
 from tests.models.frame_cases import CASES, build
 from tests.oracles import chain
 

@@ -13,9 +13,8 @@ from rankfold.data.batch import Batch
 from rankfold.data.brackets import parse_tree
 from rankfold.data.trees import Tree, tree_of_spans
 from rankfold.data.vocab import Vocabulary
-from rankfold.decoding.tree_records import ParsedTree
+from rankfold.decoding.parsed_tree import ParsedTree, as_tree
 from rankfold.models import PCFG, CompoundPCFG, GrammarConfig, build_model
-from rankfold.queries.tree import as_tree
 from tests.models.grammar_cases import CASES, GrammarCase, some_sentences
 from tests.params.build import EXACT, seeded
 
@@ -48,21 +47,22 @@ def test_trees_of_every_grammar(case: GrammarCase) -> None:
     model, batch = case.build(), some_sentences()
     query = model(batch.values, batch.lengths)
     torch.testing.assert_close(query.log_partition, model.log_likelihood(batch), **EXACT)
-    torch.testing.assert_close(query.span_posterior().sum((1, 2)), (batch.lengths - 1).double(), **EXACT)
-    torch.testing.assert_close(query.leaf_posterior().sum((1, 2)), batch.lengths.double(), **EXACT)
-    best, sampled = query.viterbi(), query.sample(40, generator=seeded(1))
+    torch.testing.assert_close(query.posterior().span.sum((1, 2)), (batch.lengths - 1).double(), **EXACT)
+    torch.testing.assert_close(query.posterior().leaf.sum((1, 2)), batch.lengths.double(), **EXACT)
+    best, sampled = query.viterbi(), query.sample(40, generator=seeded(1)).trees
     lengths = batch.lengths.tolist()
     for i, (length, row) in enumerate(zip(lengths, batch.values.tolist(), strict=True)):
-        top = best[i]
+        top = best.trees[i]
         assert top is not None
         assert top.words == [str(word) for word in row[:length]]
         score = log_weight(model, top, row)
+        assert float(best.log_prob[i]) == pytest.approx(score, rel=1e-9)
         for tree in (draw[i] for draw in sampled):
             assert tree is not None
             assert tree.is_binary
             assert log_weight(model, tree, row) <= score + 1e-9
     for labels in (False, True):
-        for tree, length in zip(query.mbr(labels=labels), lengths, strict=True):
+        for tree, length in zip(query.mbr(labels=labels).trees, lengths, strict=True):
             assert tree is not None
             assert len(tree.words) == length
             assert tree.is_binary
@@ -74,7 +74,7 @@ def test_samples_have_the_posterior_of_trees() -> None:
     model = next(case for case in CASES if case.name == "tnpcfg-neural-3-rank").build()
     batch = model.batch(torch.tensor([[0, 2, 1]]))
     query = model(batch.values)
-    drawn = Counter(tree for (tree,) in query.sample(4000, generator=seeded(2)))
+    drawn = Counter(tree for (tree,) in query.sample(4000, generator=seeded(2)).trees)
     total = float(query.log_partition.detach())
     for tree, count in drawn.most_common(5):
         assert tree is not None
@@ -84,18 +84,18 @@ def test_samples_have_the_posterior_of_trees() -> None:
 
 def test_joint_map_is_of_ranks() -> None:
     factored = next(case for case in CASES if case.name == "tnpcfg-neural-3-rank").build()
-    (tree,) = factored(torch.tensor([[0, 2, 1]])).joint_map()
+    (tree,) = factored(torch.tensor([[0, 2, 1]])).viterbi(of="joint").trees
     assert tree is not None
     assert all(node.label.startswith(("NT-", "T-")) for node in tree.nodes())
-    with pytest.raises(UnsupportedError, match="joint_map_tree"):
-        CASES[0].build()(torch.tensor([[0, 2, 1]])).joint_map()
+    with pytest.raises(UnsupportedError, match="asks for the ranks of span_span"):
+        CASES[0].build()(torch.tensor([[0, 2, 1]])).viterbi(of="joint")
 
 
 def test_words_of_a_vocabulary() -> None:
     """Brackets in words are written as treebanks write them, so that a tree can be read again."""
     model = CASES[0].build()
     model.vocabulary = WORDS
-    (tree,) = model(torch.tensor([[1, 2, 0]])).mbr()
+    (tree,) = model(torch.tensor([[1, 2, 0]])).mbr().trees
     assert tree is not None
     assert tree.words == ["dogs", "-LRB-bark", "<unk>"]
     assert parse_tree(str(tree)) == tree
@@ -108,8 +108,8 @@ def test_one_word_and_no_tree() -> None:
     query = model(torch.tensor([[0, 1, 1], [0, 1, 1], [1, 1, 1]]), torch.tensor([1, 2, 3]))
     assert query.log_partition.detach().exp().tolist() == pytest.approx([0, 0.25, 0])
     pair = Tree("X", (Tree("T", ("0",)), Tree("T", ("1",))))
-    assert query.mbr() == [Tree("T", ("0",)), pair, None]
-    found = query.viterbi()
+    assert query.mbr().trees == [Tree("T", ("0",)), pair, None]
+    found = query.viterbi().trees
     assert str(found[1]) == "(NT-0 (T-0 0) (T-0 1))"
     assert found[2] is None
 
@@ -117,9 +117,9 @@ def test_one_word_and_no_tree() -> None:
 def test_potentials_alone_have_no_words() -> None:
     model = CASES[0].build()
     query = model.query(model.potentials(some_sentences()))
-    assert query.span_posterior().shape == (4, 5, 5)
+    assert query.posterior().span.shape == (4, 5, 5)
     assert "4 sentences of up to 4 words, over 2 symbols of spans and 2 of words" in repr(query)
-    with pytest.raises(UnsupportedError, match=r"(?s)trees have words.*mbr_tree"):
+    with pytest.raises(UnsupportedError, match=r"(?s)trees have words.*rankfold.mbr"):
         query.mbr()
 
 

@@ -55,7 +55,7 @@ def test_states_are_summed_out(case: Case, dropout: bool, plan: str) -> None:
     assert query.of == "ranks"
     assert query.num_values == case.config.rank
     assert "ranks" in repr(query)
-    posterior = query.marginals()
+    posterior = query.posterior().state
     for i, row in enumerate(rows):
         found = torch.tensor(oracle.rank_posterior(*written, row), dtype=torch.float64)
         torch.testing.assert_close(posterior[i, : len(row)].detach(), found, **EXACT)
@@ -117,8 +117,8 @@ def test_parts_that_answered_without_gradients_still_have_them() -> None:
 def test_joint_paths_need_the_factors() -> None:
     model = model_of(RANK[0])
     batch = some_strings()
-    with pytest.raises(UnsupportedError, match="joint_map"):
-        model.query(model.potentials(batch, plan="rank")).argmax("joint")
-    path = model.query(model.potentials(batch, plan="state")).argmax("joint")
+    with pytest.raises(UnsupportedError, match="asks for the ranks"):
+        model.query(model.potentials(batch, plan="rank")).viterbi(of="joint")
+    path = model.query(model.potentials(batch, plan="state")).viterbi(of="joint").path
     assert path.shape == batch.values.shape
     assert 0 <= int(path[0].min()) <= int(path.max()) < RANK[0].config.rank

@@ -18,10 +18,10 @@ from rankfold import (
     ShapeError,
     UnsupportedError,
     build_model,
+    posterior,
     semi_markov,
-    viterbi_segments,
+    viterbi,
 )
-from rankfold.decoding.segments import segment_posterior
 from rankfold.models.supervision import allowed_states, forbid, in_order, order_of, without_transitions
 from tests.models.frame_cases import Case, build
 from tests.oracles import chain
@@ -115,10 +115,10 @@ def test_orders_and_labels_together() -> None:
     assert isinstance(p, semi_markov.SegmentPotentials)
     weights = [w for path, w in case.enumerated(0).items() if passes(case, path) == [0, 1]]
     assert case.model.log_z(p)[0].item() == pytest.approx(chain.log_sum_exp(weights), rel=1e-11)
-    best = order_of(orders, viterbi_segments(p).states)
+    best = order_of(orders, viterbi(p).path)
     assert [z for z, _ in itertools.groupby(best[0].tolist())] == [0, 1]
     assert best[1].tolist()[-1] == -1
-    assert segment_posterior(p).states[0, 0].tolist() == pytest.approx([1.0, 0.0, 0.0, 0.0])
+    assert posterior(p).state[0, 0].tolist() == pytest.approx([1.0, 0.0, 0.0, 0.0])
 
 
 def test_gradients_of_an_order() -> None:

@@ -58,11 +58,11 @@ SUMS: dict[str, Callable[[Tensor], Tensor]] = {
     "blocks": blocks,
     "grammar": grammar,
     "model": of_model,
-    "posterior": lambda x: rankfold.state_posterior(potentials(x))[:, 0, 0],
+    "posterior": lambda x: rankfold.posterior(potentials(x)).state[:, 0, 0],
     "counts": lambda x: rankfold.expected_counts(potentials(x)).transition[0][0],
     "entropy": lambda x: rankfold.entropy(potentials(x)),
     "best": lambda x: rankfold.viterbi(potentials(x)).log_prob,
-    "sample": lambda x: rankfold.sample(potentials(x)).double(),
+    "sample": lambda x: rankfold.sample(potentials(x)).path.double(),
     "operator": lambda x: rankfold.Dense(x).push(zeros),
 }
 

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import BinaryCPD, BinaryDense, BinaryMatricised, Branch, DomainError, ShapeError, UnsupportedError
+from rankfold import (
+    BinaryCPD,
+    BinaryDense,
+    BinaryMatricised,
+    Branch,
+    DomainError,
+    ShapeError,
+    UnsupportedError,
+)
 from rankfold.operators.binary import expect_branch
 from tests.operators.test_bad_input import holding
 

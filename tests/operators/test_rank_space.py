@@ -13,8 +13,8 @@ from rankfold import (
     ShapeError,
     TreePotentials,
     UnsupportedError,
+    posterior,
     rank_space,
-    span_posterior,
 )
 from rankfold.recursions.tree import log_z
 from tests.recursions.trees import leaves, potentials
@@ -49,8 +49,8 @@ def test_the_same_log_z_and_gradients(kind: str, own_roots: bool, arithmetic: st
 def test_the_same_brackets_and_their_slopes(kind: str) -> None:
     p = potentials(kind, (5, 3, 4), n=4, seed=1)
     weight = torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    wanted = asked(p, lambda p: span_posterior(p) * weight)
-    found = asked(p, lambda p: span_posterior(over_ranks(p)) * weight)
+    wanted = asked(p, lambda p: posterior(p).span * weight)
+    found = asked(p, lambda p: posterior(over_ranks(p)).span * weight)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
 
 

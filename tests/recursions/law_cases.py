@@ -11,17 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold import (
-    BinaryDense,
-    Branch,
-    ChainPotentials,
-    Dense,
-    LowRank,
-    leaf_posterior,
-    segment_posterior,
-    state_posterior,
-)
-from rankfold.decoding.blocks import block_posterior
+from rankfold import BinaryDense, Branch, ChainPotentials, Dense, LowRank, posterior
 from tests.operators.cases import CASES as OPERATORS
 from tests.recursions import build, segment_batches, trees
 from tests.recursions.block_chains import block_chain
@@ -52,7 +42,7 @@ CHAIN = Recursion(
     LOG_Z["chain"],
     {"log_initial": "b z", "log_obs": "b t z", "log_final": "b z", "lengths": "b"},
     "log_obs",
-    state_posterior,
+    lambda p: posterior(p).state,
     SCALED_AND_LOG,
 )
 SEGMENTS = Recursion(
@@ -60,7 +50,7 @@ SEGMENTS = Recursion(
     LOG_Z["segments"],
     {"log_initial": "z", "log_duration": "z d", "log_obs": "b t z", "log_final": "b z", "lengths": "b"},
     "log_obs",
-    lambda p: segment_posterior(p).states,
+    lambda p: posterior(p).state,
     (*SCALED_AND_LOG, {"stretch": 2}),
 )
 TREE = Recursion(
@@ -68,7 +58,7 @@ TREE = Recursion(
     LOG_Z["tree"],
     {"log_leaf": "b t p", "log_root": "n", "log_root_leaf": "p", "log_span": "b e e", "lengths": "b"},
     "log_leaf",
-    leaf_posterior,
+    lambda p: posterior(p).leaf,
     SCALED_AND_LOG,
 )
 BLOCKS = Recursion(
@@ -76,7 +66,7 @@ BLOCKS = Recursion(
     LOG_Z["blocks"],
     {"log_initial": "b k", "log_transition": "b s k k", "log_obs": "b t k", "block": "b t", "lengths": "b"},
     "log_obs",
-    block_posterior,
+    lambda p: posterior(p).state,
     strict=False,
 )
 

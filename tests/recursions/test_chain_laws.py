@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, RowScaled, Sum, state_posterior
+from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, RowScaled, Sum, posterior
 from rankfold.recursions import chain
 from tests.operators.cases import CASES, Case
 from tests.oracles import chain as oracle
@@ -69,7 +69,7 @@ def test_the_probabilities_of_all_strings_of_one_length_sum_to_one(name: str, n:
 
 def same_chain(p: ChainPotentials, q: ChainPotentials) -> None:
     torch.testing.assert_close(chain.log_z(q), chain.log_z(p), **EXACT)
-    torch.testing.assert_close(state_posterior(q), state_posterior(p), **EXACT)
+    torch.testing.assert_close(posterior(q).state, posterior(p).state, **EXACT)
 
 
 @settings(max_examples=10)

@@ -15,12 +15,11 @@ from rankfold import (
     Sum,
     entropy,
     expected_counts,
-    joint_map,
+    posterior,
     sample,
-    state_posterior,
     viterbi,
 )
-from rankfold import filter as filter_
+from rankfold.decoding.online import filter as filter_
 from rankfold.kernels import log_products
 from rankfold.operators import row_operator
 from rankfold.recursions.chain import carry, log_z, messages
@@ -95,7 +94,7 @@ def test_log_z_and_its_gradient_in_log_arithmetic(name: str, small_blocks: None)
 
 
 QUESTIONS: dict[str, Callable[[ChainPotentials], object]] = {
-    "posterior": state_posterior,
+    "posterior": posterior,
     "counts": expected_counts,
     "messages": messages,
     "carry": carry,
@@ -128,7 +127,7 @@ def test_states_and_ranks_together_cost_no_more_than_low_rank() -> None:
     p = chain_of(low_rank())
     assert largest(lambda: entropy(p, of="joint")) <= SMALL
     # A step of the joint maximum compares all (state, rank) of the batch: b z r = 16,384 entries.
-    assert largest(lambda: joint_map(p)) <= SMALL
+    assert largest(lambda: viterbi(p, of="joint")) <= SMALL
 
 
 def test_memory_grows_with_the_length_only_by_its_messages() -> None:

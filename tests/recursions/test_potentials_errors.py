@@ -16,12 +16,12 @@ from rankfold import (
     UnsupportedError,
     entropy,
     expected_counts,
-    joint_map,
+    mbr,
+    posterior,
     sample,
-    state_posterior,
     viterbi,
 )
-from rankfold import filter as filter_
+from rankfold.decoding.online import filter as filter_
 from rankfold.recursions.chain import advance, carry, log_z, messages
 from tests.recursions.build import INF, NAN
 
@@ -159,12 +159,12 @@ DOORS: dict[str, Callable[[ChainPotentials], object]] = {
     "messages": messages,
     "advance": lambda p: advance(p._replace(log_final=None)),
     "carry": lambda p: carry(p._replace(log_final=None)),
-    "state_posterior": state_posterior,
+    "posterior": posterior,
     "expected_counts": expected_counts,
     "entropy": entropy,
     "joint entropy": lambda p: entropy(p, of="joint"),
     "viterbi": viterbi,
-    "joint_map": joint_map,
+    "joint viterbi": lambda p: viterbi(p, of="joint"),
     "sample": sample,
     "filter": filter_,
 }
@@ -184,10 +184,10 @@ def test_every_door_checks(door: str) -> None:
 
 @pytest.mark.parametrize(
     "door",
-    [log_z, messages, advance, carry, state_posterior, expected_counts, entropy, viterbi, joint_map, sample, filter_],
+    [log_z, messages, advance, carry, posterior, expected_counts, entropy, viterbi, mbr, sample, filter_],
 )
 def test_a_plain_tuple_is_not_potentials(door: Callable[[Any], object]) -> None:
-    with pytest.raises(ShapeError, match="expected ChainPotentials, but got a tuple"):
+    with pytest.raises(ShapeError, match=r"expected .*, but got a tuple"):
         door(tuple(potentials()))
 
 
@@ -208,6 +208,8 @@ def test_nothing_beyond_a_length_is_checked_or_read(door: str, value: float) -> 
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
         return torch.equal(a, b)
+    if a is None or isinstance(a, str):
+        return bool(a == b)
     return all(same(x, y) for x, y in zip(a, b, strict=True))
 
 

@@ -49,7 +49,7 @@ def test_counts_of_inputs_made_of_one_another(name: str) -> None:
 def test_posterior_of_observations_that_are_also_the_start() -> None:
     log_obs = drawn(2, 3, 4).requires_grad_()
     p = ChainPotentials(0.5 * log_obs[:, 0], Dense(drawn(4, 4, seed=1)), log_obs)
-    total = rankfold.state_posterior(p).detach().sum(-1)
+    total = rankfold.posterior(p).state.detach().sum(-1)
     torch.testing.assert_close(total, torch.ones(2, 3, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
@@ -113,7 +113,9 @@ def test_gradients_do_not_share_memory() -> None:
         assert (second > 0).all()
 
 
-@pytest.mark.parametrize("ask", [rankfold.state_posterior, lambda p: rankfold.expected_counts(p).transition[0]])
+@pytest.mark.parametrize(
+    "ask", [lambda p: rankfold.posterior(p).state, lambda p: rankfold.expected_counts(p).transition[0]]
+)
 def test_inference_mode(ask: object) -> None:
     p = ChainPotentials(torch.zeros(3), LowRank(torch.ones(3, 2), torch.ones(3, 2)), torch.zeros(2, 4, 3))
     expected = ask(p)
@@ -161,7 +163,7 @@ def test_streams_keep_states_that_products_lose(transition: Operator) -> None:
     log_a = transition.log_rows(torch.arange(2))
     for t in range(3):
         message = torch.logsumexp(message[:, None] + log_a, 0) if t else message
-        found = rankfold.filter(p).log_filtered[0, t]
+        found = rankfold.online.filter(p).log_filtered[0, t]
         torch.testing.assert_close(found, message.log_softmax(0), rtol=1e-9, atol=1e-9)
 
 
@@ -204,9 +206,9 @@ def test_a_callers_autocast_stays_outside() -> None:
     log_obs = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(0), requires_grad=True)
     p = ChainPotentials(torch.zeros(9), Dense(torch.rand(9, 9, generator=torch.Generator().manual_seed(1))), log_obs)
     log_emission = torch.randn(9, 5, generator=torch.Generator().manual_seed(2)).log_softmax(-1)
-    expected = [rankfold.state_posterior(p).detach(), rankfold.predict(p.log_initial[None], log_emission)]
+    expected = [rankfold.posterior(p).state.detach(), rankfold.online.predict(p.log_initial[None], log_emission)]
     with torch.autocast("cpu", torch.bfloat16):
-        found = [rankfold.state_posterior(p).detach(), rankfold.predict(p.log_initial[None], log_emission)]
+        found = [rankfold.posterior(p).state.detach(), rankfold.online.predict(p.log_initial[None], log_emission)]
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 

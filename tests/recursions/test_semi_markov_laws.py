@@ -5,7 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfold import Banded, ChainPotentials, Dense, LowRank, SegmentPotentials, UnsupportedError, chain, semi_markov
+from rankfold import (
+    Banded,
+    ChainPotentials,
+    Dense,
+    LowRank,
+    SegmentPotentials,
+    UnsupportedError,
+    chain,
+    semi_markov,
+)
 from rankfold.recursions.segments.passes import forward
 from rankfold.recursions.segments.potentials import validate
 from rankfold.recursions.segments.soundness import far_from_underflow

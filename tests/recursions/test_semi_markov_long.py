@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rankfold import Dense, DomainError, LowRank, SegmentPotentials, semi_markov, viterbi_segments
-from rankfold.decoding.segments import segment_counts
+from rankfold import Dense, DomainError, LowRank, SegmentPotentials, expected_counts, semi_markov, viterbi
 from rankfold.recursions.segments import stretches
 from tests.recursions.build import INF, seeded
 from tests.recursions.segment_batches import EXACT, batch, leaves, true_log_z
@@ -80,13 +79,13 @@ def test_second_derivatives_go_over_all_frames() -> None:
 def test_long_batches_are_cut_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     p, _ = leaves(batch(3, 2, [64, 64]))
     assert not isinstance(semi_markov.log_z(p).grad_fn.solution, stretches.InStretches)
-    expected = segment_counts(p)
+    expected = expected_counts(p)
     monkeypatch.setattr(stretches, "HELD", 2 * 64 * 3 - 1)
     found = semi_markov.log_z(p).grad_fn.solution
     assert isinstance(found, stretches.InStretches)
     assert found.size == 32
     check(p, 40)
-    for one, other in zip(segment_counts(p), expected, strict=True):
+    for one, other in zip(expected_counts(p), expected, strict=True):
         torch.testing.assert_close(one, other, **EXACT)
 
 
@@ -98,7 +97,7 @@ def test_what_is_no_stretch(stretch: Any) -> None:
 
 MEASURED = """
 import json, torch
-from rankfold import Dense, SegmentPotentials, semi_markov, viterbi_segments
+from rankfold import Dense, SegmentPotentials, semi_markov, viterbi
 torch.set_num_threads(1)
 g = torch.Generator().manual_seed(0)
 weight = torch.rand(32, 32, generator=g) + 0.1
@@ -114,7 +113,7 @@ def tables(t, work):
     before = peak()
     work(p)
     return (peak() - before) / (4 * 32 * t)
-best = tables(6000, viterbi_segments)
+best = tables(6000, viterbi)
 stretches = tables(6000, lambda p: semi_markov.log_z(p, stretch=128).sum().backward())
 whole = tables(3000, lambda p: semi_markov.log_z(p).sum().backward())
 print(json.dumps([best, stretches, whole]))
@@ -137,7 +136,7 @@ def test_the_best_of_long_durations() -> None:
     log_obs[0, :300, 1:], log_obs[0, 300:, 0] = -1.0, -1.0
     duration = torch.full((3, 310), -INF)
     duration[:, [9, 299]] = 0.0
-    best = viterbi_segments(SegmentPotentials(torch.zeros(3), Dense(1 - torch.eye(3)), duration, log_obs))
+    best = viterbi(SegmentPotentials(torch.zeros(3), Dense(1 - torch.eye(3)), duration, log_obs))
     assert best.begins[0].nonzero()[:, 0].tolist() == [0, 300]
-    assert best.states[0].unique_consecutive().tolist() == [0, 1]
+    assert best.path[0].unique_consecutive().tolist() == [0, 1]
     assert float(best.log_prob) == 0.0

@@ -15,11 +15,11 @@ from rankfold import (
     SegmentPotentials,
     Sum,
     WithoutDiagonal,
-    sample_segments,
-    segment_counts,
-    segment_posterior,
+    expected_counts,
+    posterior,
+    sample,
     semi_markov,
-    viterbi_segments,
+    viterbi,
 )
 from tests.oracles import semi_markov as oracle
 from tests.recursions.build import INF, seeded
@@ -131,9 +131,11 @@ def test_products_that_overflow(kind: str, dtype: torch.dtype) -> None:
             for one, other, top in zip(grads[4:], uses, tops, strict=kind != "sum"):
                 torch.testing.assert_close(one.double() * top, other, **bounds)
             assert not any(bool(x.isnan().any()) for x in grads)
-    for one in (segment_posterior(p).states, segment_counts(p).states):
+    with torch.no_grad():  # second derivatives are not defined there
+        probability, counts = posterior(p), expected_counts(p)
+    for one in (probability.state, counts.state):
         torch.testing.assert_close(one.double(), states, **bounds)
-    assert not any(bool(x.isnan().any()) for x in (*segment_posterior(p), *segment_counts(p).transition))
+    assert not any(bool(x.isnan().any()) for x in (*probability, *counts.transition))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -159,9 +161,9 @@ def test_what_only_the_ends_decide(frame: int) -> None:
     weight, duration = torch.ones(3, 3, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)
     p = SegmentPotentials(first, Dense(weight), duration, log_obs, log_final=last)
     path = torch.nn.functional.one_hot(torch.tensor([[1, 2]]), 3).double()
-    for one in segment_posterior(p):
+    for one in posterior(p):
         torch.testing.assert_close(one, path, rtol=0.0, atol=0.0)
-    states, _ = sample_segments(p, num_samples=20, generator=seeded(0))
+    states, _ = sample(p, num_samples=20, generator=seeded(0))
     assert states.tolist() == [[[1, 2]]] * 20
 
 
@@ -192,8 +194,8 @@ def test_a_low_rank_move_whose_terms_differ_by_more_than_float64_holds() -> None
     p = SegmentPotentials(
         torch.zeros(2, dtype=torch.float64), LowRank(left, right), torch.zeros(2, 1, dtype=torch.float64), log_obs
     )
-    best = viterbi_segments(p)
-    assert best.states.tolist() == [[0, 1]]
+    best = viterbi(p)
+    assert best.path.tolist() == [[0, 1]]
     assert best.log_prob.item() == pytest.approx(2 * math.log(1e-300), rel=1e-12)
-    states, _ = sample_segments(p, generator=seeded(0))
+    states, _ = sample(p, generator=seeded(0))
     assert states.tolist() == [[0, 1]]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import BinaryCPD, BinaryDense, BinaryMatricised, Branch, TreePotentials, span_posterior
+from rankfold import BinaryCPD, BinaryDense, BinaryMatricised, Branch, TreePotentials, posterior
 from rankfold.recursions.tree import chart, log_z
 from tests.recursions.trees import EVERY, INF, leaves, potentials, shapes
 
@@ -117,10 +117,10 @@ def test_a_sentence_in_the_mirror(arithmetic: str) -> None:
     ss, sl, ls, ll = (BinaryDense(rule.to_dense().mT.contiguous()) for rule in p.rules)
     mirrored = p._replace(log_leaf=log_leaf, rules=Branch(ss, ls, sl, ll), log_span=log_span)
     torch.testing.assert_close(log_z(mirrored, arithmetic), log_z(p, arithmetic), **NEAR)
-    found = span_posterior(mirrored)
+    found = posterior(mirrored).span
     for b, t in enumerate(lengths):
         mirror = found[b, : t + 1, : t + 1].flip(0, 1).T
-        torch.testing.assert_close(mirror, span_posterior(p)[b, : t + 1, : t + 1], **NEAR)
+        torch.testing.assert_close(mirror, posterior(p).span[b, : t + 1, : t + 1], **NEAR)
 
 
 def test_low_rank_at_full_rank_is_dense() -> None:
@@ -135,7 +135,7 @@ def test_low_rank_at_full_rank_is_dense() -> None:
         matricised.append(BinaryMatricised(torch.eye(a, dtype=torch.float64), weight.permute(1, 2, 0).contiguous()))
     for rules in (Branch(*cpd), Branch(*matricised)):
         torch.testing.assert_close(log_z(p._replace(rules=rules)), log_z(p), **NEAR)
-        torch.testing.assert_close(span_posterior(p._replace(rules=rules)), span_posterior(p), **NEAR)
+        torch.testing.assert_close(posterior(p._replace(rules=rules)).span, posterior(p).span, **NEAR)
 
 
 @every_grammar
@@ -207,10 +207,10 @@ def test_forbidding_all_but_one_bracketing_leaves_it(name: str, arithmetic: str)
 def test_a_forbidden_bracket_has_no_weight() -> None:
     p = potentials("shared", (5, 4), seed=9)
     assert p.log_span is not None
-    before = span_posterior(p)
+    before = posterior(p).span
     assert (before[:, 1, 3] > 1e-3).all()
     p.log_span[:, 1, 3] = -INF
-    after = span_posterior(p)
+    after = posterior(p).span
     assert not after[:, 1, 3].any()
     torch.testing.assert_close(after.sum((1, 2)), torch.tensor([4.0, 3.0], dtype=torch.float64), **NEAR)
 

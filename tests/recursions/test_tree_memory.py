@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import BinaryCPD, Branch, TreePotentials, span_posterior
+from rankfold import BinaryCPD, Branch, TreePotentials, posterior
 from rankfold.recursions.tree import log_z
 from tests.recursions.build import pad_with_nan, seeded
 from tests.recursions.memory import LargestTensor
@@ -98,5 +98,5 @@ def test_twice_the_words_are_four_times_the_memory() -> None:
 def test_posteriors_of_brackets_cost_no_more() -> None:
     at = grammar()
     with LargestTensor() as seen, torch.no_grad():
-        span_posterior(at.potentials)
+        posterior(at.potentials)
     assert seen.entries <= CHART

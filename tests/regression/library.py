@@ -30,27 +30,16 @@ from rankfold import (
     chain,
     entropy,
     expected_counts,
-    joint_map,
-    joint_map_tree,
-    leaf_posterior,
-    mbr_tree,
+    mbr,
+    posterior,
     sample,
-    sample_segments,
-    sample_tree,
-    segment_counts,
-    segment_posterior,
-    segments,
+    segment_table,
     semi_markov,
-    span_posterior,
-    state_posterior,
     tree,
     viterbi,
-    viterbi_segments,
-    viterbi_tree,
 )
 from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
-from rankfold.decoding.blocks import block_entropy, block_posterior
 from rankfold.estimators import HMM, HSMM
 from rankfold.models import GrammarConfig
 from rankfold.recursions import blocks
@@ -67,38 +56,38 @@ LOG_Z: dict[str, Callable[..., Tensor]] = {
 def chain_answers(p: Any, g: torch.Generator) -> dict[str, Any]:
     counts, best = expected_counts(p), viterbi(p)
     found: Numbers = {
-        "posterior": state_posterior(p),
+        "posterior": posterior(p).state,
         "counts.initial": counts.initial,
         "viterbi.path": best.path,
         "viterbi.log_prob": best.log_prob,
-        "sample": sample(p, num_samples=3, generator=g),
+        "sample": sample(p, num_samples=3, generator=g).path,
         "entropy": entropy(p),
         "filtered": chain.messages(p).filtered.log(),
         "future": chain.messages(p).future.log(),
     }
     if isinstance(p.transition, LowRank):
-        joint = joint_map(p)
-        found |= {"joint_map.state": joint.states, "joint_map.rank": joint.ranks, "joint_map.log_prob": joint.log_prob}
+        joint = viterbi(p, of="joint")
+        found |= {"joint_map.state": joint.path, "joint_map.rank": joint.ranks, "joint_map.log_prob": joint.log_prob}
     if p.log_final is None:
         found["carry"] = chain.carry(p)
     return found | {f"counts.transition.{i}": x for i, x in enumerate(counts.transition)}
 
 
 def segment_answers(p: Any, g: torch.Generator) -> dict[str, Any]:
-    counts, best, posterior = segment_counts(p), viterbi_segments(p), segment_posterior(p)
-    states, begins = sample_segments(p, num_samples=3, generator=g)
+    counts, best, probability = expected_counts(p), viterbi(p), posterior(p)
+    states, begins = sample(p, num_samples=3, generator=g)
     found: Numbers = {
-        "posterior.state": posterior.states,
-        "posterior.start": posterior.starts,
-        "posterior.end": posterior.ends,
+        "posterior.state": probability.state,
+        "posterior.start": probability.start,
+        "posterior.end": probability.end,
         "counts.initial": counts.initial,
-        "counts.duration": counts.durations,
-        "viterbi.state": best.states,
+        "counts.duration": counts.duration,
+        "viterbi.state": best.path,
         "viterbi.begin": best.begins,
         "viterbi.log_prob": best.log_prob,
         "sample.state": states,
         "sample.begin": begins,
-        "table": [(x.start, x.end, x.state, x.posterior, x.frames) for rows in segments(p) for x in rows],
+        "table": [(x.start, x.end, x.state, x.posterior, x.frames) for rows in segment_table(p) for x in rows],
     }
     if p.censored and p.log_final is None:
         found["carry"] = semi_markov.carry(p)
@@ -107,16 +96,16 @@ def segment_answers(p: Any, g: torch.Generator) -> dict[str, Any]:
 
 def tree_answers(p: Any, g: torch.Generator) -> dict[str, Any]:
     found: Numbers = {
-        "posterior.span": span_posterior(p),
-        "posterior.leaf": leaf_posterior(p),
-        "viterbi": [parsed(x) for x in viterbi_tree(p)],
-        "mbr": [parsed(x) for x in mbr_tree(p)],
-        "mbr.labels": [parsed(x) for x in mbr_tree(p, labels=True)],
-        "sample": [parsed(x) for drawn in sample_tree(p, num_samples=3, generator=g) for x in drawn],
+        "posterior.span": posterior(p).span,
+        "posterior.leaf": posterior(p).leaf,
+        "viterbi": [parsed(x) for x in viterbi(p).trees],
+        "mbr": [parsed(x) for x in mbr(p).trees],
+        "mbr.labels": [parsed(x) for x in mbr(p, labels=True).trees],
+        "sample": [parsed(x) for drawn in sample(p, num_samples=3, generator=g).trees for x in drawn],
         "chart": tree.chart(p),
     }
     if all(isinstance(rule, BinaryCPD) for rule in p.rules):
-        found["joint_map"] = [parsed(x) for x in joint_map_tree(p)]
+        found["joint_map"] = [parsed(x) for x in viterbi(p, of="joint").trees]
     return found
 
 
@@ -126,14 +115,14 @@ def parsed(x: Any) -> list[Any]:
 
 
 def block_answers(p: Any, g: torch.Generator) -> dict[str, Any]:
-    path, log_prob = blocks.best_path(p)
+    best = viterbi(p)
     filtered, total = blocks.advance(p)
     return {
-        "posterior": block_posterior(p),
-        "entropy": block_entropy(p),
-        "viterbi.path": path,
-        "viterbi.log_prob": log_prob,
-        "sample": blocks.draw(p, 3, g),
+        "posterior": posterior(p).state,
+        "entropy": entropy(p),
+        "viterbi.path": best.path,
+        "viterbi.log_prob": best.log_prob,
+        "sample": sample(p, num_samples=3, generator=g).path,
         "filtered": filtered,
         "log_z of filtered": total,
     }

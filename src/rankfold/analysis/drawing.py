@@ -11,11 +11,11 @@ import torch
 
 from rankfold.data.text import escaped
 from rankfold.data.trees import Tree
+from rankfold.decoding.parsed_tree import as_tree
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.pcfg import PCFG
-from rankfold.queries.tree import as_tree
 
 
 class Drawn(NamedTuple):

@@ -1,7 +1,4 @@
-"""Sentences to trees by a grammar: words in, bracketed trees out, in batches that fit into memory.
-
-Read next: `decoding/tree_mbr.py` for how a tree is chosen, `analysis/bracketing.py` for how it is judged.
-"""
+"""Sentences to trees by a grammar: words in, bracketed trees out, in batches that fit into memory."""
 
 from __future__ import annotations
 
@@ -12,15 +9,14 @@ import torch
 
 from rankfold.data.batch import Batches, length_batches
 from rankfold.data.trees import Tree
-from rankfold.decoding.tree_best import viterbi_tree
-from rankfold.decoding.tree_mbr import mbr_tree
-from rankfold.decoding.tree_records import ParsedTree
+from rankfold.decoding.mbr import mbr
+from rankfold.decoding.parsed_tree import SPAN, TAG, ParsedTree, as_tree
+from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.grammar_config import GrammarConfig
 from rankfold.models.pcfg import PCFG
-from rankfold.queries.tree import SPAN, TAG, as_tree
 
 Decode = Literal["mbr", "viterbi"]
 BYTES, NUM_TOKENS = 2**30, 4096  # of a batch at most
@@ -74,8 +70,8 @@ def parse(
             for group, batch in zip(batches.groups, batches, strict=True) if batches else ():
                 symbols = named or decode == "viterbi"  # nonterminals, even where the chart could be over ranks
                 potentials = model.tree_potentials(batch.to(model.device), parts=parts, labels=symbols)
-                answers = viterbi_tree(potentials) if decode == "viterbi" else mbr_tree(potentials, labels=named)
-                for i, answer in zip(group, answers, strict=True):
+                found_trees = viterbi(potentials).trees if decode == "viterbi" else mbr(potentials, labels=named).trees
+                for i, answer in zip(group, found_trees, strict=True):
                     found[own[i]] = _parsed(sentences[own[i]], answer, labels=labels)
                 done += len(group)
                 if progress is not None:

@@ -133,7 +133,7 @@ def _usage(model: AnyModel, corpus: Corpus) -> UsageSummary:
     with torch.no_grad():
         parts = model.parts()
         for batch in length_batches(corpus.valid, 2048):
-            posterior = model.query(model.potentials(batch, parts=parts)).marginals()
+            posterior = model.query(model.potentials(batch, parts=parts)).posterior().state
             mass = mass + posterior.sum((0, 1)).double()
     return state_usage(mass)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rankfold.cli.output import to_json
-from rankfold.decoding.posterior import state_posterior
+from rankfold.decoding.posterior import posterior as posterior_of
 from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import DomainError
 from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
@@ -183,7 +183,7 @@ def _difference(p: ChainPotentials, expected: tuple[float, list[list[float]], fl
     """The largest difference between the library and enumeration."""
     total, posterior, best = expected
     results = [(log_z(p, "scaled").item(), total), (log_z(p, "log").item(), total), (viterbi(p).log_prob.item(), best)]
-    for found, row in zip(state_posterior(p)[0].tolist(), posterior, strict=True):
+    for found, row in zip(posterior_of(p).state[0].tolist(), posterior, strict=True):
         results += list(zip(found, row, strict=True))
     errors = [0.0 if found == true else abs(found - true) for found, true in results]
     return math.nan if any(map(math.isnan, errors)) else max(errors)

@@ -1,4 +1,4 @@
-"""`rankfold segment`: recordings in, a table of segments out. Read next: `decoding/segments.py`."""
+"""`rankfold segment`: recordings in, a table of segments out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankfold.cli.frames_of import Asked, ask, each, impossible
 from rankfold.cli.model_of import add_model, say
 from rankfold.cli.output import to_json
 from rankfold.data.batch import Batch
-from rankfold.decoding.segments import cut_short, gain_of_longer
+from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError
 from rankfold.plots.picture import expect_picture
 from rankfold.recursions.segments.potentials import SegmentPotentials

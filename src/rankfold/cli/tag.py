@@ -86,6 +86,7 @@ def tag(
         for group, batch in zip(batches.groups, batches, strict=True):
             query = model.query(model.potentials(batch.to(model.device), parts=parts))
             of = query.of
-            for i, path in zip(group, query.argmax(method).tolist(), strict=True):
+            best = query.viterbi() if method == "viterbi" else query.mbr()
+            for i, path in zip(group, best.path.tolist(), strict=True):
                 found[i] = path[: len(sentences[i]) - 1]
     return found, of

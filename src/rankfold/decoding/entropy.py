@@ -1,56 +1,150 @@
-"""The entropy of the path posterior.
+"""The entropy of the hidden structure given the sequence.
 
-H = log Z - E[log weight of a path], and E splits into states and transitions. For a low-rank matrix
-E[log A] has no low-rank form: it is summed by blocks, or states and ranks are taken jointly.
-Read next: `operators/row_operator.py`.
+H = log Z - E[log weight]. Of chains E splits into states and transitions, in blocks where a low-rank matrix has no
+low-rank logarithm; of other structures E is the derivative of log Z in all log-weights.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from types import ModuleType
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from rankfold.decoding.entropy_log import in_logs
+from rankfold.decoding.dispatch import answer, derivatives, followed
 from rankfold.errors import UnsupportedError
+from rankfold.kernels.log_products import BLOCK, log_matmul
+from rankfold.numerics.log_space import log_sum, log_weights
 from rankfold.numerics.scaled import Scaled
-from rankfold.operators import LowRank, Operator
-from rankfold.recursions.chain import log_z, messages
-from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
+from rankfold.operators import BinaryDense, Branch, Dense, LowRank, Operator
+from rankfold.recursions import Potentials, blocks, chain, segments, tree
+from rankfold.recursions.blocks.potentials import BlockPotentials
+from rankfold.recursions.chain import plain
+from rankfold.recursions.chain.potentials import Chain, ChainPotentials
+from rankfold.recursions.problem import Problem
+from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.recursions.tree.potentials import TreePotentials
 
 Of = Literal["states", "joint"]
 
 
-def entropy(p: ChainPotentials, *, of: Of = "states") -> Tensor:  # "b"   float64
-    """The entropy, in nats, of the state path given the sequence.
+def entropy(p: Potentials, *, of: Of = "states") -> Tensor:  # "b"   float64
+    """The entropy, in nats, of the path, segmentation or tree given the sequence.
 
-        H(z_1..z_T | x) = log Z - E[log initial + log obs + log A + log final]
+        H(z_1..z_T | x) = log Z - E[log weight],         E[log weight] = sum theta * d log Z / d theta
 
-    `of="states"`: any operator; b t z y operations, for low rank plus z y r, in blocks, never stored.
-    `of="joint"`: of states and ranks together, for a low-rank transition, at low-rank cost; at least as
-    large as that of the states. Computed in float64, at any range: sequences whose messages float64 cannot hold are
-    summed in logarithms, an exponential for every term. Differentiable (a weight of exactly zero gets no
-    gradient: the true one is infinite). 0 for impossible sequences, which have no path to be unsure of.
+    over all log-weights theta, because d log Z / d theta is how often theta is used; 0 * -inf is 0. Where the end may
+    cut the last segment, its whole duration counts, in expectation. 0 for impossible sequences, which have nothing to
+    be unsure of. Computed in float64, at any range. Differentiable where the potentials are (a weight of exactly zero
+    gets no gradient: the true one is infinite).
+
+    `of="states"`: of states, or of trees and labels. Chains: b t z y operations, for low rank plus z y r, in blocks,
+    never stored. Segments and trees: one pass in each direction for each sequence by itself, with the transition and
+    the rules written out, z y and a n m numbers.
+    `of="joint"`: of states and ranks together, where transition or rules have ranks, at low-rank cost; at least as
+    large as that of the states.
     """
     if of not in get_args(Of):
         raise UnsupportedError(f'of={of!r} is unknown; use "states" or "joint".')
-    c = validate(p).double()
-    if of == "joint" and not isinstance(c.transition, LowRank):
+    return answer("entropy", _ANSWERS, p)(p, of)
+
+
+def _of_segments(p: SegmentPotentials, of: Of) -> Tensor:
+    c = segments.validate(p).double()
+    if of == "joint":
+        _expect_ranks(c.transition)
+    else:
+        every = torch.arange(c.transition.shape[0], device=c.lengths.device)
+        c = c.replace(transition=Dense.from_log(c.transition.log_rows(every)))
+    return _one_by_one(c)
+
+
+def _of_tree(p: TreePotentials, of: Of) -> Tensor:
+    f = tree.validate(p).double()
+    if of == "joint":
+        for name, rule in zip(f.rules._fields, f.rules, strict=True):
+            if rule.cpd is None:
+                raise UnsupportedError(
+                    f'of="joint" asks for the ranks of {name}, a {type(rule).__name__}, but only BinaryCPD has them.\n'
+                    '  Use of="states".'
+                )
+        return _one_by_one(f)
+    written = []
+    for rule in f.rules:
+        parents = torch.arange(rule.shape[0], device=f.lengths.device)
+        num = rule.batch or 1
+        sentence = torch.arange(num, device=f.lengths.device).repeat_interleave(len(parents))
+        rows = rule.log_rows(sentence, parents.repeat(num))
+        written.append(BinaryDense.from_log(rows.reshape(num, *rule.shape) if rule.batch else rows))
+    return _one_by_one(f.replace(rules=Branch(*written)))
+
+
+def _of_blocks(p: BlockPotentials, of: Of) -> Tensor:
+    c = blocks.validate(p).double()
+    if of == "joint":
+        raise UnsupportedError('of="joint" asks for ranks, but a chain of blocks has none.\n  Use of="states".')
+    return _less_expected(c)
+
+
+def _one_by_one(c: Problem) -> Tensor:  # "b"
+    """The entropies of sequences that share weights, whose uses are each sequence's own only where it is alone."""
+    every = torch.arange(len(c.lengths), device=c.lengths.device)
+    return torch.cat([_less_expected(c.take(one)) for one in every[:, None]])
+
+
+def _less_expected(c: Problem) -> Tensor:  # "b"
+    """log Z less the expected log-weight, of sequences with weights of their own; 0 for impossible ones."""
+    follow = followed(c)
+    total, grads = derivatives(c)
+    linear = {id(x) for x in c.linear_factors()}
+    with torch.set_grad_enabled(follow):
+        possible = total > float("-inf")
+        expected = torch.zeros_like(total)
+        for x, grad in zip(c.tensors(), grads, strict=True):
+            if id(x) in linear:
+                use, log_x = torch.where(x == 0, 0.0, x * grad), log_weights(x)
+            else:
+                use, log_x = grad, x
+            # Beyond a length a weight may be NaN: what is not used does not count.
+            part = torch.where(use > 0, log_x, 0.0) * use
+            own = part.ndim > 0 and len(total) > 1
+            expected = expected + (part.flatten(1).sum(-1) if own else part.sum())
+        return torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0)
+
+
+def _expect_ranks(transition: Operator) -> None:
+    if not isinstance(transition, LowRank):
         raise UnsupportedError(
-            f'of="joint" asks for ranks, but a {type(c.transition).__name__} has none.\n  Use of="states".'
+            f'of="joint" asks for ranks, but a {type(transition).__name__} has none.\n  Use of="states".'
         )
+
+
+def _of_chain(p: ChainPotentials, of: Of) -> Tensor:
+    c = chain.validate(p).double()
+    if of == "joint":
+        _expect_ranks(c.transition)
     if not _has_digits(c.transition):
-        return in_logs(c, joint=of == "joint")
+        return _in_logs(c, joint=of == "joint")
     out, sound = _on_mantissas(c, of)
     right, wrong = sound.nonzero()[:, 0], (~sound).nonzero()[:, 0]
     if not len(wrong):
         return out
-    parts = [in_logs(c.take(wrong), joint=of == "joint")]
+    parts = [_in_logs(c.take(wrong), joint=of == "joint")]
     if len(right):  # again, so that no gradient passes through what was lost
         parts.append(_on_mantissas(c.take(right), of)[0])
     return torch.cat(parts).index_select(0, torch.cat([wrong, right]).argsort())
+
+
+_ANSWERS: dict[ModuleType, Callable[..., Tensor]] = {
+    chain: _of_chain,
+    segments: _of_segments,
+    tree: _of_tree,
+    blocks: _of_blocks,
+}
 
 
 def _has_digits(transition: Operator) -> bool:
@@ -65,11 +159,10 @@ def _has_digits(transition: Operator) -> bool:
 
 def _on_mantissas(c: Chain, of: Of) -> tuple[Tensor, Tensor]:  # "b", "b"
     """The entropies by linear products, and which of them may be trusted: those whose sums account for log Z."""
-    q = ChainPotentials(c.log_initial, c.transition, c.log_obs, c.log_final, c.lengths)
-    total = log_z(q)
+    total = chain.log_z(c)
     possible = total > float("-inf")
     try:
-        past, future = messages(q)
+        past, future = chain.messages(c)
     except UnsupportedError:  # a graph at weights of 0, beyond the range of float64
         return total, torch.zeros_like(possible)
     inside = c.inside() & possible[:, None]
@@ -153,3 +246,62 @@ def _emission(log_obs: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:  # "
     known = top > float("-inf")
     top = torch.where(known, top, 0.0)
     return torch.exp(torch.where(known, log_obs - top, 0.0).clamp(max=280.0)), top[..., 0]
+
+
+def _in_logs(c: Chain, *, joint: bool) -> Tensor:  # "b"
+    """H(z_1) + sum_t H(z_t+1 | z_t), of states and ranks `joint`ly or of states; 0 for impossible sequences.
+
+    The last resort: any range, one exponential for every term.
+    A difference of log Z and expected logarithms would lose the digits that both have in common.
+    """
+    filtered, total = plain.forward_in_logs(c)
+    after = plain.future_in_logs(c)
+    inside = (c.inside() & (total > float("-inf"))[:, None]).mT.unsqueeze(-1)
+    log_joint = torch.where(inside, filtered + after, float("-inf"))  # "t b z"
+    target = (c.observations() + after)[1:]
+    first = _surprise(log_joint[0])
+    here = torch.where(inside[1:], log_joint[:-1], float("-inf"))
+    if joint and isinstance(c.transition, LowRank):
+        log_left, log_right = c.transition.log_pair()
+        ahead = log_matmul(filtered[:-1].flatten(0, 1), log_left).reshape(*target.shape[:2], log_left.shape[1])
+        behind = log_matmul(target.flatten(0, 1), log_right).reshape(ahead.shape)
+        ranks = torch.where(inside[1:], ahead + behind, float("-inf"))
+        return first + _moves(here, log_left, behind) + _moves(ranks, log_right.mT, target)
+    return first + _moves(here, c.transition.log_rows, target)
+
+
+def _moves(log_state: Tensor, log_rows: Tensor | Callable[[Tensor], Tensor], log_target: Tensor) -> Tensor:
+    """sum_t sum_z p(z) H(y | z), where p(y | z) is as weight[z, y] target[y]: "t b z", "z y", "t b y" -> "b"."""
+    num_steps, num_sequences, num_states = log_state.shape
+    state = _normalised(log_state).exp()
+    height = max(1, BLOCK // (num_sequences * log_target.shape[-1]))
+    total = log_state.new_zeros(num_sequences)
+    for rows in torch.split(torch.arange(num_states, device=log_state.device), height):
+        weight = log_rows[rows] if isinstance(log_rows, Tensor) else log_rows(rows)
+        for t in range(num_steps):
+            total = total + _recomputed(state[t][:, rows], weight, log_target[t])
+    return total
+
+
+def _recomputed(state: Tensor, log_weight: Tensor, log_target: Tensor) -> Tensor:  # "b z", "z y", "b y" -> "b"
+    """A block's share; where autograd is watching it is computed again in the backward pass, not kept."""
+    if not torch.is_grad_enabled():
+        return _share(state, log_weight, log_target)
+    found: Tensor = checkpoint(_share, state, log_weight, log_target, use_reentrant=False)
+    return found
+
+
+def _share(state: Tensor, log_weight: Tensor, log_target: Tensor) -> Tensor:
+    return (state * _surprise(log_weight + log_target.unsqueeze(-2))).sum(-1)
+
+
+def _surprise(log_x: Tensor) -> Tensor:  # "... z" -> "..."
+    """The entropy of each distribution, given as unnormalised logarithms; 0 where nothing has weight."""
+    log_p = _normalised(log_x)
+    return -(log_p.exp() * torch.where(log_p > float("-inf"), log_p, 0.0)).sum(-1)
+
+
+def _normalised(log_x: Tensor) -> Tensor:  # "... z" -> "... z"
+    """log p = log x - log sum x; -inf throughout where nothing has weight."""
+    total = log_sum(log_x)
+    return log_x - torch.where(total > float("-inf"), total, 0.0).unsqueeze(-1)

@@ -1,24 +1,26 @@
-"""Filtering as observations come in, with the state carried along, and predictions of the next one.
-
-Read next: `recursions/chain`.
-"""
+"""Filtering as observations come in, with the state carried along, and predictions of the next one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rankfold.decoding.dispatch import answer
 from rankfold.errors import expect, expect_logs, same_kind
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import matmul_precision
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators import Dense, Operator
 from rankfold.operators.protocol import expect_operator
+from rankfold.recursions import chain
 from rankfold.recursions.chain import advance
 from rankfold.recursions.chain.filtering import log_filtered, smallest_sum
 from rankfold.recursions.chain.potentials import ChainPotentials, validate
+
+AT_ONCE = 2**24  # numbers of a block
 
 
 class Filtered(NamedTuple):
@@ -58,9 +60,9 @@ def filter(p: ChainPotentials) -> Filtered:
     """The distribution of every state given the observations up to its own position.
 
     log_final is not used: it belongs to the end. Not the posterior given the whole sequence: see
-    `state_posterior`. Detached. Cost: two forward passes in float64, the second to see that nothing was lost.
+    `posterior`. Detached. Cost: two forward passes in float64, the second to see that nothing was lost.
     """
-    c = validate(p).detach()
+    c = answer("online.filter", {chain: validate}, p)(p).detach()
     with torch.no_grad():
         log_joint = log_filtered(c)[0].transpose(0, 1)  # "b t z"
         log_so_far = torch.logsumexp(log_joint, -1)
@@ -92,3 +94,16 @@ def predict(log_next: Tensor, log_emission: Tensor) -> Tensor:  # "b z", "z v" -
     if len(small):  # words that linear arithmetic loses digits of, or all
         log_word[:, small] = Dense.from_log(log_emission[:, small]).push_log(log_next).double()
     return log_word.to(log_next.dtype)
+
+
+def next_words(  # "b z" -> "b v"   float64
+    log_next: Tensor, log_emission_rows: Callable[[Tensor], Tensor], num_words: int
+) -> Tensor:
+    """log sum_z next[z] emission[z, v], some hidden values at a time."""
+    log_next = log_next.double()
+    every = torch.arange(log_next.shape[1], device=log_next.device)
+    total = log_next.new_full((len(log_next), num_words), float("-inf"))
+    for index in torch.split(every, max(1, AT_ONCE // total.numel())):
+        part = log_next[:, index, None] + log_emission_rows(index).double()
+        total = torch.logaddexp(total, torch.logsumexp(part, 1))
+    return total

@@ -1,84 +1,104 @@
-"""Posteriors and expected counts: derivatives of log Z.
-
-Read next: `recursions/chain`, where the derivative is forward-backward.
-"""
+"""Posteriors: derivatives of log Z, which are forward-backward and inside-outside."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor
 
-from rankfold.recursions.chain import log_z
-from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
-from rankfold.recursions.chain.rungs import solve
-from rankfold.recursions.factor_gradients import counted
+from rankfold.decoding.dispatch import answer, derivatives, followed
+from rankfold.recursions import Potentials, blocks, chain, segments, tree
+from rankfold.recursions.blocks.potentials import BlockPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.chain.rungs import solve as solve_chain
+from rankfold.recursions.segments.plain import Marks, marked_log_z
+from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.recursions.segments.rungs import solve as solve_segments
+from rankfold.recursions.tree.potentials import TreePotentials
 
 
-class ExpectedCounts(NamedTuple):
-    """How often each part is used, in expectation under the posterior."""
+class StatePosterior(NamedTuple):
+    """Probabilities given the whole sequence; 0 beyond a length and for impossible sequences."""
 
-    initial: Tensor  # "z"                  summed over sequences
-    transition: tuple[Tensor, ...]  # like the operator's factors(), summed over sequences and positions
-    states: Tensor  # "b t z"               the state posterior
-    log_z: Tensor  # "b"                    what they are derivatives of, float64
+    state: Tensor  # "b t z", of blocks "b t k" within the block
 
 
-def state_posterior(p: ChainPotentials) -> Tensor:  # "b t z"
-    """The probability of every state at every position given its whole sequence.
+class SegmentPosterior(NamedTuple):
+    """Probabilities given the whole sequence; 0 beyond a length and for impossible sequences."""
 
-        posterior_t[z] = p(z_t = z | x) = d log Z / d log_obs_t[z]
+    state: Tensor  # "b t z"   the state of a frame
+    start: Tensor  # "b t z"   a segment of z begins at a frame
+    end: Tensor  # "b t z"     a segment of z ends at a frame; a last one that may be cut does not count
 
-    Zero beyond a length and for impossible sequences. Differentiable where the potentials are (it may
-    enter a loss). Cost: one forward and one backward pass. Not the best path: see `viterbi`.
+    @property
+    def boundary(self) -> Tensor:  # "b t"
+        """The probability that some segment begins at a frame."""
+        return self.start.sum(-1)
+
+
+class TreePosterior(NamedTuple):
+    """Probabilities given the whole sentence; 0 beyond a length and for impossible sentences."""
+
+    span: Tensor  # "b t+1 t+1"   words i..j-1, two and more, form a constituent; a sentence of T has T - 1 in sum
+    leaf: Tensor  # "b t p"       the symbol of a word
+
+
+@overload
+def posterior(p: ChainPotentials | BlockPotentials) -> StatePosterior: ...
+@overload
+def posterior(p: SegmentPotentials) -> SegmentPosterior: ...
+@overload
+def posterior(p: TreePotentials) -> TreePosterior: ...
+def posterior(p: Potentials) -> StatePosterior | SegmentPosterior | TreePosterior:
+    """How probable every part of the hidden structure is, given the whole sequence or sentence.
+
+        state_t[z] = p(z_t = z | x) = d log Z / d log_obs_t[z]       span[i, j] = d log Z / d log_span[i, j]
+
+    Differentiable where the potentials are (it may enter a loss), detached where not. Cost: one pass in each
+    direction. Not the best structure: see `viterbi`, `mbr`.
     """
-    c = validate(p)
-    if not _followed(c):
-        with torch.no_grad():
-            solution = solve(c.detach(), "scaled", "float32")
-            return solution.gradients(torch.ones_like(solution.log_z), of_factors=False)[1].to(c.log_obs.dtype)
-    log_obs = p.log_obs.view_as(p.log_obs) if p.log_obs.requires_grad else p.log_obs.detach().requires_grad_()
-    total = log_z(p._replace(log_obs=log_obs)).sum()
-    return torch.autograd.grad(total, log_obs, create_graph=True)[0]
+    return answer("posterior", _ANSWERS, p)(p)
 
 
-def expected_counts(p: ChainPotentials) -> ExpectedCounts:
-    """The expected number of uses of each initial state, transition factor and state: the E step of EM.
-
-    Transitions are counted through the operator's own factors, factor x d log Z / d factor: "z y" moves for
-    a dense one, "z k" for a band, and for a low-rank one the uses of (source, rank) and of (target, rank).
-    Nothing of size z y appears unless the operator is dense. Differentiable where the potentials are.
-    """
-    c = validate(p)
-    if _followed(c):
-        total, initial, states, *grads = _derivatives(p)
-        counts = counted(p.transition, grads, lambda weight: _derivatives(p, weight)[3:])
-        return ExpectedCounts(initial if initial.ndim == 1 else initial.sum(0), counts, states, total)
+def _of_chain(p: ChainPotentials) -> StatePosterior:
+    c = chain.validate(p)
+    if followed(c):
+        return StatePosterior(*derivatives(c, ["log_obs"])[1])
     with torch.no_grad():
-        solution = solve(c.detach(), "scaled", "float32")
-        one = torch.ones_like(solution.log_z)
-        initial, states, _, *grads = solution.gradients(one, of_factors=True)
-        counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[3:])
-    dtype = c.log_obs.dtype
-    return ExpectedCounts(initial.sum(0).to(dtype), counts, states.to(dtype), solution.log_z)
+        solution = solve_chain(c.detach(), "scaled", "float32")
+        state = solution.gradients(torch.ones_like(solution.log_z), of_factors=False)[1]
+    return StatePosterior(state.to(c.log_obs.dtype))
 
 
-def _derivatives(p: ChainPotentials, weight: float | None = None) -> tuple[Tensor, ...]:
-    """log Z and d log Z / d (log_initial, log_obs, *factors) with a graph; of weight times log Z in float64."""
-    # Views, because inputs may be made of one another: only the last step to each is asked for.
-    inputs = [p.log_initial, p.log_obs, *p.transition.factors()]
-    inputs = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in inputs]
-    log_final = p.log_final
-    if weight is not None:
-        inputs, log_final = [x.double() for x in inputs], None if log_final is None else log_final.double()
-    initial, log_obs, *factors = inputs
-    q = ChainPotentials(initial, p.transition.with_factors(*factors), log_obs, log_final, p.lengths)
-    total = log_z(q)
-    scaled = total.sum() * (1.0 if weight is None else weight)
-    return total, *torch.autograd.grad(scaled, inputs, create_graph=True)
+def _of_blocks(p: BlockPotentials) -> StatePosterior:
+    return StatePosterior(*derivatives(blocks.validate(p), ["log_obs"])[1])
 
 
-def _followed(c: Chain) -> bool:
-    """Whether autograd follows the potentials."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in c.tensors())
+def _of_segments(p: SegmentPotentials) -> SegmentPosterior:
+    c = segments.validate(p)
+    if not followed(c):
+        with torch.no_grad():
+            found = solve_segments(c.detach(), "scaled").posteriors()
+        return SegmentPosterior(*(x.transpose(0, 1) for x in (found.states, found.starts, found.ends)))
+    total, (state,) = derivatives(c, ["log_obs"])
+    possible = (total > float("-inf")).nonzero()[:, 0]
+    rest = c.take(possible)
+    marks = Marks(*(torch.zeros_like(rest.log_obs, dtype=torch.float64, requires_grad=True) for _ in range(2)))
+    both = torch.autograd.grad(marked_log_z(rest, marks).sum(), marks, create_graph=True) if len(possible) else marks
+    nothing = torch.zeros_like(state)
+    return SegmentPosterior(state, *(nothing.index_copy(0, possible, x.to(state.dtype)) for x in both))
+
+
+def _of_tree(p: TreePotentials) -> TreePosterior:
+    return TreePosterior(*derivatives(tree.validate(p), ["log_span", "log_leaf"])[1])
+
+
+_ANSWERS: dict[ModuleType, Callable[..., StatePosterior | SegmentPosterior | TreePosterior]] = {
+    chain: _of_chain,
+    segments: _of_segments,
+    tree: _of_tree,
+    blocks: _of_blocks,
+}

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankfold.decoding.segments import cut_short, gain_of_longer
+from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_number, expect_seed, made_with
 from rankfold.estimators.fitting import Fit, generator_of, prepare_fit, torch_generator

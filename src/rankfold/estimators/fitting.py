@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankfold.decoding.segments import cut_short, gain_of_longer
+from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_parameters, expect_same, forbidden_table
 from rankfold.estimators.inputs import Given, expect_names, expect_width, given_features, names_of
@@ -76,7 +76,7 @@ class Fit(NamedTuple):
 
     def _cut_short(self, model: FrameModel) -> str | None:
         with torch.no_grad():
-            found = [gain_of_longer(model.potentials(one.batch, allowed=one.allowed)) for one in self._groups()]  # type: ignore[arg-type]
+            found = [gain_of_longer(model.potentials(one.batch, allowed=one.allowed)) for one in self._groups()]
         return cut_short(torch.cat(found).tolist(), self.config.max_duration, "max_duration")
 
     def _best(self, algorithm: str) -> Outcome:

@@ -282,7 +282,7 @@ class WordModel(Model[Parts, Potentials]):
         """The object whose methods answer questions of a batch."""
 
     def forward(self, words: Tensor, lengths: Tensor | None = None) -> Any:  # "b t", "b"
-        """The questions one may ask of these sequences: `.log_partition`, `.marginals()`, `.argmax()`, ..."""
+        """The questions one may ask of these sequences: `.log_partition`, `.posterior()`, `.viterbi()`, ..."""
         return self.query(self.potentials(self.batch(words, lengths), parts=self._wide(self.own_parts())))
 
     def batch(self, words: Tensor, lengths: Tensor | None = None) -> Batch:  # "b t", "b"

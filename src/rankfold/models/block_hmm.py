@@ -21,13 +21,13 @@ from torch.nn.functional import embedding
 
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
+from rankfold.decoding.query import PathQuery
 from rankfold.models.config import ModelConfig
 from rankfold.models.sequence_model import SequenceModel
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.params.block_sparse import BlockDynamics, BlockEmission, BlockParts, FreeBlockParts, TiedBlockParts
 from rankfold.params.dropout import kept_by_cluster, num_kept
 from rankfold.planning import Plans, block_plan
-from rankfold.queries.blocks import BlockQuery
 from rankfold.recursions import blocks
 from rankfold.recursions.blocks import BlockPotentials
 from rankfold.recursions.ladder import Arithmetic
@@ -137,8 +137,8 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
     def transition_rows(self, parts: BlockModelParts, index: Tensor) -> Tensor:  # "k" -> "k z"
         return parts.dynamics.log_rows(index)
 
-    def query(self, potentials: BlockPotentials) -> BlockQuery:
-        return BlockQuery(potentials, self.config.num_clusters * potentials.log_obs.shape[-1])
+    def query(self, potentials: BlockPotentials) -> PathQuery:
+        return PathQuery(potentials, self.config.num_clusters * potentials.log_obs.shape[-1])
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
         config = self.config

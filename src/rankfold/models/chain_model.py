@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from rankfold.data.batch import Batch
+from rankfold.decoding.query import PathQuery, Values
 from rankfold.models.sequence_model import HasEmission, SequenceModel
 from rankfold.numerics.precision import Precision
-from rankfold.queries.chain import ChainQuery, Of
 from rankfold.recursions import chain
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.ladder import Arithmetic
@@ -28,7 +28,7 @@ ChainParts = TypeVar("ChainParts", bound=HasInitial)
 class ChainModel(SequenceModel[ChainParts, ChainPotentials, Tensor]):
     """Models that emit `ChainPotentials`; a stream carries the distribution of the next hidden value."""
 
-    of: Of = "states"
+    of: Values = "states"
 
     def log_z(
         self, potentials: ChainPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
@@ -41,5 +41,5 @@ class ChainModel(SequenceModel[ChainParts, ChainPotentials, Tensor]):
     def log_next(self, parts: ChainParts, batch: Batch | None) -> Tensor:  # "b z"
         return parts.log_initial[None] if batch is None else self.carry(self.potentials(batch, parts=parts))
 
-    def query(self, potentials: ChainPotentials) -> ChainQuery:
-        return ChainQuery(potentials, of=self.of)
+    def query(self, potentials: ChainPotentials) -> PathQuery:
+        return PathQuery(potentials, potentials.transition.shape[0], of=self.of)

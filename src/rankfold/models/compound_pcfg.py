@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.decoding.tree_generate import Generated, generate_trees
-from rankfold.decoding.tree_records import ParsedTree
+from rankfold.decoding.generate import Generated, generate_trees
+from rankfold.decoding.parsed_tree import ParsedTree
+from rankfold.decoding.query import TreeQuery
 from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.models.base import Shares, linear
 from rankfold.models.grammar_config import GrammarConfig
@@ -29,7 +30,6 @@ from rankfold.numerics.precision import Precision, check_precision
 from rankfold.operators import BinaryDense, Branch
 from rankfold.params.rules.compound import CompoundGrammar, Halves, LatentGaussian, SentenceEncoder
 from rankfold.planning import Plans, TreeSizes, pair_rules, tree_plans
-from rankfold.queries.tree import TreeQuery
 from rankfold.recursions import tree
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.tree.potentials import TreePotentials

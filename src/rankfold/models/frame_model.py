@@ -15,16 +15,9 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.decoding.posterior import state_posterior
-from rankfold.decoding.runs import runs
-from rankfold.decoding.segments import (
-    BestSegments,
-    Segment,
-    segment_posterior,
-    segments,
-    viterbi_segments,
-)
-from rankfold.decoding.viterbi import BestPath, viterbi
+from rankfold.decoding.posterior import posterior
+from rankfold.decoding.segment_table import ScoredSegment, segment_table
+from rankfold.decoding.viterbi import BestPath, BestSegments, viterbi
 from rankfold.errors import ShapeError, UnsupportedError
 from rankfold.models.base import Model, Shares, linear
 from rankfold.models.frame_config import FrameConfig
@@ -38,7 +31,7 @@ from rankfold.params.dynamics.transitions import FrameDynamics, NeuralDynamics
 from rankfold.params.observations import ObservationModule
 from rankfold.params.prior import Prior
 from rankfold.planning import ChainSizes, Plans, chain_plan
-from rankfold.recursions import chain
+from rankfold.recursions import chain, log_z
 from rankfold.recursions import segments as by_segments
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.ladder import Arithmetic
@@ -160,9 +153,7 @@ class FrameModel(Model[FrameParts, FramePotentials]):
         self, potentials: FramePotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
     ) -> Tensor:  # "b"   float64
         """The log-probability of each sequence."""
-        if isinstance(potentials, ChainPotentials):
-            return chain.log_z(potentials, arithmetic, precision)
-        return by_segments.log_z(potentials, arithmetic)
+        return log_z(potentials, arithmetic, precision)
 
     def expect_values(self, batch: Batch) -> None:
         """Raise unless the frames are such as the model has seen."""
@@ -187,23 +178,19 @@ class FrameModel(Model[FrameParts, FramePotentials]):
 
     def posterior(self, batch: Batch, *, allowed: Tensor | None = None) -> Tensor:  # "b t z"
         """The probability of every state at every frame, given its whole sequence; detached."""
-        p = self._asked(batch, allowed)
-        return state_posterior(p) if isinstance(p, ChainPotentials) else segment_posterior(p).states
+        return posterior(self._asked(batch, allowed)).state
 
     def viterbi(self, batch: Batch, *, allowed: Tensor | None = None) -> BestPath | BestSegments:
         """The most probable path, or segmentation, of each sequence and its log-probability."""
-        p = self._asked(batch, allowed)
-        return viterbi(p) if isinstance(p, ChainPotentials) else viterbi_segments(p)
+        return viterbi(self._asked(batch, allowed))
 
     def states(self, batch: Batch, *, allowed: Tensor | None = None) -> Tensor:  # "b t"
         """The states of the most probable path or segmentation; -1 beyond a length and for impossible sequences."""
-        best = self.viterbi(batch, allowed=allowed)
-        return best.path if isinstance(best, BestPath) else best.states
+        return self.viterbi(batch, allowed=allowed).path
 
-    def segments(self, batch: Batch, *, allowed: Tensor | None = None) -> list[list[Segment]]:
-        """The table of each sequence's segments: start, end (exclusive), state, posterior; see `decoding.runs`."""
-        p = self._asked(batch, allowed)
-        return runs(p) if isinstance(p, ChainPotentials) else segments(p)
+    def segments(self, batch: Batch, *, allowed: Tensor | None = None) -> list[list[ScoredSegment]]:
+        """The table of each sequence's segments: start, end (exclusive), state, posterior; see `segment_table`."""
+        return segment_table(self._asked(batch, allowed))
 
     def _asked(self, batch: Batch, allowed: Tensor | None) -> FramePotentials:
         expect_frames(batch, self.config)

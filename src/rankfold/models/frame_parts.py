@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rankfold.decoding.sample import sample
-from rankfold.decoding.segments import sample_segments
 from rankfold.errors import DomainError
 from rankfold.operators import Operator
 from rankfold.params.observations import Observation
@@ -43,11 +42,10 @@ def draw_frames(
     start, moves = parts.log_initial, parts.transition
     nothing = start.new_zeros(len(lengths), max(lengths), len(start))
     sizes = torch.tensor(lengths, device=start.device)
-    if parts.log_duration is None:
-        states = sample(ChainPotentials(start, moves, nothing, lengths=sizes), generator=generator)
-    else:
+    p: ChainPotentials | SegmentPotentials = ChainPotentials(start, moves, nothing, lengths=sizes)
+    if parts.log_duration is not None:
         p = SegmentPotentials(start, moves, parts.log_duration, nothing, lengths=sizes, censored=censored)
-        states, _ = sample_segments(p, generator=generator)
+    states = sample(p, generator=generator).path
     if bool((states[:, 0] < 0).any()):
         raise DomainError(
             f"no segmentation fills {int(sizes[states[:, 0] < 0][0])} frames under this model.\n"

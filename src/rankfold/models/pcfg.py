@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.decoding.next_word import next_words
-from rankfold.decoding.tree_generate import Generated, generate_trees
-from rankfold.decoding.tree_prefix import prefixes
+from rankfold.decoding.generate import Generated, generate_trees
+from rankfold.decoding.online import next_words
+from rankfold.decoding.prefix import prefix
+from rankfold.decoding.query import TreeQuery
 from rankfold.errors import UnsupportedError
 from rankfold.models.base import Shares, WordModel, linear
 from rankfold.models.config import PlanName
@@ -35,7 +36,6 @@ from rankfold.params.rules.low_rank import LowRankRules
 from rankfold.params.rules.root_leaves import FreeRoot, PreterminalWords, Root
 from rankfold.params.rules.softmax import FreeRules, SoftmaxRules, from_dense, to_dense
 from rankfold.planning import Plans, TreeSizes, factored_rules, pair_rules, simple_rules, tree_plans
-from rankfold.queries.tree import TreeQuery
 from rankfold.recursions import tree
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.tree.potentials import TreePotentials
@@ -238,7 +238,7 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
         return self.potentials(batch, parts=parts, plan="state" if labels else None)
 
     def predict(self, batch: Batch | None = None, *, parts: GrammarParts | None = None) -> NextWord:
-        """How each beginning of a sentence goes on: its next word, or its end; see `rankfold.prefixes`.
+        """How each beginning of a sentence goes on: its next word, or its end; see `rankfold.prefix`.
 
         Without a batch: the first word. All -inf after words that no sentence begins with.
         """
@@ -246,7 +246,7 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
             parts = self.parts() if parts is None else parts
             given = self.batch(torch.zeros(1, 1, dtype=torch.int64)) if batch is None else batch
             few = self.config.family in FACTORED and self.config.rank < self.config.num_nonterminals
-            found = prefixes(self.potentials(given, parts=parts, plan="rank" if few else "state"))  # symbols cubed
+            found = prefix(self.potentials(given, parts=parts, plan="rank" if few else "state"))  # symbols cubed
             each = torch.arange(len(given.lengths), device=given.lengths.device)
             at = given.lengths if batch is not None else torch.zeros_like(given.lengths)
             log_prefix = largest(found.log_prefix[each, at, None])

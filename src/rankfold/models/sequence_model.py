@@ -14,8 +14,8 @@ from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
-from rankfold.decoding.generate import generate
-from rankfold.decoding.next_word import next_words
+from rankfold.decoding.generate import generate_words
+from rankfold.decoding.online import next_words
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.base import Potentials, WordModel
 from rankfold.models.config import ModelConfig
@@ -82,7 +82,7 @@ class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Car
                 raise DomainError("the prefix has probability 0 under this model: nothing can follow it.")
             drawn: list[list[int]] = []
             while len(drawn) < num:  # a few at a time: each holds a row of the transition and of the emissions
-                drawn += generate(
+                drawn += generate_words(
                     log_next.expand(min(AT_ONCE, num - len(drawn)), -1),
                     lambda index: self.transition_rows(parts, index),
                     parts.emission.log_rows,

@@ -48,8 +48,16 @@ def factor_gradients(
         return torch.autograd.grad(pushed, factors, target, materialize_grads=True)
 
 
+class HasFactors(Protocol):
+    """Operators and rules."""
+
+    def factors(self) -> tuple[Tensor, ...]: ...
+    @property
+    def log_factors(self) -> tuple[bool, ...]: ...
+
+
 def counted(
-    operator: Operator, grads: Sequence[Tensor], again: Callable[[float], Sequence[Tensor]]
+    operator: HasFactors, grads: Sequence[Tensor], again: Callable[[float], Sequence[Tensor]]
 ) -> tuple[Tensor, ...]:
     """How often each factor is used: factor x d log Z / d factor, also of weights so small that the latter overflows.
 
@@ -63,7 +71,7 @@ def counted(
     return tuple(x.to(factor.dtype) for x, factor in zip(found, operator.factors(), strict=True))
 
 
-def _uses(operator: Operator, grads: Sequence[Tensor]) -> list[Tensor]:
+def _uses(operator: HasFactors, grads: Sequence[Tensor]) -> list[Tensor]:
     return [
         grad if is_log else torch.where(factor == 0, 0.0, factor * grad)
         for factor, grad, is_log in zip(operator.factors(), grads, operator.log_factors, strict=True)

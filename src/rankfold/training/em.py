@@ -21,8 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rankfold.data.batch import Batch
 from rankfold.data.frames import Frames
-from rankfold.decoding.posterior import expected_counts
-from rankfold.decoding.segments import segment_counts
+from rankfold.decoding.counts import SegmentCounts, expected_counts
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.supervision import allowed_states
@@ -137,15 +136,11 @@ def expect(model: FrameModel, groups: Sequence[Group]) -> Counts:
     for one in groups:
         with _threads(len(one.which) * size, model.device):
             p = model.potentials(one.batch, parts=parts, allowed=one.allowed)
-            duration = None
-            if model.duration is None:
-                counts: Any = expected_counts(p)  # type: ignore[arg-type]
-            else:
-                counts = segment_counts(p)  # type: ignore[arg-type]
-                duration = counts.durations.double()
+            counts = expected_counts(p)
+            duration = counts.duration.double() if isinstance(counts, SegmentCounts) else None
             expect_possible(model, one, counts.log_z)
             assert one.statistics is not None
-            posterior = counts.states.transpose(0, 1).flatten(0, 1)
+            posterior = counts.state.transpose(0, 1).flatten(0, 1)
             observation = model.observation.count(one.statistics, posterior)
             dynamics = _tables(model).count(counts.initial, counts.transition)
             found.append(Counts(dynamics, observation, duration, float(counts.log_z.sum())))

@@ -31,6 +31,11 @@ class BlockPotentials(NamedTuple):
     block: Tensor  # "b t"              integers from 0: which block the states of a position are
     lengths: Tensor | None = None  # "b" integers; None means all of t
 
+    def states(self) -> Tensor:  # "b t k"
+        """The states of the whole model that each position may have: their numbers."""
+        size = self.log_obs.shape[-1]
+        return self.block.unsqueeze(-1) * size + torch.arange(size, device=self.block.device)
+
 
 @dataclass(frozen=True, eq=False)
 class BlockChain(Problem):

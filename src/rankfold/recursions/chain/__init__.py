@@ -77,7 +77,7 @@ def _reason(c: Chain, sequence: int) -> str:
     return f"no state path has any weight {at}"
 
 
-def messages(p: ChainPotentials, arithmetic: Arithmetic = "scaled") -> Messages:
+def messages(p: ChainPotentials | Chain, arithmetic: Arithmetic = "scaled") -> Messages:
     """The filtered and future messages at every position, 0 beyond a length; differentiable.
 
         filtered_t[z] = p(x_1..t, z_t = z)        future_t[z] = p(x_t+1..T | z_t = z) final

@@ -57,7 +57,7 @@ def log_z(
     each of these stretches: log_obs and its gradient are then all that is as long as the sequence, for one more
     forward pass in float64. By default batches of more than 2^23 entries "b t z" are cut, others are not.
     Differentiable in every field, twice; d log Z / d log_obs is the state posterior, d log Z / d log_duration the
-    expected number of uses of each duration. Not the best segmentation: see `viterbi_segments`. Always float64;
+    expected number of uses of each duration. Not the best segmentation: see `viterbi`. Always float64;
     products are as exact as their dtype, whatever `precision` permits.
 
     Open segments are kept in logarithms. The product with the transition is linear, on scaled vectors; what

@@ -7,7 +7,7 @@ or, where linear weights of the transition are exactly zero and a logarithm has 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ def _retrace(c: Segments, known: Tensor) -> tuple[Tensor, bool]:  # "b" -> "b"
     possible = (known > float("-inf")).nonzero()[:, 0]
     if not len(possible):  # in logarithms, whose derivatives of all orders are 0 there
         return log_z_in_logs(c), True
-    zeros = any(factor.requires_grad and bool((factor == 0).any()) for factor in c.linear_factors())
+    zeros = _has_zeros(c)
     loop = log_z_scaled if zeros else log_z_in_logs
     return known.index_copy(0, possible, loop(c.take(possible))), not zeros
 
@@ -75,7 +75,28 @@ def _expect_same(found: Sequence[Tensor], known: Sequence[Tensor]) -> None:
             )
 
 
-def log_z_in_logs(c: Segments) -> Tensor:  # "b"   float64
+class Marks(NamedTuple):
+    """Zeros that stand for events without weights of their own, so that derivatives in them are their posteriors."""
+
+    start: Tensor  # "b t z"   a segment begins
+    end: Tensor  # "b t z"     a segment ends
+
+    def last(self, c: Segments) -> Tensor | float:  # "b 1 z"
+        """The ends of last segments; those that may be cut do not end."""
+        return 0.0 if c.censored else self.end[torch.arange(len(c.lengths)), c.lengths - 1].unsqueeze(1)
+
+
+def marked_log_z(c: Segments, marks: Marks) -> Tensor:  # "b"   float64
+    """log Z with a weight for every beginning and every end of a segment, for derivatives of their posteriors."""
+    return (log_z_scaled if _has_zeros(c) else log_z_in_logs)(c, marks)
+
+
+def _has_zeros(c: Segments) -> bool:
+    """Whether a gradient is asked of linear weights of the transition some of which are exactly zero."""
+    return any(factor.requires_grad and bool((factor == 0).any()) for factor in c.linear_factors())
+
+
+def log_z_in_logs(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   float64
     """log Z in logarithms, any range."""
     c = c.double()
     durations, closings, frames = c.durations(), c.closings(), c.observations()
@@ -83,14 +104,18 @@ def log_z_in_logs(c: Segments) -> Tensor:  # "b"   float64
     last = window
     for t, frame in enumerate(frames):
         if t or c.carried:
-            opened = c.transition.push_log(log_sum((window + durations).transpose(1, 2)))
+            closed = log_sum((window + durations).transpose(1, 2))
+            opened = c.transition.push_log(closed if marks is None or not t else closed + marks.end[:, t - 1])
             window = torch.cat([opened.unsqueeze(1), window[:, :-1]], 1)
+        if marks is not None and (t or not c.carried):
+            window = torch.cat([window[:, :1] + marks.start[:, t, None], window[:, 1:]], 1)
         window = window + frame.unsqueeze(1)
         last = torch.where((c.lengths == t + 1)[:, None, None], window, last)
-    return log_sum((last + closings + c.log_final.unsqueeze(1)).flatten(1))
+    end = closings + c.log_final.unsqueeze(1)
+    return log_sum((last + (end if marks is None else end + marks.last(c))).flatten(1))
 
 
-def log_z_scaled(c: Segments) -> Tensor:  # "b"   float64
+def log_z_scaled(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   float64
     """The same on scaled vectors, right at weights of zero; a window holds what lies within 708 nats."""
     c = c.double()
     log_durations, closings, frames = c.durations(), c.closings(), c.observations()
@@ -106,15 +131,19 @@ def log_z_scaled(c: Segments) -> Tensor:  # "b"   float64
         log_w = frame.unsqueeze(1).expand(shape)
         if t or c.carried:
             window = x.mantissa.reshape(shape)
-            opened = c.transition.push((window * durations).sum(1))
+            closed = (window * durations).sum(1)
+            opened = c.transition.push(closed if marks is None or not t else closed * marks.end[:, t - 1].exp())
             x = Scaled(torch.cat([opened.unsqueeze(1), window[:, :-1]], 1).flatten(1), x.log_scale)
             log_w = log_w + fresh
+        if marks is not None and (t or not c.carried):
+            log_w = torch.cat([log_w[:, :1] + marks.start[:, t, None], log_w[:, 1:]], 1)
         x = times_log(x, log_w.flatten(1))
         at_end = c.lengths == t + 1
         last = Scaled(
             torch.where(at_end[:, None], x.mantissa, last.mantissa), torch.where(at_end, x.log_scale, last.log_scale)
         )
-    end = times_log(last, (closings + c.log_final.unsqueeze(1)).flatten(1))
+    log_end = closings + c.log_final.unsqueeze(1)
+    end = times_log(last, (log_end if marks is None else log_end + marks.last(c)).flatten(1))
     return end.mantissa.sum(-1).log() + end.log_scale
 
 

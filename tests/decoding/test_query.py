@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from rankfold import DomainError, ShapeError, UnsupportedError
+from rankfold.decoding.query import PathQuery
 from rankfold.operators import LowRank
-from rankfold.queries.blocks import BlockQuery
+from rankfold.recursions.blocks import BlockPotentials
 from tests.models.cases import BY_NAME, CASES, Case, as_rows, seeded, some_strings, tables
 from tests.oracles import chain as oracle
 from tests.params.build import EXACT
@@ -17,12 +18,13 @@ families = pytest.mark.parametrize(
 )
 
 
-def everywhere(query: object, posterior: Tensor) -> Tensor:
-    """A posterior over all states, for block models too."""
-    if not isinstance(query, BlockQuery):
+def everywhere(query: PathQuery) -> Tensor:
+    """The posterior over all states, for block models too."""
+    posterior = query.posterior().state.detach()
+    if not isinstance(query.potentials, BlockPotentials):
         return posterior
     out = torch.zeros(*posterior.shape[:2], query.num_values, dtype=posterior.dtype)
-    return out.scatter(-1, query.states(), posterior)
+    return out.scatter(-1, query.potentials.states(), posterior)
 
 
 @every_case
@@ -31,10 +33,10 @@ def test_the_enumeration(case: Case) -> None:
     batch = some_strings()
     query = model(batch.values, lengths=batch.lengths)
     written = tables(model.parts())
-    posterior = everywhere(query, query.marginals().detach())
+    posterior = everywhere(query)
     assert query.num_values == posterior.shape[-1] == len(written.start)
     assert query.of == ("ranks" if case.config.family == "rank" else "states")
-    best, likely = query.argmax(), query.argmax("posterior")
+    best, likely = query.viterbi(), query.mbr()
     log_z, unsure = query.log_partition.tolist(), query.entropy().tolist()
     for i, row in enumerate(as_rows(batch)):
         fields = written.as_lists(row)
@@ -44,8 +46,9 @@ def test_the_enumeration(case: Case) -> None:
         expected = torch.tensor(oracle.posterior(**fields), dtype=torch.float64)
         torch.testing.assert_close(posterior[i, :length], expected, **EXACT)
         assert (posterior[i, length:] == 0).all()
-        assert best[i].tolist() == [*oracle.best_path(**fields)[0], *[-1] * (4 - length)]
-        assert likely[i].tolist() == [*expected.argmax(1).tolist(), *[-1] * (4 - length)]
+        assert best.path[i].tolist() == [*oracle.best_path(**fields)[0], *[-1] * (4 - length)]
+        assert float(likely.expected[i]) == pytest.approx(float(expected.amax(1).sum()), rel=1e-10)
+        assert likely.path[i].tolist() == [*expected.argmax(1).tolist(), *[-1] * (4 - length)]
     assert torch.equal(query.log_prob(), query.log_partition)
     torch.testing.assert_close(posterior.sum(-1), (torch.arange(4) < batch.lengths[:, None]).double(), **EXACT)
 
@@ -55,14 +58,14 @@ def test_joint(case: Case) -> None:
     model = case.build()
     batch = some_strings()
     query = model(batch.values, batch.lengths)
-    transition = query.potentials.transition if not isinstance(query, BlockQuery) else None
+    transition = getattr(query.potentials, "transition", None)
     if not isinstance(transition, LowRank):
         with pytest.raises(UnsupportedError, match="viterbi"):
-            query.argmax("joint")
+            query.viterbi(of="joint")
         return
     left, right = (x.tolist() for x in transition.factors())
     written = tables(model.parts())
-    path = query.argmax("joint")
+    path = query.viterbi(of="joint").path
     for i, row in enumerate(as_rows(batch)):
         fields = written.as_lists(row)
         del fields["transition"]
@@ -76,15 +79,15 @@ def test_samples(case: Case) -> None:
     batch = some_strings()
     query = model(batch.values, batch.lengths)
     inside = torch.arange(4) < batch.lengths[:, None]
-    one, many = query.sample(generator=seeded()), query.sample(400, generator=seeded(1))
+    one, many = query.sample(generator=seeded()).path, query.sample(400, generator=seeded(1)).path
     assert one.shape == (4, 4)
     assert many.shape == (400, 4, 4)
-    assert torch.equal(many, query.sample(400, generator=seeded(1)))
+    assert torch.equal(many, query.sample(400, generator=seeded(1)).path)
     for paths in (one[None], many):
         assert ((paths >= 0) == inside).all()
         assert int(paths.max()) < query.num_values
-    shares = query.sample(400, generator=seeded(1), as_one_hot=True).double().mean(0)
-    posterior = everywhere(query, query.marginals().detach())
+    shares = query.one_hot(many).double().mean(0)
+    posterior = everywhere(query)
     # Each share is that of 400 independent draws: five standard deviations of the widest.
     assert (shares - posterior).abs().max() < 5 * 0.5 / 20
     for number in (0, -1):
@@ -93,14 +96,14 @@ def test_samples(case: Case) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("method", ["viterbi", "posterior"])
-def test_as_one_hot(case: Case, method: str) -> None:
+def test_one_hot(case: Case) -> None:
     query = case.build()(some_strings().values, some_strings().lengths)
-    path, indicators = query.argmax(method), query.argmax(method, as_one_hot=True)
+    path = query.viterbi().path
+    indicators = query.one_hot(path)
     assert indicators.shape == (4, 4, query.num_values)
     assert torch.equal(indicators.sum(-1), (path >= 0).long())
     assert torch.equal(indicators.argmax(-1)[path >= 0], path[path >= 0])
-    drawn = query.sample(3, generator=seeded(), as_one_hot=True)
+    drawn = query.one_hot(query.sample(3, generator=seeded()).path)
     assert drawn.shape == (3, 4, 4, query.num_values)
 
 
@@ -122,13 +125,13 @@ def test_questions_are_differentiable(name: str) -> None:
 
     def answers(*_: Tensor) -> tuple[Tensor, ...]:
         query = model(batch.values[:2, :3], [3, 1])
-        posterior = query.marginals()
+        posterior = query.posterior().state
         weight = torch.arange(posterior.numel(), dtype=torch.float64).reshape(posterior.shape)
         return query.entropy().sum(), (posterior * weight.cos()).sum()
 
     assert torch.autograd.gradcheck(answers, parameters, fast_mode=True, check_undefined_grad=False)
     with torch.no_grad():
-        assert not model(batch.values).marginals().requires_grad
+        assert not model(batch.values).posterior().state.requires_grad
 
 
 @families
@@ -184,6 +187,6 @@ def test_wrong_lengths(name: str, lengths: Tensor, error: type[Exception], text:
 
 
 @families
-def test_an_unknown_method(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"argmax\(method='best'\) is unknown.*\"viterbi\""):
-        BY_NAME[name].build()(some_strings().values).argmax("best")
+def test_an_unknown_word_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=r'of=.best. is unknown.*"states"'):
+        BY_NAME[name].build()(some_strings().values).viterbi(of="best")

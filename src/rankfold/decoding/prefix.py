@@ -1,7 +1,6 @@
 """How a sentence may go on: the probability of its beginning under a grammar, and of the symbol of the next word.
 
-Exact, from left to right: beside the inside pass, one sum over pairs of positions. Read next:
-`recursions/tree/termination.py`, what the rules say without words.
+Exact, from left to right: next to the inside pass, one sum over pairs of positions.
 """
 
 from __future__ import annotations
@@ -11,10 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rankfold.decoding.dispatch import answer
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.numerics.log_space import log_sum, log_weights
 from rankfold.numerics.scaled import largest
 from rankfold.operators.binary import BinaryOperator
+from rankfold.recursions import tree
 from rankfold.recursions.tree.best import log_inside
 from rankfold.recursions.tree.potentials import Forest, TreePotentials, validate
 from rankfold.recursions.tree.termination import left_closure, log_kinds, mass
@@ -31,7 +32,7 @@ class Prefixes(NamedTuple):
     log_next: Tensor  # "b t+1 p"   all that begin with these words and whose next word has this symbol
 
 
-def prefixes(p: TreePotentials) -> Prefixes:
+def prefix(p: TreePotentials) -> Prefixes:
     """The probability that a sentence begins with these words, and how it goes on, for every beginning at once.
 
         next[k, p]    = sum_a open*[k, a] sum_m T[a, p, m] mass[m] + open[k, p]       open* = open (I - C)^-1
@@ -47,7 +48,7 @@ def prefixes(p: TreePotentials) -> Prefixes:
     (n + m) r for every span. Scaled arithmetic: a span and what waits before it that are together more than 708 nats
     less probable than the most probable of their position are lost. Source: Jelinek, Lafferty 1991; Stolcke 1995.
     """
-    f = validate(p)
+    f = answer("prefix", {tree: validate}, p)(p)
     if p.log_span is not None:
         raise UnsupportedError(
             "log_span weighs brackets of whole sentences, but sentences that begin with these words have others, too.\n"

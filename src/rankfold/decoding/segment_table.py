@@ -1,0 +1,142 @@
+"""The table of segments with how sure each of them is, of chains (stretches of one state) and semi-Markov chains alike.
+
+And whether segments longer than the longest duration would fit the sequences better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.decoding.dispatch import answer
+from rankfold.decoding.posterior import posterior
+from rankfold.decoding.viterbi import BestPath, BestSegments, viterbi
+from rankfold.recursions import chain, segments
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.recursions.segments.rungs import solve
+
+CLEAR = 5.0  # nats: odds of 150 to 1, very strong evidence in the words of Kass and Raftery 1995
+Weight = Callable[..., float]
+
+
+class ScoredSegment(NamedTuple):
+    """A row of the table of segments."""
+
+    start: int  # its first frame
+    end: int  # the frame after its last
+    state: int
+    posterior: float  # of this very segment, given the whole sequence
+    frames: float  # the mean over its frames of the posterior of its state
+
+
+def segment_table(
+    p: ChainPotentials | SegmentPotentials, best: BestPath | BestSegments | None = None
+) -> list[list[ScoredSegment]]:
+    """The table of each sequence's segments: start, end (exclusive), state, posterior.
+
+    Of the best path or segmentation, or of the one given. An ordinary chain has no segments of its own: its rows are
+    stretches of equal states, and `posterior` is the probability that all frames of the stretch have its state,
+    whatever is before and after. A segment that was carried in starts at 0, and its posterior is that of its part in
+    this stretch. An impossible sequence has no rows. Cost: that of `viterbi` and of `posterior`.
+    """
+    weigh = answer("segment_table", _WEIGHTS, p)
+    best = viterbi(p) if best is None else best
+    with torch.no_grad():
+        states, weight = weigh(p)
+    begins = best.begins.tolist()
+    return [
+        [
+            ScoredSegment(
+                *row,
+                weight(i, *row, carried=not begins[i][row.start]),
+                float(states[i, row.start : row.end, row.state].mean()),
+            )
+            for row in rows
+        ]
+        for i, rows in enumerate(best.segments)
+    ]
+
+
+def _of_chain(p: ChainPotentials) -> tuple[Tensor, Weight]:
+    """The state posterior "b t z", and the posterior of single stretches, from the messages on both sides."""
+    c = chain.validate(p).detach()
+    filtered, future = (x.mantissa.double().log() + x.log_scale.double().unsqueeze(-1) for x in chain.messages(c))
+    stays: dict[int, float] = {}
+
+    def weight(i: int, start: int, end: int, state: int, *, carried: bool) -> float:
+        if state not in stays:
+            stays[state] = float(c.transition.log_rows(torch.tensor([state], device=filtered.device))[0, state])
+        inside = c.log_obs[i, start + 1 : end, state].double().sum() + (
+            (end - start - 1) * stays[state] if end - start > 1 else 0.0
+        )
+        log_z = (filtered[i, 0] + future[i, 0]).logsumexp(0)
+        total = filtered[i, start, state] + inside + future[i, end - 1, state] - log_z
+        return min(1.0, float(torch.exp(total)))
+
+    return posterior(p).state, weight
+
+
+def _of_segments(p: SegmentPotentials) -> tuple[Tensor, Weight]:
+    """The same of segments. A difference of large logarithms: of a Z that is good to float32 alone it may exceed 1."""
+    c = segments.validate(p).detach().double()
+    solution = solve(c, "scaled")
+    found, log_z = solution.posteriors(), solution.log_z
+    durations, closings = c.durations().double(), c.closings().double()
+
+    def weight(i: int, start: int, end: int, state: int, *, carried: bool) -> float:
+        table = closings if end == int(c.lengths[i]) else durations
+        seen = c.log_obs[i, start:end, state].double().sum() + found.after[end - 1, i, state]
+        if c.carried and carried:
+            ages = c.log_initial[i, :, state].double()
+            room = len(table) - (end - start)
+            log_open = (ages[:room] + table[end - start :, state]).logsumexp(0)
+        else:
+            log_open = found.opened[start, i, state] + table[end - start - 1, state]
+        return float(torch.exp(log_open + seen - log_z[i]))
+
+    return found.states.transpose(0, 1), weight
+
+
+_WEIGHTS: dict[ModuleType, Any] = {chain: _of_chain, segments: _of_segments}
+
+
+@torch.no_grad()
+def gain_of_longer(p: ChainPotentials | SegmentPotentials) -> Tensor:  # "b"   float64
+    """The nats each sequence would gain if half of the segments could last longer, up to twice the longest.
+
+    The other half keep their durations, those of the longer ones are all alike. A sequence gains where the longest
+    duration cuts what lasts longer into pieces; where nothing does it loses about log 2 a segment. No sequence that
+    ends within the longest duration gains, and a chain, which has no longest, gains 0. Cost: two forward passes, of d
+    and of 2 d.
+    """
+    return answer("gain_of_longer", _GAINS, p)(p)
+
+
+def _gain(p: SegmentPotentials) -> Tensor:
+    longest = p.log_duration.shape[1]
+    longer = torch.full_like(p.log_duration, -math.log(2 * longest))
+    doubled = p._replace(log_duration=torch.cat([p.log_duration - math.log(2), longer], 1))
+    return segments.log_z(doubled) - segments.log_z(p)
+
+
+_GAINS: dict[ModuleType, Callable[..., Tensor]] = {
+    chain: lambda p: p.log_obs.new_zeros(len(p.log_obs)),
+    segments: _gain,
+}
+
+
+def cut_short(gains: Iterable[float], longest: int, setting: str) -> str | None:
+    """The warning where longer segments would clearly gain; None where they would not."""
+    gain = sum(x for x in gains if x > 0)
+    if not gain > CLEAR:
+        return None
+    return (
+        f"segments last at most {longest} frames, and some of these sequences hold longer ones, which are cut into "
+        f"several: up to {2 * longest} frames would gain {gain:.1f} nats.\n  Raise {setting}."
+    )
