@@ -1,7 +1,4 @@
-"""Estimators: arrays in, states and segments out, with the methods of scikit-learn.
-
-Read next: `hmm.py`, `hsmm.py`; `base.py` for what they do.
-"""
+"""Estimators: arrays in, states and segments out, with the methods of scikit-learn."""
 
 from rankfold.estimators.hmm import HMM
 from rankfold.estimators.hsmm import HSMM

@@ -1,4 +1,4 @@
-"""The hidden Markov model as an estimator. Read next: `base.py`, which has its methods."""
+"""The hidden Markov model as an estimator."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ class HMM(Estimator):
     """A hidden Markov model of feature vectors, of 0/1 vectors or of symbols, fitted by exact EM.
 
     n_states            how many states
-    observations        "gaussian": independent normal features; "bernoulli": features 0 or 1; "categorical": symbols
+    observations        "gaussian": independent normal features; "bernoulli": features 0 or 1; "categorical": symbols; or
+                        another name in the catalogue `rankfold.params.observations.OBSERVATIONS`
     rank                None: a dense transition; else one of this rank: O(t z r) instead of O(t z^2)
-    tied_variance       one variance a feature for all states
+    tied_variance       one variance per feature for all states
     min_variance        the least variance, as a share of the feature's variance in all frames; 0: none
     variance_prior      as if each state had seen so many frames of the variance of all; 0: none
-    smoothing           added to the expected count of every start, move, symbol, 0 and 1; 0: maximum likelihood
+    smoothing           added to the expected count of every start, transition, symbol, 0 and 1; 0: maximum likelihood
     forbidden           true where a state may not follow another, "z z"; dense transitions alone
     init                "kmeans" or "random" means; `start` gives tables instead: initial, transition, mean, ...
     n_init, max_iter    the best of so many starts; at most so many EM steps (or passes of gradient steps) each
-    tol                 stop when a step gains less than this, in nats a frame; None: never
-    learning_rate       of algorithm="sgd"; `batch_size`: how many sequences a gradient step
+    tol                 stop when a step gains less than this, in nats per frame; None: never
+    learning_rate       of algorithm="sgd"; `batch_size`: how many sequences per gradient step
     n_symbols           categorical: symbols are 0..n_symbols - 1; None: those that are there
     missing             of a frame with some features NaN: "feature" sums over those alone, exactly; "row" takes the
                         whole frame for missing; "error" refuses it
@@ -34,7 +35,7 @@ class HMM(Estimator):
         self,
         n_states: int = 2,
         *,
-        observations: Literal["gaussian", "bernoulli", "categorical"] = "gaussian",
+        observations: str = "gaussian",
         rank: int | None = None,
         tied_variance: bool = False,
         min_variance: float = 1e-4,

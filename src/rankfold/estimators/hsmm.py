@@ -1,4 +1,4 @@
-"""The hidden semi-Markov model as an estimator. Read next: `base.py`, which has its methods."""
+"""The hidden semi-Markov model as an estimator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HSMM(Estimator):
         durations: Literal["poisson", "negative_binomial", "categorical"] = "poisson",
         self_transitions: bool = False,
         censored: bool = False,
-        observations: Literal["gaussian", "bernoulli", "categorical"] = "gaussian",
+        observations: str = "gaussian",
         rank: int | None = None,
         tied_variance: bool = False,
         min_variance: float = 1e-4,

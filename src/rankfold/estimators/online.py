@@ -1,7 +1,4 @@
-"""Answers as frames come in: what is known of the state from the past and the present alone.
-
-Read next: `decoding/online.py` for chains, `recursions/segments` (`carry`) for segments.
-"""
+"""Answers as frames come in: what is known of the state from the past and the present alone."""
 
 from __future__ import annotations
 

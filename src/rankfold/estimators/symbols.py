@@ -1,7 +1,4 @@
-"""Sequences of symbols: whole numbers or strings, some of which may be missing.
-
-Read next: `inputs.py`.
-"""
+"""Sequences of symbols: whole numbers or strings, some of which may be missing."""
 
 from __future__ import annotations
 

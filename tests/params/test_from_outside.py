@@ -1,4 +1,4 @@
-"""An observation from outside the package: one class and one line of the catalogue; everything trains it."""
+"""An observation and an operator from outside the package: a class each, a line of the catalogue; they train."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from rankfold.estimators import HMM, HSMM
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
+from rankfold.operators import Dense
+from rankfold.operators.row_operator import RowOperator
+from rankfold.params.dynamics.free_tables import Dynamics
 from rankfold.params.observations import OBSERVATIONS, ObservationModule
 from rankfold.params.prior import Prior
 from rankfold.training.loop import train
@@ -131,3 +134,70 @@ def test_names_that_are_not_in_the_catalogue() -> None:
         FrameConfig(observations="poison")
     config = FrameConfig(observations="geometric", num_features=2)
     assert dataclasses.replace(config, num_states=3).observation is GeometricObservation
+
+
+class Sticky(RowOperator):
+    """A[z, y] = stay[z] for y = z, and (1 - stay[z]) target[y] on top: rows sum to 1 where the target does."""
+
+    def __init__(self, stay: Tensor, target: Tensor) -> None:  # "z", "z"
+        self._stay, self._target = stay, target
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self._stay), len(self._stay)
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return self._stay, self._target
+
+    def with_factors(self, *factors: Tensor) -> Sticky:
+        return Sticky(*factors)
+
+    def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
+        return x * self._stay + (x * (1 - self._stay)).sum(-1, keepdim=True) * self._target
+
+    def pull(self, x: Tensor) -> Tensor:  # "... y" -> "... z"
+        return x * self._stay + (1 - self._stay) * (x * self._target).sum(-1, keepdim=True)
+
+    def rows(self, index: Tensor) -> Tensor:  # "k" -> "k y"
+        stay = self._stay[index, None]
+        return (index[:, None] == torch.arange(len(self._stay))) * stay + (1 - stay) * self._target
+
+
+class StickyDynamics(nn.Module):
+    """Logits of staying and of where to go."""
+
+    def __init__(self, num_states: int) -> None:
+        super().__init__()
+        self.stay, self.target = nn.Parameter(torch.zeros(num_states)), nn.Parameter(torch.zeros(num_states))
+
+    def forward(self, keep: Any = None, keep_features: Any = None, stays: Any = None) -> Dynamics:
+        return Dynamics(self.target.log_softmax(0), Sticky(self.stay.sigmoid(), self.target.softmax(0)))
+
+
+def test_an_operator_trains() -> None:
+    """Gradients are those of the matrix written out, and steps along them raise the likelihood."""
+    x = counts()
+    config = FrameConfig(family="frame_hmm", observations="geometric", num_states=3, num_features=2)
+    dynamics: Any = StickyDynamics(3)
+    model = FrameModel(config, dynamics, GeometricObservation.draw(config, torch.Generator().manual_seed(0)), None)
+    model = model.double()
+    batch = model.batch(x)
+    parts = model.parts(torch.Generator())
+    written = parts._replace(transition=Dense.unchecked(parts.transition.to_dense()))
+    names = [name for name, _ in model.named_parameters()]
+    grads = [
+        torch.autograd.grad(model.log_likelihood(batch, parts=one).sum(), list(model.parameters()), retain_graph=True)
+        for one in (parts, written)
+    ]
+    for name, own, dense in zip(names, *grads, strict=True):
+        torch.testing.assert_close(own, dense, rtol=1e-9, atol=1e-9, msg=name)
+    optimiser, values = torch.optim.Adam(model.parameters(), lr=0.1), []
+    for _ in range(40):
+        loss = -model.log_likelihood(batch).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        values.append(-float(loss.detach()))
+    assert values[-1] > values[0] + 20
+    assert float(dynamics.stay.detach().sigmoid().max()) > 0.7
+    assert model.states(batch).shape == batch.values.shape[:2]
