@@ -14,8 +14,8 @@ class HMM(Estimator):
     """A hidden Markov model of feature vectors, of 0/1 vectors or of symbols, fitted by exact EM.
 
     n_states            how many states
-    observations        "gaussian": independent normal features; "bernoulli": features 0 or 1; "categorical": symbols; or
-                        another name in the catalogue `rankfold.params.observations.OBSERVATIONS`
+    observations        "gaussian": independent normal features; "bernoulli": features 0 or 1; "categorical": symbols;
+                        or another name in the catalogue `rankfold.params.observations.OBSERVATIONS`
     rank                None: a dense transition; else one of this rank: O(t z r) instead of O(t z^2)
     tied_variance       one variance per feature for all states
     min_variance        the least variance, as a share of the feature's variance in all frames; 0: none
