@@ -180,7 +180,7 @@ def test_the_command_explains_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["explain", str(path), "--set", "N=many"]) == 2
     assert "not a size of a domain" in capsys.readouterr().err
     assert main(["explain", str(tmp_path / "none.fgg")]) == 2
-    assert "There is no file" in capsys.readouterr().err
+    assert "no such file; a grammar was expected" in capsys.readouterr().err
     assert main(["explain", "small-lhmm", "--rank", "3"]) == 2
     assert "--rank is for grammars" in capsys.readouterr().err
 

@@ -105,8 +105,6 @@ def _run_grammar(arguments: argparse.Namespace) -> int:
 
 def sized_grammar(path: str, settings: Sequence[str]) -> Grammar:
     """The grammar of a file, with the sizes of domains that `--set N=30` gives."""
-    if not Path(path).exists():
-        raise DataError(f"There is no file {path}.")
     sizes: dict[str, int] = {}
     for setting in settings:
         name, _, value = setting.partition("=")

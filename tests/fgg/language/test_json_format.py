@@ -201,9 +201,9 @@ def test_hostile_files_are_errors_naming_file_and_place(
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere.fgg: there is no such file"):
+    with pytest.raises(DataError, match=r"nowhere.fgg: no such file; a grammar was expected"):
         read(tmp_path / "nowhere.fgg")
-    with pytest.raises(DataError, match=r"it is no file"):
+    with pytest.raises(DataError, match=r"is a folder, but a grammar was expected"):
         read(tmp_path)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from rankfold.errors import UnsupportedError
-from rankfold.fgg.dependencies import cycle_remedy, cycle_text, needs, productive_rules
+from rankfold.fgg.dependencies import cycle, cycle_remedy, cycle_text, needs, productive_rules
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Cell, Fragment, Node, Rule
 from rankfold.fgg.rewrite.share_sums import cut_long_rules, share_sums
@@ -39,7 +39,7 @@ class Group:
     observed: Mapping[str, tuple[int | Cell, ...]]
     rules: tuple[str, ...]
     template: str
-    made: dict[object, object] = field(default_factory=dict, compare=False)  # what a run derives from it, kept
+    made: dict[object, object] = field(default_factory=dict, compare=False)  # by `memoise`
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,11 @@ def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = Fa
     rules share are taken once (`share_sums`); `is_cut`: long rules are taken apart. Rules named in `whole` stay as they
     are. Cost: a few visits of every rule.
     """
+    if cycle(hrg):
+        raise UnsupportedError(
+            f"The grammar is recursive: {cycle_text(hrg)}.\n  {cycle_remedy(hrg)} Only sums have a least fixed point."
+        )
     rules = productive_rules(hrg)
-    _levels(hrg, rules)  # raises before any work
     hrg = share_sums(replace(hrg, rules=tuple(rule for own in rules.values() for rule in own)), whole)
     hrg = cut_long_rules(hrg, whole) if is_cut else hrg
     rules = productive_rules(hrg)
@@ -111,7 +114,7 @@ def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = Fa
 
 
 def _levels(hrg: HRG, rules: Mapping[str, tuple[Rule, ...]]) -> dict[str, int]:
-    """0 for nonterminals that need no other, else one more than the highest they need."""
+    """By nonterminal 0 if it needs no other, else one more than the highest it needs."""
     children = {label: needs(hrg, own) for label, own in rules.items()}
     users: dict[str, list[str]] = {}
     for label, below in children.items():
@@ -127,10 +130,6 @@ def _levels(hrg: HRG, rules: Mapping[str, tuple[Rule, ...]]) -> dict[str, int]:
             left[user] -= 1
             if not left[user]:
                 ready.append(user)
-    if len(found) < len(rules):
-        raise UnsupportedError(
-            f"The grammar is recursive: {cycle_text(hrg)}.\n  {cycle_remedy(hrg)} Only sums have a least fixed point."
-        )
     return found
 
 

@@ -21,6 +21,7 @@ from rankfold.fgg.hypergraph import Domain, Label, Node, Rule, suggestion
 from rankfold.fgg.language.elaborate import automatic_names, elaborate
 from rankfold.fgg.language.json_format import from_json, to_json
 from rankfold.fgg.language.syntax import PLAIN_NAME, statements
+from rankfold.files import read_bytes, write_text
 
 _FOLDER = files("rankfold.fgg").joinpath("structures")
 
@@ -36,8 +37,9 @@ def parse(text: str, *, prune: bool = False) -> Grammar:
 
 def read(path: str | Path, *, prune: bool = False) -> Grammar:
     """The grammar of a file: JSON if its name ends in .json, else text. Errors name file and place."""
+    content = read_bytes(path, "a grammar")
     try:
-        text = _content(Path(path))
+        text = _decode(content)
         if Path(path).suffix == ".json":
             return _check_use(from_json(_load_json(text)), prune=prune)
         return parse(text, prune=prune)
@@ -62,10 +64,7 @@ def library(name: str, **sizes: int) -> Grammar:
     return parse(library_text(name)).with_domains(sizes)
 
 
-def _content(path: Path) -> str:
-    if not path.is_file():
-        raise DataError("it is no file." if path.exists() else "there is no such file.")
-    content = path.read_bytes()
+def _decode(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as wrong:
@@ -108,7 +107,7 @@ def write(grammar: Grammar, path: str | Path, *, weights: bool | None = None) ->
         content = json.dumps(to_json(grammar, weights=weights is not False), indent=1) + "\n"
     else:
         content = format_text(grammar, weights=bool(weights))
-    Path(path).write_text(content, encoding="utf-8")
+    write_text(path, content)
 
 
 def format_text(grammar: Grammar, *, weights: bool = False) -> str:

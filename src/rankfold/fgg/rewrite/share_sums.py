@@ -79,12 +79,9 @@ def _inner(rule: Rule) -> list[str]:
 def _around(rule: Rule, names: Collection[str]) -> _Part:
     """All edges at these nodes."""
     places = tuple(k for k, edge in enumerate(rule.right.edges) if not set(names).isdisjoint(edge.nodes))
-    return _Part(places, _left(rule, places, names))
-
-
-def _left(rule: Rule, places: Iterable[int], gone: Collection[str]) -> tuple[str, ...]:
-    names = dict.fromkeys(name for k in places for name in rule.right.edges[k].nodes)
-    return tuple(name for name in names if name not in gone and rule.right.node(name).observed is None)
+    touched = dict.fromkeys(name for k in places for name in rule.right.edges[k].nodes)
+    out = (name for name in touched if name not in names and rule.right.node(name).observed is None)
+    return _Part(places, tuple(out))
 
 
 def _size(hrg: HRG, rule: Rule, names: Iterable[str]) -> int:
@@ -136,8 +133,11 @@ def _origin(hrg: HRG, name: str) -> str:
 
 def _shape(hrg: HRG, rule: Rule) -> Key:
     """The same for rules of one template and form."""
-    every = _Part(tuple(range(len(rule.right.edges))), rule.right.externals)
-    return (rule.template, *_key(hrg, rule, every, is_kind=True))
+    return (rule.template, *_key(hrg, rule, _all_edges(rule), is_kind=True))
+
+
+def _all_edges(rule: Rule) -> _Part:
+    return _Part(tuple(range(len(rule.right.edges))), rule.right.externals)
 
 
 def _choose(
@@ -152,8 +152,8 @@ def _choose(
     splits = math.ceil(len(rules) / parents)
 
     def price(choice: tuple[int, ...]) -> tuple[int, int]:
-        found = [_price(hrg, first, [own[k] for k in choice], parents, splits)]
-        found += [_price_of_part(hrg, first, own[k], len({keys[rule.name][k] for rule in split})) for k in choice]
+        found = [_price(hrg, first, _all_edges(first), [own[k] for k in choice], parents, splits)]
+        found += [_price(hrg, first, own[k], [], len({keys[rule.name][k] for rule in split}), 1) for k in choice]
         return sum(work for work, _ in found), sum(traffic for _, traffic in found)
 
     sizes = range(len(own) + 1) if len(own) <= MANY else (0, 1, len(own))
@@ -167,42 +167,22 @@ def _are_apart(parts: list[_Part]) -> bool:
     return len(places) == len(set(places))
 
 
-def _price(hrg: HRG, rule: Rule, parts: list[_Part], parents: int, splits: int) -> tuple[int, int]:
-    """The multiply-adds of all rules of this shape, given their parts."""
-    gone = {k for part in parts for k in part.places}
-    operands = [
-        (edge.nodes, not hrg.label(edge.label).is_terminal) for k, edge in enumerate(rule.right.edges) if k not in gone
-    ]
-    return _work(hrg, rule, [*operands, *((part.out, True) for part in parts)], rule.right.externals, parents, splits)
+def _price(hrg: HRG, rule: Rule, part: _Part, inside: list[_Part], parents: int, splits: int) -> tuple[int, int]:
+    """The multiply-adds of a part's sum, others in place of some of its edges, and the numbers read and written.
 
-
-def _price_of_part(hrg: HRG, rule: Rule, part: _Part, distinct: int) -> tuple[int, int]:
-    edges = [rule.right.edges[k] for k in part.places]
-    operands = [(edge.nodes, not hrg.label(edge.label).is_terminal) for edge in edges]
-    return _work(hrg, rule, operands, part.out, distinct, 1)
-
-
-def _work(
-    hrg: HRG,
-    rule: Rule,
-    operands: list[tuple[tuple[str, ...], bool]],
-    output: tuple[str, ...],
-    parents: int,
-    splits: int,
-) -> tuple[int, int]:
-    """Multiply-adds of one contraction for so many parents with so many rules each, and the numbers read and written.
-
-    Operands come with whether they differ by rule.
+    All in all: for so many parents with so many rules each.
     """
-    each = (0, 1) if splits > 1 else (0,)
+    each: Axes = (0, 1) if splits > 1 else (0,)
     axis_of = {node.name: 2 + k for k, node in enumerate(rule.right.nodes)}
     sizes = {0: parents, 1: splits} | {axis_of[node.name]: hrg.size(node.domain) for node in rule.right.nodes}
+    gone = {k for own in inside for k in own.places}
     inputs: list[Axes] = []
-    for names, is_child in operands:
-        seen = [name for name in names if rule.right.node(name).observed is not None]
-        free = tuple(dict.fromkeys(axis_of[name] for name in names if name not in seen))
-        inputs.append(((*each,) if is_child or seen else ()) + free)
-    left = [axis_of[name] for name in output]
+    for edge in (rule.right.edges[k] for k in part.places if k not in gone):
+        seen = [name for name in edge.nodes if rule.right.node(name).observed is not None]
+        free = tuple(dict.fromkeys(axis_of[name] for name in edge.nodes if name not in seen))
+        inputs.append(free if hrg.label(edge.label).is_terminal and not seen else each + free)
+    inputs += [each + tuple(axis_of[name] for name in own.out) for own in inside]
+    left = [axis_of[name] for name in part.out]
     plan = plan_with_ones(inputs, left, (0, *left), sizes)
     alone = sum(step.right is None for step in plan.steps)  # breaks ties against steps that only sum
     return plan.multiply_adds, plan.entries + alone
