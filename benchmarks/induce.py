@@ -32,8 +32,7 @@ import torch
 from benchmarks.results.archive import ENVIRONMENT, EVALUATION, KEPT
 from rankfold.cli.evaluate import pairs
 from rankfold.cli.evaluate_trees import evaluate_trees, read_gold
-from rankfold.cli.model_of import CONFIG, say
-from rankfold.cli.output import to_json
+from rankfold.cli.output import say, to_json
 from rankfold.cli.train import INTERRUPTED, add_settings
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
@@ -42,7 +41,7 @@ from rankfold.models.grammar_config import GrammarConfig
 from rankfold.training import loop, report
 from rankfold.training.config import Config
 from rankfold.training.recipes import load_recipe
-from rankfold.training.run_dir import BEST, METRICS, read_metrics
+from rankfold.training.run_dir import BEST, CONFIG, METRICS, read_metrics
 from rankfold.training.setup import signals
 
 SAMPLE, SAMPLE_SEED = 300, 1  # trees a curve is of, the same for every run

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.analysis.segmentation import evaluate_segmentation
-from rankfold.cli.evaluate_frames import evaluate_recordings
+from rankfold.cli.evaluate import evaluate_recordings
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.frames import Frames
 from rankfold.training.loop import train

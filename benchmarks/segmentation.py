@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import segment_plan as plan
 from benchmarks.results import marks
 from benchmarks.segment_runs import SCORES, Arm, run
-from rankfold.cli.model_of import say
+from rankfold.cli.output import say
 from rankfold.errors import DataError
 
 PAGE = "segments.md"

@@ -25,7 +25,7 @@ from benchmarks.libraries.peers import (
     random_hmm,
 )
 from benchmarks.libraries.process import Case, Outcome, in_process, time_together, total_memory_gib
-from rankfold.cli.model_of import say
+from rankfold.cli.output import say
 from rankfold.planning.measure import Spread
 
 NUM_STATES = (64, 256, 1024)

@@ -34,7 +34,7 @@ from benchmarks.libraries.peers import (
 )
 from benchmarks.libraries.report import Results, machine, text, update_readme
 from rankfold.cli.bench import Check
-from rankfold.cli.model_of import say
+from rankfold.cli.output import say
 
 BY_HAND = "## Gradient steps\n"  # from here on the page is not ours
 EXACT = 1e-8  # float64

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.libraries.process import Case, time_together
-from rankfold.cli.model_of import say
+from rankfold.cli.output import say
 from rankfold.planning.measure import Spread
 
 NUM_FEATURES, NUM_FRAMES, NUM_STEPS = 12, 20_000, 5

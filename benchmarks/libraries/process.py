@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.__main__ import NUM_THREADS
-from rankfold.cli.model_of import say
+from rankfold.cli.output import say
 from rankfold.planning.measure import Spread, Turn, host_time, in_turns, process_bytes
 
 GIB = 2**30

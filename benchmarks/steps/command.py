@@ -22,8 +22,8 @@ from benchmarks.steps.report import text
 from benchmarks.steps.row import RANKED, Settings, measure_rows
 from benchmarks.steps.tables import frame_cases, grammar_cases, million_cases, modest_cases, published_cases
 from rankfold.cli.bench import device_name
-from rankfold.cli.model_of import add_options, find_device, say
-from rankfold.cli.output import to_json
+from rankfold.cli.load import add_options, find_device
+from rankfold.cli.output import say, to_json
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.config import Family, ModelConfig, PlanName
 from rankfold.models.grammar_config import GrammarConfig, GrammarFamily

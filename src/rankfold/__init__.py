@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
     elif name in _NAMES:
         found = getattr(import_module(f"rankfold.{_NAMES[name]}"), name)
     elif name == "load":
-        found = import_module("rankfold.models.pretrained").load_any
+        found = import_module("rankfold.training.run_dir").load
     else:
         raise AttributeError(f"module 'rankfold' has no attribute {name!r}")
     globals()[name] = found

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rankfold import cli
-from rankfold.cli.model_of import load
+from rankfold.cli.load import load_words
 from rankfold.training import evaluation
 from tests.cli.test_language_models import OTHER, as_json, said, save_model, write_corpus, write_recipe
 
@@ -25,7 +25,7 @@ def data(tmp_path: Path) -> Path:
 def test_the_numbers(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = save_model(tmp_path / "model")
     found = as_json(capsys, "evaluate", model, "--data", data)
-    loaded, vocabulary = load(model)
+    loaded, vocabulary = load_words(model)
     rows = [vocabulary.encode(line.split()) for line in OTHER.splitlines()]
     truth = sum(loaded(torch.tensor([row])).log_partition.item() for row in rows)
     assert found == {

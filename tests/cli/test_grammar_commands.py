@@ -245,7 +245,7 @@ def test_a_tree_that_no_memory_holds_is_named(
     first, second = tmp_path / "a.trees", tmp_path / "b.trees"
     first.write_text(TREES)
     second.write_text("(UH yes)\n(S (-NONE- *))\n(S (A a) (B b))\n(S" + " (D the)" * 300 + ")\n")
-    monkeypatch.setattr("rankfold.cli.model_of.available", lambda _: 2**20)
+    monkeypatch.setattr("rankfold.cli.load.available", lambda _: 2**20)
     assert main(["evaluate", str(run), "--trees", str(first), str(second)]) == 2
     assert f"{second}, line 4: a sentence of 300 words needs" in capsys.readouterr().err
 

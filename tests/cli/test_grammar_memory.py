@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.cli import main, model_of
+from rankfold.cli import load, main
 from rankfold.models import load_model
 from tests.cli.test_grammar_commands import Captured, given, saved
 
@@ -25,7 +25,7 @@ def test_a_sentence_that_is_too_long(
     options = ["--trees", str(trees)] if command == "evaluate" else []
     plan = load_model(run).plan(1, 30).best
     memory = 30 * (plan.eval_token_bytes if command == "score" else plan.token_bytes)
-    monkeypatch.setattr(model_of, "available", lambda device: memory)
+    monkeypatch.setattr(load, "available", lambda device: memory)
     assert main([command, str(run), *options]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -33,6 +33,6 @@ def test_a_sentence_that_is_too_long(
     fits = re.search(r"At most (\d+) words fit", err)
     assert fits is not None
     assert 30 <= int(fits[1]) < NUM_WORDS
-    monkeypatch.setattr(model_of, "available", lambda device: None)  # where nobody says
+    monkeypatch.setattr(load, "available", lambda device: None)  # where nobody says
     given(monkeypatch, f"a cat\n{' '.join(words)}\n")
     assert main([command, str(run), *options]) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rankfold import cli
-from rankfold.cli.model_of import load
+from rankfold.cli.load import load_words
 from rankfold.cli.sample import sample
 from tests.cli.test_language_models import FAMILIES, as_json, said, save_model
 
@@ -40,7 +40,7 @@ def test_a_prefix_is_shown_and_long_sentences_are_told(tmp_path: Path, capsys: p
 @pytest.mark.parametrize("family", FAMILIES)
 def test_words_come_as_often_as_predicted(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = save_model(tmp_path / "model", family)
-    drawn = sample(*load(folder), 4000, prefix=["the"], max_length=1)
+    drawn = sample(*load_words(folder), 4000, prefix=["the"], max_length=1)
     counts = Counter(sentence["words"][1] if len(sentence["words"]) > 1 else "<eos>" for sentence in drawn)
     for entry in as_json(capsys, "predict", folder, "the", "--top", "99")["next"]:
         share = entry["probability"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rankfold import cli
-from rankfold.cli.model_of import load
+from rankfold.cli.load import load_words
 from rankfold.cli.score import score
 from rankfold.models.config import Family
 from tests.cli.test_language_models import FAMILIES, as_lines, said, save_model
@@ -48,7 +48,7 @@ def test_lines_in_order_from_a_pipe(
 def test_strings_of_one_length_sum_to_1(
     family: Family, dtype: torch.dtype, spread: float, atol: float, tmp_path: Path
 ) -> None:
-    model, vocabulary = load(save_model(tmp_path / "model", family, TOY, spread=spread, dtype=dtype))
+    model, vocabulary = load_words(save_model(tmp_path / "model", family, TOY, spread=spread, dtype=dtype))
     assert len(vocabulary) == 5
     for length in (1, 2, 3):
         strings = list(itertools.product(vocabulary.words, repeat=length))

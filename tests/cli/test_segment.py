@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rankfold.cli import main
-from rankfold.cli.frames_of import ask, states_of
+from rankfold.cli.load import best_states, load_recordings
 from rankfold.data.frame_files import read_frames
 from rankfold.models import ModelConfig, build_model
 from rankfold.models.frame_model import FrameModel
@@ -72,8 +72,10 @@ def test_segments_cover_every_recording(run: Path, data: Path, capsys: Captured)
     rows = json.loads(printed(capsys, "segment", run, data, "--split", "test", "--json"))
     frames = read_frames(data, split="test")
     assert list(dict.fromkeys(row["recording"] for row in rows)) == frames.names
-    asked = ask(run, data, split="test", device="cpu")
-    for name, length, states in zip(frames.names, frames.lengths, states_of(asked.model, asked.frames), strict=True):
+    loaded = load_recordings(run, data, split="test", device="cpu")
+    for name, length, states in zip(
+        frames.names, frames.lengths, best_states(loaded.model, loaded.frames), strict=True
+    ):
         own = [row for row in rows if row["recording"] == name]
         assert [row["start"] for row in own] == [0, *(row["end"] for row in own[:-1])]
         assert own[-1]["end"] == length

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rankfold import cli
-from rankfold.cli.model_of import load
+from rankfold.cli.load import load_words
 from rankfold.data.vocab import Vocabulary
 from rankfold.models import HMM
 from rankfold.models.config import Family
@@ -33,7 +33,7 @@ def test_each_sentence_as_if_alone(
 ) -> None:
     folder = save_model(tmp_path / "model", family)
     found = as_lines(capsys, "tag", folder, "--data", text, "--method", method)
-    model, vocabulary = load(folder)
+    model, vocabulary = load_words(folder)
     for line, entry in zip(LINES.splitlines(), found, strict=True):
         assert entry["words"] == line.split()
         assert entry["of"] == ("ranks" if family == "rank" else "states")

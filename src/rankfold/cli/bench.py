@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from rankfold.cli.explain import BATCH, NUM_WORDS, find_model, own_recipe
-from rankfold.cli.model_of import add_options, find_device, say
-from rankfold.cli.output import table, three_digits, to_json
+from rankfold.cli.load import add_options, find_device
+from rankfold.cli.output import say, table, three_digits, to_json
 from rankfold.cli.train import add_settings
 from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters

@@ -1,6 +1,7 @@
-"""`rankfold evaluate`: the perplexity of a text, with its denominator; how well states predict tags, or grammars trees.
+"""`rankfold evaluate`: the perplexity of a text or the nats per frame of recordings, with their denominators.
 
-Read next: `training/evaluation.py`, `cli/evaluate_trees.py`.
+With tags, how well states predict them; with labels, how well segments agree with them; with trees, see
+`cli/evaluate_trees.py`.
 """
 
 from __future__ import annotations
@@ -10,26 +11,40 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
-from rankfold.analysis.states import tag_scores
-from rankfold.cli.evaluate_frames import evaluate_recordings, frames_text
+from rankfold.analysis.segmentation import SegmentationScores, evaluate_segmentation
+from rankfold.analysis.states import How, tag_scores
 from rankfold.cli.evaluate_trees import evaluate_trees, trees_text
-from rankfold.cli.frames_of import is_frames
-from rankfold.cli.model_of import add_model, add_text, load, recipe_path, say, tell_unknown, text_path
-from rankfold.cli.output import to_json
-from rankfold.cli.segment import add_missing
+from rankfold.cli.load import (
+    LoadedFrames,
+    add_missing,
+    add_model,
+    add_text,
+    answer_recordings,
+    best_states,
+    data_config,
+    holds_frames,
+    load_recordings,
+    load_words,
+    tell_unknown,
+    text_path,
+)
+from rankfold.cli.output import say, to_json
 from rankfold.cli.tag import Method, add_method, tag
+from rankfold.data.batch import Batch
+from rankfold.data.frame_files import Header
+from rankfold.data.frames import UNKNOWN, Missing
 from rankfold.data.sources import read_source
 from rankfold.data.text import STDIN, Sentences, begins_names, find_split, holds_trees, read_sentences
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import PlanName
-from rankfold.models.grammar_config import FACTORED, GrammarConfig
+from rankfold.models.grammar_config import FACTORED
 from rankfold.numerics.precision import matmul_precision
-from rankfold.settings import build, read_toml
 from rankfold.training import evaluation
-from rankfold.training.config import Config, DataConfig
+from rankfold.training.config import DataConfig
 
 Protocol = Literal["sentences", "streams"]
 EXAMPLE = """\
@@ -40,17 +55,18 @@ example:
   rankfold evaluate runs/grammar --trees gum.test.trees.txt.gz
   rankfold evaluate runs/walks recordings.npz"""
 
-TELLING = 1e-3  # nats a token, a thousandth of a perplexity: more is not rounding
+TELLING = 1e-3  # nats per token, a thousandth of a perplexity: more is not rounding
+CHECKED, LONGEST = 4, 64  # recordings that are computed again with logarithms, and frames of each
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.usage = "rankfold evaluate RUN [FILE] [--trees FILE ...] [option ...]"  # --trees takes what follows it
     parser.description = (
-        "Print the perplexity of a text. Tokens are its words and one <eos> a sentence; words the model does not "
+        "Print the perplexity of a text. Tokens are its words and one <eos> per sentence; words the model does not "
         "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown. With "
-        "--trees, how many brackets of gold trees a grammar finds, beside trees that need none. Of a model of "
-        "frames: the nats a frame of recordings, and with labels the scores of its segments."
+        "--trees, how many brackets of gold trees a grammar finds, next to trees that need none. Of a model of "
+        "frames: the nats per frame of recordings, and with labels the scores of its segments."
     )
     parser.epilog = EXAMPLE
     add_model(parser)
@@ -77,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("sentences", "streams"),
         help="sentences by themselves, or one text with the state carried across (default: as the run was trained)",
     )
-    parser.add_argument("--tags", type=Path, metavar="FILE", help="gold tags, one a word, line by line with the text")
+    parser.add_argument("--tags", type=Path, metavar="FILE", help="gold tags, one per word, line by line with the text")
     add_method(parser)
     add_missing(parser)
     parser.set_defaults(run=run)
@@ -85,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the evaluation."""
-    if is_frames(arguments.folder):
+    if holds_frames(arguments.folder):
         return _run_frames(arguments)
     given = arguments.file is not None or arguments.data is not None
     data = text_path(arguments) if given or not arguments.trees else None
@@ -146,10 +162,10 @@ def evaluate(
     device: str = "auto",
 ) -> dict[str, Any]:
     """The evaluation as plain data, `data` None of standard input; unknown words and empty lines are told."""
-    model, vocabulary = load(path, device)
+    model, vocabulary = load_words(path, device)
     options = _options(model, plan)
     config = _batching(path, protocol)
-    trees = isinstance(model.config, GrammarConfig)
+    trees = model.config.data == "sentences"
     if data is not None and (data.is_dir() or begins_names(data)):
         data = find_split(data, split, trees=trees)
     text, left_out = _text_of(model, data)
@@ -157,7 +173,7 @@ def evaluate(
     encoded = vocabulary.encode_all(text)
     if text.num_empty_lines:
         say(f"{text.path}: {text.num_empty_lines:,} empty lines are no sentences and were skipped")
-    tell_unknown(encoded.unknown, vocabulary)
+    tell_unknown(text, vocabulary)
     if left_out:
         say(f"left out: {left_out:,} sentences of one word, which this grammar does not generate")
     say(f"evaluating {len(encoded):,} sentences, {encoded.num_tokens:,} tokens, on {model.device.type}")
@@ -169,8 +185,8 @@ def evaluate(
     difference, checked = evaluation.log_check(model, encoded.sentences)
     if not difference <= TELLING:
         say(
-            f"warning: this model's numbers are off by up to {difference:.2g} nats a token: some of its probabilities "
-            "are too small for its dtype.\n  Load it and take model.double()."
+            f"warning: this model's numbers are off by up to {difference:.2g} nats per token: some of its "
+            "probabilities are too small for its dtype.\n  Load it and take model.double()."
         )
     result: dict[str, Any] = {
         "perplexity": found.perplexity,
@@ -203,7 +219,7 @@ def pairs(replaced: list[str]) -> dict[str, str]:
 
 def _text_of(model: AnyModel, path: Path | None) -> tuple[Sentences, int]:
     """The sentences of a text, and how many of one word were left out because the model, a grammar, has none."""
-    if not isinstance(model.config, GrammarConfig):
+    if model.config.data == "text":
         return read_sentences(path), 0
     if path is None or not holds_trees(path):
         text = read_sentences(path, brackets=False)
@@ -229,8 +245,7 @@ def _options(model: AnyModel, plan: PlanName) -> dict[str, Any]:
 
 def _batching(path: Path, protocol: Protocol | None) -> DataConfig:
     """How the run cut its text, or as it is asked for."""
-    recipe = recipe_path(path)
-    config = DataConfig() if recipe is None else build(Config, read_toml(recipe), source=recipe).data
+    config = data_config(path)
     streams = config.batching == "streams" if protocol is None else protocol == "streams"
     return dataclasses.replace(config, batching="streams" if streams else "length")
 
@@ -279,4 +294,122 @@ def _text(result: dict[str, Any]) -> str:
             f"V {tags['v_measure']:.4f} (h {tags['homogeneity']:.4f}, c {tags['completeness']:.4f})  "
             f"{tags['states_used']:,} {tags['of']} used"
         )
+    return "\n".join(lines)
+
+
+def evaluate_recordings(
+    path: Path,
+    data: Path,
+    *,
+    split: str | None = "test",
+    missing: Missing = "error",
+    header: Header = "auto",
+    device: str = "auto",
+) -> dict[str, Any]:
+    """The evaluation as plain data."""
+    loaded = load_recordings(path, data, split=split, missing=missing, header=header, device=device)
+    model, frames = loaded.model, loaded.frames
+    for line in str(frames).splitlines()[1:]:
+        if not line.endswith("labels"):
+            say(line)
+    say(f"evaluating {len(frames):,} recordings, {frames.num_frames:,} frames, on {model.device.type}")
+    found = evaluation.evaluate(model, frames)
+    volume = loaded.space.log_volume if model.observation.measured else 0.0
+    result: dict[str, Any] = {
+        "nats_per_frame": found.nats,
+        "nats_per_frame_unscaled": None if volume is None else found.nats + volume,
+        "log_likelihood": found.log_likelihood,
+        "frames": found.tokens,
+        "recordings": len(frames),
+        "missing_frames": frames.num_missing,
+        "standardise": loaded.space.standardise,
+        "denominator": model.denominator,
+        "largest_log_difference": log_difference(loaded),
+    }
+    labelled = labelled_places(loaded)
+    if labelled:
+        result["segmentation"] = segmentation(loaded, labelled)
+    return result
+
+
+def labelled_places(loaded: LoadedFrames) -> list[int]:
+    """The recordings with a true label at some frame."""
+    labels = loaded.given.labels or []
+    return [i for i, y in enumerate(labels) if bool((y != UNKNOWN).any())]
+
+
+def segmentation(loaded: LoadedFrames, places: list[int]) -> dict[str, Any]:
+    """Scores against the true labels: states matched to them one to one, many to one, and as training bound them."""
+    assert loaded.given.labels is not None
+    truth = [loaded.given.labels[i] for i in places]
+    states = best_states(loaded.model, loaded.frames.subset(places))
+    ways: dict[str, How | None] = {"one_to_one": "one_to_one", "many_to_one": "many_to_one"}
+    if loaded.space.labelled:
+        ways["as_labelled"] = None
+    scores = {name: evaluate_segmentation(states, truth, matching=how) for name, how in ways.items()}
+    most = np.bincount(np.concatenate([y[y != UNKNOWN] for y in truth])).max()
+    return {
+        "recordings": len(places),
+        "states_used": len({int(z) for row in states for z in np.unique(row)}),
+        "largest_label": float(most) / sum(int((y != UNKNOWN).sum()) for y in truth),
+        **{name: _segment_scores(found) for name, found in scores.items()},
+    }
+
+
+def log_difference(loaded: LoadedFrames) -> float:
+    """The largest difference, in nats per frame, between the fast arithmetic and logarithms, over a few beginnings."""
+    model = loaded.model
+    with torch.no_grad():
+        parts = model.parts()
+
+    def gaps(batch: Batch) -> list[float]:
+        short = batch._replace(values=batch.values[:, :LONGEST], lengths=batch.lengths.clamp(max=LONGEST), last=False)
+        p = model.potentials(short, parts=parts)
+        fast, slow = model.log_z(p), model.log_z(p, "log")
+        found: list[float] = torch.where(fast == slow, 0.0, (fast - slow).abs() / short.lengths).tolist()
+        return found
+
+    some = loaded.frames.subset(range(min(CHECKED, len(loaded.frames))))
+    return float(np.max(answer_recordings(model, some, gaps)))
+
+
+def _segment_scores(found: SegmentationScores) -> dict[str, Any]:
+    return {
+        "frame_accuracy": found.accuracy,
+        "frame_accuracy_sequence_mean": found.accuracy_sequence,
+        **{f"f1_{one.percent}": one.corpus for one in found.f1},
+        **{f"f1_{one.percent}_sequence_mean": one.sequence for one in found.f1},
+        "edit": found.edit,
+        "nmi": found.nmi,
+        "predicted_segments": found.num_predicted,
+        "true_segments": found.num_true,
+    }
+
+
+def frames_text(result: dict[str, Any]) -> str:
+    """The evaluation for a person."""
+    unscaled = result["nats_per_frame_unscaled"]
+    scaled = result["standardise"] != "none"
+    lines = [
+        f"nats a frame     {result['nats_per_frame']:.4f}" + (", of standardised features" if scaled else ""),
+        *([f"                 {unscaled:.4f} in the features' own units"] if scaled and unscaled is not None else []),
+        f"frames           {result['frames']:,} ({result['denominator']}), {result['recordings']:,} recordings",
+        f"log-likelihood   {result['log_likelihood']:.4f} nats",
+        f"check            {result['largest_log_difference']:.1e} nats a frame from logarithms at most",
+    ]
+    if "segmentation" not in result:
+        return "\n".join(lines)
+    scores = result["segmentation"]
+    ways = [how for how in ("one_to_one", "many_to_one", "as_labelled") if how in scores]
+    lines += ["", f"{'states as labels':<20}" + "".join(f"{how.replace('_', ' '):>14}" for how in ways)]
+    shown = {"frame accuracy": "frame_accuracy", "F1@10": "f1_10", "F1@25": "f1_25", "F1@50": "f1_50", "edit": "edit"}
+    for title, name in shown.items():
+        lines.append(f"{title:<20}" + "".join(f"{scores[how][name]:>14.4f}" for how in ways))
+    lines.append(f"{'NMI':<20}{scores['one_to_one']['nmi']:>14.4f}")
+    own = scores["one_to_one"]
+    lines.append(
+        f"{scores['recordings']:,} recordings with labels; {scores['states_used']:,} states used; "
+        f"{own['predicted_segments']:,} segments, {own['true_segments']:,} true ones; "
+        f"the largest label has {scores['largest_label']:.4f} of the frames"
+    )
     return "\n".join(lines)

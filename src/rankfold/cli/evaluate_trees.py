@@ -1,6 +1,6 @@
-"""`rankfold evaluate RUN --trees FILE`: brackets of a grammar against gold ones, beside trees that need no grammar.
+"""`rankfold evaluate RUN --trees FILE`: brackets of a grammar against gold ones, next to trees that need no grammar.
 
-F1 in every published convention, each by its name. Read next: `analysis/bracketing.py`.
+F1 in every published convention, each by its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from rankfold.analysis.bracketing import (
     right_branching,
 )
 from rankfold.analysis.parsing import Decode, expect_grammar
-from rankfold.cli.model_of import expect_memory, load, recipe_path, say, tell_unknown
+from rankfold.cli.load import Text, data_config, expect_memory, load_words, tell_unknown
+from rankfold.cli.output import say
 from rankfold.cli.parse import parse_lines
 from rankfold.data.brackets import expect_words, read_trees
 from rankfold.data.sources import counted, prepared_trees
@@ -29,10 +30,8 @@ from rankfold.data.text import STDIN, find_split, read_sentences
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
-from rankfold.models.grammar_config import GrammarConfig
-from rankfold.settings import build, read_toml
 from rankfold.training import evaluation
-from rankfold.training.config import Config, DataConfig
+from rankfold.training.config import DataConfig
 
 CONVENTIONS = ("uf1", "uf1_distinct", "kim", "kim_nonempty")
 LAW: Literal["splits"] = "splits"
@@ -63,9 +62,9 @@ def evaluate_trees(
     `replaced` words of the trees are written otherwise before they are looked up. With `text`, the trees must have its
     words. What is left out, and words that count as <unk>, are told on standard error.
     """
-    model, vocabulary = load(path, device)
+    model, vocabulary = load_words(path, device)
     expect_grammar(model)
-    config = _data(path)
+    config = data_config(path)
     gold, places, left_out = read_gold(trees, split, config)
     if text is not None:
         given = read_sentences(None if text is STDIN else text)
@@ -74,10 +73,9 @@ def evaluate_trees(
         try:
             expect_words(gold, given.sentences, places)
         except DataError as error:
-            raise DataError(f"{', '.join(map(str, trees))} beside {text}: {error}") from None
+            raise DataError(f"{', '.join(map(str, trees))} and {text}: {error}") from None
     gold = [_replaced(tree, replaced or {}) for tree in gold]
     num_single = sum(len(tree.words) == 1 for tree in gold)
-    assert isinstance(model.config, GrammarConfig)
     dropped = 0 if model.config.single_words else num_single
     kept = [tree for tree in gold if len(tree.words) > 1 or not dropped]
     places = [place for tree, place in zip(gold, places, strict=True) if len(tree.words) > 1 or not dropped]
@@ -85,19 +83,22 @@ def evaluate_trees(
         raise DataError(f"{trees[0]}: every tree is of one word, which have no brackets.")
     sentences = [tree.words for tree in kept]
     expect_memory(model, list(map(len, sentences)), places, outside=True)
-    unknown = Counter(word for words in sentences for word in words if not vocabulary.knows(word))
     for what, count in left_out.items():
         say(f"left out of the trees: {count:,} {what.replace('_', ' ')}")
     if dropped:
         say(f"left out: {dropped:,} sentences of one word, which this grammar does not generate")
-    tell_unknown(unknown, vocabulary)
+    unknown = tell_unknown(sentences, vocabulary)
     say(f"parsing {len(kept):,} sentences on {model.device.type}")
-    predicted = [found.tree for found in parse_lines(model, sentences, decode=decode) if found is not None]
+    predicted = [
+        found.tree
+        for found in parse_lines(model, Text(str(trees[0]), [], sentences), decode=decode)
+        if found is not None
+    ]
     return {
         "trees": len(kept),
         "words": sum(map(len, sentences)),
         "left_out": {**left_out, **({"sentences_of_one_word": dropped} if dropped else {})},
-        "unknown_words": unknown.total(),
+        "unknown_words": unknown,
         "decode": decode,
         **_perplexity(model, vocabulary.encode_all(sentences).sentences, config),
         "scores": {
@@ -131,12 +132,6 @@ def baselines(gold: Sequence[Tree], seed: int = 1) -> dict[str, BracketScores]:
         "random": evaluate_brackets([random_binary(tree.words, generator=generator, law=LAW) for tree in gold], gold),
         "best binary": evaluate_brackets([binarise(tree) for tree in gold], gold),
     }
-
-
-def _data(path: Path) -> DataConfig:
-    """How the run read its text."""
-    recipe = recipe_path(path)
-    return DataConfig() if recipe is None else build(Config, read_toml(recipe), source=recipe).data
 
 
 def _replaced(tree: Tree, replaced: Mapping[str, str]) -> Tree:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.cli.model_of import add_options, find_device, model_folder, recipe_path
+from rankfold.cli.load import add_options, find_device
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.errors import DataError, DomainError, UnsupportedError
@@ -29,6 +29,7 @@ from rankfold.training.config import Config
 from rankfold.training.graphs import graphs_serve
 from rankfold.training.memory_budget import DataSizes, fit, longest_sentence, need, sized
 from rankfold.training.recipes import load_recipe, recipe_names
+from rankfold.training.run_dir import model_folder, recipe_path
 
 NUM_WORDS = 10_000
 BATCH, BATCH_OF_SUM = 8, 1  # sequences where no number is given; of the sum of a grammar

@@ -1,9 +1,10 @@
-"""What commands print: JSON that every reader takes, tables that are Markdown and line up as plain text, too."""
+"""What commands print: JSON that every reader takes, tables that are Markdown and line up as plain text, progress."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,3 +36,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) 
     ]
     rule = ["-" * size if i < left else "-" * (size - 1) + ":" for i, size in enumerate(widths)]
     return "\n".join("| " + " | ".join(line) + " |" for line in (cells[0], rule, *cells[1:]))
+
+
+def say(line: str) -> None:
+    """Print one line for a person, on standard error."""
+    print(line, file=sys.stderr, flush=True)

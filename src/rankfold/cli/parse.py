@@ -1,20 +1,16 @@
-"""`rankfold parse`: sentences in, trees out, by a grammar that was induced without trees.
-
-Read next: `analysis/parsing.py`.
-"""
+"""`rankfold parse`: sentences in, trees out, by a grammar that was induced without trees."""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rankfold.analysis.parsing import Decode, Parsed, expect_grammar, parse
-from rankfold.cli.model_of import add_model, add_text, expect_memory, load, say, tell_empty, tell_unknown, text_path
-from rankfold.cli.output import to_json
-from rankfold.data.text import STDIN, escaped, expect_no_brackets, holds_trees, read_lines
+from rankfold.cli.load import Text, add_model, add_text, expect_memory, load_words, read_text, tell_unknown, text_path
+from rankfold.cli.output import say, to_json
+from rankfold.data.text import escaped, expect_no_brackets, holds_trees
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
@@ -33,7 +29,7 @@ example:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     parser.description = (
-        "Print the tree of every line, in brackets, one a line. A line of one word is a tag over it, an empty line "
+        "Print the tree of every line, in brackets, one per line. A line of one word is a tag over it, an empty line "
         "stays empty, so that lines keep their numbers. Words the grammar does not know are kept, and count as "
         "<unk>."
     )
@@ -50,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--escape", action="store_true", help="write brackets in words -LRB- and -RRB-, as treebanks do"
     )
-    parser.add_argument("--pretty", action="store_true", help="trees for the eye, one constituent a line")
+    parser.add_argument("--pretty", action="store_true", help="trees for the eye, one constituent per line")
     parser.add_argument("--draw", type=Path, metavar="SVG", help="draw one tree as a picture that browsers show")
     parser.add_argument("--line", type=int, metavar="N", help="which line to draw (default: the first with a tree)")
     parser.set_defaults(run=run)
@@ -62,32 +58,32 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("--line says which tree to draw, but there is no --draw SVG.")
     if arguments.draw is not None and arguments.draw.suffix.lower() != ".svg":
         raise DataError(f"--draw is {arguments.draw}, but pictures are SVG: a name in .svg was expected.")
-    model, vocabulary = load(arguments.folder, arguments.device)
+    model, vocabulary = load_words(arguments.folder, arguments.device)
     expect_grammar(model)
     path = text_path(arguments)
     if path is not None and holds_trees(path):
         raise DataError(
-            f"{path} is a file of trees by its name, but sentences are parsed, one a line.\n"
+            f"{path} is a file of trees by its name, but sentences are parsed, one per line.\n"
             f"  To compare the grammar's trees with these: rankfold evaluate {arguments.folder} --trees {path}"
         )
-    lines = [line.split() for line in read_lines(path, ends=True)]
-    where = str(STDIN if path is None else path)
+    text = read_text(path, ends=True)
     if arguments.escape:
-        lines = [[escaped(word) for word in words] for words in lines]
-    for number, words in enumerate(lines, 1):
-        expect_no_brackets(words, f"{where}, line {number}", remedy="Give --escape to write them -LRB- and -RRB-")
+        text = text._replace(words=[[escaped(word) for word in words] for words in text.words])
+    for number, words in enumerate(text.words, 1):
+        place = f"{text.where}, line {number}"
+        expect_no_brackets(words, place, remedy="Give --escape to write them -LRB- and -RRB-")
         if EOS in words:
             raise DataError(
-                f"{where}, line {number}: word {words.index(EOS) + 1} is {EOS}, which no sentence of a grammar has.\n"
+                f"{place}: word {words.index(EOS) + 1} is {EOS}, which no sentence of a grammar has.\n"
                 "  Remove it: a line is a sentence."
             )
     if arguments.draw:
         expect_picture(arguments.draw)  # before the work
-    expect_memory(model, list(map(len, lines)), f"{where}, line", outside=True)
-    at = _drawn(lines, arguments.line, where) if arguments.draw else 0
-    tell_unknown(Counter(word for words in lines for word in words if not vocabulary.knows(word)), vocabulary)
-    found = parse_lines(model, lines, decode=arguments.decode, labels=arguments.labels, where=where)
-    for number, (words, parsed) in enumerate(zip(lines, found, strict=True), 1):
+    expect_memory(model, list(map(len, text.words)), f"{text.where}, line", outside=True)
+    at = _line_to_draw(text, arguments.line) if arguments.draw else 0
+    tell_unknown(text.words, vocabulary)
+    found = parse_lines(model, text, decode=arguments.decode, labels=arguments.labels)
+    for number, (words, parsed) in enumerate(zip(text.words, found, strict=True), 1):
         if arguments.json:
             print(to_json(_record(number, words, parsed)))
         elif parsed is None:
@@ -101,16 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def parse_lines(
-    model: AnyModel,
-    lines: Sequence[Sequence[str]],
-    *,
-    decode: Decode = "mbr",
-    labels: bool = False,
-    where: str = "the text",
-) -> list[Parsed | None]:
+def parse_lines(model: AnyModel, text: Text, *, decode: Decode = "mbr", labels: bool = False) -> list[Parsed | None]:
     """The tree of every line, None of one without words; what could not be parsed is told on standard error."""
-    sentences = [words for words in lines if words]
+    sentences = text.sentences
     told = [0]
 
     def progress(done: int) -> None:
@@ -118,11 +107,10 @@ def parse_lines(
             say(f"parsed {done:,} of {len(sentences):,} sentences")
         told[0] = done
 
-    trees = iter(parse(model, sentences, decode=decode, labels=labels, progress=progress))
-    found = [next(trees) if words else None for words in lines]
-    tell_empty(where, len(lines) - len(sentences))
+    found: list[Parsed | None] = text.align(parse(model, sentences, decode=decode, labels=labels, progress=progress))
+    text.tell_empty()
     cannot = [number for number, parsed in enumerate(found, 1) if parsed is not None and not parsed.possible]
-    impossible = [number for number in cannot if len(lines[number - 1]) > 1]
+    impossible = [number for number in cannot if len(text.words[number - 1]) > 1]
     if len(cannot) > len(impossible):
         num = len(cannot) - len(impossible)
         many = "line" if num == 1 else "lines"
@@ -133,15 +121,15 @@ def parse_lines(
     return found
 
 
-def _drawn(lines: Sequence[Sequence[str]], asked: int | None, where: str) -> int:
+def _line_to_draw(text: Text, number: int | None) -> int:
     """The index of the line to draw."""
-    if asked is None:
-        return next(i for i, words in enumerate(lines) if words)
-    if not 1 <= asked <= len(lines):
-        raise DataError(f"--line is {asked}, but {where} has lines 1 to {len(lines)}.")
-    if not lines[asked - 1]:
-        raise DataError(f"--line is {asked}, but that line is empty: there is no tree to draw.")
-    return asked - 1
+    if number is None:
+        return next(i for i, words in enumerate(text.words) if words)
+    if not 1 <= number <= len(text.words):
+        raise DataError(f"--line is {number}, but {text.where} has lines 1 to {len(text.words)}.")
+    if not text.words[number - 1]:
+        raise DataError(f"--line is {number}, but that line is empty: there is no tree to draw.")
+    return number - 1
 
 
 def _record(number: int, words: Sequence[str], parsed: Parsed | None) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""`rankfold predict`: the next word after the beginning of a sentence.
-
-Read next: `models/sequence_model.py`; for grammars `decoding/tree_prefix.py`.
-"""
+"""`rankfold predict`: the next word after the beginning of a sentence."""
 
 from __future__ import annotations
 
@@ -14,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankfold.cli.model_of import add_model, expect_memory, expect_sequences, known_ids, load
+from rankfold.cli.load import add_model, expect_memory, known_ids, load_words
 from rankfold.cli.output import to_json
 from rankfold.data.text import read_lines
 from rankfold.data.vocab import EOS, Vocabulary
-from rankfold.errors import DomainError, UnsupportedError
+from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
-from rankfold.models.compound_pcfg import CompoundPCFG
-from rankfold.models.pcfg import PCFG
 
 EXAMPLE = """\
 example:
@@ -41,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "text",
         nargs="*",
         metavar="TEXT",
-        help="the beginning of a sentence, right after RUN; - reads beginnings from standard input, one a line",
+        help="the beginning of a sentence, right after RUN; - reads beginnings from standard input, one per line",
     )
-    parser.add_argument("--data", metavar="FILE", help="beginnings of sentences, one a line; - is standard input")
+    parser.add_argument("--data", metavar="FILE", help="beginnings of sentences, one per line; - is standard input")
     parser.add_argument("--prefix", default="", metavar="TEXT", help="the same, wherever it stands (default: nothing)")
     parser.add_argument("--top", type=int, default=10, help="how many words (default: 10)")
     parser.set_defaults(run=run)
@@ -51,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table."""
-    model, vocabulary = load(arguments.folder, arguments.device)
+    model, vocabulary = load_words(arguments.folder, arguments.device)
     if sum(map(bool, (arguments.text, arguments.prefix, arguments.data))) > 1:
         raise DomainError("the beginning of the sentence is given twice: TEXT, --prefix or --data, one of them.")
     if arguments.text == ["-"] or arguments.data is not None:
@@ -101,14 +96,8 @@ def predict(
 
 def _next(model: AnyModel, ids: list[int], vocabulary: Vocabulary) -> tuple[Tensor, list[str]]:  # "v"
     """Log-probabilities, and what they are of; a grammar's end has no id, it comes last."""
-    batch = model.batch(torch.tensor([ids])) if ids else None
-    if isinstance(model, PCFG):
-        expect_memory(model, [len(ids)], "sentence", outside=True)  # float64: as much as two passes hold
-        found = model.predict(batch)
-        return torch.cat([found.log_words[0], found.log_end]), [*vocabulary.words, EOS]
-    if isinstance(model, CompoundPCFG):
-        raise UnsupportedError(
-            "the next word under a compound PCFG is a mean over vectors of sentences that nobody has seen to their "
-            "end: there is no closed form.\n  Grammars of the other families have it exactly."
-        )
-    return expect_sequences(model, "predict").predict(batch)[0], list(vocabulary.words)
+    expect_memory(model, [len(ids)], "sentence", outside=True)  # float64: as much as two passes hold
+    found: Any = model.predict(model.batch(torch.tensor([ids])) if ids else None)
+    if vocabulary.ends:
+        return found[0], list(vocabulary.words)
+    return torch.cat([found.log_words[0], found.log_end]), [*vocabulary.words, EOS]

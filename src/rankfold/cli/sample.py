@@ -1,26 +1,25 @@
-"""`rankfold sample`: sentences drawn from a model.
-
-Read next: `decoding/generate.py`.
-"""
+"""`rankfold sample`: sentences with their trees, or recordings with their states, drawn from a model."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from rankfold.analysis.drawing import draw_sentences
-from rankfold.cli.frames_of import is_frames
-from rankfold.cli.model_of import add_model, expect_sequences, known_ids, load, say
-from rankfold.cli.output import to_json
-from rankfold.cli.sample_frames import expect_npz, plain, recordings_text, sample_recordings, save_recordings
+from rankfold.analysis.segmentation import segments_of
+from rankfold.cli.load import add_model, expect_sequences, holds_frames, known_ids, load_frames, load_words
+from rankfold.cli.output import say, to_json
+from rankfold.data.text import escaped
+from rankfold.data.trees import Tree
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DomainError, UnsupportedError
+from rankfold.decoding.parsed_tree import as_tree
+from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
 from rankfold.models.catalog import AnyModel
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.pcfg import Grammar
 
 EXAMPLE = """\
 example:
@@ -52,16 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the sentences, or recordings."""
     _check_seed(arguments.seed)
-    if is_frames(arguments.folder):
+    if holds_frames(arguments.folder):
         return _run_frames(arguments)
     if arguments.out is not None:
         raise UnsupportedError("--out is for models of frames: sentences are printed.")
-    model, vocabulary = load(arguments.folder, arguments.device)
-    prefix = arguments.prefix.split()
-    if isinstance(model.config, GrammarConfig):
+    model, vocabulary = load_words(arguments.folder, arguments.device)
+    if model.config.data == "sentences":
         return _run_grammar(arguments, model)
     if arguments.trees:
         raise UnsupportedError(f'--trees is for grammars, but this model is of the family "{model.config.family}".')
+    prefix = arguments.prefix.split()
     drawn = sample(
         model, vocabulary, arguments.num, seed=arguments.seed, prefix=prefix, max_length=arguments.max_length
     )
@@ -72,6 +71,21 @@ def run(arguments: argparse.Namespace) -> int:
         print(to_json({"prefix": prefix, "seed": arguments.seed, "sentences": drawn}, indent=2))
     else:
         print("\n".join(" ".join(sentence["words"]) for sentence in drawn))
+    return 0
+
+
+def _run_grammar(arguments: argparse.Namespace, model: AnyModel) -> int:
+    if arguments.prefix:
+        raise UnsupportedError("--prefix is for models of sequences: a grammar makes a sentence from its root.")
+    generator = torch.Generator(device=model.device).manual_seed(arguments.seed)
+    drawn = sample_trees(model, arguments.num, max_length=arguments.max_length, generator=generator)
+    if drawn.rejected:
+        say(f"{drawn.rejected:,} sentences of more than {arguments.max_length} words were drawn and left out")
+    if arguments.json:
+        sentences = [{"words": words, "tree": str(tree)} for words, tree in zip(drawn.words, drawn.trees, strict=True)]
+        print(to_json({"seed": arguments.seed, "rejected": drawn.rejected, "sentences": sentences}, indent=2))
+    else:
+        print("\n".join(map(str, drawn.trees) if arguments.trees else map(" ".join, drawn.words)))
     return 0
 
 
@@ -91,22 +105,6 @@ def _run_frames(arguments: argparse.Namespace) -> int:
                 "another trains on them with data.standardise=none data.smooth=1"
             )
     print(to_json(plain(drawn)) if arguments.json else recordings_text(drawn))
-    return 0
-
-
-def _run_grammar(arguments: argparse.Namespace, model: AnyModel) -> int:
-    if arguments.prefix:
-        raise UnsupportedError("--prefix is for models of sequences: a grammar makes a sentence from its root.")
-    _check_seed(arguments.seed)
-    generator = torch.Generator(device=model.device).manual_seed(arguments.seed)
-    drawn = draw_sentences(model, arguments.num, max_length=arguments.max_length, generator=generator)
-    if drawn.rejected:
-        say(f"{drawn.rejected:,} sentences of more than {arguments.max_length} words were drawn and left out")
-    if arguments.json:
-        sentences = [{"words": words, "tree": str(tree)} for words, tree in zip(drawn.words, drawn.trees, strict=True)]
-        print(to_json({"seed": arguments.seed, "rejected": drawn.rejected, "sentences": sentences}, indent=2))
-    else:
-        print("\n".join(map(str, drawn.trees) if arguments.trees else map(" ".join, drawn.words)))
     return 0
 
 
@@ -131,3 +129,83 @@ def sample(
     generator = torch.Generator(device=model.device).manual_seed(seed)
     rows = model.generate(num, prefix=ids, max_length=max_length, generator=generator)
     return [{"words": [*prefix, *vocabulary.decode(row)], "ended": len(row) < max_length} for row in rows]
+
+
+class Sentences(NamedTuple):
+    """Sentences, their trees with the grammar's symbols, and how many were rejected because they were too long."""
+
+    words: list[list[str]]
+    trees: list[Tree]
+    rejected: int
+
+
+def sample_trees(model: AnyModel, num: int = 5, *, max_length: int = 40, generator: torch.Generator) -> Sentences:
+    """Independent sentences of at most `max_length` words, exactly as the grammar has them given that length.
+
+    Those of a compound PCFG each under a vector of its own.
+    """
+    assert isinstance(model, Grammar)
+    assert model.vocabulary is not None
+    found = model.generate_trees(num, max_length=max_length, generator=generator)
+    words = [model.vocabulary.decode(row) for row in found.words]
+    trees = [as_tree(tree, list(map(escaped, row))) for tree, row in zip(found.trees, words, strict=True)]
+    assert all(tree is not None for tree in trees)
+    return Sentences(words, [tree for tree in trees if tree is not None], found.rejected)
+
+
+def sample_recordings(
+    path: Path, num: int = 5, *, length: int = 100, seed: int = 1, device: str = "auto"
+) -> dict[str, Any]:
+    """Features "t f" in the units of the training set (where that has one scale) and states "t" of each recording."""
+    if num < 1 or length < 1:
+        raise DomainError(f"--num is {num} and --max-length {length}, but both must be at least 1.")
+    model, space = load_frames(path, device)
+    generator = torch.Generator(device=model.device).manual_seed(seed)
+    drawn = model.sample(length, num, generator=generator)
+    features = [space.undo(x.cpu().numpy()) for x, _ in drawn]
+    return {
+        "seed": seed,
+        "label_names": None if not space.labelled else space.label_names,
+        "as_prepared": space.standardise == "recording" or space.smooth > 1,
+        "recordings": [{"features": x, "states": z.cpu().numpy()} for x, (_, z) in zip(features, drawn, strict=True)],
+    }
+
+
+def expect_npz(path: Path) -> None:
+    """Raise unless recordings can be written there: as a .npz, where nothing is yet."""
+    if path.suffix != ".npz":
+        raise DataError(f"--out is {path}, but recordings are written as .npz.")
+    expect_absent(path)
+
+
+def save_recordings(drawn: dict[str, Any], path: Path) -> Path:
+    """Write them as a .npz that `rankfold train` and `segment` read, states for labels; no file is written over."""
+    expect_npz(path)
+    rows = drawn["recordings"]
+    features = [x["features"] if x["features"].ndim == 2 else x["features"][:, None] for x in rows]
+    np.savez(
+        path,
+        features=np.concatenate(features),
+        labels=np.concatenate([row["states"] for row in rows]),
+        lengths=np.array([len(x) for x in features]),
+    )
+    return path
+
+
+def plain(drawn: dict[str, Any]) -> dict[str, Any]:
+    """The same as lists."""
+    rows = [{name: x.tolist() for name, x in row.items()} for row in drawn["recordings"]]
+    return {**drawn, "recordings": rows}
+
+
+def recordings_text(drawn: dict[str, Any]) -> str:
+    """A line for each recording: its states and how many frames each lasts."""
+    names = drawn["label_names"]
+
+    def name(state: int) -> str:
+        return names[state] if names is not None and state < len(names) else str(state)
+
+    return "\n".join(
+        " ".join(f"{name(s.label)}:{s.end - s.start}" for s in segments_of(row["states"]))
+        for row in drawn["recordings"]
+    )

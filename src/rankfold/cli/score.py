@@ -1,25 +1,28 @@
-"""`rankfold score`: the log-probability of every line.
-
-Read next: `models/base.py`.
-"""
+"""`rankfold score`: the log-probability of every line."""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from rankfold.cli.model_of import add_model, add_text, expect_memory, load, say, tell_empty, tell_unknown, text_path
-from rankfold.cli.output import to_json
+from rankfold.cli.load import (
+    add_model,
+    add_text,
+    answer_each,
+    expect_memory,
+    load_words,
+    read_text,
+    tell_unknown,
+    text_path,
+)
+from rankfold.cli.output import say, to_json
 from rankfold.data.batch import length_batches
-from rankfold.data.text import STDIN, read_lines
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import AnyModel
-from rankfold.models.grammar_config import GrammarConfig
 from rankfold.training.evaluation import tree_batches
 
 NUM_TOKENS = 4096  # of a batch
@@ -59,28 +62,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one line for each."""
-    model, vocabulary = load(arguments.folder, arguments.device)
-    path = text_path(arguments)
-    lines = read_lines(path, ends=arguments.no_eos)
-    where = STDIN if path is None else path
-    every = [line.split() for line in lines]
-    sentences = [words for words in every if words]
-    tell_empty(where, len(every) - len(sentences))
-    tell_unknown(Counter(word for words in sentences for word in words if not vocabulary.knows(word)), vocabulary)
+    model, vocabulary = load_words(arguments.folder, arguments.device)
+    text = read_text(text_path(arguments), ends=arguments.no_eos)
+    text.tell_empty()
+    tell_unknown(text.sentences, vocabulary)
     if arguments.no_eos and not vocabulary.ends:
         raise UnsupportedError(
             "--no-eos is for models of sequences: sentences of a grammar have no <eos> to leave out."
         )
-    if isinstance(model.config, GrammarConfig):
-        expect_memory(model, list(map(len, every)), f"{where}, line", outside=False)
-    single = _num_impossible(model, sentences)
+    expect_memory(model, list(map(len, text.words)), f"{text.where}, line", outside=False)
+    single = 0 if model.config.single_words else sum(len(words) == 1 for words in text.sentences)
     if single:
         say(f"{single:,} lines of one word: this grammar gives them no probability, hence -inf")
     if model.is_bound:
         say("log-probabilities of this family are lower bounds")
-    scored = iter(score(model, vocabulary, sentences, end=not arguments.no_eos))
-    for line in lines:
-        found = next(scored) if line.split() else EMPTY
+    scored = text.align(score(model, vocabulary, text.sentences, end=not arguments.no_eos), EMPTY)
+    for line, found in zip(text.lines, scored, strict=True):
         if arguments.json:
             print(to_json({"line": line, **found._asdict()}))
         else:
@@ -99,21 +96,12 @@ def score(
         rows = vocabulary.encode_all(sentences).sentences
     else:
         rows = [list(map(vocabulary.id_of, words)) for words in sentences]
-    values = [0.0] * len(rows)
-    grammar = isinstance(model.config, GrammarConfig)
+    grammar = model.config.data == "sentences"
     batches = tree_batches(model, rows, NUM_TOKENS) if grammar else length_batches(rows, NUM_TOKENS)
     with torch.no_grad():
         parts = model.parts()
-        for group, batch in zip(batches.groups, batches, strict=True):
-            found = model.log_likelihood(batch.to(model.device), parts=parts).tolist()
-            for i, value in zip(group, found, strict=True):
-                values[i] = value
+    values = answer_each(
+        model, batches.groups, batches, lambda batch: model.log_likelihood(batch, parts=parts).tolist()
+    )
     strange = [sum(not vocabulary.knows(word) for word in words) for words in sentences]
     return [Scored(value, len(row), count) for value, row, count in zip(values, rows, strange, strict=True)]
-
-
-def _num_impossible(model: AnyModel, sentences: Sequence[Sequence[str]]) -> int:
-    """How many sentences of one word there are, if the model is a grammar that has none."""
-    if not isinstance(model.config, GrammarConfig) or model.config.single_words:
-        return 0
-    return sum(len(words) == 1 for words in sentences)

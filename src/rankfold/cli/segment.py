@@ -12,9 +12,8 @@ import numpy as np
 
 from rankfold.analysis.segmentation import labels_of
 from rankfold.analysis.states import match_states
-from rankfold.cli.frames_of import Asked, ask, each, impossible
-from rankfold.cli.model_of import add_model, say
-from rankfold.cli.output import to_json
+from rankfold.cli.load import LoadedFrames, add_missing, add_model, answer_recordings, impossible, load_recordings
+from rankfold.cli.output import say, to_json
 from rankfold.data.batch import Batch
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError
@@ -41,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = EXAMPLE
     add_model(parser)
-    add_recordings(parser)
+    parser.add_argument("data", type=Path, metavar="DATA", help="a file or folder of recordings")
+    parser.add_argument("--split", help="which split, where the recordings have splits")
+    add_missing(parser)
     parser.add_argument("--recording", metavar="NAME", help="one of them alone")
     parser.add_argument("--csv", action="store_true", help="print comma-separated values")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="save a picture of one recording, the first")
@@ -49,32 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kind",
         choices=("strips", "posterior", "durations", "roll"),
         default="strips",
-        help="of the picture: strips beside true labels (default), posterior over time, durations, piano roll",
+        help="of the picture: strips next to true labels (default), posterior over time, durations, piano roll",
     )
     parser.set_defaults(run=run)
-
-
-def add_recordings(parser: argparse.ArgumentParser) -> None:
-    """The argument DATA, with --split, --missing and --header."""
-    parser.add_argument("data", type=Path, metavar="DATA", help="a file or folder of recordings")
-    parser.add_argument("--split", help="which split, where the recordings have splits")
-    add_missing(parser)
-
-
-def add_missing(parser: argparse.ArgumentParser) -> None:
-    """The arguments --missing and --header."""
-    parser.add_argument(
-        "--missing",
-        choices=("error", "row"),
-        default="error",
-        help="a row with some values missing is an error (default), or a missing row",
-    )
-    parser.add_argument(
-        "--header",
-        choices=("auto", "yes", "no"),
-        default="auto",
-        help="whether the first line of a .csv is names of columns; auto (default): if it holds no number",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("--csv and --json: one of them.")
     if arguments.plot is not None:
         expect_picture(arguments.plot)  # before the work
-    asked = ask(
+    loaded = load_recordings(
         arguments.folder,
         arguments.data,
         split=arguments.split,
@@ -92,31 +70,32 @@ def run(arguments: argparse.Namespace) -> int:
         device=arguments.device,
     )
     if arguments.recording is not None:
-        asked = only(asked, arguments.recording)
-    rows = segment(asked)
-    if (cut := _cut_short(asked)) is not None:
+        loaded = only(loaded, arguments.recording)
+    rows = segment(loaded)
+    if (cut := _cut_short(loaded)) is not None:
         say(f"warning: {cut}")
     if arguments.plot is not None:  # before the table, of which a pipe may want the beginning alone
-        say(f"wrote {plot(asked, rows, arguments.plot, arguments.kind)}")
-    print(to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows, asked))
+        say(f"wrote {plot(loaded, rows, arguments.plot, arguments.kind)}")
+    print(to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows))
     return 0
 
 
-def only(asked: Asked, name: str) -> Asked:
-    """One recording of those asked about."""
-    names = asked.given.names
+def only(loaded: LoadedFrames, name: str) -> LoadedFrames:
+    """One of the recordings."""
+    names = loaded.given.names
     if name not in names:
         listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise DataError(f"no recording is called {name!r}; there are {listed}.")
     place = [names.index(name)]
-    return asked._replace(given=asked.given.subset(place), frames=asked.frames.subset(place))
+    return loaded._replace(given=loaded.given.subset(place), frames=loaded.frames.subset(place))
 
 
-def segment(asked: Asked) -> list[dict[str, Any]]:
+def segment(loaded: LoadedFrames) -> list[dict[str, Any]]:
     """The rows of the table, recording by recording; raises on a recording that is impossible under the model."""
-    model, space, frames = asked.model, asked.space, asked.frames
+    model, space, frames = loaded.model, loaded.space, loaded.frames
     rows = []
-    for name, length, found in zip(frames.names, frames.lengths, each(model, frames, model.segments), strict=True):
+    answers = answer_recordings(model, frames, model.segments)
+    for name, length, found in zip(frames.names, frames.lengths, answers, strict=True):
         if not found:
             raise DomainError(impossible(name, length, model.config))
         for one in found:
@@ -127,9 +106,9 @@ def segment(asked: Asked) -> list[dict[str, Any]]:
     return rows
 
 
-def _cut_short(asked: Asked) -> str | None:
+def _cut_short(loaded: LoadedFrames) -> str | None:
     """What to say where longer segments than the model has would explain the recordings better."""
-    model, frames = asked.model, asked.frames
+    model, frames = loaded.model, loaded.frames
     longest = model.config.max_duration
     if not model.config.has_segments or longest >= max(frames.lengths):
         return None
@@ -140,24 +119,24 @@ def _cut_short(asked: Asked) -> str | None:
         found: list[float] = gain_of_longer(p).tolist()
         return found
 
-    gains = each(model, frames, gains_of)
+    gains = answer_recordings(model, frames, gains_of)
     return cut_short(gains, longest, f"model.max_duration and train again: --set model.max_duration={2 * longest}")
 
 
-def plot(asked: Asked, rows: list[dict[str, Any]], path: Path, kind: Kind = "strips") -> Path:
+def plot(loaded: LoadedFrames, rows: list[dict[str, Any]], path: Path, kind: Kind = "strips") -> Path:
     """Save a picture: of the first recording, or (durations) of all segments."""
     from rankfold.plots import segments as plots
 
-    frames, given = asked.frames, asked.given
+    frames, given = loaded.frames, loaded.given
     found = [
         labels_of([(row["start"], row["end"], row["state"]) for row in rows if row["recording"] == name], length)
         for name, length in zip(frames.names, frames.lengths, strict=True)
     ]
-    fps = asked.space.fps if given.fps is None else given.fps
+    fps = loaded.space.fps if given.fps is None else given.fps
     truth = None if given.labels is None else given.labels
-    names = given.label_names if truth is not None else asked.space.label_names if asked.space.labelled else None
+    names = given.label_names if truth is not None else loaded.space.label_names if loaded.space.labelled else None
     shown = found
-    if truth is not None and not asked.space.labelled:
+    if truth is not None and not loaded.space.labelled:
         matching = match_states(found, truth)
         shown = [matching.apply(states) for states in found]
     title = f"recording {frames.names[0]}"
@@ -169,7 +148,7 @@ def plot(asked: Asked, rows: list[dict[str, Any]], path: Path, kind: Kind = "str
         )
     if kind == "posterior":
         one = frames.subset([0])
-        (table,) = each(asked.model, one, lambda batch: list(asked.model.posterior(batch).cpu()))
+        (table,) = answer_recordings(loaded.model, one, lambda batch: list(loaded.model.posterior(batch).cpu()))
         above = None if truth is None else truth[0]
         return plots.plot_frame_posterior(
             table[: one.lengths[0]].numpy(), path, truth=above, label_names=names, fps=fps, title=title
@@ -178,7 +157,7 @@ def plot(asked: Asked, rows: list[dict[str, Any]], path: Path, kind: Kind = "str
     return plots.plot_strips(strips, path, label_names=names, fps=fps, title=title)
 
 
-def _text(rows: list[dict[str, Any]], asked: Asked) -> str:
+def _text(rows: list[dict[str, Any]]) -> str:
     labelled = any(row["label"] is not None for row in rows)
     wide = max(len("recording"), *(len(row["recording"]) for row in rows))
     label_width = max((len(row["label"] or "-") for row in rows), default=0) + 2 if labelled else 0

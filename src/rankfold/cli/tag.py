@@ -1,21 +1,24 @@
-"""`rankfold tag`: the hidden state of every word.
-
-Read next: `queries/chain.py`.
-"""
+"""`rankfold tag`: the hidden state of every word."""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
-from rankfold.cli.model_of import add_model, add_text, expect_sequences, load, say, tell_empty, tell_unknown, text_path
-from rankfold.cli.output import to_json
+from rankfold.cli.load import (
+    add_model,
+    add_text,
+    expect_sequences,
+    load_words,
+    read_text,
+    tell_unknown,
+    text_path,
+)
+from rankfold.cli.output import say, to_json
 from rankfold.data.batch import length_batches
-from rankfold.data.text import STDIN, read_lines
 from rankfold.models.catalog import AnyModel
 
 Method = Literal["posterior", "viterbi"]
@@ -51,18 +54,13 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one line for each sentence."""
-    model, vocabulary = load(arguments.folder, arguments.device)
-    path = text_path(arguments)
-    every = [line.split() for line in read_lines(path)]
-    sentences = [words for words in every if words]
-    tell_empty(STDIN if path is None else path, len(every) - len(sentences))
-    encoded = vocabulary.encode_all(sentences)
-    tell_unknown(Counter(encoded.unknown), vocabulary)
-    found, of = tag(model, encoded.sentences, arguments.method)
+    model, vocabulary = load_words(arguments.folder, arguments.device)
+    text = read_text(text_path(arguments))
+    text.tell_empty()
+    tell_unknown(text.sentences, vocabulary)
+    found, of = tag(model, vocabulary.encode_all(text.sentences).sentences, arguments.method)
     say(f"the tags are {of}")
-    tagged = iter(found)
-    for words in every:
-        states = next(tagged) if words else []
+    for words, states in zip(text.words, text.align(found, []), strict=True):
         if arguments.json:
             print(to_json({"words": words, "states": states, "of": of}))
         else:

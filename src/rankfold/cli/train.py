@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankfold.cli.model_of import say
-from rankfold.cli.output import to_json
+from rankfold.cli.output import say, to_json
 from rankfold.errors import DataError
 from rankfold.models.grammar_config import readers
 from rankfold.settings import assign, build, read_toml

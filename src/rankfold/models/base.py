@@ -285,6 +285,10 @@ class WordModel(Model[Parts, Potentials]):
         """The questions one may ask of these sequences: `.log_partition`, `.posterior()`, `.viterbi()`, ..."""
         return self.query(self.potentials(self.batch(words, lengths), parts=self._wide(self.own_parts())))
 
+    @abstractmethod
+    def predict(self, batch: Batch | None = None, *, parts: Parts | None = None) -> Any:
+        """The log-probability of every word as the next one, after each sequence of a batch (or at the start)."""
+
     def batch(self, words: Tensor, lengths: Tensor | None = None) -> Batch:  # "b t", "b"
         """Word ids as a batch on the model's device; raises on what is not one."""
         if not isinstance(words, Tensor) or words.dtype not in IDS or words.ndim != 2 or not words.numel():

@@ -25,7 +25,7 @@ from rankfold.decoding.query import TreeQuery
 from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.models.base import Shares, linear
 from rankfold.models.grammar_config import GrammarConfig
-from rankfold.models.pcfg import Grammar
+from rankfold.models.pcfg import Grammar, NextWord
 from rankfold.numerics.precision import Precision, check_precision
 from rankfold.operators import BinaryDense, Branch
 from rankfold.params.rules.compound import CompoundGrammar, Halves, LatentGaussian, SentenceEncoder
@@ -145,6 +145,13 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
     ) -> BoundPotentials:
         """What trees are asked of: those given the mean of q, over nonterminals with or without `labels`."""
         return self._sound(self.potentials(batch, parts=parts, latent="mean"), batch, "mean")
+
+    def predict(self, batch: Batch | None = None, *, parts: CompoundParts | None = None) -> NextWord:
+        """Refused: the next word has no closed form."""
+        raise UnsupportedError(
+            "the next word under a compound PCFG is a mean over vectors of sentences that nobody has seen to their "
+            "end: there is no closed form.\n  Grammars of the other families have it exactly."
+        )
 
     def generate_trees(
         self,

@@ -62,6 +62,7 @@ class ModelConfig:
     data: ClassVar[DataKind] = "text"
     measure: ClassVar[Measure] = PERPLEXITY
     read_by: ClassVar[Mapping[str, tuple[str, ...]]] = READ_BY
+    single_words: ClassVar[bool] = True  # whether a sentence may be one word
 
     family: Family = "lhmm"
     num_states: int = 1024

@@ -1,7 +1,7 @@
 """The folder of one run: one writer at a time, metrics that are only added to, and where it all ran.
 
 The kernel frees the lock when the process ends, by whatever signal. A resumed run cuts its metrics back to the
-checkpoint and keeps what it cut. Read next: `data/weights.py`, which writes the other files whole.
+checkpoint and keeps what it cut. `load` opens the best model of a run, or a model by itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import torch
 
 from rankfold.errors import DataError, DomainError
 from rankfold.files import expect_file, open_own
+from rankfold.models.base import Model
+from rankfold.models.pretrained import load_any
 from rankfold.version import __version__
 
 try:
@@ -29,6 +31,7 @@ try:
 except ImportError:  # no such locks here: runs go on without
     fcntl = None  # type: ignore[assignment]
 
+CONFIG = "config.json"  # of a model
 RECIPE, CHECKPOINT, METRICS = "recipe.toml", "checkpoint.safetensors", "metrics.jsonl"
 # Where a checkpoint is in shards, and the one before it.
 CHECKPOINTS = tuple(f"checkpoint{x}.safetensors{y}" for x in ("", "-before") for y in ("", ".index.json"))
@@ -328,3 +331,33 @@ def _is_torn(path: Path) -> bool:
 
 def _failed(path: Path, error: OSError) -> OSError:
     return OSError(error.errno, f"{path} could not be written: {error.strerror}. Lines before are untouched")
+
+
+def load(folder: str | Path, *, device: str = "cpu") -> Model[Any, Any]:
+    """The best model of a run, or the model that `save_pretrained` wrote into a folder; of words or of frames."""
+    return load_any(model_folder(Path(folder)), device=device)
+
+
+def model_folder(path: Path) -> Path:
+    """The folder that holds config.json: the path itself, or the best model of the run there."""
+    if not path.is_dir():
+        what = "a file, but a folder" if path.exists() else "no such folder; the folder"
+        raise DataError(f"{path}: {what} of a run or of a model was expected.")
+    for folder in (path, path / BEST):
+        if (folder / CONFIG).is_file():
+            return folder
+    if (path / RECIPE).is_file():
+        raise DataError(
+            f"{path}: the run has no model yet: {BEST}/ is written at its first evaluation.\n"
+            "  Wait for it, or go on with the run: rankfold train --resume."
+        )
+    raise DataError(
+        f"{path}: holds no model: neither {CONFIG} nor {BEST}/{CONFIG} is there.\n"
+        "  Give the folder that rankfold train --out made, or one that save_pretrained wrote."
+    )
+
+
+def recipe_path(path: Path) -> Path | None:
+    """The recipe of the run that a path names, or whose best model it names; None for a model by itself."""
+    run = path.parent if model_folder(path) == path and path.name == BEST else path
+    return run / RECIPE if (run / RECIPE).is_file() else None

@@ -1,0 +1,315 @@
+"""The model that a command is told of, and its input: text or recordings, read and encoded as the model knows them.
+
+Lines without words keep their place; unknown words and sentences too long for the memory are told before the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rankfold.cli.output import say
+from rankfold.data.batch import Batch
+from rankfold.data.frame_files import Header
+from rankfold.data.frame_space import FILE, FrameSpace
+from rankfold.data.frames import Frames, Missing
+from rankfold.data.text import STDIN, read_lines
+from rankfold.data.vocab import Vocabulary
+from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.models.base import Model
+from rankfold.models.catalog import AnyModel
+from rankfold.models.frame_config import FrameConfig, FrameFamily
+from rankfold.models.frame_model import FrameModel
+from rankfold.models.pretrained import load_model
+from rankfold.models.sequence_model import SequenceModel
+from rankfold.planning.machine import GIB, available
+from rankfold.settings import build, read_toml
+from rankfold.training.config import Config, DataConfig
+from rankfold.training.corpus import expect_ends
+from rankfold.training.recordings import expect_observed, frame_batches, read_splits
+from rankfold.training.run_dir import CONFIG, model_folder, recipe_path
+from rankfold.training.setup import chosen_device
+
+NUM_SHOWN = 5  # unknown words
+ENTRIES = 2**24  # of a table "b t z" that is decoded at once
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The argument RUN, with --device and --json."""
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run (its best model) or of a model")
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """--device and --json."""
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one (default)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_text(parser: argparse.ArgumentParser, what: str = "one sentence per line") -> None:
+    """The argument FILE, also called --data."""
+    parser.add_argument("file", nargs="?", metavar="FILE", help=f"{what}; - or nothing: standard input")
+    parser.add_argument("--data", metavar="FILE", help="the same as FILE")
+
+
+def add_missing(parser: argparse.ArgumentParser) -> None:
+    """The arguments --missing and --header, of recordings."""
+    parser.add_argument(
+        "--missing",
+        choices=("error", "row"),
+        default="error",
+        help="a row with some values missing is an error (default), or a missing row",
+    )
+    parser.add_argument(
+        "--header",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="whether the first line of a .csv is names of columns; auto (default): if it holds no number",
+    )
+
+
+def find_device(name: str) -> str:
+    """The device that "auto" stands for; "cuda" only where there is one."""
+    return str(chosen_device(name, "--device"))
+
+
+def load_words(path: Path, device: str = "auto") -> tuple[AnyModel, Vocabulary]:
+    """The model of words of a run or folder, and the words its ids mean."""
+    folder = model_folder(path)
+    model = load_model(folder, device=find_device(device))
+    if model.vocabulary is None:
+        raise DataError(
+            f"{folder}: the model was saved without a vocabulary, so its ids have no words.\n"
+            "  Set model.vocabulary and save it again."
+        )
+    try:
+        expect_ends(model.vocabulary, model.config)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from None
+    return model, model.vocabulary
+
+
+def load_frames(path: Path, device: str = "auto") -> tuple[FrameModel, FrameSpace]:
+    """The model of frames of a run or folder, and what its features mean."""
+    folder = model_folder(path)
+    if not holds_frames(path):
+        raise UnsupportedError(
+            f"{folder} holds a model of words, but this is asked of models of frames.\n"
+            "  Train one with a recipe of the family hsmm, lhsmm, frame_hmm or frame_lhmm: rankfold train --list."
+        )
+    model = FrameModel.from_pretrained(folder, device=find_device(device))
+    if model.space is None and not (folder / FILE).exists():  # made in Python: features as they are
+        return model, FrameSpace(1 if model.observation.symbols else model.config.num_features)
+    assert model.space is not None
+    return model, model.space
+
+
+def holds_frames(path: Path) -> bool:
+    """Whether the model of a run or folder is one of frames, by its config.json alone."""
+    try:
+        family = json.loads((model_folder(path) / CONFIG).read_bytes())["model"]["family"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False  # loading it says what is wrong
+    return family in get_args(FrameFamily)
+
+
+def data_config(path: Path) -> DataConfig:
+    """How the run of a model read and cut its data; the defaults for a model by itself."""
+    recipe = recipe_path(path)
+    return DataConfig() if recipe is None else build(Config, read_toml(recipe), source=recipe).data
+
+
+def expect_sequences(model: AnyModel, what: str) -> SequenceModel[Any, Any, Any]:
+    """The model, if it reads words from left to right; `UnsupportedError` for a grammar."""
+    if model.config.data != "text":
+        raise UnsupportedError(
+            f'rankfold {what} is for models of sequences, but "{model.config.family}" is a family of grammars.\n'
+            "  Of a grammar ask rankfold parse, score, sample, predict, evaluate, explain."
+        )
+    return cast(SequenceModel[Any, Any, Any], model)
+
+
+class Text(NamedTuple):
+    """The lines of a text; those without words are no sentences, but keep their place."""
+
+    where: str
+    lines: list[str]
+    words: list[list[str]]  # of each line
+
+    @property
+    def sentences(self) -> list[list[str]]:
+        """The words of the lines that have any."""
+        return [words for words in self.words if words]
+
+    def align(self, answers: Iterable[Any], empty: Any = None) -> list[Any]:
+        """The answers to its sentences, with `empty` at the lines without words."""
+        following = iter(answers)
+        return [next(following) if words else empty for words in self.words]
+
+    def tell_empty(self) -> None:
+        """Say on standard error how many lines have no words."""
+        num = len(self.words) - len(self.sentences)
+        if num:
+            say(f"{self.where}: {num:,} empty {'line stays' if num == 1 else 'lines stay'} empty")
+
+
+def text_path(arguments: argparse.Namespace) -> Path | None:
+    """The FILE a command is told of; None for standard input."""
+    if arguments.file is not None and arguments.data is not None:
+        raise DataError(f"the text is given twice: as {arguments.file} and as --data {arguments.data}.")
+    given = arguments.data if arguments.file is None else arguments.file
+    if given not in (None, "-"):
+        return Path(given)
+    if sys.stdin.buffer.isatty():
+        say("reading standard input, one sentence per line")
+    return None
+
+
+def read_text(path: Path | None, *, ends: bool = False) -> Text:
+    """The lines of a file, or (None) of standard input. With `ends`, `<eos>` is a word like others."""
+    lines = read_lines(path, ends=ends)
+    return Text(str(STDIN if path is None else path), lines, [line.split() for line in lines])
+
+
+def known_ids(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:
+    """The ids of the beginning of a sentence; `DataError` for a word the model does not know."""
+    for word in words:
+        if not vocabulary.knows(word):
+            raise DataError(
+                f"{word!r} is not among the {len(vocabulary):,} words of the model.\n"
+                "  Write <unk> where an unknown word is meant."
+            )
+    ids = vocabulary.encode(words)
+    return ids[:-1] if vocabulary.ends else ids
+
+
+def tell_unknown(sentences: Iterable[Sequence[str]], vocabulary: Vocabulary) -> int:
+    """How many words count as <unk>; said on standard error, the most frequent first."""
+    unknown = Counter(word for words in sentences for word in words if not vocabulary.knows(word))
+    if unknown:
+        ordered = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))
+        shown = ", ".join(f"{word} ({count:,})" for word, count in ordered[:NUM_SHOWN])
+        more = f" and {len(ordered) - NUM_SHOWN:,} more" if len(ordered) > NUM_SHOWN else ""
+        say(f"words not in the vocabulary, counted as <unk>: {unknown.total():,}, of them {shown}{more}")
+        if not vocabulary.has_unk_mass:
+            say("warning: the training text held no <unk>, so unknown words have no trained probability")
+    return unknown.total()
+
+
+def expect_memory(model: AnyModel, lengths: Sequence[int], where: str | Sequence[str], *, outside: bool) -> None:
+    """Raise on a sentence that a grammar has no memory for, before anything is computed; other models have no limit.
+
+    `lengths`: words of each, by the number of its line, of which `where` is the beginning, or with the place of each;
+    `outside`: whether an outside pass follows the inside one. Memory grows with the square of a length, so one line may
+    take all.
+    """
+    memory = available(model.device.type)
+
+    def needed(width: int) -> int:
+        plan = model.plan(1, width, model.device.type).best
+        return width * (plan.token_bytes if outside else plan.eval_token_bytes)
+
+    longest = max(lengths, default=0)
+    if model.config.data != "sentences" or memory is None or longest < 2 or needed(longest) <= memory:
+        return
+    fitting = 1 + bisect_right(range(2, longest), memory, key=needed)
+    at = lengths.index(longest)
+    place = f"{where} {at + 1}" if isinstance(where, str) else where[at]
+    raise DataError(
+        f"{place}: a sentence of {longest:,} words needs {needed(longest) / GIB:.3g} GiB, "
+        f"but {model.device.type} has {memory / GIB:.3g} GiB.\n"
+        f"  At most {fitting:,} words fit: part it, or leave it out."
+    )
+
+
+class LoadedFrames(NamedTuple):
+    """A model of frames, and recordings for it."""
+
+    model: FrameModel
+    space: FrameSpace
+    given: Frames  # as they were read
+    frames: Frames  # on the scale of the model
+
+
+def load_recordings(
+    path: Path,
+    data: Path,
+    *,
+    split: str | None = None,
+    missing: Missing = "error",
+    header: Header = "auto",
+    device: str = "auto",
+) -> LoadedFrames:
+    """The model, and the recordings of a file or folder: those of `split`, or all where there are no splits."""
+    if str(data) == "-":
+        raise DataError("recordings are read from a file or a folder, not from standard input: give its name.")
+    model, space = load_frames(path, device)
+    found = read_splits(data, missing=missing, header=header)
+    if split is not None and list(found) == ["train"] and split != "train":
+        given = found["train"]  # without splits of its own
+        if given.splits is not None:
+            raise DataError(f"{data}: no split {split!r}; there is train alone.\n  Say --split train.")
+    elif split is not None:
+        if split not in found:
+            raise DataError(f"{data}: no split {split!r}; there are {', '.join(found)}.\n  Say which with --split.")
+        given = found[split]
+    elif len(found) > 1:
+        raise DataError(f"{data}: has the splits {', '.join(found)}.\n  Say which with --split.")
+    else:
+        given = next(iter(found.values()))
+    expect_observed(given, model.config)
+    return LoadedFrames(model, space, given, space.apply(given))
+
+
+def answer_each(
+    model: Model[Any, Any],
+    groups: Iterable[list[int]],
+    batches: Iterable[Batch],
+    question: Callable[[Batch], Iterable[Any]],
+) -> list[Any]:
+    """The answer to each sequence, by its place; the question is asked of batches, `groups` are the places of each."""
+    answers: dict[int, Any] = {}
+    with torch.no_grad():
+        for places, batch in zip(groups, batches, strict=True):
+            answers.update(zip(places, question(batch.to(model.device)), strict=True))
+    return [answers[place] for place in range(len(answers))]
+
+
+def answer_recordings(model: FrameModel, frames: Frames, question: Callable[[Batch], Iterable[Any]]) -> list[Any]:
+    """The answer to each recording; batches are of like lengths, as many as are cheap to decode at once."""
+    tokens = max(1, ENTRIES // model.config.num_states)
+    cut = frame_batches(frames, DataConfig(tokens=tokens), symbols=model.observation.symbols)
+    without_labels = (batch._replace(labels=None) for batch in cut)
+    return answer_each(model, [places for places, _, _ in cut.plan], without_labels, question)
+
+
+def best_states(model: FrameModel, frames: Frames) -> list[NDArray[np.int64]]:
+    """The states "t" of the most probable path or segmentation of every recording; raises on an impossible one."""
+    rows = answer_recordings(model, frames, lambda batch: list(model.states(batch).cpu()))
+    found = [row[:length].numpy() for row, length in zip(rows, frames.lengths, strict=True)]
+    for states, name in zip(found, frames.names, strict=True):
+        if states[0] < 0:
+            raise DomainError(impossible(name, len(states), model.config))
+    return found
+
+
+def impossible(name: str, length: int, config: FrameConfig) -> str:
+    """Why a recording may have no probability at all."""
+    why = (
+        f"Segments last at most {config.max_duration} frames; model.censored=true lets the end cut the last one"
+        if config.has_segments
+        else "Training left probabilities at 0; train.smoothing above 0 leaves none"
+    )
+    return f"recording {name!r} ({length:,} frames) has probability 0 under the model: it has no segments.\n  {why}."
