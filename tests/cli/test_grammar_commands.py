@@ -235,7 +235,7 @@ def test_trees_must_have_the_words_of_the_text(run: Path, tmp_path: Path, capsys
     err = capsys.readouterr().err
     assert f"{text}: 1 empty lines, which are no sentences" in err
     line = 1 + TREES.splitlines().index("(S (NP (D a) (N zebra)) (V slept))")
-    assert f"beside {text}: sentence 2 ({trees}, line {line}): word 3 is 'slept' in the tree, but 's" in err
+    assert f"and {text}: sentence 2 ({trees}, line {line}): word 3 is 'slept' in the tree, but 's" in err
 
 
 def test_a_tree_that_no_memory_holds_is_named(

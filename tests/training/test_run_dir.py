@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import rankfold
 from rankfold.errors import DataError, DomainError
 from rankfold.training import run_dir
 from rankfold.training.run_dir import RunDir, environment, read_metrics
@@ -322,3 +324,14 @@ def test_links_are_not_written_through(name: str, resume: bool, tmp_path: Path) 
     with pytest.raises(DataError, match=rf"{name}: is a link"):
         (RunDir.open if resume else RunDir.create)(run)
     assert mine.read_text() == "precious\n"
+
+
+def test_load_opens_a_run_and_a_model(tmp_path: Path) -> None:
+    model = rankfold.build_model(rankfold.ModelConfig(num_states=4, rank=2, dim=4), 7)
+    model.save_pretrained(tmp_path / "best")
+    for folder in (tmp_path, tmp_path / "best", str(tmp_path)):
+        loaded = rankfold.load(folder)
+        assert all(torch.equal(x, loaded.state_dict()[name]) for name, x in model.state_dict().items())
+    for folder in (tmp_path / "nothing", tmp_path.parent):
+        with pytest.raises(DataError, match="no such folder|holds no model"):
+            rankfold.load(folder)
