@@ -333,5 +333,5 @@ def test_load_opens_a_run_and_a_model(tmp_path: Path) -> None:
         loaded = rankfold.load(folder)
         assert all(torch.equal(x, loaded.state_dict()[name]) for name, x in model.state_dict().items())
     for folder in (tmp_path / "nothing", tmp_path.parent):
-        with pytest.raises(DataError, match="no such folder|holds no model"):
+        with pytest.raises(DataError, match=r"no such folder|holds no model"):
             rankfold.load(folder)
