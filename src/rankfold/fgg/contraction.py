@@ -1,4 +1,4 @@
-"""Sums of products of tensors: in which order pairs are multiplied and summed, what that costs, in which arithmetic.
+"""Sums of products of tensors: the order in which pairs are multiplied and summed, its cost, and the arithmetics.
 
 Equation 4 of Yang, Liu, Tu 2022 is one sum over all inner nodes of a fragment; done pair by pair it is variable
 elimination. Elimination orders come from opt_einsum where it is installed, else from the greedy rule below.
@@ -37,8 +37,7 @@ class Step(NamedTuple):
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether both tensors have the same axes in the same order, and those that stay are in the order of the
-        output."""
+        """Whether both tensors have the same axes in one order, in which the output has those that stay."""
         kept = tuple(axis for axis in self.left_axes if axis in self.out_axes)
         return self.left_axes == self.right_axes and kept == self.out_axes
 
@@ -163,7 +162,7 @@ def sound_level(dtype: torch.dtype, terms: float) -> float:
 
 
 class Arithmetic(Protocol):
-    """A commutative semiring on tensors: what a factor's weights become, a step of a contraction, sums, 1 and 0."""
+    """A commutative semiring on tensors: weights are lifted into it; then products of a step, sums, 1 and 0."""
 
     is_scaled: bool  # whether vectors carry a scale of their own
 
@@ -303,7 +302,7 @@ def _by_matrices(
 def _reduce(
     x: Tensor, axes: Axes, kept: set[int], reduce: Callable[[Tensor, tuple[int, ...]], Tensor]
 ) -> tuple[Tensor, list[int]]:
-    """The tensor without the axes that nobody else has."""
+    """The tensor summed over the axes that no other tensor has."""
     gone = tuple(k for k, axis in enumerate(axes) if axis not in kept)
     return (reduce(x, gone) if gone else x), [axis for axis in axes if axis in kept]
 

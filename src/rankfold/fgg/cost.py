@@ -151,7 +151,7 @@ def _sum(a: RuleCost, b: RuleCost) -> RuleCost:
 def _derived_cost(
     label: str, factor: Derived, item: int, made: dict[int, Contraction], at: Mapping[int, int]
 ) -> dict[str, RuleCost]:
-    """A derived factor and what it is derived of, each once; `at`: by place, how many entries are made there."""
+    """The cost of a derived factor and of its derived sources, each once; `at`: by place, the number of entries made."""
     wanted = {factor.output[place]: size for place, size in at.items()}
     found: dict[str, RuleCost] = {}
     axes: list[Axes] = []
@@ -183,7 +183,7 @@ def _shape_of(source: Factor) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """The form that was chosen, its grammar, what every form costs, and why one that is missing has none."""
+    """The chosen form, its grammar, the costs of all forms, and why the others are refused."""
 
     inference: str
     grammar: Grammar
@@ -222,7 +222,7 @@ def plan(g: Grammar, inference: Inference = "auto") -> Plan:
 
 
 def explain(g: Grammar, length: int | None = None, *, batch: int = 1, rank: int | None = None) -> str:
-    """The rules as written and in rank space, their cost in letters of the domains and in numbers, and what was won.
+    """The rules as written and in rank space, their cost in letters of the domains and in numbers, and their ratio.
 
     `length`: of the sentences of a query, `batch` of them; None: the grammar as it is. `rank`: factors that tie a state
     to others without a rank between them are taken to be given by parts of this rank, which tells what that would win.

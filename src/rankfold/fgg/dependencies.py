@@ -71,7 +71,7 @@ def productive_rules(hrg: HRG) -> dict[str, tuple[Rule, ...]]:
 
 
 def derivable(hrg: HRG) -> HRG:
-    """The structure without what takes part in no derivation; it may have no rule left."""
+    """The structure without rules and labels of no derivation; it may have no rule left."""
     taken = {rule.name for own in productive_rules(hrg).values() for rule in own}
     rules = tuple(rule for rule in hrg.rules if rule.name in taken)
     used = {edge.label for rule in rules for edge in rule.right.edges} | {hrg.start}
@@ -81,7 +81,7 @@ def derivable(hrg: HRG) -> HRG:
 
 
 def pruned(grammar: Grammar) -> Grammar:
-    """The grammar without what takes part in no derivation; sums stay the same."""
+    """The grammar without rules and labels of no derivation; sums stay the same."""
     hrg = derivable(grammar.hrg)
     if not hrg.rules:
         raise DomainError(

@@ -182,7 +182,7 @@ class Derived(nn.Module):
         return found
 
     def given_modules(self) -> Iterator[nn.Module]:
-        """The modules it is made of, down to those that are given."""
+        """The modules of the caller that it is made of."""
         for source in self.sources:
             if isinstance(source, Derived):
                 yield from source.given_modules()

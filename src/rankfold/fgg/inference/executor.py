@@ -37,7 +37,7 @@ Tapped = Collection[tuple[str, str | None]]
 
 @dataclass
 class Scaling:
-    """What a pass keeps of its scales: of each table the logarithms, block by block, "row b", float64.
+    """The scales of a pass: of each table their logarithms, block by block, "row b", float64.
 
     `low` are the smallest entries of each block, `high` its largest, `least` the level below which entries may have
     lost digits; `unscaled` are the blocks with that level, `lost` says whether scaling took digits of a factor,
@@ -166,7 +166,7 @@ class Execution:
         self._no_scale = torch.zeros((), dtype=torch.float64, device=self.like.device)
 
     def run(self) -> Execution:
-        """The pass, carried out."""
+        """Carry the pass out; returns it."""
         for level in self.schedule.levels:
             for block in level:
                 self._block(block)
@@ -240,7 +240,7 @@ class Execution:
         return value, _take(self.scaling.scales[table], how.blocks, how.index_of)
 
     def operands(self, group: Group) -> tuple[list[Operand], Tensor]:
-        """What the group multiplies, children first, and the logarithm of its scale, "p s b" ("p b": one split)."""
+        """The operands of a group, children first, and the logarithm of its scale, "p s b" ("p b": one split)."""
         found: list[Operand] = []
         device, axis_of = self.like.device, node_axes(group)
         log_scales: list[Tensor] = []
@@ -282,7 +282,7 @@ class Execution:
         return [node for k, node in enumerate(nodes) if shape[k] != self.grammar.size(type_[k])]
 
     def _tap(self, group: Group) -> list[Operand]:
-        """Ones for what a gradient is wanted of."""
+        """Ones at the rules and nodes whose posteriors are wanted."""
         found = []
         own = [rule for rule in group.rules if rule in self._own_rules]  # none of what rewriting added
         wanted = {node for rule in own for name, node in self.tapped if name in (rule, "*")}

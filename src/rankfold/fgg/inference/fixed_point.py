@@ -110,7 +110,7 @@ class _System:
         return num_terms([*sizes, num_rules], len(rule.right.edges))
 
     def select(self, psi: Values) -> Values:
-        """Of these nonterminals those that the rules name."""
+        """The nonterminals that the rules name, of these."""
         return {name: psi[name] for name in (self.labels | self.rules.keys()) if name in psi}
 
     def pack(self, values: Mapping[str, Tensor]) -> Tensor:  # "n"
@@ -127,7 +127,7 @@ class _System:
         arithmetic: Arithmetic,
         factors: Mapping[str, Tensor] | None = None,
     ) -> Values:
-        """One use of every rule (equations 3 and 4); `factors`: by rule, what it is multiplied by."""
+        """One use of every rule (equations 3 and 4); `factors`: by rule a number to multiply it by."""
         found: Values = {}
         like = next(iter(weights.values()))
         for name, own in self.rules.items():
@@ -140,7 +140,7 @@ class _System:
         return found
 
     def scales_left(self, scaled: _ScaledFactors, log_psi: Mapping[str, Tensor]) -> Values | None:
-        """By rule the scale of what it multiplies over that of its left side; None where linear space may lose digits.
+        """By rule the scale of its product over that of its left side; None where linear space may lose digits.
 
         All that is multiplied is at most 1 in size; what underflow takes grows with the scale that is left over.
         """

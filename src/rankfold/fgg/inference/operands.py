@@ -1,4 +1,4 @@
-"""The tensors that rules multiply: factors, sliced where they see observed values, and what their children gave.
+"""The tensors that rules multiply: factors, sliced at observed values, and the tables of their children.
 
 Axes are numbers: 0 the parents, 1 their rules (splits), 2 the sentences of a batch, 3 + k the k-th node of the
 fragment. At the end one rule by itself, for questions that go through a grammar rule by rule.

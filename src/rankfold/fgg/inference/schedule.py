@@ -210,7 +210,7 @@ def _group(
 
 
 def group_of_rule(hrg: HRG, rule: Rule) -> Group:
-    """A rule as a group of its own, for what is asked of rules one by one; rows mean nothing."""
+    """A rule as a group of its own, for recursive grammars; rows mean nothing."""
     row_of = {edge.label: (edge.label, 0) for edge in hrg.nonterminal_edges(rule)}
     return _group(hrg, rule.left, [0], 1, [rule], row_of)
 

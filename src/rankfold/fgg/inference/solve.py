@@ -75,7 +75,7 @@ def _rungs(
 
 
 def _whole(tapped: Tapped) -> frozenset[str]:
-    """The rules of whose nodes something is asked."""
+    """The rules whose nodes are tapped."""
     return frozenset(rule for rule, node in tapped if node is not None)
 
 

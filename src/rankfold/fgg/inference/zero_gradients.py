@@ -88,7 +88,7 @@ class _LogGradients:
 
 
 class _AddZeroGradients(Function):
-    """The value itself; backward, what logarithms do not give."""
+    """The value itself; backward, the gradients that logarithms do not give."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, run: Execution, is_log: bool, *weights: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class _Elaboration:
         self.labels[name] = _LabelDraft(line.name, line.is_terminal, types, line.is_batched)
 
     def note_left(self, line: RuleLine) -> None:
-        """Note a nonterminal and what its left side says about its domains."""
+        """Note a nonterminal and the domains that its left side names."""
         at = line.left.label
         if at.text not in self.labels:
             if not at.text[0].isupper():
@@ -205,7 +205,7 @@ class _Elaboration:
         return draft
 
     def note_node(self, draft: _RuleDraft, argument: Argument) -> str:
-        """Note a node by its name (a bare constant gets one) and what is written about it."""
+        """Note a node by its name (a bare constant gets one), its domain and its value."""
         name = argument.name
         if name is None:
             name = fresh_name("c", draft.first.keys() | draft.written)
@@ -330,7 +330,7 @@ def _to_nodes(draft: _RuleDraft, places: _Places, domains: Mapping[str, Domain])
 
 
 def _to_a_label(draft: _RuleDraft, places: _Places) -> bool:
-    """Tell one label what a node knows; one at a time, so that nodes hear of it before others guess."""
+    """Give one label the domain of a node; one at a time, so that nodes take it before other labels do."""
     for label, position, name in places:
         if label.type[position] is None and draft.domain[name] is not None:
             label.type[position] = draft.domain[name]

@@ -27,7 +27,7 @@ from rankfold.fgg.rewrite.query_grammar import query_grammar
 
 
 def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
-    """The grammar of the derivations both have, without what takes part in none; see the module for when they conjoin.
+    """The grammar of the derivations both have; the module says when two grammars conjoin.
 
     A query takes the shape of `first` by itself. Where nothing is derived in common the result has no rules and its
     sum is 0. Structures are cached: another batch of sentences of a length costs no more than its words.

@@ -1,4 +1,4 @@
-"""Queries: what is asked of a grammar's strings, as a finite automaton whose arcs read one symbol each.
+"""Queries: constraints on a grammar's strings, as finite automata whose arcs read one symbol each.
 
 A sentence is an automaton with one path; missing words are arcs that read anything; a regular constraint is any
 automaton. A query becomes a grammar only together with the grammar it is asked of (`query_grammar.py`): its rules take

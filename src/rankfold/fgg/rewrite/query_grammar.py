@@ -138,7 +138,7 @@ class _Item(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """One use of a rule: the states around its slots, the item of each nonterminal, and what is open below it."""
+    """One use of a rule: the states around its slots, the item of each nonterminal, and the labels open below it."""
 
     states: tuple[int, ...]
     items: tuple[_Item, ...]

@@ -31,7 +31,7 @@ DECOMPOSE = "decompose(g, {label: (u, v, w)})"
 
 
 def rank_space(g: Grammar) -> Grammar:
-    """The same sums over ranks in place of states: state nodes are marginalised, what is derived is made once.
+    """The same sums over ranks in place of states: state nodes are summed out, derived factors made once.
 
     For B-FGGs (Definition 6): every rule has exactly one external node, which touches no nonterminal; the start symbol,
     which has none, is exempt. Factors that tie two states to each other must be given by ranks first (`decompose`); a
@@ -116,7 +116,7 @@ class _Builder:
                 self.write(own, label, own.rest, self.body(own, own.heads), "'")
 
     def as_child(self, name: str, seen: _Side) -> None:
-        """The rules of a nonterminal seen through a side: its heads' ranks, or what its leaves give."""
+        """The rules of a nonterminal seen through a side: over its heads' ranks, or at its leaves."""
         label = self.names[name, seen.expression, True]
         written: set[Expression] = set()
         for own in self.used[name]:
@@ -183,7 +183,7 @@ class _Builder:
     def body(
         self, own: _StateNodes, gone: tuple[Edge, ...], *, kept: Edge | None = None, in_place: bool = False
     ) -> tuple[Edge, ...]:
-        """The rule's edges, without what is gone or with it: children seen through the factors on their states."""
+        """The rule's edges, with or without those that are gone; children seen through the factors on their states."""
         sides = [edge for state in own.children for edge in own.factors_at(state)[0]]
         found: list[Edge] = []
         for edge in own.rule.right.edges:
