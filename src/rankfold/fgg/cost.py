@@ -151,7 +151,7 @@ def _sum(a: RuleCost, b: RuleCost) -> RuleCost:
 def _derived_cost(
     label: str, factor: Derived, item: int, made: dict[int, Contraction], at: Mapping[int, int]
 ) -> dict[str, RuleCost]:
-    """The cost of a derived factor and of its derived sources, each once; `at`: by place, the number of entries made."""
+    """The cost of a derived factor and its derived sources, each once; `at`: by place, how many entries are made."""
     wanted = {factor.output[place]: size for place, size in at.items()}
     found: dict[str, RuleCost] = {}
     axes: list[Axes] = []

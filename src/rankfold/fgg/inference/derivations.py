@@ -25,7 +25,7 @@ Choose = Callable[[Tensor], int]
 
 
 def best(g: Grammar) -> Derivation | list[Derivation]:
-    """The derivation with values of the largest weight, one per sentence of a batch; ties go to the first rule and value.
+    """The derivation with values of the largest weight, one per sentence; ties go to the first rule and value.
 
     Its `log_weight` is `sum_product(g, "max")`. Raises where nothing has weight. Cost: a pass of maxima, as many
     operations as a sum takes without matrix products, then for every rule of every nonterminal on the way one
