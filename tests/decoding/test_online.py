@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from rankfold import ChainPotentials, Dense, ShapeError, UnsupportedError
 from rankfold.decoding.online import FilterState, predict, step
 from rankfold.decoding.online import filter as filter_
+from rankfold.decoding.posterior import posterior
+from rankfold.recursions import segments
 from rankfold.recursions.chain import advance, carry, log_z
 from tests.decoding.build import words_to_potentials
 from tests.operators.cases import CASES, Case
 from tests.oracles import chain as oracle
+from tests.recursions import segment_batches
 from tests.recursions.build import BY_NAME, INF, as_lists, hidden_markov, potentials
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -49,6 +52,27 @@ def test_filter_is_the_enumeration_of_prefixes(
             torch.testing.assert_close(found.log_filtered[i, t].double(), expected, **close)
             so_far = torch.tensor(oracle.log_z(**as_lists(p, i, t + 1)), dtype=torch.float64)
             torch.testing.assert_close(found.log_z[i, t], so_far, **close)
+        assert (found.log_filtered[i, length:] == -INF).all()
+        assert (found.log_z[i, length:] == found.log_z[i, length - 1]).all()
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_segments_are_filtered_as_their_prefixes(dtype: torch.dtype, zeros: bool) -> None:
+    """At each frame the posterior of the prefix that ends there, whose last segment may go on."""
+    lengths = (5, 1, 4)
+    p = segment_batches.batch(3, 3, lengths, seed=7, zeros=zeros, final=True)
+    tables = {name: x.to(dtype) for name in p._fields if isinstance(x := getattr(p, name), torch.Tensor)}
+    transition = p.transition.with_factors(*(x.to(dtype) for x in p.transition.factors()))
+    p = p._replace(**{**tables, "lengths": torch.tensor(lengths), "transition": transition})
+    found = filter_(p)
+    close = EXACT if dtype == torch.float64 else SINGLE
+    for i, length in enumerate(lengths):
+        for t in range(length):
+            one = p._replace(log_obs=p.log_obs[i : i + 1, : t + 1], lengths=None, log_final=None, censored=True)
+            state, total = posterior(one).state[0, -1], segments.log_z(one)[0]
+            torch.testing.assert_close(found.log_filtered[i, t].exp(), state, **close)
+            torch.testing.assert_close(found.log_z[i, t], total, **close)
         assert (found.log_filtered[i, length:] == -INF).all()
         assert (found.log_z[i, length:] == found.log_z[i, length - 1]).all()
 

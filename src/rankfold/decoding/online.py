@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -15,10 +16,11 @@ from rankfold.numerics.precision import matmul_precision
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators import Dense, Operator
 from rankfold.operators.protocol import expect_operator
-from rankfold.recursions import chain
-from rankfold.recursions.chain import advance
+from rankfold.recursions import chain, segments
 from rankfold.recursions.chain.filtering import log_filtered, smallest_sum
 from rankfold.recursions.chain.potentials import ChainPotentials, validate
+from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.recursions.segments.stretches import open_segments
 
 AT_ONCE = 2**24  # numbers of a block
 
@@ -34,7 +36,7 @@ class FilterState(NamedTuple):
     """What a stream has to remember between observations."""
 
     log_filtered: Tensor | None  # "b z"   log p(z_t | x_1..t); None before the first observation
-    log_next: Tensor  # "b z"              log p(z_t+1 | x_1..t): the next stretch's log_initial
+    log_next: Tensor  # "b z", "b d z"     log p(z_t+1 | x_1..t), or open segments: the next stretch's log_initial
     log_z: Tensor  # "b"                   log p(x_1..t), float64
 
     @classmethod
@@ -53,26 +55,70 @@ def step(state: FilterState, transition: Operator, log_obs: Tensor) -> FilterSta
     expect_operator(transition, name="transition")
     expect(log_obs, "b z", name="log_obs", b=len(state.log_next), z=transition.shape[0])
     ahead = advance(ChainPotentials(state.log_next, transition, log_obs[:, None]))
-    return FilterState(ahead.log_filtered, ahead.log_next, state.log_z + ahead.log_z)
+    return ahead._replace(log_z=state.log_z + ahead.log_z)
 
 
-def filter(p: ChainPotentials) -> Filtered:
+def advance(p: ChainPotentials | SegmentPotentials) -> FilterState:
+    """What is known after the observations of `p`, a stretch whose `log_initial` is the last one's `log_next`.
+
+    Of segments `log_next` "b d z" has those still open, by age; the border cuts a segment, it does not end one.
+    """
+    with torch.no_grad():
+        return answer("online.advance", _ADVANCE, p)(p)
+
+
+def _advance_chain(p: ChainPotentials) -> FilterState:
+    ahead = chain.advance(p)
+    return FilterState(ahead.log_filtered, ahead.log_next, ahead.log_z)
+
+
+def _advance_segments(p: SegmentPotentials) -> FilterState:
+    carried, total = open_segments(segments.validate(p).detach())
+    carried = carried.to(p.log_obs.dtype)
+    # The state of the open segment: each age with all durations that reach it.
+    return FilterState((carried + segments.survival(p.log_duration.detach()).mT).logsumexp(1), carried, total)
+
+
+def filter(p: ChainPotentials | SegmentPotentials) -> Filtered:
     """The distribution of every state given the observations up to its own position.
 
-    log_final is not used: it belongs to the end. Not the posterior given the whole sequence: see
-    `posterior`. Detached. Cost: two forward passes in float64, the second to see that nothing was lost.
+    log_final is not used: it belongs to the end, and so is the end of the last segment. Not the posterior given the
+    whole sequence: see `posterior`. Detached. Cost of chains: two forward passes in float64, the second to see that
+    nothing was lost; of segments: a step for each frame, which must see it as the last one.
     """
-    c = answer("online.filter", {chain: validate}, p)(p).detach()
     with torch.no_grad():
-        log_joint = log_filtered(c)[0].transpose(0, 1)  # "b t z"
-        log_so_far = torch.logsumexp(log_joint, -1)
-        shown = log_joint - torch.where(log_so_far > float("-inf"), log_so_far, 0.0).unsqueeze(-1)
-        inside = c.inside()
-        last = log_so_far.gather(1, c.lengths[:, None] - 1)
-        return Filtered(
-            torch.where(inside.unsqueeze(-1), shown, float("-inf")).to(p.log_obs.dtype),
-            torch.where(inside, log_so_far, last),
-        )
+        return answer("online.filter", _FILTER, p)(p)
+
+
+def _filter_segments(p: SegmentPotentials) -> Filtered:
+    c = segments.validate(p).detach()
+    rows, totals, initial = [], [], c.log_initial
+    for t in range(c.log_obs.shape[1]):
+        inside = (t < c.lengths)[:, None]
+        log_obs = torch.where(inside, c.log_obs[:, t], 0.0)[:, None]  # what lies beyond a length is never read
+        state = advance(SegmentPotentials(initial, c.transition, c.log_duration, log_obs))
+        assert state.log_filtered is not None
+        initial = state.log_next
+        rows.append(torch.where(inside, state.log_filtered, float("-inf")))
+        totals.append(torch.where(inside[:, 0], state.log_z, 0.0))
+    return Filtered(torch.stack(rows, 1), torch.stack(totals, 1).cumsum(1))
+
+
+def _filter_chain(p: ChainPotentials) -> Filtered:
+    c = validate(p).detach()
+    log_joint = log_filtered(c)[0].transpose(0, 1)  # "b t z"
+    log_so_far = torch.logsumexp(log_joint, -1)
+    shown = log_joint - torch.where(log_so_far > float("-inf"), log_so_far, 0.0).unsqueeze(-1)
+    inside = c.inside()
+    last = log_so_far.gather(1, c.lengths[:, None] - 1)
+    return Filtered(
+        torch.where(inside.unsqueeze(-1), shown, float("-inf")).to(p.log_obs.dtype),
+        torch.where(inside, log_so_far, last),
+    )
+
+
+_ADVANCE: dict[ModuleType, Callable[..., FilterState]] = {chain: _advance_chain, segments: _advance_segments}
+_FILTER: dict[ModuleType, Callable[..., Filtered]] = {chain: _filter_chain, segments: _filter_segments}
 
 
 def predict(log_next: Tensor, log_emission: Tensor) -> Tensor:  # "b z", "z v" -> "b v"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rankfold.decoding import online
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_number, expect_seed, made_with
@@ -25,7 +26,6 @@ from rankfold.estimators.inputs import (
     names_of,
     plain,
 )
-from rankfold.estimators.online import Stream, all_filtered, stepped
 from rankfold.estimators.sklearn_api import ScikitLearnMethods
 from rankfold.estimators.symbols import given_symbols, symbol_ids
 from rankfold.models.frame_model import FrameModel
@@ -35,6 +35,13 @@ from rankfold.training.em import Group, Running, group, impossible_sequence
 ROW = np.dtype(
     [("start", np.int64), ("end", np.int64), ("state", np.int64), ("posterior", np.float64), ("frames", np.float64)]
 )
+
+
+class Stream(NamedTuple):
+    """What is carried from one frame to the next."""
+
+    log_next: Tensor  # "1 z": of the next state; "1 d z": of the open segments, by age
+    log_likelihood: float  # of all frames so far
 
 
 class Estimator(ScikitLearnMethods):
@@ -165,7 +172,7 @@ class Estimator(ScikitLearnMethods):
     def filter(self, X: Any, lengths: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the frames up to it alone."""
         given = self._given(X, lengths, None)
-        found = self._ask(given, lambda at: all_filtered(self._potentials(at)), strict=True)
+        found = self._ask(given, lambda at: online.filter(self._potentials(at)).log_filtered.exp(), strict=True)
         return given.back(self._cut(given, found))
 
     def step(self, frame: Any, state: Stream | None = None) -> tuple[NDArray[Any], Stream]:
@@ -183,8 +190,10 @@ class Estimator(ScikitLearnMethods):
         (one,) = group([x], None, z)
         with torch.no_grad():
             p = self.model_.potentials(one.batch, carried=None if state is None else state.log_next)
-        found, ahead = stepped(p, 0.0 if state is None else state.log_likelihood)
-        return found.cpu().numpy(), ahead
+        ahead = online.advance(p)
+        assert ahead.log_filtered is not None
+        before = 0.0 if state is None else state.log_likelihood
+        return ahead.log_filtered[0].exp().cpu().numpy(), Stream(ahead.log_next, before + float(ahead.log_z))
 
     def sample(
         self, n_samples: int = 1, *, n_sequences: int | None = None, random_state: Any = None
