@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from rankfold.errors import ShapeError, expect, expect_logs, expect_weights
 from rankfold.kernels.log_products import BLOCK, log_matmul
-from rankfold.numerics.log_space import x_log_x
+from rankfold.numerics.log_space import log_sum, x_log_x
 from rankfold.operators.factor import Factor
 from rankfold.operators.protocol import Inner
 
@@ -123,6 +123,10 @@ class Banded:
         # Cell (i, i + c) of a block is cell (i, c) of the band.
         band = blocks.as_strided((num_blocks, height, width), (height * window, window + 1, 1))
         return (_inside(band.reshape(-1, width)[:size], self.offset, 0.0),)
+
+    def log_gradients(self, log_x: Tensor, log_y: Tensor) -> list[Tensor]:  # "n z", "n y"
+        shifted = (_shifted(log_y, self.offset + c, log_y.shape[1], float("-inf")) for c in range(self.width))
+        return [torch.stack([log_sum((log_x + y).mT) for y in shifted], 1)]
 
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         by_target = _transposed(self._weight.log, self.offset, float("-inf"))

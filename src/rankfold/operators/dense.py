@@ -81,6 +81,9 @@ class Dense:
         """d sum_n source[n] A target[n] / d factors; None where autograd has to find it."""
         return None if self._weight.is_log else (summed_outer(source, target, self._weight.value),)
 
+    def log_gradients(self, log_x: Tensor, log_y: Tensor) -> list[Tensor]:  # "n z", "n y"
+        return [log_matmul(log_x.mT, log_y)]
+
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         out = log_matmul(log_x.reshape(-1, self.shape[0]), self._weight.log)
         return out.reshape(*log_x.shape[:-1], self.shape[1])

@@ -12,7 +12,7 @@ from rankfold.kernels.log_products import log_matmul
 from rankfold.numerics.log_space import log_weights, x_log_x
 from rankfold.numerics.precision import Rounded, long_product, product, summed_outer
 from rankfold.operators.factor import Factor
-from rankfold.operators.protocol import Inner
+from rankfold.operators.protocol import Inner, factor_logs
 from rankfold.operators.row_operator import RowOperator
 
 T = TypeVar("T")
@@ -132,6 +132,10 @@ class LowRank(RowOperator):
         left, right = self._left.linear, self._right.linear
         ahead, behind = inner or (product(source, left), product(target, right))
         return summed_outer(source, behind, left), summed_outer(target, ahead, right)
+
+    def log_gradients(self, log_x: Tensor, log_y: Tensor) -> list[Tensor]:  # "n z", "n y"
+        left, right = factor_logs(self)
+        return [log_matmul(log_x.mT, log_matmul(log_y, right)), log_matmul(log_y.mT, log_matmul(log_x, left))]
 
     def push_loss(self) -> Tensor:  # "y"
         return _loss(self._left.linear, self._right.linear)

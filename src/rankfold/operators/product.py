@@ -57,6 +57,9 @@ class Product(Dense):
 
     # Logarithms of any range are those of the factors: a written entry may be too small or too large for the dtype.
 
+    def log_gradients(self, log_x: Tensor, log_y: Tensor) -> list[Tensor]:  # "n z", "n y"
+        return self._pair().log_gradients(log_x, log_y)
+
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         return self._pair().push_log(log_x)
 

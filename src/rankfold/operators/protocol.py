@@ -11,6 +11,7 @@ from typing import Protocol, Self, runtime_checkable
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
+from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Rounded
 
 # Messages between two maps of an operator, "n r" each: source through the first, target back through the second.
@@ -82,6 +83,25 @@ class KnowsGradients(Protocol):
     def gradients(
         self, source: Tensor, target: Tensor, inner: Inner | None = None
     ) -> tuple[Tensor, ...] | None: ...  # "n z", "n y"   d sum_n source[n] B target[n] / d factors; None: let autograd
+
+
+@runtime_checkable
+class KnowsLogGradients(Protocol):
+    """An operator with its derivatives in logarithms, at any range: an exponential for every term of a product."""
+
+    def log_gradients(
+        self, log_x: Tensor, log_y: Tensor
+    ) -> list[Tensor] | None: ...  # "n z", "n y"   as the function below
+
+
+def log_gradients(op: Operator, log_x: Tensor, log_y: Tensor) -> list[Tensor] | None:  # "n z", "n y"
+    """log d (sum_n x[n] A y[n]) / d factor, in linear weights, of every factor; None if the operator does not say."""
+    return op.log_gradients(log_x, log_y) if isinstance(op, KnowsLogGradients) else None
+
+
+def factor_logs(op: Operator) -> list[Tensor]:
+    """The logarithms of the factors."""
+    return [x if is_log else log_weights(x) for x, is_log in zip(op.factors(), op.log_factors, strict=True)]
 
 
 def expect_operator(x: object, *, name: str) -> None:

@@ -9,10 +9,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.errors import expect, expect_logs, expect_weights, same_kind
-from rankfold.numerics.log_space import x_log_x
+from rankfold.numerics.log_space import log_sum, x_log_x
 from rankfold.numerics.precision import Rounded
 from rankfold.operators.factor import Factor
-from rankfold.operators.protocol import Blocked, Blocks, Composed, MaxOperator, Operator, expect_operator
+from rankfold.operators.protocol import (
+    Blocked,
+    Blocks,
+    Composed,
+    MaxOperator,
+    Operator,
+    expect_operator,
+    factor_logs,
+    log_gradients,
+)
 from rankfold.operators.row_operator import RowOperator
 
 
@@ -91,6 +100,10 @@ class RowScaled(RowOperator):
         num_blocks, size, _ = left.shape
         scale = pad(self._scale.linear, (0, num_blocks * size - self.shape[0])).reshape(num_blocks, size, 1)
         return left * scale, right, pairs * scale
+
+    def log_gradients(self, log_x: Tensor, log_y: Tensor) -> list[Tensor] | None:  # "n z", "n y"
+        rest = log_gradients(self.operator, log_x + factor_logs(self)[0], log_y)
+        return None if rest is None else [log_sum((log_x + self.operator.pull_log(log_y)).mT), *rest]
 
     def push_log(self, log_x: Tensor) -> Tensor:  # "... z" -> "... y"
         return self.operator.push_log(log_x + self._scale.log)

@@ -13,7 +13,7 @@ from rankfold.errors import ShapeError, UnsupportedError, same_kind
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.precision import Rounded, products_in
 from rankfold.operators.low_rank import LowRank
-from rankfold.operators.protocol import Inner, KnowsGradients, Operator, expect_operator
+from rankfold.operators.protocol import Inner, KnowsGradients, Operator, expect_operator, log_gradients
 from rankfold.operators.row_operator import RowOperator
 
 WRITTEN = 2**26  # entries of a matrix that a GPU reads in less than 100 microseconds
@@ -106,6 +106,10 @@ class Sum(RowOperator):
                 return None
             found += own
         return tuple(found)
+
+    def log_gradients(self, log_x: Tensor, log_y: Tensor) -> list[Tensor] | None:  # "n z", "n y"
+        parts = [log_gradients(term, log_x, log_y) for term in self.terms]
+        return None if any(x is None for x in parts) else [one for part in parts if part is not None for one in part]
 
     def push_loss(self) -> Tensor | float:  # "y"
         ones = self.factors()[0].new_ones(self.shape[0])

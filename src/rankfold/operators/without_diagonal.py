@@ -14,10 +14,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankfold.errors import ShapeError, UnsupportedError
+from rankfold.kernels.log_products import log_matmul
+from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.precision import Rounded
 from rankfold.operators.low_rank import LowRank
-from rankfold.operators.protocol import Blocks
-from rankfold.operators.row_operator import RowOperator
+from rankfold.operators.protocol import Blocks, factor_logs
+from rankfold.operators.row_operator import RowOperator, row_blocks
 
 # Above this many blocks a table of all their pairs outgrows what is summed: it would have more than 1 MiB.
 MANY = 512
@@ -135,6 +137,17 @@ class WithoutDiagonal(RowOperator):
 
     def _own(self, index: Tensor) -> Tensor:  # "k" -> "k y"
         return torch.arange(self.shape[1], device=index.device) == index[:, None]
+
+    def log_gradients(self, log_x: Tensor, log_y: Tensor) -> list[Tensor]:  # "n z", "n y"
+        """Pairs of states in blocks of rows, none with itself."""
+        left, right = factor_logs(self)
+        of_left, of_right = [], torch.full_like(right, float("-inf"))
+        for rows in row_blocks(self, log_x):
+            pairs = log_matmul(log_x[:, rows].mT, log_y)
+            pairs = pairs.masked_fill(rows[:, None] == torch.arange(len(right), device=rows.device), float("-inf"))
+            of_left.append(log_matmul(pairs, right))
+            of_right = log_sum(torch.stack([of_right, log_matmul(pairs.mT, left[rows])], -1))
+        return [torch.cat(of_left), of_right]
 
     def push_loss(self) -> Tensor | float:  # "y"
         return self.operator.push_loss() + self._inside_loss()

@@ -8,14 +8,11 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from rankfold.errors import may_look
-from rankfold.kernels.log_products import log_matmul
-from rankfold.numerics.log_space import log_sum, log_weights
-from rankfold.operators import Banded, Dense, LowRank, Product, RowScaled, Sum, WithoutDiagonal
-from rankfold.operators.protocol import Inner, KnowsGradients, Operator
-from rankfold.operators.row_operator import row_blocks
+from rankfold.numerics.log_space import log_weights
+from rankfold.operators import Banded, Dense, LowRank, RowScaled, Sum, WithoutDiagonal
+from rankfold.operators.protocol import Inner, KnowsGradients, Operator, log_gradients
 
 Op = TypeVar("Op", bound=Operator)
 
@@ -126,48 +123,6 @@ def _from_logs(op: Operator, log_source: Tensor, log_target: Tensor, weight: Ten
         part = [sign * torch.exp(x) for x in found]
         total = part if total is None else [x + y for x, y in zip(total, part, strict=True)]
     return [torch.zeros_like(x) for x in op.factors()] if total is None else total
-
-
-def log_gradients(op: Operator, log_x: Tensor, log_y: Tensor) -> list[Tensor] | None:  # "n z", "n y"
-    """log d (sum_n x[n] A y[n]) / d factor, in linear weights, of every factor; None of an operator unknown here.
-
-    Cost: one exponential for every term of such a product.
-    """
-    if isinstance(op, Sum):
-        parts = [log_gradients(term, log_x, log_y) for term in op.terms]
-        return None if any(x is None for x in parts) else [one for part in parts if part is not None for one in part]
-    logs = [x if is_log else log_weights(x) for x, is_log in zip(op.factors(), op.log_factors, strict=True)]
-    if isinstance(op, RowScaled):
-        rest = log_gradients(op.operator, log_x + logs[0], log_y)
-        return None if rest is None else [log_sum((log_x + op.operator.pull_log(log_y)).mT), *rest]
-    if isinstance(op, LowRank | Product):
-        left, right = logs
-        return [log_matmul(log_x.mT, log_matmul(log_y, right)), log_matmul(log_y.mT, log_matmul(log_x, left))]
-    if isinstance(op, WithoutDiagonal):
-        return _without_diagonal(op, log_x, log_y, *logs)
-    if isinstance(op, Dense):
-        return [log_matmul(log_x.mT, log_y)]
-    if isinstance(op, Banded):
-        shifted = (_shifted(log_y, op.offset + c) for c in range(op.width))
-        return [torch.stack([log_sum((log_x + y).mT) for y in shifted], 1)]
-    return None
-
-
-def _without_diagonal(op: WithoutDiagonal, log_x: Tensor, log_y: Tensor, left: Tensor, right: Tensor) -> list[Tensor]:
-    """Pairs of states in blocks of rows, none with itself."""
-    of_left, of_right = [], torch.full_like(right, float("-inf"))
-    for rows in row_blocks(op, log_x):
-        pairs = log_matmul(log_x[:, rows].mT, log_y)
-        pairs = pairs.masked_fill(rows[:, None] == torch.arange(len(right), device=rows.device), float("-inf"))
-        of_left.append(log_matmul(pairs, right))
-        of_right = log_sum(torch.stack([of_right, log_matmul(pairs.mT, left[rows])], -1))
-    return [torch.cat(of_left), of_right]
-
-
-def _shifted(x: Tensor, by: int) -> Tensor:  # "n z" -> "n z"
-    """x[:, z + by], -inf outside."""
-    num_states = x.shape[1]
-    return pad(x, (max(-by, 0), max(by, 0)), value=float("-inf"))[:, max(by, 0) : max(by, 0) + num_states]
 
 
 def _from_products(op: Operator, log_source: Tensor, log_target: Tensor, log_z: Tensor, weight: Tensor) -> list[Tensor]:
