@@ -348,7 +348,7 @@ def test_small_blocks_change_nothing(
 
     whole = everything()
     monkeypatch.setattr("rankfold.operators.row_operator.BLOCK", 2 * size + 1)
-    monkeypatch.setattr("rankfold.kernels.blocks.BLOCK", 2 * size + 1)
+    monkeypatch.setattr("rankfold.kernels.log_products.BLOCK", 2 * size + 1)
     cut = everything()
     for want, got in zip(whole, cut, strict=True):
         # Sums in another order: a few rounding errors.
@@ -368,7 +368,7 @@ def test_small_blocks_keep_gradients(case: Case, generator: torch.Generator, mon
 
     whole = gradients()
     monkeypatch.setattr("rankfold.operators.row_operator.BLOCK", 7)
-    monkeypatch.setattr("rankfold.kernels.blocks.BLOCK", 7)
+    monkeypatch.setattr("rankfold.kernels.log_products.BLOCK", 7)
     for want, got in zip(whole, gradients(), strict=True):
         # Sums in another order: a few rounding errors.
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12 * math.sqrt(want.numel()))
