@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rankfold.params.networks import ResidualLayer, linear, normal, residual_mlp, taken, xavier
+from rankfold.params.networks import ResidualLayer, linear, normal, residual_mlp, take_rows, xavier
 from tests.params.build import close, layer, seeded, stirred, through
 
 
@@ -59,5 +59,5 @@ def test_a_seed_decides() -> None:
 
 def test_taken() -> None:
     x = torch.arange(6.0).reshape(3, 2)
-    assert taken(x, None) is x
-    assert taken(x, torch.tensor([2, 0])).tolist() == [[4.0, 5.0], [0.0, 1.0]]
+    assert take_rows(x, None) is x
+    assert take_rows(x, torch.tensor([2, 0])).tolist() == [[4.0, 5.0], [0.0, 1.0]]

@@ -15,19 +15,19 @@ from torch import Tensor
 from rankfold.decoding import online
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.check_parameters import expect_number, expect_seed, made_with
+from rankfold.estimators.check_parameters import expect_number, expect_seed, fixed_parameters
 from rankfold.estimators.fitting import Fit, generator_of, prepare_fit, torch_generator
 from rankfold.estimators.inputs import (
-    Given,
+    Inputs,
     expect_names,
     expect_width,
-    given_features,
     lengths_of,
     names_of,
     plain,
+    read_features,
 )
 from rankfold.estimators.sklearn_api import ScikitLearnMethods
-from rankfold.estimators.symbols import given_symbols, symbol_ids
+from rankfold.estimators.symbols import read_symbols, symbol_ids
 from rankfold.models.frame_model import FrameModel
 from rankfold.params.prior import Prior
 from rankfold.training.em import Group, Running, group, impossible_sequence
@@ -107,7 +107,7 @@ class Estimator(ScikitLearnMethods):
             delattr(self, name)
         self.model_, self.history_, self.converged_, self.n_iter_ = model, history, converged, len(history)
         self._prior, self._running = found.prior, None
-        self._made_with = made_with(found.params)
+        self._made_with = fixed_parameters(found.params)
         self.n_features_in_ = 1 if found.symbols is not None else found.sequences[0].shape[1]
         if found.symbols is not None:
             self.symbols_ = found.symbols
@@ -116,7 +116,7 @@ class Estimator(ScikitLearnMethods):
 
     def score_samples(self, X: Any, lengths: Any = None, labels: Any = None) -> NDArray[np.float64]:  # noqa: N803
         """The log-likelihood of each sequence, in nats; -inf for an impossible one."""
-        values = self._ask(self._given(X, lengths, labels), lambda at: self.model_.log_z(self._potentials(at)))
+        values = self._ask(self._read(X, lengths, labels), lambda at: self.model_.log_z(self._potentials(at)))
         return np.array([float(x) for x in values])
 
     def score(self, X: Any, y: Any = None, *, lengths: Any = None, labels: Any = None) -> float:  # noqa: N803
@@ -135,7 +135,7 @@ class Estimator(ScikitLearnMethods):
         """The states of the best path or segmentation; "posterior": of each frame the most probable state."""
         if method not in ("viterbi", "posterior"):
             raise UnsupportedError(f'method is {method!r}, but must be "viterbi" or "posterior".')
-        given = self._given(X, lengths, labels)
+        given = self._read(X, lengths, labels)
         if method == "viterbi":
             best = self._ask(given, lambda at: self.model_.states(at.batch, allowed=at.allowed), strict=True)
             return given.back(self._cut(given, best))
@@ -143,7 +143,7 @@ class Estimator(ScikitLearnMethods):
 
     def predict_proba(self, X: Any, lengths: Any = None, *, labels: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the whole sequence."""
-        given = self._given(X, lengths, labels)
+        given = self._read(X, lengths, labels)
         return given.back(self._posterior(given))
 
     def segment(self, X: Any, lengths: Any = None, *, labels: Any = None) -> Any:  # noqa: N803
@@ -153,7 +153,7 @@ class Estimator(ScikitLearnMethods):
         array cut by `lengths`, starts and ends count its rows. Warns where longer segments than the model has would
         explain the frames better.
         """
-        given = self._given(X, lengths, labels)
+        given = self._read(X, lengths, labels)
         rows = self._ask(given, lambda at: self.model_.segments(at.batch, allowed=at.allowed), strict=True)
         config = self.model_.config
         if config.has_segments and config.max_duration < max(given.lengths):
@@ -171,7 +171,7 @@ class Estimator(ScikitLearnMethods):
 
     def filter(self, X: Any, lengths: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the frames up to it alone."""
-        given = self._given(X, lengths, None)
+        given = self._read(X, lengths, None)
         found = self._ask(given, lambda at: online.filter(self._potentials(at)).log_filtered.exp(), strict=True)
         return given.back(self._cut(given, found))
 
@@ -218,7 +218,7 @@ class Estimator(ScikitLearnMethods):
 
     def bic(self, X: Any, lengths: Any = None) -> float:  # noqa: N803
         """The Bayesian information criterion, k log(frames) - 2 log L: the smaller the better."""
-        given = self._given(X, lengths, None)
+        given = self._read(X, lengths, None)
         return self.n_parameters() * math.log(sum(given.lengths)) - 2 * self.score(X, lengths=lengths)
 
     def n_parameters(self) -> int:
@@ -231,15 +231,15 @@ class Estimator(ScikitLearnMethods):
         duration = 0 if model.duration is None else model.duration.num_free
         return int(model.dynamics.num_free(self._prior.forbidden) + model.observation.num_free + duration)
 
-    def _given(self, X: Any, lengths: Any, labels: Any) -> Given:  # noqa: N803
+    def _read(self, X: Any, lengths: Any, labels: Any) -> Inputs:  # noqa: N803
         self._expect_fitted()
         expect_names(getattr(self, "feature_names_in_", None), names_of(X), type(self).__name__)
         config = self.model_.config
         if self.model_.observation.symbols:
-            given = given_symbols(X, lengths, labels, num_states=config.num_states)
+            given = read_symbols(X, lengths, labels, num_states=config.num_states)
             ids: list[NDArray[Any]] = list(symbol_ids(given, self.symbols_))
             return given._replace(sequences=ids)
-        given = given_features(
+        given = read_features(
             X, lengths, labels, num_states=config.num_states, observations=config.observations,
             missing=self.missing,  # type: ignore[attr-defined]
             dtype="float32" if self.model_.dtype == torch.float32 else "float64",
@@ -249,7 +249,7 @@ class Estimator(ScikitLearnMethods):
 
     def _one(self, frame: Any) -> Tensor:  # "1 f" or "1"
         if hasattr(self, "symbols_"):
-            ids = symbol_ids(given_symbols([[frame]], None, None, num_states=1, may_miss=True), self.symbols_)
+            ids = symbol_ids(read_symbols([[frame]], None, None, num_states=1, may_miss=True), self.symbols_)
             return torch.from_numpy(ids[0]).to(self.model_.device)
         names = getattr(frame, "index", None)  # a row of a table has one
         if not callable(names) and names is not None and all(isinstance(name, str) for name in names):
@@ -266,14 +266,14 @@ class Estimator(ScikitLearnMethods):
     def _potentials(self, at: Group) -> Any:
         return self.model_.potentials(at.batch, allowed=at.allowed)
 
-    def _posterior(self, given: Given) -> list[NDArray[Any]]:
+    def _posterior(self, given: Inputs) -> list[NDArray[Any]]:
         found = self._ask(given, lambda at: self.model_.posterior(at.batch, allowed=at.allowed), strict=True)
         return self._cut(given, found)
 
-    def _cut(self, given: Given, answers: list[Any]) -> list[NDArray[Any]]:
+    def _cut(self, given: Inputs, answers: list[Any]) -> list[NDArray[Any]]:
         return [x[:length].cpu().numpy() for x, length in zip(answers, given.lengths, strict=True)]
 
-    def _ask(self, given: Given, question: Callable[[Group], Any], *, strict: bool = False) -> list[Any]:
+    def _ask(self, given: Inputs, question: Callable[[Group], Any], *, strict: bool = False) -> list[Any]:
         """The answers to a question of groups of sequences, a row or item each, in the sequences' own order."""
         model = self.model_
         dtype = torch.int64 if model.observation.symbols else model.dtype

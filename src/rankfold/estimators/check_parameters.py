@@ -23,7 +23,7 @@ WHOLE = ("n_states", "n_init", "max_iter", "batch_size")
 WHOLE_OR_NONE = ("rank", "n_symbols", "max_duration")
 AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing")
 # What a fit is made with, and another step cannot change.
-MADE_WITH = (
+FIXED = (
     "n_states", "observations", "rank", "tied_variance", "min_variance", "variance_prior", "forbidden", "n_symbols",
     "max_duration", "durations", "self_transitions", "censored", "dtype", "device",
 )  # fmt: skip
@@ -67,9 +67,9 @@ def expect_number(name: str, value: Any) -> None:
         raise DomainError(f"{name} is {value!r}, but must be a whole number of at least 1.")
 
 
-def made_with(params: Mapping[str, Any]) -> dict[str, Any]:
+def fixed_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that another step cannot change, as they are now."""
-    return {name: copy.copy(params[name]) for name in MADE_WITH if name in params}
+    return {name: copy.copy(params[name]) for name in FIXED if name in params}
 
 
 def expect_same(params: Mapping[str, Any], before: Mapping[str, Any]) -> None:

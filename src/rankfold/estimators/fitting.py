@@ -17,9 +17,9 @@ from torch import Tensor
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_parameters, expect_same, forbidden_table
-from rankfold.estimators.inputs import Given, expect_names, expect_width, given_features, names_of
+from rankfold.estimators.inputs import Inputs, expect_names, expect_width, names_of, read_features
 from rankfold.estimators.start_tables import fill_start
-from rankfold.estimators.symbols import given_symbols, known_symbols, symbol_ids
+from rankfold.estimators.symbols import collect_symbols, read_symbols, symbol_ids
 from rankfold.models.catalog import build_model
 from rankfold.models.frame_config import FrameConfig
 from rankfold.models.frame_model import FrameModel
@@ -191,13 +191,13 @@ def prepare_fit(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: boo
     dtype, device = getattr(torch, params["dtype"]), torch.device(params["device"])
     symbols = None
     if kind.symbols:
-        given = given_symbols(x, lengths, labels, num_states=num_states)
-        symbols = estimator.symbols_ if again else known_symbols(given, params["n_symbols"])
+        given = read_symbols(x, lengths, labels, num_states=num_states)
+        symbols = estimator.symbols_ if again else collect_symbols(given, params["n_symbols"])
         ids: list[NDArray[Any]] = list(symbol_ids(given, symbols))
         given = given._replace(sequences=ids)
         sequences, width = [torch.from_numpy(row).to(device) for row in ids], len(symbols)
     else:
-        given = given_features(
+        given = read_features(
             x, lengths, labels, num_states=num_states, observations=params["observations"], missing=params["missing"],
             dtype=params["dtype"],
         )  # fmt: skip
@@ -257,7 +257,7 @@ def _features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior
     )
 
 
-def _config(params: Mapping[str, Any], given: Given, width: int, like: Any) -> FrameConfig:
+def _config(params: Mapping[str, Any], given: Inputs, width: int, like: Any) -> FrameConfig:
     longest, most = params.get("max_duration", 1), max(given.lengths)
     has_segments, rank = "max_duration" in params, params["rank"]
     if longest is None:

@@ -22,7 +22,7 @@ class NotANumberError(DataError, TypeError):
     """Something else among numbers; scikit-learn expects a TypeError there."""
 
 
-class Given(NamedTuple):
+class Inputs(NamedTuple):
     """Sequences as they came, and how to give answers back in the same form."""
 
     sequences: list[NDArray[Any]]  # "t f" features, or "t" symbols
@@ -118,9 +118,9 @@ def expect_names(known: Sequence[str] | None, given: Sequence[str] | None, who: 
     )
 
 
-def given_features(
+def read_features(
     x: Any, lengths: Any, labels: Any, *, num_states: int, observations: str, missing: Missing, dtype: str = "float64"
-) -> Given:
+) -> Inputs:
     """Sequences of feature vectors that the observations allow. What `dtype` cannot hold is refused.
 
     `missing`: of a frame with some NaN, "feature" takes the others, "row" none, "error" refuses it.
@@ -155,7 +155,7 @@ def given_features(
         gone_each = np.split(absent[0], np.cumsum(frames.lengths)[:-1]) if together else absent
         sequences = [np.where(gone, np.nan, rows) for rows, gone in zip(sequences, gone_each, strict=True)]
     _expect_allowed(sequences, observations)
-    return Given(sequences, frames.labels, together)
+    return Inputs(sequences, frames.labels, together)
 
 
 def _expect_allowed(sequences: Sequence[NDArray[Any]], observations: str) -> None:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from rankfold.data.frames import as_array, frames_of
 from rankfold.errors import DataError
-from rankfold.estimators.inputs import Given, is_missing
+from rankfold.estimators.inputs import Inputs, is_missing
 
 # What numpy and pandas make of missing values in arrays of strings.
 WRITTEN_MISSING = ("nan", "None", "<NA>")
 
 
-def given_symbols(x: Any, lengths: Any, labels: Any, *, num_states: int, may_miss: bool = False) -> Given:
+def read_symbols(x: Any, lengths: Any, labels: Any, *, num_states: int, may_miss: bool = False) -> Inputs:
     """Sequences of symbols: a list of strings, lists or arrays; or one array of all, and the lengths.
 
     -1, None, NaN and NA are missing symbols; unless they `may_miss` them all, each sequence has one that is not.
@@ -40,7 +40,7 @@ def given_symbols(x: Any, lengths: Any, labels: Any, *, num_states: int, may_mis
     for i, missing in enumerate(gone):
         if missing.all() and not may_miss:
             raise DataError(f"sequence {i}: all {len(missing)} symbols are missing (-1).\n  Leave such sequences out.")
-    return Given(list(arrays), frames.labels, together, list(gone))
+    return Inputs(list(arrays), frames.labels, together, list(gone))
 
 
 def _symbols(sequence: Any, i: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -129,7 +129,7 @@ def _of_numbers(array: NDArray[Any], i: int) -> tuple[NDArray[Any], NDArray[np.b
     return found, found == -1
 
 
-def symbol_ids(given: Given, symbols: NDArray[Any]) -> list[NDArray[np.int64]]:
+def symbol_ids(given: Inputs, symbols: NDArray[Any]) -> list[NDArray[np.int64]]:
     """The place of every symbol among the known ones, -1 where it is missing."""
     assert given.missing is not None
     found = []
@@ -151,7 +151,7 @@ def symbol_ids(given: Given, symbols: NDArray[Any]) -> list[NDArray[np.int64]]:
     return found
 
 
-def known_symbols(given: Given, num_symbols: int | None) -> NDArray[Any]:
+def collect_symbols(given: Inputs, num_symbols: int | None) -> NDArray[Any]:
     """All symbols, sorted: those that occur, or 0..num_symbols - 1."""
     assert given.missing is not None
     if num_symbols is not None:

@@ -17,7 +17,7 @@ from rankfold.errors import DomainError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.numerics.function import Function
 from rankfold.params.dynamics.transitions import Start
-from rankfold.params.networks import normal, residual_mlp, taken, xavier
+from rankfold.params.networks import normal, residual_mlp, take_rows, xavier
 from rankfold.params.observations.categorical import InitKind, word_embeddings
 
 
@@ -225,7 +225,7 @@ def within(x: Tensor, keep: Tensor | None) -> Tensor:  # "c k d", "c j" -> "c j 
     if keep is None:
         return x
     rows = keep + x.shape[1] * torch.arange(len(x), device=x.device)[:, None]
-    return taken(x.flatten(0, 1), rows.flatten()).reshape(*keep.shape, -1)
+    return take_rows(x.flatten(0, 1), rows.flatten()).reshape(*keep.shape, -1)
 
 
 def _blocks(table: Tensor, index: Tensor) -> Tensor:  # "c k d", "b s" -> "b s k d"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
-from rankfold.params.networks import normal, taken
+from rankfold.params.networks import normal, take_rows
 from rankfold.params.prior import Prior, Table, log_shares
 
 Array = NDArray[np.float64]
@@ -108,7 +108,7 @@ class PoissonDuration(Duration):
         self.log_rate, self.max_duration, self.normalised = nn.Parameter(log_rate), max_duration, normalised
 
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
-        return poisson(taken(self.log_rate, keep), self.max_duration, normalised=self.normalised)
+        return poisson(take_rows(self.log_rate, keep), self.max_duration, normalised=self.normalised)
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
@@ -138,7 +138,7 @@ class NegativeBinomialDuration(Duration):
         self.max_duration = max_duration
 
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
-        return negative_binomial(taken(self.log_shape, keep), taken(self.log_odds, keep), self.max_duration)
+        return negative_binomial(take_rows(self.log_shape, keep), take_rows(self.log_odds, keep), self.max_duration)
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
@@ -189,7 +189,7 @@ class CategoricalDuration(Duration):
         self.logits, self.max_duration = nn.Parameter(logits), logits.shape[1]
 
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
-        return categorical(taken(self.logits, keep))
+        return categorical(take_rows(self.logits, keep))
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"

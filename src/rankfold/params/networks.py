@@ -98,7 +98,7 @@ def normal(*shape: int, spread: float = 1.0, generator: torch.Generator) -> nn.P
     return nn.Parameter(spread * torch.randn(*shape, generator=generator, dtype=torch.float32))
 
 
-def taken(x: Tensor, index: Tensor | None) -> Tensor:  # "z d", "k" -> "k d"
+def take_rows(x: Tensor, index: Tensor | None) -> Tensor:  # "z d", "k" -> "k d"
     """Some rows, or all of them; the backward pass adds in a fixed order."""
     return x if index is None else x.index_select(0, index)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.operators import Dense, LowRank, Operator, RowScaled, WithoutDiagonal
-from rankfold.params.networks import normal, taken, xavier
+from rankfold.params.networks import normal, take_rows, xavier
 from rankfold.params.prior import Prior, Table, log_shares, shares
 
 
@@ -47,7 +47,7 @@ class FreeDense(nn.Module):
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
-        log_initial, logits = taken(self.log_initial, keep), taken(self.log_transition, keep)
+        log_initial, logits = take_rows(self.log_initial, keep), take_rows(self.log_transition, keep)
         logits = logits if keep is None else logits.index_select(1, keep)
         if stays is not None:
             log_initial, logits = (x.masked_fill(~stays, float("-inf")) for x in (log_initial, logits))
@@ -131,7 +131,7 @@ class FreeLowRank(nn.Module):
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
-        log_initial, left, right = (taken(x, keep) for x in (self.log_initial, self.log_left, self.log_right))
+        log_initial, left, right = (take_rows(x, keep) for x in (self.log_initial, self.log_left, self.log_right))
         if keep_features is not None:
             left, right = left.index_select(1, keep_features), right.index_select(1, keep_features)
         if stays is not None:

@@ -17,7 +17,7 @@ from rankfold.numerics.log_space import log_weights
 from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
 from rankfold.params.dynamics.features import FeatureKind, FeatureMap, FreeFeatures
 from rankfold.params.dynamics.free_tables import Dynamics, FreeDense, FreeLowRank, apart
-from rankfold.params.networks import residual_mlp, taken, xavier
+from rankfold.params.networks import residual_mlp, take_rows, xavier
 
 
 class Start(nn.Module):
@@ -60,7 +60,7 @@ class SoftmaxTransition(nn.Module):
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
         transition = self.matrix(keep, keep_features, stays)
-        logits = taken(self.target, keep) @ self.start()
+        logits = take_rows(self.target, keep) @ self.start()
         return Dynamics(torch.log_softmax(_masked(logits, stays), 0), transition)
 
     def matrix(
@@ -68,7 +68,7 @@ class SoftmaxTransition(nn.Module):
     ) -> Dense:  # "z z"
         """The transition alone, for models whose start is their own."""
         bias = None if stays is None else torch.where(stays, 0.0, float("-inf"))
-        table = linear_softmax(taken(self.source, keep), taken(self.target, keep), bias)
+        table = linear_softmax(take_rows(self.source, keep), take_rows(self.target, keep), bias)
         return Dense.unchecked(table.share, table.rounded)
 
 
@@ -107,7 +107,7 @@ class LowRankTransition(nn.Module):
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
         initial, right = self.targets(keep, keep_features, stays)
-        left = self.features.by_state(taken(self.source, keep), right.log_total, keep_features)
+        left = self.features.by_state(take_rows(self.source, keep), right.log_total, keep_features)
         rounded = left.rounded, right.rounded
         return Dynamics(log_weights(initial), LowRank.unchecked(left.share, right.share.mT, rounded))
 
@@ -115,8 +115,8 @@ class LowRankTransition(nn.Module):
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> LowRank:  # "z z"
         """The transition alone, for models whose start is their own."""
-        table = self.features.by_rank(taken(self.target, keep), keep_features, stays)
-        left = self.features.by_state(taken(self.source, keep), table.log_total, keep_features)
+        table = self.features.by_rank(take_rows(self.target, keep), keep_features, stays)
+        left = self.features.by_state(take_rows(self.source, keep), table.log_total, keep_features)
         return LowRank.unchecked(left.share, table.share.mT, (left.rounded, table.rounded))
 
     def targets(
@@ -126,7 +126,7 @@ class LowRankTransition(nn.Module):
 
         Dropped states leave by their index (`keep`) or, where numbers or shapes must stay, by a mask (`stays`).
         """
-        table = self.features.by_rank(taken(self.target, keep), keep_features, stays)
+        table = self.features.by_rank(take_rows(self.target, keep), keep_features, stays)
         logits = self.features(self.start(), keep_features) + table.log_total
         # In float64: one row of float32 is left to a single warp of a GPU, which takes four times as long.
         start = torch.softmax(logits.double(), 0).to(logits.dtype)
@@ -211,7 +211,7 @@ class NeuralDynamics(nn.Module):
         if self.log_initial is None:
             log_initial, transition = self.transition(keep, keep_features, stays)
         else:
-            log_initial = taken(self.log_initial, keep)
+            log_initial = take_rows(self.log_initial, keep)
             if stays is not None:
                 log_initial = log_initial.masked_fill(~stays, float("-inf"))
             log_initial = log_initial.log_softmax(0)

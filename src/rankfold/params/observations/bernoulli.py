@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from rankfold.errors import expect, expect_weights, may_look
 from rankfold.numerics.precision import products_in
-from rankfold.params.networks import normal, residual_mlp, taken, xavier
+from rankfold.params.networks import normal, residual_mlp, take_rows, xavier
 from rankfold.params.observations.categorical import InitKind
 from rankfold.params.observations.protocol import ObservationModule, Sizes, means_of
 from rankfold.params.prior import Prior, Table
@@ -82,7 +82,7 @@ class BernoulliObservation(_YesOrNo):
         return cls(torch.logit(probability.detach().double()).to(probability.dtype))
 
     def forward(self, keep: Tensor | None = None) -> Bernoulli:
-        return Bernoulli(taken(self.logit, keep))
+        return Bernoulli(take_rows(self.logit, keep))
 
     def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" -> "n 2f"
         """x and 1 - x of each feature that is there."""
@@ -157,4 +157,4 @@ class NeuralBernoulliObservation(_YesOrNo):
     def forward(self, keep: Tensor | None = None) -> Bernoulli:
         off, on = self.value.chunk(2)
         bias_off, bias_on = self.bias.chunk(2)
-        return Bernoulli(self.mlp(taken(self.state, keep)) @ (on - off).mT + (bias_on - bias_off))
+        return Bernoulli(self.mlp(take_rows(self.state, keep)) @ (on - off).mT + (bias_on - bias_off))

@@ -18,7 +18,7 @@ from rankfold.errors import UnsupportedError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.numerics.log_space import pick
 from rankfold.numerics.precision import current_precision, products_in
-from rankfold.params.networks import normal, residual_mlp, taken, xavier
+from rankfold.params.networks import normal, residual_mlp, take_rows, xavier
 from rankfold.params.observations.protocol import ObservationModule, Sizes
 from rankfold.params.prior import Prior, Table, log_shares
 
@@ -105,7 +105,7 @@ class CategoricalEmission(nn.Module):
 
     def forward(self, keep: Tensor | None = None) -> Emission:
         # A view: where emissions are a branch of a captured graph, gradients of both uses of the words meet in it.
-        return InnerEmission.normalised(self.mlp(taken(self.state, keep)), self.word.view_as(self.word))
+        return InnerEmission.normalised(self.mlp(take_rows(self.state, keep)), self.word.view_as(self.word))
 
 
 class FreeEmission(nn.Module):
@@ -121,7 +121,7 @@ class FreeEmission(nn.Module):
         return cls(xavier(num_states, num_words, generator=generator).data)
 
     def forward(self, keep: Tensor | None = None) -> Emission:
-        return TableEmission(torch.log_softmax(taken(self.log_emission, keep), 1))
+        return TableEmission(torch.log_softmax(take_rows(self.log_emission, keep), 1))
 
 
 class Categorical(NamedTuple):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankfold.errors import DomainError, expect, expect_weights, same_kind
-from rankfold.params.networks import normal, taken
+from rankfold.params.networks import normal, take_rows
 from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, means_of
 from rankfold.params.prior import Prior, Table
 
@@ -130,7 +130,7 @@ class GaussianObservation(ObservationModule):
 
     def forward(self, keep: Tensor | None = None) -> Gaussian:
         variance = self.variance
-        return Gaussian(taken(self.mean, keep), variance if variance.ndim == 1 else taken(variance, keep))
+        return Gaussian(take_rows(self.mean, keep), variance if variance.ndim == 1 else take_rows(variance, keep))
 
     def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" -> "n 3f"
         """x^2, x and 1 of each feature that is there, x less the centre of all frames."""

@@ -57,7 +57,7 @@ class FactoredRules(nn.Module):
         # Ranks in front: sums over symbols then run along memory.
         left = linear_softmax(of_left, self.left(self.symbol)).share
         right = linear_softmax(of_right, self.right(self.symbol)).share
-        return factored(head, left, right, self.num_spans)
+        return factored_branch(head, left, right, self.num_spans)
 
 
 class SimpleRules(nn.Module):
@@ -85,7 +85,7 @@ class SimpleRules(nn.Module):
         parent = self.parent(self.symbol[: self.num_spans]) * self.symbol.shape[1] ** -0.5
         left = linear_softmax(parent, self.left(self.symbol)).share
         right = linear_softmax(parent, self.right(self.symbol)).share
-        return factored(None, left, right, self.num_spans)
+        return factored_branch(None, left, right, self.num_spans)
 
 
 class FreeFactors(nn.Module):
@@ -110,10 +110,12 @@ class FreeFactors(nn.Module):
     def forward(self) -> Branch:
         head = None if self.log_head is None else torch.softmax(self.log_head, 1)
         left, right = (torch.softmax(x, 0).mT for x in (self.log_left, self.log_right))
-        return factored(head, left, right, self.num_spans)
+        return factored_branch(head, left, right, self.num_spans)
 
 
-def factored(head: Tensor | None, left: Tensor, right: Tensor, num_spans: int) -> Branch:  # "n k", "k n+p", "k n+p"
+def factored_branch(
+    head: Tensor | None, left: Tensor, right: Tensor, num_spans: int
+) -> Branch:  # "n k", "k n+p", "k n+p"
     """The four kinds of rules of three factors. Kinds that use the same factor hold the same tensor, a view."""
     span_left, leaf_left = (x.mT for x in torch.split(left, [num_spans, left.shape[1] - num_spans], 1))
     span_right, leaf_right = (x.mT for x in torch.split(right, [num_spans, right.shape[1] - num_spans], 1))
