@@ -83,7 +83,7 @@ class GrammarConfig:
     @property
     def size(self) -> str:
         """How large the grammar is, in words."""
-        return f"{self.num_nonterminals:,} nonterminals and {self.num_preterminals:,} preterminals"
+        return f"{self.num_nonterminals:,} nonterminals, {self.num_preterminals:,} preterminals"
 
 
 WordConfig = ModelConfig | GrammarConfig
