@@ -37,7 +37,7 @@ from rankfold.cli.train import INTERRUPTED, add_settings
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.files import write_text
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import GrammarConfig
 from rankfold.training import loop, report
 from rankfold.training.config import Config
 from rankfold.training.recipes import load_recipe

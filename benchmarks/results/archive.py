@@ -19,9 +19,7 @@ from typing import Any
 
 from rankfold.errors import DataError
 from rankfold.files import read_json, replace_file, write_text
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import FrameConfig, GrammarConfig, ModelConfig
 from rankfold.settings import build, read_toml, to_toml
 from rankfold.training.config import Config
 from rankfold.training.run_dir import METRICS, RECIPE, read_metrics

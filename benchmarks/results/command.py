@@ -20,7 +20,7 @@ from benchmarks.results.archive import Record, read_archives, read_run_folders, 
 from benchmarks.results.runs import read_runs
 from benchmarks.steps import pages as steps
 from rankfold.errors import DataError
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import GrammarConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results.runs import FAITHFUL, Run, changes
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import GrammarConfig
 from rankfold.settings import build, read_toml
 from rankfold.training.recipes import load_recipe, recipe_names
 

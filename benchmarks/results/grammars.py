@@ -23,7 +23,7 @@ from benchmarks.results.grammar_runs import (
 from benchmarks.results.pictures import draw_curves, draw_symbols
 from benchmarks.results.runs import FAITHFUL, Run, footnote
 from rankfold.errors import DataError
-from rankfold.models.grammar_config import FACTORED, AnyConfig, GrammarConfig
+from rankfold.models.config import FACTORED, AnyConfig, GrammarConfig
 from rankfold.training.recipes import load_recipe
 from rankfold.training.run_dir import RECIPE
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.results import marks
 from benchmarks.results.runs import MUSIC, Row, Run, ending, footnote, read_published
 from rankfold.errors import DataError
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.training.recipes import load_recipe
 
 PAGE, FIGURES = "music.md", "published-music.toml"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results.archive import read_archives
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.settings import build, read_toml, to_mapping
 from rankfold.training.config import Config
 from rankfold.training.recipes import load_recipe, recipe_names

@@ -14,9 +14,7 @@ from benchmarks.steps.cases import Case
 from benchmarks.steps.step import reference_gradients
 from rankfold.cli.bench import Gradients
 from rankfold.data.batch import Batch
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import KINDS, GrammarConfig
+from rankfold.models.config import KINDS, FrameConfig, GrammarConfig, ModelConfig
 from rankfold.numerics.precision import Precision, matmul_precision
 from rankfold.planning import Plan
 from rankfold.planning.measure import host_time, out_of_memory, peak_mib, release, too_large

@@ -12,9 +12,7 @@ from torch.nn.functional import embedding
 from rankfold.cli.bench import draw_batch, fresh_model
 from rankfold.data.batch import Batch
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.models.config import ModelConfig, PlanName
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import FACTORED, AnyConfig, GrammarConfig
+from rankfold.models.config import FACTORED, AnyConfig, FrameConfig, GrammarConfig, ModelConfig, PlanName
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense
 from rankfold.params.dropout import num_kept

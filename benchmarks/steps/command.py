@@ -25,8 +25,7 @@ from rankfold.cli.bench import device_name
 from rankfold.cli.load import add_options, find_device
 from rankfold.cli.output import say, to_json
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.models.config import Family, ModelConfig, PlanName
-from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
+from rankfold.models.config import Family, GrammarConfig, GrammarFamily, ModelConfig, PlanName
 from rankfold.numerics.precision import Precision
 from rankfold.planning.measure import release, too_large
 from rankfold.plots.picture import expect_picture, require_matplotlib

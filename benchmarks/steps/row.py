@@ -29,9 +29,7 @@ from benchmarks.steps.checks import (
 from benchmarks.steps.step import Recursion, Step, Update, log_z, reference_gradients
 from rankfold.cli.bench import SEED, Check, Gradients, capture_turn
 from rankfold.data.batch import Batch
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import LOW_RANK, FrameConfig
-from rankfold.models.grammar_config import FACTORED, GrammarConfig
+from rankfold.models.config import FACTORED, LOW_RANK, FrameConfig, GrammarConfig, ModelConfig
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan
 from rankfold.planning.measure import (

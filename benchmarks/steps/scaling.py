@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple
 from benchmarks.steps.cases import Case
 from benchmarks.steps.row import RANKED
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import AnyConfig, GrammarConfig
+from rankfold.models.config import AnyConfig, FrameConfig, GrammarConfig
 from rankfold.plots.picture import require_matplotlib, save_figure
 
 Axis = Literal["states", "rank", "length"]

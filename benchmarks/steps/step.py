@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from rankfold.cli.bench import Gradients, differentiate, gradients, potentials_of
 from rankfold.data.batch import Batch
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import FrameConfig, GrammarConfig, ModelConfig
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.params.dropout import kept, kept_by_cluster
 from tests.references.chains import reference_log_z

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.steps.cases import NUM_WORDS, Case
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig, FrameFamily
-from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
+from rankfold.models.config import FrameConfig, FrameFamily, GrammarConfig, GrammarFamily, ModelConfig
 
 
 def modest_cases() -> list[Case]:

@@ -13,8 +13,8 @@ import torch
 
 from rankfold import cli
 from rankfold.cli import bench
-from rankfold.models.chain_model import ChainModel
 from rankfold.models.pcfg import PCFG
+from rankfold.models.sequence import ChainModel
 from rankfold.planning import measure
 
 SHAPE = "--batch 2 --length 5 --repeats 2 --device cpu"

@@ -20,7 +20,7 @@ from rankfold.data.brackets import parse_tree, parse_trees
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import UnsupportedError
 from rankfold.models import ModelConfig, build_model, load_model
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import GrammarConfig
 
 SENTENCES = [["the", "dog", "saw", "a", "cat"], ["a", "cat", "slept"], ["the", "cat", "saw", "the", "dog"], ["go"]]
 TREES = """(S (NP (D the) (N dog)) (VP (V saw) (NP (D a) (N cat))))

@@ -80,7 +80,7 @@ def word_models() -> list[Files]:
     from rankfold.data.clusters import uniform_clusters
     from rankfold.data.vocab import Vocabulary
     from rankfold.models.catalog import build_model
-    from rankfold.models.grammar_config import CONFIGS
+    from rankfold.models.config import CONFIGS
     from rankfold.models.pretrained import save_model
     from rankfold.settings import build, choose
 

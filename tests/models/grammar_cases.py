@@ -7,7 +7,7 @@ import torch
 
 from rankfold.data.batch import Batch
 from rankfold.models import GrammarConfig, build_model
-from rankfold.models.grammar_config import KINDS
+from rankfold.models.config import KINDS
 from rankfold.models.pcfg import PCFG
 from tests.oracles import tree as oracle
 from tests.params.build import stirred

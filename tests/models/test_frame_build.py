@@ -15,8 +15,7 @@ import rankfold
 from rankfold import DataError, DomainError, FrameConfig, FrameModel, UnsupportedError, build_model
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.frames import frames_of
-from rankfold.models.frame_start import start_from
-from rankfold.models.grammar_config import readers
+from rankfold.models.config import readers
 from rankfold.params.observations import BernoulliObservation, GaussianObservation
 from tests.oracles import frames as oracle
 
@@ -110,7 +109,7 @@ def test_the_papers_hsmm_begins_alike() -> None:
     model = build_model(config)
     rng = np.random.default_rng(0)
     frames = frames_of([rng.normal(3.0, 2.0, (30, 4)) for _ in range(3)])
-    start_from(model, frames)
+    model.move_to(frames)
     parts = model.parts()
     torch.testing.assert_close(parts.transition.to_dense(), torch.full((5, 5), 0.2))
     assert parts.log_duration is not None
@@ -131,7 +130,7 @@ def test_spread_means_follow_the_frames() -> None:
     assert isinstance(model.observation, GaussianObservation)
     drawn = model.observation.mean.detach().clone()
     frames = frames_of([np.array([[0.0, 1, 2, 3], [2, 3, 2, 9], [np.nan] * 4])])
-    start_from(model, frames)
+    model.move_to(frames)
     spread = torch.tensor([1.0, 1.0, 0.0, 3.0])
     torch.testing.assert_close(model.observation.mean.detach(), torch.tensor([1.0, 2.0, 2.0, 6.0]) + drawn * spread)
     floor = 2 * SMALL.min_variance
@@ -141,7 +140,7 @@ def test_spread_means_follow_the_frames() -> None:
 
 def test_log_odds_follow_the_frames() -> None:
     model = build_model(dataclasses.replace(SMALL, observations="bernoulli", init="papers"))
-    start_from(model, frames_of([np.array([[0, 1, 0, 1], [0, 1, 1, 1], [0, 1, 1, 0]])]))
+    model.move_to(frames_of([np.array([[0, 1, 0, 1], [0, 1, 1, 1], [0, 1, 1, 0]])]))
     assert isinstance(model.observation, BernoulliObservation)
     shares = torch.tensor([1 / 5, 4 / 5, 3 / 5, 3 / 5])
     torch.testing.assert_close(torch.sigmoid(model.observation.logit.detach()), shares.expand(5, 4))

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from rankfold import DataError, DomainError, UnsupportedError
-from rankfold.models import GrammarConfig, ModelConfig, build_model
-from rankfold.models.grammar_config import CONFIGS
-from rankfold.models.sequence_model import expect_sequences
+from rankfold import DataError, DomainError
+from rankfold.models import GrammarConfig, ModelConfig
+from rankfold.models.config import CONFIGS
 from rankfold.settings import build, choose, to_mapping, to_toml
 
 
@@ -45,10 +44,3 @@ def test_a_table_is_of_the_model_its_family_names(config: ModelConfig | GrammarC
 def test_an_unknown_family() -> None:
     with pytest.raises(DataError, match=r"rankpcg.*hmm, .*frame_hmm, .*lhsmm was expected(?s:.*)Did you mean rankpcfg"):
         choose(CONFIGS, {"family": "rankpcg"}, source="x")
-
-
-def test_what_needs_a_model_of_sequences() -> None:
-    chain = build_model(ModelConfig(num_states=2, rank=2, dim=2), 3)
-    assert expect_sequences(chain, "predict") is chain
-    with pytest.raises(UnsupportedError, match=r"predict needs .* but npcfg is a grammar"):
-        expect_sequences(build_model(GrammarConfig(family="npcfg", dim=2), 3), "predict")

@@ -15,8 +15,7 @@ from rankfold import FrameModel, ModelConfig, build_model, cli
 from rankfold.data.vocab import Vocabulary
 from rankfold.models import GrammarConfig
 from rankfold.models.catalog import AnyModel
-from rankfold.models.config import Family
-from rankfold.models.grammar_config import GrammarFamily
+from rankfold.models.config import Family, GrammarFamily
 
 FAR = -150.0  # exp of it is 7e-66: 0 in float32
 NONE = -math.inf

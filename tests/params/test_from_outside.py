@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.estimators import HMM, HSMM
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.operators import Dense
 from rankfold.operators.row_operator import RowOperator

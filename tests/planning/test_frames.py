@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rankfold.models import build_model
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.planning import ChainSizes, Plan, chain_plan
 
 

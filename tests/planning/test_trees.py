@@ -6,7 +6,7 @@ import pytest
 
 from rankfold.models import GrammarConfig
 from rankfold.models.catalog import sized_model
-from rankfold.models.grammar_config import KINDS
+from rankfold.models.config import KINDS
 from rankfold.planning import Plan, Plans
 from tests.peaks import measured_and_planned, needs_linux
 

@@ -10,7 +10,7 @@ from benchmarks.steps.checks import gradient_error
 from benchmarks.steps.step import Recursion, gradients, reference_gradients, tensors
 from rankfold.cli.bench import relative_error
 from rankfold.data.batch import Batch
-from rankfold.models.grammar_config import KINDS, GrammarConfig
+from rankfold.models.config import KINDS, GrammarConfig
 from rankfold.models.pcfg import PCFG
 from tests.params.build import stirred
 from tests.references.grammars import reference_tree_log_z

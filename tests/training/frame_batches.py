@@ -8,7 +8,7 @@ import torch
 
 from rankfold.data.batch import Batch
 from rankfold.models import build_model
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 
 FAMILIES = ("hsmm", "lhsmm", "frame_hmm", "frame_lhmm")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.training.config import Config, DataConfig, TrainConfig
 
 CENTRES = np.array([[0.0, 0.0, 1.0], [4.0, 0.0, 0.0], [0.0, 4.0, -1.0]])

@@ -8,7 +8,7 @@ import torch
 
 from rankfold.models import ModelConfig
 from rankfold.models.catalog import AnyModel, build_model
-from rankfold.models.hmm import HMM
+from rankfold.models.sequence import HMM
 from rankfold.training.config import DataConfig
 from rankfold.training.corpus import Corpus
 from rankfold.training.evaluation import Evaluation, evaluate, log_check

@@ -15,7 +15,7 @@ import torch
 from rankfold.data.frame_files import read_frames
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models import build_model
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.training.config import DataConfig
 from rankfold.training.evaluation import evaluate

@@ -18,8 +18,8 @@ from torch import Tensor
 from rankfold.data.batch import Batch
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.catalog import AnyModel, build_model
-from rankfold.models.hmm import HMM
 from rankfold.models.pretrained import load_model
+from rankfold.models.sequence import HMM
 from rankfold.training import task
 from rankfold.training.checkpoint import load_checkpoint, update_seed
 from rankfold.training.config import Config

@@ -12,9 +12,7 @@ import pytest
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import build_model
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import FrameConfig, GrammarConfig, ModelConfig
 from rankfold.planning import machine
 from rankfold.planning.machine import GIB, available
 from rankfold.training import memory_budget as memory

@@ -13,7 +13,7 @@ import torch
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DataError, DomainError
 from rankfold.models import FrameConfig, ModelConfig, build_model
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import GrammarConfig
 from rankfold.settings import differences, to_mapping, to_toml
 from rankfold.training.recipes import GROUPS, load_recipe, recipe_groups, recipe_names
 from tests.training.runs import FAMILIES, tiny

@@ -15,7 +15,7 @@ from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.compound_pcfg import CompoundPCFG
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import GrammarConfig
 from rankfold.models.pcfg import PCFG
 
 Decode = Literal["mbr", "viterbi"]

@@ -26,7 +26,7 @@ from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import build_model
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.planning.measure import (

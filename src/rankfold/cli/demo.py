@@ -26,7 +26,7 @@ from rankfold.data.trees import Tree
 from rankfold.errors import DataError
 from rankfold.models import load_model
 from rankfold.models.catalog import AnyModel
-from rankfold.models.sequence_model import SequenceModel
+from rankfold.models.sequence import SequenceModel
 from rankfold.plots.learning import plot_learning
 from rankfold.plots.picture import require_matplotlib
 from rankfold.plots.trees import save_tree, tree_text

@@ -40,8 +40,7 @@ from rankfold.data.sources import read_source
 from rankfold.data.text import STDIN, Sentences, begins_names, find_split, holds_trees, read_sentences
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
-from rankfold.models.config import PlanName
-from rankfold.models.grammar_config import FACTORED
+from rankfold.models.config import FACTORED, PlanName
 from rankfold.numerics.precision import matmul_precision
 from rankfold.training import evaluation
 from rankfold.training.config import DataConfig

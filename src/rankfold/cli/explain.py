@@ -20,7 +20,7 @@ from rankfold.fgg import Grammar, read
 from rankfold.fgg import explain as explain_sum
 from rankfold.fgg.cost import compare
 from rankfold.models.base import Model
-from rankfold.models.grammar_config import readers
+from rankfold.models.config import readers
 from rankfold.models.pretrained import load_any
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plan

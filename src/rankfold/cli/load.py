@@ -28,10 +28,10 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.base import Model
 from rankfold.models.catalog import AnyModel
-from rankfold.models.frame_config import FrameConfig, FrameFamily
+from rankfold.models.config import FrameConfig, FrameFamily
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.pretrained import load_model
-from rankfold.models.sequence_model import SequenceModel
+from rankfold.models.sequence import SequenceModel
 from rankfold.planning.machine import GIB, available
 from rankfold.settings import build, read_toml
 from rankfold.training.config import Config, DataConfig

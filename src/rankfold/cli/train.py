@@ -14,7 +14,7 @@ from typing import Any
 
 from rankfold.cli.output import say, to_json
 from rankfold.errors import DataError
-from rankfold.models.grammar_config import readers
+from rankfold.models.config import readers
 from rankfold.settings import assign, build, read_toml
 from rankfold.training import report
 from rankfold.training.config import Config

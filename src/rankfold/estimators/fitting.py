@@ -21,7 +21,7 @@ from rankfold.estimators.inputs import Inputs, expect_names, expect_width, names
 from rankfold.estimators.start_tables import fill_start
 from rankfold.estimators.symbols import collect_symbols, read_symbols, symbol_ids
 from rankfold.models.catalog import build_model
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.params.observations import OBSERVATIONS, CollapseError
 from rankfold.params.prior import Prior

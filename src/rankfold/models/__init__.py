@@ -3,14 +3,12 @@
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.models.catalog import build_model
 from rankfold.models.compound_pcfg import CompoundPCFG
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig, GrammarConfig, ModelConfig
 from rankfold.models.frame_model import FrameModel
-from rankfold.models.grammar_config import GrammarConfig
-from rankfold.models.hmm import HMM
 from rankfold.models.pcfg import PCFG
 from rankfold.models.pretrained import load_model
 from rankfold.models.rank_hmm import RankHMM
+from rankfold.models.sequence import HMM
 
 __all__ = [
     "HMM",

@@ -24,6 +24,7 @@ from rankfold.models.config import PlanName
 from rankfold.models.supervision import allowed_states
 from rankfold.numerics.precision import Precision
 from rankfold.planning import Plans
+from rankfold.recursions import log_z
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.problem import validate_lengths
 
@@ -133,11 +134,11 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         constraint: log Z is then that of paths that keep to it.
         """
 
-    @abstractmethod
     def log_z(
         self, potentials: Potentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
     ) -> Tensor:  # "b"   float64
-        """The log-probability of each sequence."""
+        """The log-probability of each sequence, -inf for one that is impossible."""
+        return log_z(cast(Any, potentials), arithmetic, precision)
 
     def carry(self, potentials: Potentials, parts: Parts | None = None) -> Any:
         """What the next stretch of a stream needs to know, detached. `parts`: those that dropped states, if any did."""

@@ -1,6 +1,6 @@
 """The HMM with block-sparse emissions: a word is said only by the states of its cluster.
 
-    p(x, z) as in `models/hmm.py`, with emission[z, x] = 0 unless z is one of the k states of x's cluster
+    p(x, z) as of `models.HMM`, with emission[z, x] = 0 unless z is one of the k states of x's cluster
 
 So a position has k states instead of z, and a step is a k x k block of the transition. Only the blocks a text
 visits are computed; the rows' normalisers run over all states, blocked. Read next: `params/block_parts.py`.
@@ -23,8 +23,8 @@ from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.query import PathQuery
 from rankfold.models.config import ModelConfig
-from rankfold.models.sequence_model import SequenceModel
-from rankfold.numerics.precision import Precision, check_precision
+from rankfold.models.sequence import SequenceModel
+from rankfold.numerics.precision import Precision
 from rankfold.params.block_sparse import BlockDynamics, BlockEmission, BlockParts, FreeBlockParts, TiedBlockParts
 from rankfold.params.dropout import kept_by_cluster, num_kept
 from rankfold.planning import Plans, block_plan
@@ -108,11 +108,10 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
         self, potentials: BlockPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
     ) -> Tensor:  # "b"
         """The log-probability of each sequence. Block chains always run in logarithms: "log" asks for float64."""
-        check_precision(precision)
         if arithmetic == "log":
             log_initial, log_transition, log_obs = (x.double() for x in potentials[:3])
             potentials = potentials._replace(log_initial=log_initial, log_transition=log_transition, log_obs=log_obs)
-        return blocks.log_z(potentials)
+        return super().log_z(potentials, arithmetic, precision)
 
     def carried_of(self, tensors: Sequence[Tensor]) -> BlockCarried:
         return BlockCarried(*tensors)

@@ -7,24 +7,54 @@ from collections.abc import Callable
 from typing import Any, get_args, overload
 
 import torch
+from torch import nn
 
 from rankfold.data.clusters import Clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.base import Model, WordModel
 from rankfold.models.block_hmm import BlockHMM
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_catalog import FrameModules
-from rankfold.models.frame_config import FrameConfig, FrameFamily
+from rankfold.models.compound_pcfg import CompoundPCFG
+from rankfold.models.config import (
+    AnyConfig,
+    FrameConfig,
+    FrameFamily,
+    GrammarConfig,
+    GrammarFamily,
+    ModelConfig,
+    WordConfig,
+)
 from rankfold.models.frame_model import FrameModel
-from rankfold.models.grammar_catalog import build_grammar
-from rankfold.models.grammar_config import AnyConfig, GrammarFamily, WordConfig
-from rankfold.models.hmm import HMM, Transition
+from rankfold.models.pcfg import PCFG, Rules
 from rankfold.models.rank_hmm import RankHMM
+from rankfold.models.sequence import HMM
 from rankfold.params.block_sparse import BlockParts, FreeBlockParts, TiedBlockParts
-from rankfold.params.dynamics.free_tables import FreeDense
+from rankfold.params.durations import Duration, draw_duration
+from rankfold.params.dynamics.free_tables import FreeDense, draw_free
 from rankfold.params.dynamics.rank_factors import FreeRankFactors, RankFactors
-from rankfold.params.dynamics.transitions import BandedTransition, LowRankTransition, SoftmaxTransition
+from rankfold.params.dynamics.transitions import (
+    BandedTransition,
+    FrameDynamics,
+    LowRankTransition,
+    NeuralDynamics,
+    SoftmaxTransition,
+)
+from rankfold.params.networks import Drawing, DrawKind
 from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
+from rankfold.params.rules.compound import CompoundGrammar, SentenceEncoder
+from rankfold.params.rules.factored import FactoredRules, FreeFactors, SimpleRules
+from rankfold.params.rules.low_rank import Form, LowRankRules
+from rankfold.params.rules.root_leaves import FreeRoot, PreterminalWords, Root
+from rankfold.params.rules.softmax import FreeRules, SoftmaxRules
+
+# How each paper begins; the simple PCFG says nothing and is of the rank-space authors.
+BEGINS: dict[GrammarFamily, DrawKind] = {
+    "npcfg": "xavier",
+    "cpcfg": "xavier",
+    "tnpcfg": "torch",
+    "rankpcfg": "xavier_normal",
+    "lpcfg": "xavier",
+    "spcfg": "xavier_normal",
+}
 
 AnyModel = WordModel[Any, Any]
 
@@ -74,8 +104,11 @@ def _frames(config: FrameConfig, num_features: int, _: Clusters | None, generato
             "  Leave it out: it is then that of the data."
         )
     config = dataclasses.replace(config, num_features=num_features)
-    modules = FrameModules(config, generator)
-    return FrameModel(config, modules.dynamics, modules.observation, modules.duration)
+    # In this order, whatever the choices are: the seed decides.
+    dynamics = _dynamics(config, generator)
+    observation = config.observation.draw(config, generator)
+    duration = _durations(config, generator) if config.has_segments else None
+    return FrameModel(config, dynamics, observation, duration)
 
 
 def _block(config: ModelConfig, num_words: int, clusters: Clusters | None, generator: torch.Generator) -> BlockHMM:
@@ -99,7 +132,7 @@ def _hmm(config: ModelConfig, num_words: int, _: Clusters | None, generator: tor
     return HMM(config, _transition(config, generator), emission)
 
 
-def _transition(config: ModelConfig, generator: torch.Generator) -> Transition:
+def _transition(config: ModelConfig, generator: torch.Generator) -> nn.Module:
     sizes = (config.num_states, config.rank, config.dim, config.num_layers)
     if config.family == "lhmm":
         return LowRankTransition(*sizes, feature_map=config.feature_map, neural=config.neural, generator=generator)
@@ -141,10 +174,86 @@ def _blocks(
     return FreeBlockParts(config.num_states, clusters, generator=generator)
 
 
+def _dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynamics:
+    """Fresh start and transitions."""
+    size, rank, may_repeat = config.num_states, config.own_rank, config.may_repeat
+    if not config.neural:
+        alike = config.init == "papers"
+        return draw_free(size, rank, self_transitions=may_repeat, alike=alike, generator=generator)
+    network: SoftmaxTransition | LowRankTransition = (
+        SoftmaxTransition(size, config.dim, config.num_layers, generator=generator)
+        if rank is None
+        else LowRankTransition(
+            size, rank, config.dim, config.num_layers, feature_map=config.feature_map, generator=generator
+        )
+    )
+    # The papers' semi-Markov models have a vector of their own for the first segment, in U(0, 1) at the start.
+    start = torch.rand(size, generator=generator, dtype=torch.float32) if config.has_segments else None
+    return NeuralDynamics(network, start, self_transitions=may_repeat)
+
+
+def _durations(config: FrameConfig, generator: torch.Generator) -> Duration:
+    """Fresh durations. Papers: rate 1 for all states."""
+    return draw_duration(
+        config.durations,
+        config.num_states,
+        config.max_duration,
+        normalised=config.normalised_durations,
+        generator=None if config.init == "papers" else generator,
+    )
+
+
+def _grammar(
+    config: GrammarConfig, num_words: int, clusters: Clusters | None, generator: torch.Generator
+) -> PCFG | CompoundPCFG:
+    """A grammar with fresh parameters."""
+    drawing = Drawing(BEGINS[config.family] if config.init == "family" else config.init, generator)
+    n, p, dim, num_layers = config.num_nonterminals, config.num_preterminals, config.dim, config.num_layers
+    if config.family == "cpcfg":
+        grammar = CompoundGrammar(
+            n, p, num_words, dim, num_layers, config.latent_dim, single_words=config.single_words, drawing=drawing
+        )
+        encoder = SentenceEncoder(num_words, dim, config.encoder_dim, config.latent_dim, drawing)
+        return CompoundPCFG(config, grammar, encoder, num_words)
+    if not config.neural:
+        free_root = FreeRoot(torch.zeros(n + (p if config.single_words else 0), dtype=torch.float32), n)
+        free_words = FreeEmission(drawing.embedding(p, num_words).data)
+        return PCFG(config, free_root, _free_rules(config, drawing), free_words, num_words)
+    root = Root(n, p, dim, num_layers, single_words=config.single_words, drawing=drawing)
+    rules = _rules(config, drawing)
+    # In rank space a preterminal has one embedding, as parent of a word and as child of a rule.
+    own = None if config.family == "rankpcfg" else p
+    words = PreterminalWords(own, num_words, dim, num_layers, drawing)
+    return PCFG(config, root, rules, words, num_words)
+
+
+def _rules(config: GrammarConfig, drawing: Drawing) -> Rules:
+    sizes, dim, num_layers = (config.num_nonterminals, config.num_preterminals), config.dim, config.num_layers
+    if config.family in ("tnpcfg", "rankpcfg"):
+        shared = config.family == "rankpcfg"
+        shallow = config.released or not shared
+        return FactoredRules(*sizes, config.rank, dim, num_layers, shared=shared, shallow=shallow, drawing=drawing)
+    if config.family == "lpcfg":
+        form: Form = "released" if config.released else "paper"
+        return LowRankRules(*sizes, config.rank, dim, config.low_rank, form=form, drawing=drawing)
+    if config.family == "spcfg":
+        return SimpleRules(*sizes, dim, num_layers, drawing)
+    return SoftmaxRules(*sizes, dim, drawing)
+
+
+def _free_rules(config: GrammarConfig, drawing: Drawing) -> Rules:
+    sizes = config.num_nonterminals, config.num_preterminals
+    if config.family in ("tnpcfg", "rankpcfg", "spcfg"):
+        return FreeFactors.draw(*sizes, None if config.family == "spcfg" else config.rank, drawing=drawing)
+    if config.family == "lpcfg":
+        return LowRankRules(*sizes, config.rank, config.dim, config.low_rank, form="free", drawing=drawing)
+    return FreeRules.draw(*sizes, drawing=drawing)
+
+
 BUILDERS: dict[str, Builder] = {
     **dict.fromkeys(("hmm", "lhmm", "banded"), _hmm),
     "rank": _rank,
     "block": _block,
-    **dict.fromkeys(get_args(GrammarFamily), build_grammar),
+    **dict.fromkeys(get_args(GrammarFamily), _grammar),
     **dict.fromkeys(get_args(FrameFamily), _frames),
 }

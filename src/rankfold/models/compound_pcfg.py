@@ -24,13 +24,12 @@ from rankfold.decoding.parsed_tree import ParsedTree
 from rankfold.decoding.query import TreeQuery
 from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.models.base import Shares, linear
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import GrammarConfig
 from rankfold.models.pcfg import Grammar, NextWord
-from rankfold.numerics.precision import Precision, check_precision
+from rankfold.numerics.precision import Precision
 from rankfold.operators import BinaryDense, Branch
 from rankfold.params.rules.compound import CompoundGrammar, Halves, LatentGaussian, SentenceEncoder
 from rankfold.planning import Plans, TreeSizes, pair_rules, tree_plans
-from rankfold.recursions import tree
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.tree.potentials import TreePotentials
 
@@ -133,8 +132,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         self, potentials: BoundPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
     ) -> Tensor:  # "b"
         """A lower bound of each sentence's log-probability, in expectation over the draws."""
-        check_precision(precision)
-        return tree.log_z(potentials, arithmetic) - potentials.divergence
+        return super().log_z(potentials, arithmetic, precision) - potentials.divergence
 
     def ask(self, batch: Batch, *, parts: CompoundParts | None = None) -> TreeQuery:
         """The questions of a batch, given the mean of q."""

@@ -1,4 +1,8 @@
-"""What a model of words is made of: one flat record, the `[model]` table of a recipe and of a saved model."""
+"""What models are made of: flat records, the `[model]` table of a recipe and of a saved model.
+
+Three of them: words left to right, grammars, frames. All say what data they are of, how likelihoods are measured, and
+which families read a setting.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,23 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rankfold.errors import DomainError
-from rankfold.params.dropout import DropoutKind
+from rankfold.params.dropout import DropoutKind, num_kept
 from rankfold.params.dynamics.features import FeatureKind
 from rankfold.params.networks import MOST_LAYERS
+from rankfold.params.observations import OBSERVATIONS, ObservationModule
 from rankfold.params.observations.categorical import InitKind
 from rankfold.settings import check_choices
+
+GrammarFamily = Literal["npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg"]
+Init = Literal["family", "xavier", "xavier_normal", "torch", "spread"]
+ChildKind = Literal["span_span", "span_leaf", "leaf_span", "leaf_leaf"]
+KINDS: tuple[ChildKind, ...] = ("span_span", "span_leaf", "leaf_span", "leaf_leaf")
+FACTORED = ("tnpcfg", "rankpcfg")  # rules with a rank between parent and children: rank space is open to them
+FrameFamily = Literal["frame_hmm", "frame_lhmm", "hsmm", "lhsmm"]
+DurationKind = Literal["poisson", "negative_binomial", "categorical"]
+FrameInit = Literal["spread", "kmeans", "papers"]
+SEGMENTS = ("hsmm", "lhsmm")
+LOW_RANK = ("frame_lhmm", "lhsmm")
 
 Family = Literal["hmm", "lhmm", "banded", "block", "rank"]
 PlanName = Literal["auto", "state", "rank"]
@@ -37,7 +53,8 @@ class Measure:
 
 
 PERPLEXITY, NATS = Measure("perplexity", "tokens", True), Measure("nats", "frames", False)
-READ_BY: dict[str, tuple[Family, ...]] = {  # settings that not every family reads
+
+_WORDS_READ_BY: dict[str, tuple[Family, ...]] = {  # settings that not every family reads
     "rank": ("lhmm", "banded", "rank"),
     "init": ("hmm", "lhmm", "banded", "block"),
     "feature_map": ("lhmm", "banded"),
@@ -53,6 +70,23 @@ READ_BY: dict[str, tuple[Family, ...]] = {  # settings that not every family rea
     "feature_dropout": ("lhmm", "banded"),
     "logit_dropout": ("rank",),
 }
+_GRAMMARS_READ_BY: dict[str, tuple[GrammarFamily, ...]] = {  # settings that not every family reads
+    "rank": ("tnpcfg", "rankpcfg", "lpcfg"),
+    "released": ("rankpcfg", "lpcfg"),
+    "low_rank": ("lpcfg",),
+    "latent_dim": ("cpcfg",),
+    "encoder_dim": ("cpcfg",),
+    "plan": ("tnpcfg", "rankpcfg"),
+}
+_FRAMES_READ_BY: dict[str, tuple[FrameFamily, ...]] = {  # settings that not every family reads
+    "rank": ("frame_lhmm", "lhsmm"),
+    "feature_map": ("frame_lhmm", "lhsmm"),
+    "feature_dropout": ("frame_lhmm", "lhsmm"),
+    "max_duration": ("hsmm", "lhsmm"),
+    "durations": ("hsmm", "lhsmm"),
+    "normalised_durations": ("hsmm", "lhsmm"),
+    "censored": ("hsmm", "lhsmm"),
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +95,7 @@ class ModelConfig:
 
     data: ClassVar[DataKind] = "text"
     measure: ClassVar[Measure] = PERPLEXITY
-    read_by: ClassVar[Mapping[str, tuple[str, ...]]] = READ_BY
+    read_by: ClassVar[Mapping[str, tuple[str, ...]]] = _WORDS_READ_BY
     single_words: ClassVar[bool] = True  # whether a sentence may be one word
 
     family: Family = "lhmm"
@@ -114,6 +148,21 @@ class ModelConfig:
         return self.family == "block"
 
     @property
+    def own_rank(self) -> int | None:
+        """The rank of the transition; None if it is dense."""
+        return None if self.family == "hmm" else self.rank
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether dropped states are masked, since their numbers say who is next to whom."""
+        return self.family == "banded"
+
+    @property
+    def linear_start(self) -> bool:
+        """Whether the start is made of probabilities in linear space."""
+        return self.family != "hmm"
+
+    @property
     def carries(self) -> bool:
         """Whether streams can be carried: no state is dropped, or it is carried by its number."""
         return not self.state_dropout or self.family in ("rank", "block")
@@ -135,3 +184,186 @@ class ModelConfig:
     def size(self) -> str:
         """How large the model is, in words."""
         return f"{self.num_states:,} states"
+
+
+@dataclass(frozen=True)
+class GrammarConfig:
+    """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+
+    data: ClassVar[DataKind] = "sentences"
+    measure: ClassVar[Measure] = PERPLEXITY
+    read_by: ClassVar[Mapping[str, tuple[str, ...]]] = _GRAMMARS_READ_BY
+    has_clusters: ClassVar[bool] = False
+    carries: ClassVar[bool] = False  # whether streams can be carried
+    graphs_carry: ClassVar[bool] = False
+
+    family: GrammarFamily = "rankpcfg"
+    num_nonterminals: int = 30  # symbols of spans of two words and more
+    num_preterminals: int = 60  # symbols of words
+    rank: int = 64  # tnpcfg, rankpcfg, lpcfg
+    dim: int = 256  # of embeddings and residual layers
+    num_layers: int = 2  # residual layers of each network
+    neural: bool = True  # false: free tables
+    released: bool = False  # rankpcfg, lpcfg: the networks of the authors' code instead of those of their paper
+    init: Init = "family"  # how parameters begin; "family": as its paper says
+    low_rank: tuple[ChildKind, ...] = ("span_span",)  # lpcfg: which kinds of children are of low rank
+    latent_dim: int = 64  # cpcfg: of the vector drawn for each sentence
+    encoder_dim: int = 512  # cpcfg: of the network that guesses it, in each direction
+    single_words: bool = False  # whether a sentence may be one word; the papers leave them out
+    plan: PlanName = "auto"  # tnpcfg, rankpcfg: which variables are summed out first
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        for name in ("num_nonterminals", "num_preterminals", "rank", "dim", "latent_dim", "encoder_dim"):
+            if getattr(self, name) < 1:
+                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        if self.num_layers < 0:
+            raise DomainError(f"num_layers is {self.num_layers}, but must be at least 0.")
+        if self.num_layers > MOST_LAYERS:
+            raise DomainError(f"num_layers is {self.num_layers:,}, but must be at most {MOST_LAYERS}.")
+        strange = [kind for kind in self.low_rank if kind not in KINDS]
+        if strange or len(set(self.low_rank)) < len(self.low_rank):
+            raise DomainError(f"low_rank is {list(self.low_rank)}, but each of {', '.join(KINDS)} may be there once.")
+        if self.family == "cpcfg" and not self.neural:
+            raise DomainError('neural is false, but a "cpcfg" is its networks: free tables have no latent vector.')
+        if self.plan == "rank" and self.family not in FACTORED:
+            raise DomainError(f'plan is "rank", but {self.family} has no ranks to sum in: "auto" or "state".')
+
+    @property
+    def num_symbols(self) -> int:
+        """Nonterminals and preterminals together."""
+        return self.num_nonterminals + self.num_preterminals
+
+    @property
+    def num_inputs(self) -> int:
+        """How many words there are, which a record does not say."""
+        raise DomainError("num_words is not given, but a model of words needs to know how many there are.")
+
+    @property
+    def size(self) -> str:
+        """How large the grammar is, in words."""
+        return f"{self.num_nonterminals:,} nonterminals, {self.num_preterminals:,} preterminals"
+
+
+@dataclass(frozen=True)
+class FrameConfig:
+    """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+
+    data: ClassVar[DataKind] = "recordings"
+    measure: ClassVar[Measure] = NATS
+    read_by: ClassVar[Mapping[str, tuple[str, ...]]] = _FRAMES_READ_BY
+    has_clusters: ClassVar[bool] = False
+    carries: ClassVar[bool] = True  # whether streams can be carried
+    plan: ClassVar[PlanName] = "auto"  # there is one elimination order
+    keeps_numbers: ClassVar[bool] = False
+    graphs_carry: ClassVar[bool] = True  # the first arithmetic is enough for recordings, whose windows are many
+
+    family: FrameFamily = "hsmm"
+    observations: str = "gaussian"  # a name in the catalogue `params.observations.OBSERVATIONS`
+    num_states: int = 16
+    num_features: int = 0  # of a frame; categorical: how many symbols there are; 0: as many as the data have
+    rank: int = 16  # frame_lhmm, lhsmm
+    max_duration: int = 50  # hsmm, lhsmm: the longest segment, in frames
+    durations: DurationKind = "poisson"  # hsmm, lhsmm
+    normalised_durations: bool = True  # false: the mass a Poisson has at 0 and above the longest is lost
+    self_transitions: bool | None = None  # whether a state may follow itself; None: of frames it may, of segments not
+    censored: bool = False  # hsmm, lhsmm: whether the end of a sequence may cut its last segment
+    tied_variance: bool = False  # gaussian: one vector of variances for all states
+    min_variance: float = 1e-3  # gaussian: no variance is below it, in units of the features; 0: none
+    variance_prior: float = 0.0  # gaussian: as if each variance had seen so many frames of variance 1
+    neural: bool = False  # transitions, Bernoullis and symbols from networks; false: free tables
+    dim: int = 128  # neural: of embeddings and residual layers
+    num_layers: int = 2  # neural: residual layers of each network
+    feature_map: FeatureKind = "exp"  # frame_lhmm, lhsmm, neural
+    # How parameters begin. "spread": drawn; "kmeans": drawn, until training puts the means where the frames are;
+    # "papers": all states alike, or as the papers' networks do.
+    init: FrameInit = "spread"
+    state_dropout: float = 0.0
+    state_dropout_kind: DropoutKind = "exact"
+    feature_dropout: float = 0.0  # frame_lhmm, lhsmm: of the ranks
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if self.observations not in OBSERVATIONS:
+            raise DomainError(f"observations is {self.observations!r}, but must be one of {', '.join(OBSERVATIONS)}.")
+        for name in ("num_states", "rank", "max_duration", "dim"):
+            if getattr(self, name) < 1:
+                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
+        for name in ("num_features", "num_layers", "min_variance", "variance_prior"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise DomainError(f"{name} is {value}, but must be finite and at least 0.")
+        if self.num_layers > MOST_LAYERS:
+            raise DomainError(f"num_layers is {self.num_layers:,}, but must be at most {MOST_LAYERS}.")
+        for name in ("state_dropout", "feature_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 0 and below 1.")
+        if not self.normalised_durations and self.durations != "poisson":
+            raise DomainError(
+                f'normalised_durations is false, but durations are "{self.durations}": only "poisson" may lose mass.'
+            )
+        if not self.may_repeat:
+            self._expect_others()
+
+    def _expect_others(self) -> None:
+        if num_kept(self.num_states, self.state_dropout) < 2:
+            raise DomainError(
+                f"num_states is {self.num_states}, state_dropout {self.state_dropout} and no state follows itself, but "
+                "then at least 2 must be there.\n  Set self_transitions = true, or take more states."
+            )
+        if self.state_dropout and self.state_dropout_kind == "bernoulli":
+            raise DomainError(
+                'state_dropout_kind is "bernoulli" and no state follows itself, but then at least 2 must be kept: '
+                '"exact", or self_transitions = true.'
+            )
+
+    @property
+    def observation(self) -> type[ObservationModule]:
+        """What knows of frames what can be known without parameters: `symbols`, `measured`, which are `invalid`."""
+        return OBSERVATIONS[self.observations]
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a state may follow itself."""
+        return self.family not in SEGMENTS if self.self_transitions is None else self.self_transitions
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether states have durations: a semi-Markov model."""
+        return self.family in SEGMENTS
+
+    @property
+    def own_rank(self) -> int | None:
+        """The rank of the transition; None if it is dense."""
+        return self.rank if self.family in LOW_RANK else None
+
+    @property
+    def linear_start(self) -> bool:
+        """Whether the start is made of probabilities in linear space."""
+        return self.neural
+
+    @property
+    def num_inputs(self) -> int:
+        """How many features a frame has, or how many symbols there are."""
+        if self.num_features < 1:
+            raise DomainError(
+                "num_features is 0, but a model needs to know its frames: how many features, or symbols.\n"
+                "  dataclasses.replace(config, num_features=...)"
+            )
+        return self.num_features
+
+    @property
+    def size(self) -> str:
+        """How large the model is, in words."""
+        return f"{self.num_states:,} states"
+
+
+WordConfig = ModelConfig | GrammarConfig
+AnyConfig = WordConfig | FrameConfig
+CONFIGS = (ModelConfig, GrammarConfig, FrameConfig)
+
+
+def readers(config: AnyConfig, name: str) -> tuple[str, ...] | None:
+    """The families that read a setting, if this one does not; None where it does."""
+    found = config.read_by.get(name)
+    return None if found is None or config.family in found else found

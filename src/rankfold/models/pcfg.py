@@ -23,10 +23,9 @@ from rankfold.decoding.prefix import prefix
 from rankfold.decoding.query import TreeQuery
 from rankfold.errors import UnsupportedError
 from rankfold.models.base import Shares, WordModel, linear
-from rankfold.models.config import PlanName
-from rankfold.models.grammar_config import FACTORED, KINDS, GrammarConfig, GrammarFamily
+from rankfold.models.config import FACTORED, KINDS, GrammarConfig, GrammarFamily, PlanName
 from rankfold.models.tables import GrammarTables, check_factors, checked_grammar, expect_few_rules
-from rankfold.numerics.precision import Precision, check_precision
+from rankfold.numerics.precision import Precision
 from rankfold.numerics.scaled import largest
 from rankfold.operators import Branch
 from rankfold.operators.rank_space import rank_space
@@ -36,8 +35,6 @@ from rankfold.params.rules.low_rank import LowRankRules
 from rankfold.params.rules.root_leaves import FreeRoot, PreterminalWords, Root
 from rankfold.params.rules.softmax import FreeRules, SoftmaxRules, from_dense, to_dense
 from rankfold.planning import Plans, TreeSizes, factored_rules, pair_rules, simple_rules, tree_plans
-from rankfold.recursions import tree
-from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.tree.potentials import TreePotentials
 
 Rules = SoftmaxRules | FreeRules | FactoredRules | FreeFactors | SimpleRules | LowRankRules
@@ -213,13 +210,6 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
         return TreePotentials(
             parts.emission.log_obs(batch.values), rules, log_root, parts.log_root_leaf, lengths=batch.lengths
         )
-
-    def log_z(
-        self, potentials: TreePotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
-    ) -> Tensor:  # "b"
-        """The log-probability of each sentence, -inf for one that no tree can say."""
-        check_precision(precision)
-        return tree.log_z(potentials, arithmetic)
 
     def ask(self, batch: Batch, *, parts: GrammarParts | None = None) -> TreeQuery:
         """The questions of a batch. Sums over trees go the cheaper way; labels are nonterminals, whichever that is."""

@@ -19,7 +19,7 @@ from rankfold.errors import DataError, DomainError, UnsupportedError, expect_abs
 from rankfold.files import read_json, write_text
 from rankfold.models.base import Model
 from rankfold.models.catalog import AnyModel, build_model, sized_model
-from rankfold.models.grammar_config import CONFIGS, AnyConfig
+from rankfold.models.config import CONFIGS, AnyConfig
 from rankfold.settings import build, choose, to_mapping
 
 FORMAT, VERSION = "rankfold-model", 1

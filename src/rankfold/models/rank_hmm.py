@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.models.base import Shares
-from rankfold.models.chain_model import ChainModel
 from rankfold.models.config import ModelConfig, PlanName
+from rankfold.models.sequence import ChainModel
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense, LowRank, Operator, Product

@@ -12,9 +12,7 @@ from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import Standardise
 from rankfold.data.frames import Missing
 from rankfold.errors import DomainError
-from rankfold.models.config import ModelConfig
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.grammar_config import AnyConfig
+from rankfold.models.config import AnyConfig, FrameConfig, ModelConfig
 from rankfold.numerics.precision import Precision
 from rankfold.settings import check_choices
 

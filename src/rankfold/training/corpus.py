@@ -26,7 +26,7 @@ from rankfold.data.sources import Source, read_source, read_text
 from rankfold.data.text import find_split, has_split
 from rankfold.data.vocab import Encoded, Spelling, Vocabulary
 from rankfold.errors import DataError
-from rankfold.models.grammar_config import AnyConfig
+from rankfold.models.config import AnyConfig
 from rankfold.training.config import DataConfig
 
 

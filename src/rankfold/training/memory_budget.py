@@ -14,7 +14,7 @@ from rankfold.data.clusters import Clusters, uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.base import Model
 from rankfold.models.catalog import sized_model
-from rankfold.models.grammar_config import readers
+from rankfold.models.config import readers
 from rankfold.planning import Plan
 from rankfold.planning.machine import GIB, available
 from rankfold.training.checkpoint import Progress

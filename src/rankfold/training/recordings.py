@@ -28,7 +28,7 @@ from rankfold.data.frame_space import FrameSpace
 from rankfold.data.frames import UNKNOWN, Frames, Missing
 from rankfold.data.music import read_piano_rolls
 from rankfold.errors import DataError
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.training.config import DataConfig
 from rankfold.training.corpus import cut_rows
 

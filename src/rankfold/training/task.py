@@ -19,9 +19,7 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError
 from rankfold.models.base import Model
 from rankfold.models.catalog import build_model
-from rankfold.models.config import DataKind, Measure
-from rankfold.models.frame_config import FrameConfig
-from rankfold.models.frame_start import start_from
+from rankfold.models.config import DataKind, FrameConfig, Measure
 from rankfold.training.checkpoint import Loaded, Progress
 from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
@@ -214,7 +212,7 @@ class FrameTask(Task):
         model = build_model(self.own, self.own.num_features, seed=self.config.train.seed)
         model.space = self.data.space
         if self.own.init != "kmeans":
-            start_from(model, self.data.train)
+            model.move_to(self.data.train)
         return model
 
     def steps(self, model: Any, *made_of: Any) -> Any:

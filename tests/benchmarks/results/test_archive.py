@@ -10,8 +10,7 @@ import pytest
 from benchmarks.results import archive, language_models, runs
 from benchmarks.results.command import main
 from rankfold.errors import DataError
-from rankfold.models.config import ModelConfig
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import GrammarConfig, ModelConfig
 from tests.benchmarks.results.test_grammars_page import PAGE as GRAMMARS_PAGE
 from tests.benchmarks.results.test_language_models_page import FINISHED, PAGE, record
 

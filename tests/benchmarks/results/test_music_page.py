@@ -13,7 +13,7 @@ from benchmarks.results import archive, grammars, language_models, music, runs
 from benchmarks.results.command import main
 from rankfold.data.music import read_piano_rolls
 from rankfold.errors import DataError
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 from rankfold.training.recipes import load_recipe, recipe_names
 from tests.benchmarks.results.test_language_models_page import PAGE as HMM_PAGE
 from tests.benchmarks.results.test_language_models_page import add_run, record

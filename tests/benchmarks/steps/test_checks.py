@@ -13,9 +13,8 @@ from benchmarks.steps.checks import full_check, gradient_error, order_check, sma
 from benchmarks.steps.row import TIMES, Settings, measure_row
 from rankfold.cli.bench import Check, Gradients, relative_error, replay_checks
 from rankfold.models import ModelConfig
-from rankfold.models.chain_model import ChainModel
-from rankfold.models.config import Family
-from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
+from rankfold.models.config import Family, GrammarConfig, GrammarFamily
+from rankfold.models.sequence import ChainModel
 from rankfold.planning import measure
 
 CPU = torch.device("cpu")

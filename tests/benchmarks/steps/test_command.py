@@ -17,7 +17,7 @@ import torch
 from benchmarks.__main__ import main
 from benchmarks.steps import command as bench
 from benchmarks.steps.row import TIMES
-from rankfold.models.chain_model import ChainModel
+from rankfold.models.sequence import ChainModel
 from rankfold.planning import measure as memory
 
 TINY = "--states 12 --dim 4 --words 20 --batch 2 --length 4 --repeats 2 --device cpu"

@@ -24,8 +24,8 @@ from benchmarks.steps.row import Settings, measure_row
 from benchmarks.steps.step import draw_dropout, reference_gradients
 from rankfold.cli.bench import SEED, Gradients, gradients
 from rankfold.models import GrammarConfig, ModelConfig
-from rankfold.models.grammar_config import GrammarFamily
-from rankfold.models.hmm import HMM
+from rankfold.models.config import GrammarFamily
+from rankfold.models.sequence import HMM
 from rankfold.params.dynamics import rank_factors
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from benchmarks.steps.step import reference_gradients
 from benchmarks.steps.tables import frame_cases
 from rankfold.errors import UnsupportedError
 from rankfold.models import build_model
-from rankfold.models.frame_config import FrameConfig
+from rankfold.models.config import FrameConfig
 
 CPU = torch.device("cpu")
 FAMILIES = ("hsmm", "lhsmm", "frame_hmm", "frame_lhmm")

@@ -11,7 +11,7 @@ from benchmarks.steps.cases import Case
 from benchmarks.steps.command import run_cases
 from benchmarks.steps.row import TIMES, Settings, measure_rows
 from rankfold.models import ModelConfig
-from rankfold.models.grammar_config import GrammarConfig
+from rankfold.models.config import GrammarConfig
 from rankfold.models.pcfg import PCFG
 from rankfold.planning.measure import Spread
 

@@ -14,7 +14,7 @@ from benchmarks.steps.step import Recursion, Step, Update
 from rankfold.cli import bench
 from rankfold.cli.bench import Check, Gradients
 from rankfold.models import ModelConfig
-from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
+from rankfold.models.config import GrammarConfig, GrammarFamily
 from rankfold.planning.measure import forget_peak
 
 CPU = torch.device("cpu")

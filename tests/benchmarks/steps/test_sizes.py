@@ -15,8 +15,7 @@ from benchmarks.steps.scaling import PowerLaw, default_sizes, fit, summary, swee
 from benchmarks.steps.tables import grammar_cases, million_cases, modest_cases, published_cases
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models import ModelConfig
-from rankfold.models.config import Family, PlanName
-from rankfold.models.grammar_config import GrammarConfig, GrammarFamily
+from rankfold.models.config import Family, GrammarConfig, GrammarFamily, PlanName
 from rankfold.params.dropout import num_kept
 from rankfold.planning import Work
 from rankfold.planning import measure as timing

@@ -103,6 +103,11 @@ class CategoricalEmission(nn.Module):
         self.state, self.word = word_embeddings(num_states, num_words, dim, init, generator=generator)
         self.mlp = residual_mlp(dim, num_layers, generator=generator)
 
+    @property
+    def num_words(self) -> int:
+        """How many words there are."""
+        return len(self.word)
+
     def forward(self, keep: Tensor | None = None) -> Emission:
         # A view: where emissions are a branch of a captured graph, gradients of both uses of the words meet in it.
         return InnerEmission.normalised(self.mlp(take_rows(self.state, keep)), self.word.view_as(self.word))
@@ -119,6 +124,11 @@ class FreeEmission(nn.Module):
     def draw(cls, num_states: int, num_words: int, *, generator: torch.Generator) -> FreeEmission:
         """Small random logits around the uniform distribution."""
         return cls(xavier(num_states, num_words, generator=generator).data)
+
+    @property
+    def num_words(self) -> int:
+        """How many words there are."""
+        return self.log_emission.shape[1]
 
     def forward(self, keep: Tensor | None = None) -> Emission:
         return TableEmission(torch.log_softmax(take_rows(self.log_emission, keep), 1))

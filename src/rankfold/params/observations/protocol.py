@@ -29,7 +29,7 @@ class Observation(Protocol):
 
 
 class Sizes(Protocol):
-    """The settings observations are drawn by; `models.frame_config.FrameConfig` says what they mean."""
+    """The settings observations are drawn by; `models.config.FrameConfig` says what they mean."""
 
     @property
     def num_states(self) -> int: ...

@@ -1,0 +1,330 @@
+"""Models that read from left to right: HMM and HSMM of any dynamics, any observations, and durations or none.
+
+p(x, z) = start[z_1]  prod_t  p(x_t | z_t) A[z_t-1, z_t]                          a state for each position
+p(x, z, d) = start[z_1]  prod_k  A[z_k-1, z_k] p(d_k | z_k) prod_t p(x_t | z_k)   a state for each segment
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.data.batch import Batch
+from rankfold.data.vocab import Vocabulary
+from rankfold.decoding.generate import generate_words
+from rankfold.decoding.online import next_words
+from rankfold.decoding.query import PathQuery, Values
+from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, same_kind
+from rankfold.models.base import Model, Potentials, Shares, WordModel, linear
+from rankfold.models.config import ModelConfig
+from rankfold.models.tables import expect_distributions
+from rankfold.numerics.capture import beside
+from rankfold.numerics.precision import Precision
+from rankfold.operators import Operator
+from rankfold.params.dropout import kept, num_kept, staying
+from rankfold.params.dynamics.free_tables import FreeDense
+from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
+from rankfold.planning import ChainSizes, Plans, chain_plan
+from rankfold.recursions import recursion_of
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.recursions.segments.stretches import usual_stretch
+
+
+class HasEmission(Protocol):
+    """Whatever else a model of words is made of, it has a distribution of words given each hidden value."""
+
+    @property
+    def emission(self) -> Any: ...
+
+
+Parts = TypeVar("Parts", bound=HasEmission)
+Carried = TypeVar("Carried")
+AT_ONCE = 256
+
+
+class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Carried]):
+    """A model of words whose hidden values follow one another: the next word, generation."""
+
+    config: ModelConfig
+
+    @abstractmethod
+    def carry(self, potentials: Potentials, parts: Parts | None = None) -> Carried: ...
+
+    @abstractmethod
+    def log_next(self, parts: Parts, batch: Batch | None) -> Tensor:  # "b z"
+        """The log-distribution of the hidden value after each sequence; before any word if there is no batch."""
+
+    @abstractmethod
+    def transition_rows(self, parts: Parts, index: Tensor) -> Tensor:  # "k" -> "k z"
+        """The log-distribution of the next hidden value, given this one."""
+
+    def generate(
+        self,
+        num: int = 1,
+        *,
+        prefix: Sequence[int] = (),
+        end: int = Vocabulary.eos_id,
+        max_length: int = 100,
+        generator: torch.Generator | None = None,
+    ) -> list[list[int]]:
+        """Word ids of `num` independent sentences that go on after `prefix`, which is not repeated; without `end`."""
+        if num < 1 or max_length < 1:
+            raise DomainError(f"num is {num} and max_length {max_length}, but both must be at least 1.")
+        with torch.no_grad():
+            parts = self.parts()
+            batch = self.batch(torch.tensor([list(prefix)])) if len(prefix) else None
+            log_next = self.log_next(parts, batch)
+            if not bool((log_next > float("-inf")).any()):
+                raise DomainError("the prefix has probability 0 under this model: nothing can follow it.")
+            drawn: list[list[int]] = []
+            while len(drawn) < num:  # a few at a time: each holds a row of the transition and of the emissions
+                drawn += generate_words(
+                    log_next.expand(min(AT_ONCE, num - len(drawn)), -1),
+                    lambda index: self.transition_rows(parts, index),
+                    parts.emission.log_rows,
+                    end=end,
+                    max_length=max_length,
+                    generator=generator,
+                )
+            return drawn
+
+    def predict(self, batch: Batch | None = None, *, parts: Parts | None = None) -> Tensor:  # "b v"   float64
+        """The log-probability of every word as the next one, after each sequence of a batch (or at the start)."""
+        with torch.no_grad():
+            parts = self.parts() if parts is None else parts
+            return next_words(self.log_next(parts, batch), parts.emission.log_rows, self.num_words)
+
+
+class ChainModel(SequenceModel[Parts, ChainPotentials, Tensor]):
+    """Models of words whose hidden path is an ordinary chain, of states or of ranks."""
+
+    of: Values = "states"
+
+    def carry(self, potentials: ChainPotentials, parts: Parts | None = None) -> Tensor:  # "b z"
+        found: Tensor = recursion_of(potentials).carry(potentials)
+        return found
+
+    def log_next(self, parts: Any, batch: Batch | None) -> Tensor:  # "b z"
+        first: Tensor = parts.log_initial[None]
+        return first if batch is None else self.carry(self.potentials(batch, parts=parts))
+
+    def query(self, potentials: ChainPotentials) -> PathQuery:
+        return PathQuery(potentials, potentials.transition.shape[0], of=self.of)
+
+
+class StateParts(NamedTuple):
+    """The distributions of an HMM or HSMM, over the states that are kept."""
+
+    log_initial: Tensor  # "z"
+    transition: Operator  # "z z"
+    observation: Any  # `log_obs` of values, `sample`, of words `log_rows`
+    log_duration: Tensor | None = None  # "z d"; None: a chain
+    kept: Tensor | None = None  # "z"       the numbers of the states, where some are left out
+    log_mask: Tensor | None = None  # "z"   -inf for dropped states that keep their number
+
+    @property
+    def emission(self) -> Any:
+        """The observations, where they are words."""
+        return self.observation
+
+
+class StateModel(Model[StateParts, Any]):
+    """HMM or HSMM: what models of words and of frames share whose positions have states.
+
+    `dynamics(keep, features, stays)` gives the start and an operator, `observation(keep)` a distribution of values for
+    each state, `duration(keep)` one of lengths.
+    """
+
+    branch: ClassVar[bool] = False  # whether observations are a branch of their own in a captured graph
+    dynamics: Any
+    observation: Any
+    duration: Any
+
+    def own_parts(self, generator: torch.Generator | None = None) -> StateParts:
+        return self._parts(generator, masked=self.config.keeps_numbers)
+
+    def shares(self, parts: StateParts) -> Shares:
+        return Shares(linear([parts.transition]), [parts.log_initial] if self.config.linear_start else [])
+
+    def capturable_parts(self, generator: torch.Generator | None = None) -> StateParts:
+        """States that are dropped each by itself leave by a mask. Cost: that of all states."""
+        varies = self.config.state_dropout_kind == "bernoulli"
+        return self._parts(generator, masked=varies or self.config.keeps_numbers)
+
+    def _parts(self, generator: torch.Generator | None, *, masked: bool) -> StateParts:
+        """Dropped states are left out, or masked: of the start, of every step's targets and of the observations.
+
+        The same distribution over sequences: a dropped state has no mass, so what its own row says is never used.
+        """
+        config = self.config
+        size, dropout, kind = config.num_states, config.state_dropout, config.state_dropout_kind
+        keep = None if masked else kept(size, dropout, generator=generator, kind=kind)
+        stays = staying(size, dropout, generator=generator, kind=kind) if masked else None
+        low_rank = config.own_rank is not None
+        features = kept(config.rank, config.feature_dropout, generator=generator) if low_rank else None
+        # Emissions first: gradients go the other way, so the transition's tables are gone when the emissions' are made.
+        apart: AbstractContextManager[Any] = beside(keep) if self.branch else nullcontext()
+        with apart as join:
+            observation = self.observation(keep)
+        log_initial, transition = self.dynamics(keep, features, stays)
+        for x in observation if self.branch else ():
+            join(x)
+        log_duration = None if self.duration is None else self.duration(keep)
+        log_mask = None
+        if stays is not None:
+            log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))
+        return StateParts(log_initial, transition, observation, log_duration, keep, log_mask)
+
+    def observed(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
+        """The values of a batch as the observations take them."""
+        return batch.values
+
+    def potentials(
+        self,
+        batch: Batch,
+        *,
+        parts: StateParts | None = None,
+        carried: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        allowed: Tensor | None = None,
+    ) -> Any:  # carried "b z" or "b d z", allowed "b t z" bool
+        """The border of a batch that is not the `last` of its stream cuts segments; it does not end them.
+
+        `models/supervision.py` makes `allowed` from labels.
+        """
+        parts = self.parts(generator) if parts is None else parts
+        log_obs = parts.observation.log_obs(self.observed(batch, parts.log_initial.dtype))
+        if parts.log_mask is not None:  # never reached anyway; here they do not set a position's scale either
+            log_obs = log_obs + parts.log_mask
+        if allowed is not None:
+            log_obs = _restricted(log_obs, allowed, parts)
+        log_initial = parts.log_initial if carried is None else _continued(parts, carried[: len(log_obs)])
+        if parts.log_duration is None:
+            return ChainPotentials(log_initial, parts.transition, log_obs, lengths=batch.lengths)
+        return SegmentPotentials(
+            log_initial,
+            parts.transition,
+            parts.log_duration,
+            log_obs,
+            lengths=batch.lengths,
+            censored=self.config.censored or not batch.last,
+        )
+
+    def carry(self, potentials: Any, parts: StateParts | None = None) -> Tensor:  # "b z" or "b d z"
+        found: Tensor = recursion_of(potentials).carry(potentials)
+        if parts is None or parts.kept is None:
+            return found
+        everyone = found.new_full((*found.shape[:-1], self.config.num_states), float("-inf"))
+        return everyone.index_copy(-1, parts.kept, found)
+
+    @abstractmethod
+    def sizes(self, num_states: int) -> dict[str, Any]:
+        """What the planner must know of the model beside its states, rank and parameters."""
+
+    def plan(
+        self,
+        batch: int = 8,
+        length: int = 32,
+        device: str = "cpu",
+        precision: Precision = "float32",
+        *,
+        whole: bool = False,
+    ) -> Plans:
+        """What a gradient step of so many sequences and positions costs, in operations and bytes.
+
+        `whole`: long sequences of segments are not cut into stretches, as in a captured graph.
+        """
+        config = self.config
+        # In a captured graph states that are dropped each by itself keep their numbers.
+        masked = config.keeps_numbers or (config.state_dropout_kind == "bernoulli" and device.startswith("cuda"))
+        num_states = config.num_states if masked else num_kept(config.num_states, config.state_dropout)
+        rank = None if config.own_rank is None else num_kept(config.rank, config.feature_dropout)
+        dim = config.dim if config.neural else 0
+        sizes = ChainSizes(num_states, rank, self.num_parameters, dim, **self.sizes(num_states))
+        longest = min(sizes.max_duration, length)
+        stretch = None if whole or not longest else usual_stretch(batch, length, num_states, longest)
+        return chain_plan(sizes, batch, length, device, precision, stretch)
+
+
+class HMM(StateModel, ChainModel[StateParts]):
+    """The HMM of words: families "hmm" (softmax), "lhmm" (low rank) and "banded" (low rank + band)."""
+
+    config: ModelConfig
+    branch = True
+    duration = None
+
+    def __init__(
+        self, config: ModelConfig, transition: nn.Module, emission: CategoricalEmission | FreeEmission
+    ) -> None:
+        super().__init__()
+        self.config, self.transition, self.emission, self.num_words = config, transition, emission, emission.num_words
+
+    @property
+    def dynamics(self) -> nn.Module:
+        """The start and the transitions."""
+        return self.transition
+
+    @property
+    def observation(self) -> nn.Module:
+        """The distribution of words in every state."""
+        return self.emission
+
+    @classmethod
+    def from_tables(cls, start: Tensor, transition: Tensor, emission: Tensor) -> HMM:  # "z", "z z", "z v"
+        """The HMM with these probabilities, each row summing to 1, as trainable free tables.
+
+        float32 or float64; zeros stay zero, in training too.
+        """
+        if not isinstance(transition, Tensor):
+            raise UnsupportedError(
+                f"transition is a {type(transition).__name__}, but a matrix was expected.\n"
+                "  With an operator build rankfold.ChainPotentials(log_initial, operator, log_obs) directly."
+            )
+        expect(start, "z", name="start")
+        expect(transition, "z y", name="transition", z=len(start), y=len(start))
+        expect(emission, "z v", name="emission", z=len(start))
+        same_kind(start, "start", {"transition": transition, "emission": emission})
+        for name, table in (("start", start), ("transition", transition), ("emission", emission)):
+            expect_distributions(table, name)
+        config = ModelConfig(family="hmm", num_states=len(start), neural=False)
+        log_start, log_transition, log_emission = (x.detach().log() for x in (start, transition, emission))
+        return cls(config, FreeDense(log_start, log_transition), FreeEmission(log_emission))
+
+    def transition_rows(self, parts: StateParts, index: Tensor) -> Tensor:  # "k" -> "k z"
+        return parts.transition.log_rows(index)
+
+    def sizes(self, num_states: int) -> dict[str, Any]:
+        band = 2 * min(self.config.band, num_states - 1) + 1 if self.config.family == "banded" else 0
+        return {"num_words": self.num_words, "band": band}
+
+
+def _restricted(log_obs: Tensor, allowed: Tensor, parts: StateParts) -> Tensor:  # "b t z"
+    """Log-weights of the states that are allowed."""
+    if parts.kept is not None or parts.log_mask is not None:
+        raise UnsupportedError(
+            "allowed states and dropped states at once: a path may have no state left.\n"
+            "  Set state_dropout = 0 where labels are given."
+        )
+    if allowed.shape != log_obs.shape or allowed.dtype != torch.bool:
+        raise ShapeError(
+            f'allowed has shape {tuple(allowed.shape)}, {allowed.dtype}, but truth values "b t z" of shape '
+            f"{tuple(log_obs.shape)} were expected."
+        )
+    return log_obs.masked_fill(~allowed, float("-inf"))
+
+
+def _continued(parts: StateParts, carried: Tensor) -> Tensor:  # "b z" or "b d z", of all states
+    """What was carried, given that no dropped state was there."""
+    if parts.kept is not None:
+        carried = carried.index_select(-1, parts.kept)
+    elif parts.log_mask is not None:
+        carried = carried + parts.log_mask
+    else:
+        return carried
+    return carried.flatten(1).log_softmax(1).reshape(carried.shape)
