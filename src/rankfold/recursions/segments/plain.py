@@ -111,8 +111,8 @@ def log_z_in_logs(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   f
             window = torch.cat([window[:, :1] + marks.start[:, t, None], window[:, 1:]], 1)
         window = window + frame.unsqueeze(1)
         last = torch.where((c.lengths == t + 1)[:, None, None], window, last)
-    end = closings + c.log_final.unsqueeze(1)
-    return log_sum((last + (end if marks is None else end + marks.last(c))).flatten(1))
+    end = last + closings + c.log_final.unsqueeze(1)
+    return log_sum((end if marks is None else end + marks.last(c)).flatten(1))
 
 
 def log_z_scaled(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   float64
