@@ -18,9 +18,9 @@ from rankfold import (
     expected_counts,
     posterior,
     sample,
-    semi_markov,
     viterbi,
 )
+from rankfold.recursions import segments
 from tests.oracles import semi_markov as oracle
 from tests.recursions.build import INF, seeded
 from tests.recursions.segment_batches import EXACT, batch, enumerated, leaves, padded, true_log_z
@@ -47,20 +47,20 @@ def in_a_row(num_states: int, longest: int, num_frames: int, dtype: torch.dtype)
 @pytest.mark.parametrize("stretch", STRETCHES)
 def test_the_end_belongs_to_the_last_stretch(stretch: int | None, arithmetic: str) -> None:
     p, tensors = leaves(in_a_row(4, 3, 8, torch.float64))
-    value = semi_markov.log_z(p, arithmetic, strict=True, stretch=stretch)  # type: ignore[arg-type]
+    value = segments.log_z(p, arithmetic, strict=True, stretch=stretch)  # type: ignore[arg-type]
     assert value.item() == pytest.approx(math.log(19), rel=1e-12)
     for one, other in zip(
-        torch.autograd.grad(value, tensors), torch.autograd.grad(semi_markov.log_z(p), tensors), strict=True
+        torch.autograd.grad(value, tensors), torch.autograd.grad(segments.log_z(p), tensors), strict=True
     ):
         torch.testing.assert_close(one, other, **EXACT)
     with pytest.raises(DomainError, match="sequence 0 is impossible"):
-        semi_markov.log_z(in_a_row(9, 3, 8, torch.float64), strict=True, stretch=stretch)
+        segments.log_z(in_a_row(9, 3, 8, torch.float64), strict=True, stretch=stretch)
 
 
 def test_large_batches_that_must_end_in_one_state() -> None:
     """2^23 entries are cut without being asked: after 16 frames, when nothing has come near the end."""
     p = in_a_row(18, 1, 18, torch.float32)
-    found = semi_markov.log_z(p._replace(log_obs=torch.full((26_000, 18, 18), -0.5)), strict=True)
+    found = segments.log_z(p._replace(log_obs=torch.full((26_000, 18, 18), -0.5)), strict=True)
     torch.testing.assert_close(found, torch.full_like(found, -9.0), rtol=1e-6, atol=0.0)
 
 
@@ -72,7 +72,7 @@ def test_against_enumeration(seed: int) -> None:
     for arithmetic in ("scaled", "log"):
         for stretch in STRETCHES:
             q, tensors = leaves(p)
-            found = semi_markov.log_z(q, arithmetic, stretch=stretch)  # type: ignore[arg-type]
+            found = segments.log_z(q, arithmetic, stretch=stretch)  # type: ignore[arg-type]
             torch.testing.assert_close(found.detach(), truth, **EXACT)
             torch.testing.assert_close(torch.autograd.grad(found.sum(), tensors[2])[0], states, rtol=1e-9, atol=1e-9)
 
@@ -120,11 +120,11 @@ def test_products_that_overflow(kind: str, dtype: torch.dtype) -> None:
     states = padded([oracle.states(x, int(n), 3) for x, n in zip(enumerated(q), q.lengths, strict=True)], 5)
     bounds = EXACT if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
     q, fields = leaves(q)
-    uses = torch.autograd.grad(semi_markov.log_z(q).sum(), fields)[4:]
+    uses = torch.autograd.grad(segments.log_z(q).sum(), fields)[4:]
     for arithmetic in ("scaled", "log"):
         for stretch in STRETCHES:
             p, tensors = leaves(p)
-            found = semi_markov.log_z(p, arithmetic, stretch=stretch)  # type: ignore[arg-type]
+            found = segments.log_z(p, arithmetic, stretch=stretch)  # type: ignore[arg-type]
             torch.testing.assert_close(found.detach(), truth, **bounds)
             grads = torch.autograd.grad(found.sum(), tensors)
             torch.testing.assert_close(grads[2].double(), states, **bounds)
@@ -148,7 +148,7 @@ def test_one_state(dtype: torch.dtype) -> None:
         torch.zeros(1, 3, 1, dtype=dtype),
     )
     for stretch in STRETCHES:
-        assert semi_markov.log_z(p, stretch=stretch).item() == pytest.approx(4 * math.log(1e30), rel=1e-6)
+        assert segments.log_z(p, stretch=stretch).item() == pytest.approx(4 * math.log(1e30), rel=1e-6)
 
 
 @pytest.mark.parametrize("frame", [0, 1])
@@ -171,8 +171,8 @@ def test_an_impossible_sequence_carries_nothing() -> None:
     """A segment is open, but has no duration left."""
     duration = torch.tensor([[0.0, -INF]])
     p = SegmentPotentials(torch.zeros(1), Dense(torch.zeros(1, 1)), duration, torch.zeros(1, 2, 1), censored=True)
-    assert semi_markov.log_z(p).item() == -INF
-    assert semi_markov.carry(p).eq(-INF).all()
+    assert segments.log_z(p).item() == -INF
+    assert segments.carry(p).eq(-INF).all()
 
 
 def test_second_derivatives_of_impossible_sequences() -> None:
@@ -180,7 +180,7 @@ def test_second_derivatives_of_impossible_sequences() -> None:
     p = batch(2, 2, [3, 2])
     p.log_obs[:, 1] = -INF
     p, tensors = leaves(p)
-    first = torch.autograd.grad(semi_markov.log_z(p).sum(), tensors, create_graph=True)
+    first = torch.autograd.grad(segments.log_z(p).sum(), tensors, create_graph=True)
     for grad in (*first, *torch.autograd.grad(sum((x**2).sum() for x in first), tensors)):
         assert (grad == 0).all()
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from rankfold import Dense, LowRank, RowScaled, UnsupportedError, semi_markov
+from rankfold import Dense, LowRank, RowScaled, UnsupportedError
+from rankfold.recursions import segments
 from tests.operators.cases import CASES, Case
 from tests.oracles import semi_markov as oracle
 from tests.recursions.build import BY_NAME, INF, seeded
@@ -44,7 +45,7 @@ WEIGHT = torch.tensor([1.0, 0.5, -2.0], dtype=torch.float64)
 def test_log_z_and_gradients(arithmetic: str, problem: dict) -> None:
     p, tensors = leaves(batch(**problem))
     found, weight = enumerated(p), WEIGHT[: len(p.log_obs)]
-    value = semi_markov.log_z(p, arithmetic)
+    value = segments.log_z(p, arithmetic)
     torch.testing.assert_close(value.detach(), true_log_z(p), **EXACT)
     assert value.dtype == torch.float64
     initial, durations, states, *rest = torch.autograd.grad(value, tensors, weight)
@@ -72,7 +73,7 @@ def weighed(tables: list[list[list[float]]], weight: Tensor) -> Tensor:
 @given(problem=problems)
 def test_a_gradient_that_will_be_differentiated_is_the_same(problem: dict) -> None:
     p, tensors = leaves(batch(**{**problem, "spread": 2.0}))
-    value, weight = semi_markov.log_z(p), WEIGHT[: len(p.log_obs)]
+    value, weight = segments.log_z(p), WEIGHT[: len(p.log_obs)]
     plain = torch.autograd.grad(value, tensors, weight, create_graph=True)
     for one, other in zip(torch.autograd.grad(value, tensors, weight), plain, strict=True):
         torch.testing.assert_close(one, other.detach(), **EXACT)
@@ -84,7 +85,7 @@ def test_second_derivatives_at_zeros_beside_a_scale() -> None:
     dense = Dense.from_log(torch.randn(3, 3, generator=g, dtype=torch.float64) + 20.0)
     op = RowScaled(dense, torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64))
     p, tensors = leaves(batch(3, 3, [5, 2], seed=7, transition=op))
-    value = semi_markov.log_z(p).sum()
+    value = segments.log_z(p).sum()
     plain = torch.autograd.grad(value, tensors, create_graph=True)
     for one, other in zip(torch.autograd.grad(value, tensors), plain, strict=True):
         torch.testing.assert_close(one, other.detach(), **EXACT)
@@ -100,8 +101,8 @@ def test_moves_of_weight_zero_beside_huge_and_tiny_ones(power: int) -> None:
     p, small = leaves(p)
     q, wide = leaves(p._replace(transition=RowScaled(Dense(weight * 10.0**power), scale)))
     for arithmetic in ("scaled", "log"):
-        one = torch.autograd.grad(semi_markov.log_z(p).sum(), small)
-        other = torch.autograd.grad(semi_markov.log_z(q, arithmetic).sum(), wide)  # type: ignore[arg-type]
+        one = torch.autograd.grad(segments.log_z(p).sum(), small)
+        other = torch.autograd.grad(segments.log_z(q, arithmetic).sum(), wide)  # type: ignore[arg-type]
         for x, y in zip(one[:-1], other[:-1], strict=True):
             torch.testing.assert_close(x, y, **EXACT)
         torch.testing.assert_close(one[-1], other[-1] * 10.0**power, **EXACT)
@@ -115,7 +116,7 @@ def test_numerical_derivatives(name: str, censored: bool) -> None:
     _, tensors = leaves(p)
 
     def log_z(*tensors: Tensor) -> Tensor:
-        return semi_markov.log_z(rebuilt(p, tensors))
+        return segments.log_z(rebuilt(p, tensors))
 
     assert gradcheck(log_z, tensors)
     assert gradgradcheck(log_z, tensors)
@@ -124,11 +125,11 @@ def test_numerical_derivatives(name: str, censored: bool) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_operator(case: Case) -> None:
     p, tensors = leaves(batch(3, 3, [4, 1, 3], seed=5, transition=case.build(3, seeded(2), torch.float64)))
-    value = semi_markov.log_z(p)
+    value = segments.log_z(p)
     torch.testing.assert_close(value.detach(), true_log_z(p), **EXACT)
     known = (value > -INF).detach()
     scaled = torch.autograd.grad(value, tensors, known.double(), retain_graph=True)
-    for other in (semi_markov.log_z(p, "log"), value):
+    for other in (segments.log_z(p, "log"), value):
         again = torch.autograd.grad(other, tensors, known.double(), create_graph=other is value)
         for one, two in zip(scaled, again, strict=True):
             torch.testing.assert_close(one, two.detach(), rtol=1e-9, atol=1e-10)
@@ -139,7 +140,7 @@ def test_every_operator(case: Case) -> None:
 def test_messages(problem: dict) -> None:
     p = batch(**problem)
     found, z = enumerated(p), p.log_duration.shape[0]
-    m = semi_markov.messages(p)
+    m = segments.messages(p)
     log_z = true_log_z(p)
     for i, one in enumerate(found):
         length = int(p.lengths[i])
@@ -160,12 +161,12 @@ def test_second_derivatives_beyond_the_range_are_refused() -> None:
     weight = torch.tensor([[0.5, 0.0], [0.5, 1.0]], dtype=torch.float64)
     log_obs = torch.tensor([[[0.0, -900.0], [-900.0, 0.0], [0.0, -900.0], [-900.0, 0.0], [0.0, -2000.0]]]).double()
     p, tensors = leaves(zero._replace(transition=type(zero.transition)(weight), log_obs=log_obs))
-    value = semi_markov.log_z(p)
+    value = segments.log_z(p)
     torch.testing.assert_close(value.detach(), true_log_z(p), **EXACT)
     with pytest.raises(UnsupportedError, match="from_log"):
         torch.autograd.grad(value.sum(), tensors, create_graph=True)
     p, tensors = leaves(zero)
-    value = semi_markov.log_z(p)
+    value = segments.log_z(p)
     plain = torch.autograd.grad(value.sum(), tensors, create_graph=True)
     for one, other in zip(torch.autograd.grad(value.sum(), tensors), plain, strict=True):
         torch.testing.assert_close(one, other.detach(), rtol=1e-9, atol=1e-10)
@@ -177,4 +178,4 @@ def test_low_rank_of_many_states_is_dense() -> None:
     low = batch(17, 5, [9, 4], transition=LowRank(left, right))
     dense = batch(17, 5, [9, 4])
     dense = dense._replace(transition=type(dense.transition)(left @ right.mT))
-    torch.testing.assert_close(semi_markov.log_z(low), semi_markov.log_z(dense), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(segments.log_z(low), segments.log_z(dense), rtol=1e-12, atol=1e-12)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from rankfold import Dense, DomainError, LowRank, SegmentPotentials, ShapeError, UnsupportedError, semi_markov
+from rankfold import Dense, DomainError, LowRank, SegmentPotentials, ShapeError, UnsupportedError
+from rankfold.recursions import segments
 from rankfold.recursions.segments import passes
 from rankfold.recursions.segments import rungs as ladder
 from rankfold.recursions.segments.passes import forward
@@ -28,7 +29,7 @@ def test_float32(spread: float, zeros: bool) -> None:
     p = batch(6, 25, [60, 1, 33], seed=1, spread=spread, zeros=zeros, dtype=torch.float32)
     p, tensors = leaves(p)
     q, exact = leaves(doubled(p))
-    value, truth = semi_markov.log_z(p), semi_markov.log_z(q, "log")
+    value, truth = segments.log_z(p), segments.log_z(q, "log")
     # Logarithms up to the spread are rounded at 6e-8 of it, once a frame.
     torch.testing.assert_close(value, truth, rtol=1e-7, atol=1e-6 * spread)
     known = (truth > -INF).double()
@@ -56,10 +57,10 @@ def test_what_is_lost_is_repeated(spread: float, expected: list[Any]) -> None:
     """Only the sequence that needs it, only as far as it must: float64, then logarithms."""
     p, tensors = leaves(separated(spread, torch.float32)._replace(lengths=torch.tensor([4, 4])))
     assert rungs(solve(validate(p).detach(), "scaled")) == expected
-    value = semi_markov.log_z(p)
+    value = segments.log_z(p)
     torch.testing.assert_close(value, true_log_z(p), rtol=1e-6, atol=1e-5)
     q, exact = leaves(doubled(p))
-    truth = torch.autograd.grad(semi_markov.log_z(q, "log").sum(), exact)
+    truth = torch.autograd.grad(segments.log_z(q, "log").sum(), exact)
     for one, other in zip(torch.autograd.grad(value.sum(), tensors)[:3], truth[:3], strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
 
@@ -70,7 +71,7 @@ def test_ordinary_sequences_stay_on_the_first_rung(monkeypatch: pytest.MonkeyPat
     op = LowRank(*(torch.rand(17, 4, generator=g) + 0.01 for _ in range(2)))
     p, tensors = leaves(batch(17, 20, [50, 31], spread=3000.0, transition=op, dtype=torch.float32))
     monkeypatch.setattr(ladder.Segments, "double", lambda c: pytest.fail("repeated"))
-    grads = torch.autograd.grad(semi_markov.log_z(p).sum(), tensors)
+    grads = torch.autograd.grad(segments.log_z(p).sum(), tensors)
     torch.testing.assert_close(grads[2].sum(-1)[0], torch.ones(50), rtol=0.0, atol=1e-3)
 
 
@@ -90,9 +91,9 @@ def test_posteriors_that_do_not_account_for_z_are_not_trusted(lost: str, monkeyp
 
 def test_untrusted_posteriors_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     p, tensors = leaves(batch(3, 3, [6, 4], dtype=torch.float32))
-    value = semi_markov.log_z(p)
+    value = segments.log_z(p)
     expected = torch.autograd.grad(value.sum(), tensors, retain_graph=True)
-    value = semi_markov.log_z(p)
+    value = segments.log_z(p)
     trusted = passes._trusted
 
     def never_the_first(c: Any, *args: Any) -> torch.Tensor:
@@ -111,8 +112,8 @@ def test_long_sequences_keep_their_digits() -> None:
     p = batch(5, 3, [2000], seed=2, spread=30.0, dtype=torch.float32)
     p, tensors = leaves(p)
     q, exact = leaves(doubled(p))
-    one = torch.autograd.grad(semi_markov.log_z(p).sum(), tensors[2])[0]
-    other = torch.autograd.grad(semi_markov.log_z(q).sum(), exact[2])[0]
+    one = torch.autograd.grad(segments.log_z(p).sum(), tensors[2])[0]
+    other = torch.autograd.grad(segments.log_z(q).sum(), exact[2])[0]
     torch.testing.assert_close(one.double(), other, rtol=0.0, atol=5e-5)
 
 
@@ -121,12 +122,12 @@ def test_a_captured_carry() -> None:
     p = batch(3, 4, [5, 5], dtype=torch.float32)._replace(lengths=None, censored=True)
     lost = separated(1000.0, torch.float32)._replace(censored=True)
     at, (obs,) = p._replace(log_obs=p.log_obs.requires_grad_()), (p.log_obs,)
-    value = semi_markov.log_z(at)
+    value = segments.log_z(at)
     with capturing():
-        carried, of_lost = semi_markov.carry(p), semi_markov.carry(lost)
+        carried, of_lost = segments.carry(p), segments.carry(lost)
         with pytest.raises(UnsupportedError, match="second derivatives"):
             torch.autograd.grad(value.sum(), obs, create_graph=True)
-    torch.testing.assert_close(carried, semi_markov.carry(p), rtol=0.0, atol=0.0)
+    torch.testing.assert_close(carried, segments.carry(p), rtol=0.0, atol=0.0)
     assert of_lost[0].isnan().all()
 
 
@@ -134,7 +135,7 @@ def test_no_window_of_every_frame_is_kept() -> None:
     """Between the passes O(t z) is held: far below t d z."""
     p, _ = leaves(batch(5, 50, [100], dtype=torch.float32))
     saved = 0
-    solution = semi_markov.log_z(p).grad_fn.solution
+    solution = segments.log_z(p).grad_fn.solution
     for sweep in (solution.rung.run.frames, [solution.rung.run.log_obs, solution.rung.run.log_last]):
         saved += sum(x.numel() for x in sweep)
     assert saved < 100 * 5 * 6 + 50 * 5 < 100 * 50 * 5
@@ -171,14 +172,14 @@ BAD: list[tuple[type[ValueError], dict[str, Any], str]] = [
 @pytest.mark.parametrize(("error", "changes", "words"), BAD)
 def test_what_is_refused(error: type[ValueError], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(error, match=words):
-        semi_markov.log_z(SegmentPotentials(**{**GOOD, **changes}))
+        segments.log_z(SegmentPotentials(**{**GOOD, **changes}))
 
 
 def test_what_else_is_refused() -> None:
     p = SegmentPotentials(**GOOD)
     with pytest.raises(UnsupportedError, match='"scaled"'):
-        semi_markov.log_z(p, "fast")
+        segments.log_z(p, "fast")
     with pytest.raises(ShapeError, match="expected SegmentPotentials"):
-        semi_markov.log_z(tuple(p))
+        segments.log_z(tuple(p))
     with pytest.raises(DomainError, match=r"sequence 0 is impossible.*and so are 1 more"):
-        semi_markov.log_z(p._replace(log_duration=torch.full((3, 4), -INF)), strict=True)
+        segments.log_z(p._replace(log_duration=torch.full((3, 4), -INF)), strict=True)

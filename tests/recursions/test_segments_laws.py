@@ -13,8 +13,8 @@ from rankfold import (
     SegmentPotentials,
     UnsupportedError,
     chain,
-    semi_markov,
 )
+from rankfold.recursions import segments
 from rankfold.recursions.segments.passes import forward
 from rankfold.recursions.segments.potentials import validate
 from rankfold.recursions.segments.soundness import far_from_underflow
@@ -31,7 +31,7 @@ def test_segments_of_one_frame_are_a_chain(seed: int, zeros: bool, final: bool) 
     p = batch(5, 1, [7, 1, 4], seed=seed, zeros=zeros, final=final)
     log_obs = p.log_obs + p.log_duration[:, 0]
     same = ChainPotentials(p.log_initial, p.transition, log_obs, p.log_final, p.lengths)
-    torch.testing.assert_close(semi_markov.log_z(p), chain.log_z(same), **EXACT)
+    torch.testing.assert_close(segments.log_z(p), chain.log_z(same), **EXACT)
 
 
 def test_geometric_durations_are_self_loops() -> None:
@@ -49,7 +49,7 @@ def test_geometric_durations_are_self_loops() -> None:
     lengths = torch.tensor([6, 1, 4])
     p = SegmentPotentials(log_initial, Dense(away), log_duration, log_obs, lengths=lengths, censored=True)
     expected = chain.log_z(ChainPotentials(log_initial, Dense(moves), log_obs, lengths=lengths))
-    torch.testing.assert_close(semi_markov.log_z(p), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(segments.log_z(p), expected, rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=15)
@@ -65,7 +65,7 @@ def test_all_segmentations_have_probability_one(seed: int, d: int, length: int) 
         torch.zeros(1, length, 5, dtype=torch.float64),
         censored=True,
     )
-    torch.testing.assert_close(semi_markov.log_z(p), torch.zeros(1, dtype=torch.float64), rtol=0.0, atol=1e-13)
+    torch.testing.assert_close(segments.log_z(p), torch.zeros(1, dtype=torch.float64), rtol=0.0, atol=1e-13)
 
 
 @settings(max_examples=10)
@@ -75,8 +75,8 @@ def test_durations_longer_than_the_sequence_are_not_used(seed: int, extra: int) 
     more = torch.cat([p.log_duration, torch.randn(3, extra, generator=seeded(seed), dtype=torch.float64)], 1)
     q, tensors = leaves(p._replace(log_duration=more))
     assert validate(q).longest == 4
-    value = semi_markov.log_z(q)
-    assert (value == semi_markov.log_z(p)).all()
+    value = segments.log_z(q)
+    assert (value == segments.log_z(p)).all()
     assert (torch.autograd.grad(value.sum(), tensors[1])[0][:, 4:] == 0).all()
 
 
@@ -86,8 +86,8 @@ def test_forbidden_moves() -> None:
     band = torch.rand(4, 2, generator=g, dtype=torch.float64)
     banded = batch(4, 3, [5, 3], transition=Banded(band, 0))
     dense = banded._replace(transition=Dense(banded.transition.to_dense()))
-    torch.testing.assert_close(semi_markov.log_z(banded), semi_markov.log_z(dense), rtol=1e-12, atol=0.0)
-    torch.testing.assert_close(semi_markov.log_z(banded), true_log_z(banded), **EXACT)
+    torch.testing.assert_close(segments.log_z(banded), segments.log_z(dense), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(segments.log_z(banded), true_log_z(banded), **EXACT)
 
 
 @settings(max_examples=12)
@@ -104,7 +104,7 @@ def test_stretches_add_up(seed: int, d: int, spread: float, zeros: bool, censore
     total = sum(cuts)
     p = batch(3, d, [total, total - cuts[-1] + 1], seed=seed, spread=spread, zeros=zeros, censored=censored)
     whole, tensors = leaves(p)
-    expected = semi_markov.log_z(whole)
+    expected = segments.log_z(whole)
     added, start, log_initial = torch.zeros(2, dtype=torch.float64), 0, p.log_initial
     for cut in cuts[:-1]:
         part = p._replace(
@@ -113,12 +113,12 @@ def test_stretches_add_up(seed: int, d: int, spread: float, zeros: bool, censore
             lengths=torch.tensor([cut, cut]),
             censored=True,
         )
-        added += semi_markov.log_z(part)
-        log_initial, start = semi_markov.carry(part), start + cut
+        added += segments.log_z(part)
+        log_initial, start = segments.carry(part), start + cut
         assert log_initial.shape == (2, d, 3)
     rest = p._replace(log_initial=log_initial, log_obs=p.log_obs[:, start:], lengths=torch.tensor([cuts[-1], 1]))
     rest, ours = leaves(rest)
-    last = semi_markov.log_z(rest)
+    last = segments.log_z(rest)
     torch.testing.assert_close(added + last, expected, **EXACT)
     known = (expected > -INF).detach().double()
     obs = torch.autograd.grad(expected, tensors[2], known)[0][:, start:]
@@ -133,9 +133,9 @@ def test_stretches_add_up(seed: int, d: int, spread: float, zeros: bool, censore
 def test_only_what_goes_on_is_carried() -> None:
     p = batch(2, 2, [3])
     with pytest.raises(UnsupportedError, match="censored=True"):
-        semi_markov.carry(p)
+        segments.carry(p)
     with pytest.raises(UnsupportedError, match="log_final"):
-        semi_markov.carry(p._replace(censored=True, log_final=torch.zeros(2, dtype=torch.float64)))
+        segments.carry(p._replace(censored=True, log_final=torch.zeros(2, dtype=torch.float64)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -143,7 +143,7 @@ def test_durations_that_nothing_can_close_yet(dtype: torch.dtype) -> None:
     """At least three frames: no segment ends at the first two, none fits into two frames."""
     p = batch(2, 4, [7, 2, 5], dtype=dtype, seed=3)
     p.log_duration[:, :2] = -INF
-    value = semi_markov.log_z(p)
+    value = segments.log_z(p)
     assert value[1] == -INF
     # Rounding of float32 logarithms of a few units.
     close = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else EXACT
@@ -163,8 +163,8 @@ def test_what_is_carried_keeps_every_digit() -> None:
     )
     p.log_obs[0, 4, 0] = -2000.0
     first = p._replace(log_obs=p.log_obs[:, :4], censored=True)
-    rest = p._replace(log_obs=p.log_obs[:, 4:], log_initial=semi_markov.carry(first))
-    together = semi_markov.log_z(first) + semi_markov.log_z(rest)
+    rest = p._replace(log_obs=p.log_obs[:, 4:], log_initial=segments.carry(first))
+    together = segments.log_z(first) + segments.log_z(rest)
     torch.testing.assert_close(together, true_log_z(p._replace(lengths=torch.tensor([6]))), **EXACT)
 
 
@@ -177,9 +177,9 @@ def test_low_rank_takes_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     g = seeded(0)
     op = LowRank(*(torch.rand(63, 3, generator=g, dtype=torch.float64) for _ in range(2)))
     p, tensors = leaves(batch(63, 3, [5, 3], transition=op))
-    torch.autograd.grad(semi_markov.log_z(p).sum(), tensors)
+    torch.autograd.grad(segments.log_z(p).sum(), tensors)
 
 
 def test_frames_beyond_a_length_are_not_carried() -> None:
     p = batch(3, 2, [5, 2])
-    assert NAN not in semi_markov.carry(p._replace(censored=True)).flatten().tolist()
+    assert NAN not in segments.carry(p._replace(censored=True)).flatten().tolist()

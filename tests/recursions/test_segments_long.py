@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rankfold import Dense, DomainError, LowRank, SegmentPotentials, expected_counts, semi_markov, viterbi
+from rankfold import Dense, DomainError, LowRank, SegmentPotentials, expected_counts, viterbi
+from rankfold.recursions import segments
 from rankfold.recursions.segments import stretches
 from tests.recursions.build import INF, seeded
 from tests.recursions.segment_batches import EXACT, batch, leaves, true_log_z
@@ -17,7 +18,7 @@ from tests.recursions.segment_batches import EXACT, batch, leaves, true_log_z
 def check(p: SegmentPotentials, stretch: int, arithmetic: Any = "scaled", **bounds: float) -> None:
     """log Z and every gradient, each sequence with a weight of its own, against all frames at once."""
     p, tensors = leaves(p)
-    whole, parts = semi_markov.log_z(p, arithmetic), semi_markov.log_z(p, arithmetic, stretch=stretch)
+    whole, parts = segments.log_z(p, arithmetic), segments.log_z(p, arithmetic, stretch=stretch)
     assert isinstance(parts.grad_fn.solution, stretches.InStretches)
     bounds = bounds or EXACT
     torch.testing.assert_close(parts, whole, **bounds)
@@ -38,7 +39,7 @@ def test_value_and_gradients(stretch: int, censored: bool, zeros: bool) -> None:
 
 def test_against_enumeration() -> None:
     p = batch(3, 3, [6, 4, 1])
-    torch.testing.assert_close(semi_markov.log_z(p, stretch=2), true_log_z(p), **EXACT)
+    torch.testing.assert_close(segments.log_z(p, stretch=2), true_log_z(p), **EXACT)
 
 
 @pytest.mark.parametrize("stretch", [2, 4])
@@ -58,7 +59,7 @@ def test_low_rank_and_logarithms() -> None:
 def test_impossible_sequences() -> None:
     p = batch(3, 3, [7, 7, 6])
     p.log_obs[0, 3] = -INF
-    assert semi_markov.log_z(p, stretch=2)[0] == -INF
+    assert segments.log_z(p, stretch=2)[0] == -INF
     check(p, 2)
 
 
@@ -71,17 +72,17 @@ def test_second_derivatives_go_over_all_frames() -> None:
     p, tensors = leaves(batch(2, 2, [5]))
     seconds = []
     for stretch in (None, 2):
-        (first,) = torch.autograd.grad(semi_markov.log_z(p, stretch=stretch), tensors[2], create_graph=True)
+        (first,) = torch.autograd.grad(segments.log_z(p, stretch=stretch), tensors[2], create_graph=True)
         seconds.append(torch.autograd.grad((first**2).sum(), tensors[2])[0])
     torch.testing.assert_close(*seconds, **EXACT)
 
 
 def test_long_batches_are_cut_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     p, _ = leaves(batch(3, 2, [64, 64]))
-    assert not isinstance(semi_markov.log_z(p).grad_fn.solution, stretches.InStretches)
+    assert not isinstance(segments.log_z(p).grad_fn.solution, stretches.InStretches)
     expected = expected_counts(p)
     monkeypatch.setattr(stretches, "HELD", 2 * 64 * 3 - 1)
-    found = semi_markov.log_z(p).grad_fn.solution
+    found = segments.log_z(p).grad_fn.solution
     assert isinstance(found, stretches.InStretches)
     assert found.size == 32
     check(p, 40)
@@ -92,12 +93,13 @@ def test_long_batches_are_cut_by_themselves(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("stretch", [0, -1, 2.5])
 def test_what_is_no_stretch(stretch: Any) -> None:
     with pytest.raises(DomainError, match="stretch is"):
-        semi_markov.log_z(batch(2, 2, [3]), stretch=stretch)
+        segments.log_z(batch(2, 2, [3]), stretch=stretch)
 
 
 MEASURED = """
 import json, torch
-from rankfold import Dense, SegmentPotentials, semi_markov, viterbi
+from rankfold import Dense, SegmentPotentials, viterbi
+from rankfold.recursions import segments
 torch.set_num_threads(1)
 g = torch.Generator().manual_seed(0)
 weight = torch.rand(32, 32, generator=g) + 0.1
@@ -114,8 +116,8 @@ def tables(t, work):
     work(p)
     return (peak() - before) / (4 * 32 * t)
 best = tables(6000, viterbi)
-stretches = tables(6000, lambda p: semi_markov.log_z(p, stretch=128).sum().backward())
-whole = tables(3000, lambda p: semi_markov.log_z(p).sum().backward())
+stretches = tables(6000, lambda p: segments.log_z(p, stretch=128).sum().backward())
+whole = tables(3000, lambda p: segments.log_z(p).sum().backward())
 print(json.dumps([best, stretches, whole]))
 """
 

@@ -16,10 +16,10 @@ from rankfold import (
     RowScaled,
     SegmentPotentials,
     WithoutDiagonal,
-    semi_markov,
 )
 from rankfold.operators import without_diagonal
 from rankfold.operators.protocol import Blocked
+from rankfold.recursions import segments
 from rankfold.recursions.segments import sweep
 from rankfold.recursions.segments.passes import forward
 from rankfold.recursions.segments.potentials import validate
@@ -80,7 +80,7 @@ def check(p: SegmentPotentials, **bounds: float) -> None:
     """log Z and every gradient, each sequence with a weight of its own, against logarithms in float64."""
     p, tensors = leaves(p)
     q, exact = leaves(doubled(p))
-    value, truth = semi_markov.log_z(p), semi_markov.log_z(q, "log")
+    value, truth = segments.log_z(p), segments.log_z(q, "log")
     bounds = bounds or SINGLE
     torch.testing.assert_close(value, truth, **bounds)
     weight = torch.where(truth > -INF, torch.linspace(0.5, 1.5, len(truth), dtype=torch.float64), 0.0)
@@ -160,7 +160,7 @@ def test_impossible_sequences_leave_their_neighbours_alone() -> None:
     p = batch(4, 3, [6, 6, 4], dtype=torch.float32)
     p.log_obs[1, 2] = -INF
     check(p)
-    value = semi_markov.log_z(p)
+    value = segments.log_z(p)
     assert value[1] == -INF
     assert value[[0, 2]].isfinite().all()
 
@@ -185,9 +185,9 @@ def test_float64(censored: bool, steps: list[int]) -> None:
 def test_the_stretches_add_up(steps: list[int]) -> None:
     p = batch(4, 3, [9, 9], dtype=torch.float32)
     first = p._replace(log_obs=p.log_obs[:, :5], lengths=None, censored=True)
-    rest = p._replace(log_obs=p.log_obs[:, 5:], lengths=None, log_initial=semi_markov.carry(first))
-    together = semi_markov.log_z(first) + semi_markov.log_z(rest)
-    torch.testing.assert_close(together, semi_markov.log_z(doubled(p), "log"), **SINGLE)
+    rest = p._replace(log_obs=p.log_obs[:, 5:], lengths=None, log_initial=segments.carry(first))
+    together = segments.log_z(first) + segments.log_z(rest)
+    torch.testing.assert_close(together, segments.log_z(doubled(p), "log"), **SINGLE)
     assert steps == [5, 5, 4]
 
 
@@ -199,11 +199,11 @@ def test_what_may_be_missing_is_followed(spread: float, passes: int, steps: list
     log_obs[1, ::2, 1], log_obs[1, 1::2, 0] = -spread, -spread
     apart = Dense(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     p = SegmentPotentials(torch.zeros(2), apart, torch.zeros(2, 2), log_obs)
-    exact = semi_markov.log_z(doubled(p), "log")
-    torch.testing.assert_close(semi_markov.log_z(p), exact, rtol=1e-6, atol=1e-5)
+    exact = segments.log_z(doubled(p), "log")
+    torch.testing.assert_close(segments.log_z(p), exact, rtol=1e-6, atol=1e-5)
     assert len(steps) == passes
     with capturing():
-        blind = semi_markov.log_z(p)
+        blind = segments.log_z(p)
     torch.testing.assert_close(blind[1], exact[1], rtol=1e-6, atol=1e-5)
     assert bool(blind[0].isnan()) == (passes > 1)
 
@@ -232,11 +232,11 @@ def test_what_vanishes_altogether_is_followed(
     log_obs[1, 1] = -INF  # impossible indeed
     p = SegmentPotentials(nowhere, op, durations, log_obs, torch.linspace(0.0, 1.0, z), None, censored)
     check(p, rtol=1e-6, atol=1e-5)
-    value = semi_markov.log_z(p)
+    value = segments.log_z(p)
     assert value.isfinite().tolist() == [True, False]
     assert steps[:2] == [d + 4] * 2  # the kernel's own, and what may be missing from it
     with capturing():
-        blind = semi_markov.log_z(p)
+        blind = segments.log_z(p)
     assert blind[0].isnan()  # never wrong
     assert blind[1] == -INF
 
@@ -245,7 +245,7 @@ def test_what_vanishes_at_a_border_is_followed() -> None:
     carried = torch.tensor([[[0.0, -INF]]])
     p = SegmentPotentials(carried, VANISHING["one map"](), torch.full((2, 1), -50.0), torch.zeros(1, 4, 2))
     check(p, rtol=1e-6, atol=1e-5)
-    assert semi_markov.log_z(p).isfinite()
+    assert segments.log_z(p).isfinite()
 
 
 def test_what_may_be_missing_where_nothing_closes_is_no_reason_to_repeat(steps: list[int]) -> None:
@@ -253,7 +253,7 @@ def test_what_may_be_missing_where_nothing_closes_is_no_reason_to_repeat(steps: 
     durations = torch.tensor([[-INF, 0.0, -INF], [-INF, -INF, 0.0]])
     apart = Dense(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     p = SegmentPotentials(torch.tensor([0.0, -INF]), apart, durations, torch.zeros(1, 10, 2))
-    torch.testing.assert_close(semi_markov.log_z(p), torch.zeros(1, dtype=torch.float64))
+    torch.testing.assert_close(segments.log_z(p), torch.zeros(1, dtype=torch.float64))
     assert steps == [10, 10]
 
 
@@ -269,11 +269,11 @@ def test_captured(steps: list[int]) -> None:
     """Nothing is looked at while a graph is captured, and the numbers are the same."""
     p, tensors = leaves(batch(4, 3, [6, 3], dtype=torch.float32))
     with capturing():
-        value = semi_markov.log_z(p)
+        value = segments.log_z(p)
         found = torch.autograd.grad(value.sum(), tensors)
     assert steps == [6, 6, 6]  # what may be missing, too
     q, exact = leaves(doubled(p))
-    truth = semi_markov.log_z(q, "log")
+    truth = segments.log_z(q, "log")
     torch.testing.assert_close(value, truth, **SINGLE)
     for one, other in zip(found, torch.autograd.grad(truth.sum(), exact), strict=True):
         torch.testing.assert_close(one.double(), other, **SINGLE)
@@ -282,25 +282,25 @@ def test_captured(steps: list[int]) -> None:
 def test_what_the_kernel_does_not_take(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators that are no product of maps, windows of many ages, maps that one multiprocessor reads slowly."""
     check(batch(3, 2, [3], dtype=torch.float32, transition=Banded(weights(3, 3), -1)))
-    semi_markov.log_z(batch(3, 2, [3]), "log")
+    segments.log_z(batch(3, 2, [3]), "log")
     monkeypatch.setattr(sweep, "WIDEST", 8)
     monkeypatch.setattr(without_diagonal, "FEW", 0)
-    semi_markov.log_z(batch(53, 2, [3], dtype=torch.float32, transition=apart(53, 3)))
+    segments.log_z(batch(53, 2, [3], dtype=torch.float32, transition=apart(53, 3)))
     monkeypatch.setattr(sweep, "LONGEST", 2)
-    semi_markov.log_z(batch(3, 3, [4], dtype=torch.float32))
+    segments.log_z(batch(3, 3, [4], dtype=torch.float32))
     monkeypatch.setattr(sweep, "LARGEST", 2 * 2 * 3 + 8)
-    semi_markov.log_z(batch(3, 2, [3], dtype=torch.float32))
+    segments.log_z(batch(3, 2, [3], dtype=torch.float32))
     assert steps == []
     monkeypatch.setattr(sweep, "LARGEST", 2 * 2 * 3 + 9)
-    semi_markov.log_z(batch(3, 2, [3], dtype=torch.float32))
+    segments.log_z(batch(3, 2, [3], dtype=torch.float32))
     assert steps == [3]
 
 
 def test_in_stretches(steps: list[int]) -> None:
     """What follows a border is each sequence's own."""
     p, tensors = leaves(batch(4, 3, [9, 8], seed=5, dtype=torch.float32))
-    found = torch.autograd.grad(semi_markov.log_z(p, stretch=4).sum(), tensors)
+    found = torch.autograd.grad(segments.log_z(p, stretch=4).sum(), tensors)
     assert steps == [4, 4, 4, 1, 1, 4, 4, 7, 4, 7, 4, 4]  # none is repeated in other arithmetic
     q, exact = leaves(doubled(p))
-    for one, other in zip(found, torch.autograd.grad(semi_markov.log_z(q, "log").sum(), exact), strict=True):
+    for one, other in zip(found, torch.autograd.grad(segments.log_z(q, "log").sum(), exact), strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
