@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import rankfold
 from rankfold import cli
 from rankfold.cli.train import unread
+from rankfold.errors import DataError
 from rankfold.training import report
 from rankfold.training.recipes import load_recipe, recipe_groups, recipe_names
 from rankfold.training.report import Lines
@@ -69,6 +71,22 @@ def test_settings_change_the_recipe(
     assert both["updates"] == apart["updates"] == 1
     assert both["best_valid_perplexity"] == apart["best_valid_perplexity"]
     assert "rank = 2\n" in (tmp_path / "a" / "recipe.toml").read_text()
+
+
+def test_the_command_is_the_function(
+    recipe: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = as_json(
+        capsys, "train", "--recipe", recipe, "--data", data, "--out", tmp_path / "a", "--set", "model.rank=2"
+    )
+    result = rankfold.train(recipe, data, tmp_path / "b", settings=["model.rank=2"])
+    config = load_recipe(recipe, ["model.rank=2"])
+    again = rankfold.train(config, data, tmp_path / "c")
+    assert result.best_valid == again.best_valid == said["best_valid_perplexity"]
+    assert rankfold.load(tmp_path / "b").config == config.model
+    assert rankfold.train(None, data, tmp_path / "c", resume=True).updates == said["updates"]
+    with pytest.raises(DataError, match="settings change a recipe"):
+        rankfold.train(config, data, tmp_path / "d", settings=["model.rank=3"])
 
 
 @pytest.mark.parametrize(

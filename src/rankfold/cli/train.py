@@ -1,7 +1,4 @@
-"""`rankfold train`: a recipe and a folder of text into a run, which can be interrupted and resumed.
-
-Read next: `training/loop.py`.
-"""
+"""`rankfold train`: a recipe and a folder of text into a run, which can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -15,13 +12,11 @@ from typing import Any
 from rankfold.cli.output import say, to_json
 from rankfold.errors import DataError
 from rankfold.models.config import readers
-from rankfold.settings import assign, build, read_toml
 from rankfold.training import report
 from rankfold.training.config import Config
 from rankfold.training.loop import train
-from rankfold.training.recipes import load_recipe, recipe_groups
+from rankfold.training.recipes import recipe_groups, run_config
 from rankfold.training.result import Result
-from rankfold.training.run_dir import RECIPE, RunDir
 
 INTERRUPTED = 130
 EXAMPLE = """\
@@ -39,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Train a model on the train.txt of a folder, choose the best by its valid.txt, and print the perplexity of "
         "its test.txt. A grammar may be given trees (.trees, .mrg), of which it reads the words alone; a model of "
-        "frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats a frame. "
+        "frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats per frame. "
         "Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
     )
     parser.epilog = EXAMPLE
@@ -80,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("--all goes with --list: it shows the rows of the papers' tables as well.")
     if arguments.data is None or arguments.out is None:
         raise DataError("train needs --data DIR and --out RUN; rankfold train --help shows an example.")
-    config = find_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
+    config = run_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
     for line in unread(arguments.settings, config):
         say(line)
     result = train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
@@ -93,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def unread(settings: Sequence[str], config: Config) -> list[str]:
-    """A line for each of the settings that the family does not read; recipes may hold some for families beside it."""
+    """A line for each of the settings that the family does not read; recipes may hold some for other families."""
     given = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
     found = {key: readers(config.model, key.removeprefix("model.")) for key in given if key.startswith("model.")}
     return [
@@ -101,21 +96,6 @@ def unread(settings: Sequence[str], config: Config) -> list[str]:
         for key, families in found.items()
         if families is not None
     ]
-
-
-def find_config(recipe: str | None, settings: Sequence[str], out: Path, *, resume: bool = False) -> Config:
-    """The recipe with its settings; a resumed run has its own, and what is given must be the same."""
-    if recipe is not None:
-        return load_recipe(recipe, settings)
-    if not resume:
-        names = ", ".join(name for group in recipe_groups().values() for name in group)
-        raise DataError(f"train needs --recipe: a TOML file, or one of {names}.\n  rankfold train --list says more.")
-    with RunDir.open(out) as opened:
-        path = opened.path / RECIPE
-        mapping = read_toml(path)
-    for setting in settings:
-        assign(mapping, setting)
-    return build(Config, mapping, source=path)
 
 
 def _list(*, papers: bool, as_json: bool) -> int:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from rankfold.training.checkpoint import (
 )
 from rankfold.training.config import Config
 from rankfold.training.evaluation import evaluate
+from rankfold.training.recipes import run_config
 from rankfold.training.report import Reporter, summary, tensorboard_writer
 from rankfold.training.result import Result
 from rankfold.training.run_dir import BEST, CHECKPOINT, RECIPE, RunDir, environment
@@ -37,15 +38,21 @@ from rankfold.training.task import Task, read_task
 
 
 def train(
-    config: Config,
+    recipe: Config | str | Path | None,
     data: str | Path,
     out: str | Path,
     *,
+    settings: Sequence[str] = (),
     resume: bool = False,
     report: Reporter | None = None,
 ) -> Result:
-    """Train a model on the data of a folder or file, into a run directory; with `resume`, from its last checkpoint."""
+    """Train a model on the data of a folder or file, into a run directory; with `resume`, from its last checkpoint.
+
+    `recipe` is a name that `rankfold train --list` shows, a TOML file or a `Config`; None of a resumed run is its own.
+    `settings` change a recipe: ["model.num_states=256"].
+    """
     report = report or Reporter()
+    config = run_config(recipe, settings, out, resume=resume)
     with opened(config, out, resume=resume) as run:
         task = read_task(config, data, run.path, report, resume=resume)
         checkpoint = run.path / CHECKPOINT

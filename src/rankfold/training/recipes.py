@@ -17,6 +17,7 @@ from typing import Any
 from rankfold.errors import DataError
 from rankfold.settings import assign, build, read_toml
 from rankfold.training.config import Config
+from rankfold.training.run_dir import RECIPE, RunDir
 
 PAPERS = "papers.toml"
 GROUPS = (
@@ -51,6 +52,27 @@ def load_recipe(name: str | Path, settings: Sequence[str] = ()) -> Config:
         assign(mapping, setting)
     source = f"recipe {text}" + (" with --set " + " --set ".join(settings) if settings else "")
     return build(Config, mapping, source=source)
+
+
+def run_config(
+    recipe: Config | str | Path | None, settings: Sequence[str], out: str | Path, *, resume: bool = False
+) -> Config:
+    """The configuration of a run: a recipe with settings on top, or (None, of a resumed run) the recipe of its own."""
+    if isinstance(recipe, Config):
+        if settings:
+            raise DataError("settings change a recipe by name or file: of a Config take dataclasses.replace.")
+        return recipe
+    if recipe is not None:
+        return load_recipe(recipe, settings)
+    if not resume:
+        names = ", ".join(name for group in recipe_groups().values() for name in group)
+        raise DataError(f"train needs --recipe: a TOML file, or one of {names}.\n  rankfold train --list says more.")
+    with RunDir.open(out) as run:
+        path = run.path / RECIPE
+        mapping = read_toml(path)
+    for setting in settings:
+        assign(mapping, setting)
+    return build(Config, mapping, source=path)
 
 
 @cache
