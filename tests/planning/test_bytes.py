@@ -146,5 +146,6 @@ def test_the_gradient_of_a_normaliser_counts_where_the_transition_is_small() -> 
     ids=str,
 )
 def test_bytes_of_this_machine(config: dict[str, Any], batch: int, length: int) -> None:
+    """A bound: never far below, and within 1.5 times."""
     found, planned = measured_and_planned(config, batch, length)
-    assert planned == pytest.approx(found, rel=0.25, abs=0)
+    assert 0.93 * found < planned < 1.5 * found

@@ -122,8 +122,9 @@ def test_rules_of_each_sentence_are_held_for_each_sentence() -> None:
     ids=lambda x: x["family"] if isinstance(x, dict) else str(x),
 )
 def test_bytes_of_this_machine(config: dict[str, Any], batch: int, length: int) -> None:
+    """A bound: never far below, and within 1.5 times."""
     found, planned = measured_and_planned(config, batch, length)
-    assert planned == pytest.approx(found, rel=0.35, abs=0)
+    assert 0.93 * found < planned < 1.5 * found
 
 
 def test_the_plan_of_any_length_takes_no_time() -> None:

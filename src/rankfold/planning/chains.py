@@ -32,8 +32,8 @@ PIECE_OF_LOGITS, MOST_PIECES, SHARES = 2**26, 8, 2**25
 # gradient; `softmaxes` adds that of the logits) and as free logits.
 DENSE, LOW_RANK = Peak(2, 1), Peak(4, 2)
 FREE_DENSE, FREE_LOW_RANK = Peak(5, 4), Peak(7, 3)
-# "z r" and "z k" of a band next to a low rank, with its int64 columns.
-NEXT_TO_BAND, BAND = Peak(8, 4), Peak(15, 11)
+# "z r" and "z k" of a low rank and of the band next to it, with its int64 columns.
+BANDED = {"cpu": (Peak(12, 4), Peak(21, 11)), "cuda": (Peak(8, 4), Peak(15, 11))}
 # "z r" and "r r" of a rank-space model: its factors, whose gradient a CPU copies to add the start's, and V^T U.
 RANK, FREE_RANK, SQUARE = {"cpu": Peak(5, 2), "cuda": Peak(4.5, 3)}, Peak(5, 3), Peak(3, 3)
 NETWORK, RANK_NETWORK = {"cpu": Peak(11, 3), "cuda": Peak(6, 3)}, Peak(9, 3)  # "z d", "v d"
@@ -85,7 +85,7 @@ def chain_plan(
     )
     cells = z * z if rank is None else z * rank
     if band and rank is not None:
-        tables = NEXT_TO_BAND * cells + BAND * (z * band)
+        tables = BANDED[kind][0] * cells + BANDED[kind][1] * (z * band)
         if written:  # another peak: the matrix with the band in it, and that with the low rank added
             tables = Peak(max(tables.step, 3 * cells + 5 * z * band + 2 * z * z), tables.evaluation)
     elif dim:

@@ -14,8 +14,9 @@ from rankfold.numerics.precision import Precision
 from rankfold.planning.chains import STEP, made_work, network_work, normaliser_work, with_emission
 from rankfold.planning.cost import FLOAT, Peak, Plan, Plans, Work, device_kind, rates_of
 
-# Tables of the rules: with a rank between parent and children; of any weights, some of low rank, one for each sentence.
-FACTORED, PAIR_RULES, WITH_LOW_RANK, OF_SENTENCES = Peak(6.4, 2.2), Peak(4.4, 2.1), Peak(5.2, 3.4), Peak(6.2, 2.5)
+# Tables of the rules: with a rank between parent and children, of independent children, of pairs of children, of each
+# sentence by itself.
+FACTORED, SIMPLE, PAIR_RULES, OF_SENTENCES = Peak(6.4, 2.2), Peak(4, 2), Peak(5.2, 3.4), Peak(6.2, 2.5)
 SQUARES = Peak(3.2, 2)  # "r r": products of factors
 # Activations of "d" for each symbol: three networks over all symbols, deep or of one layer, and one over words;
 # or the last alone.
@@ -57,7 +58,7 @@ def pair_rules(num_spans: int, num_leaves: int, ranks: Sequence[int | None], *, 
     kinds = list(zip((n * n, n * p, p * n, p * p), ranks, strict=True))
     passes = [pairs * n if rank is None else (pairs + n) * rank for pairs, rank in kinds]
     cells = sum(pairs * (n if rank is None else rank) for pairs, rank in kinds)
-    tables = OF_SENTENCES if own_rules else PAIR_RULES if set(ranks) == {None} else WITH_LOW_RANK
+    tables = OF_SENTENCES if own_rules else PAIR_RULES
     # Two words next to each other are spans of two words, as many as there are words; their rules are in no other span.
     per_span, per_word = sum(passes[:3]) + 2 * n * p, passes[3] + p * p
     chart, token = PAIR_CHART * n, PAIRS * (n * n) + LEAVES * p
@@ -79,7 +80,7 @@ def simple_rules(num_spans: int, num_leaves: int) -> Rules:
     n, p = num_spans, num_leaves
     cells = 2 * n * (n + p)
     chart, token = RANK_CHART * n, LEAVES * p
-    return Rules("state", n, 2 * n * n, n, 2 * p * n, cells, PAIR_RULES * cells, chart, token, networks=NETWORKS)
+    return Rules("state", n, 2 * n * n, n, 2 * p * n, cells, SIMPLE * cells, chart, token, networks=NETWORKS)
 
 
 def tree_plans(

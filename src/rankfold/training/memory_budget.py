@@ -24,7 +24,7 @@ from rankfold.training.shapes import TREE_WIDTH, padded_width, shapes_of
 FLOAT = 4
 LONGEST = 2**16  # words of a sentence, more than which no limit is looked for
 HALVED = ("num_states", "num_nonterminals", "num_preterminals", "rank")  # sizes that a refusal proposes smaller
-NOTHING = "no single size of the model, made smaller, does; take less of several, or of model.dim or the vocabulary"
+NOTHING = "no single size of the model, made smaller, does; take less of several, or of model.dim, words or features"
 
 
 class DataSizes(NamedTuple):
