@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 
-from rankfold.data.batch import Batches, length_batches
 from rankfold.data.trees import Tree
 from rankfold.decoding.mbr import mbr
 from rankfold.decoding.parsed_tree import SPAN, TAG, ParsedTree, as_tree
 from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import UnsupportedError
 from rankfold.models.catalog import AnyModel
-from rankfold.models.compound_pcfg import CompoundPCFG
-from rankfold.models.config import GrammarConfig
-from rankfold.models.pcfg import PCFG
+from rankfold.models.pcfg import Grammar
+from rankfold.training.evaluation import tree_batches
 
 Decode = Literal["mbr", "viterbi"]
-BYTES, NUM_TOKENS = 2**30, 4096  # of a batch at most
+BYTES = 2**30  # of a batch at most
 
 
 class Parsed(NamedTuple):
@@ -30,13 +28,14 @@ class Parsed(NamedTuple):
     score: float | None  # mbr: the brackets expected to be right; viterbi: the log-probability of tree and words
 
 
-def expect_grammar(model: AnyModel) -> None:
-    """Raise unless the model is a grammar."""
-    if not isinstance(model.config, GrammarConfig):
+def expect_grammar(model: AnyModel) -> Grammar[Any, Any]:
+    """The model, if it is a grammar; `UnsupportedError` for one of sequences."""
+    if model.config.data != "sentences":
         raise UnsupportedError(
             f'trees are asked of a model of the family "{model.config.family}", which has none.\n'
             "  Give a grammar: npcfg, cpcfg, tnpcfg, rankpcfg, lpcfg or spcfg."
         )
+    return cast(Grammar[Any, Any], model)
 
 
 def parse(
@@ -54,8 +53,7 @@ def parse(
     A sentence of one word is a tag over it, impossible under a grammar that makes none. `progress` is told how many
     sentences are done.
     """
-    expect_grammar(model)
-    assert isinstance(model, PCFG | CompoundPCFG)
+    grammar = expect_grammar(model)
     assert model.vocabulary is not None
     rows = model.vocabulary.encode_all(sentences).sentences
     found = [Parsed(Tree(TAG, tuple(words)), False, None) for words in sentences]
@@ -64,12 +62,12 @@ def parse(
     long = [i for i, row in enumerate(rows) if len(row) > 1]
     done = len(rows) - len(single) - len(long)
     with torch.no_grad():
-        parts: Any = model.parts()
+        parts = grammar.parts()
         for own, named in ((single, True), (long, labels)):
-            batches = memory_batches(model, [rows[i] for i in own]) if own else None
+            batches = tree_batches(model, [rows[i] for i in own], memory=BYTES, gradients=True) if own else None
             for group, batch in zip(batches.groups, batches, strict=True) if batches else ():
                 symbols = named or decode == "viterbi"  # nonterminals, even where the chart could be over ranks
-                potentials = model.tree_potentials(batch.to(model.device), parts=parts, labels=symbols)
+                potentials = grammar.tree_potentials(batch.to(model.device), parts=parts, labels=symbols)
                 found_trees = viterbi(potentials).trees if decode == "viterbi" else mbr(potentials, labels=named).trees
                 for i, answer in zip(group, found_trees, strict=True):
                     found[own[i]] = _parsed(sentences[own[i]], answer, labels=labels)
@@ -77,16 +75,6 @@ def parse(
                 if progress is not None:
                     progress(done)
     return found
-
-
-def memory_batches(model: AnyModel, rows: Sequence[Sequence[int]], *, memory: int = BYTES) -> Batches:
-    """Batches of like lengths with room for an inside and an outside pass: memory grows with the square of a length."""
-
-    def cost(width: int) -> int:
-        own = model.plan(1, width, model.device.type).best.token_bytes * width
-        return max(1, own, width * memory // NUM_TOKENS)
-
-    return length_batches(rows, memory, cost=cost)
 
 
 def _parsed(words: Sequence[str], answer: ParsedTree, *, labels: bool) -> Parsed:

@@ -17,6 +17,7 @@ from rankfold.analysis.bracketing import BracketScores, evaluate_brackets, right
 from rankfold.analysis.ngrams import KneserNeyBigram, Unigram
 from rankfold.analysis.parsing import parse
 from rankfold.analysis.states import UsageSummary, state_usage, top_words
+from rankfold.cli.load import expect_sequences
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.data.batch import length_batches
@@ -26,7 +27,6 @@ from rankfold.data.trees import Tree
 from rankfold.errors import DataError
 from rankfold.models import load_model
 from rankfold.models.catalog import AnyModel
-from rankfold.models.sequence import SequenceModel
 from rankfold.plots.learning import plot_learning
 from rankfold.plots.picture import require_matplotlib
 from rankfold.plots.trees import save_tree, tree_text
@@ -153,9 +153,8 @@ def _top_states(model: AnyModel, usage: UsageSummary) -> list[dict[str, Any]]:
 
 def _samples(model: AnyModel, seed: int) -> list[str]:
     assert model.vocabulary is not None
-    assert isinstance(model, SequenceModel)
     generator = torch.Generator().manual_seed(seed)
-    drawn = model.generate(NUM_SENTENCES, generator=generator, max_length=40)
+    drawn = expect_sequences(model, "demo").generate(NUM_SENTENCES, generator=generator, max_length=40)
     return [" ".join(model.vocabulary.decode(ids)) for ids in drawn]
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rankfold.analysis.parsing import expect_grammar
 from rankfold.analysis.segmentation import segments_of
 from rankfold.cli.load import add_model, expect_sequences, holds_frames, known_ids, load_frames, load_words
 from rankfold.cli.output import say, to_json
@@ -19,7 +20,6 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.parsed_tree import as_tree
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
 from rankfold.models.catalog import AnyModel
-from rankfold.models.pcfg import Grammar
 
 EXAMPLE = """\
 example:
@@ -144,9 +144,8 @@ def sample_trees(model: AnyModel, num: int = 5, *, max_length: int = 40, generat
 
     Those of a compound PCFG each under a vector of its own.
     """
-    assert isinstance(model, Grammar)
     assert model.vocabulary is not None
-    found = model.generate_trees(num, max_length=max_length, generator=generator)
+    found = expect_grammar(model).generate_trees(num, max_length=max_length, generator=generator)
     words = [model.vocabulary.decode(row) for row in found.words]
     trees = [as_tree(tree, list(map(escaped, row))) for tree, row in zip(found.trees, words, strict=True)]
     assert all(tree is not None for tree in trees)

@@ -14,11 +14,9 @@ from rankfold.analysis.segmentation import labels_of
 from rankfold.analysis.states import match_states
 from rankfold.cli.load import LoadedFrames, add_missing, add_model, answer_recordings, impossible, load_recordings
 from rankfold.cli.output import say, to_json
-from rankfold.data.batch import Batch
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError
 from rankfold.plots.picture import expect_picture
-from rankfold.recursions.segments.potentials import SegmentPotentials
 
 Kind = Literal["strips", "posterior", "durations", "roll"]
 COLUMNS = ("recording", "start", "end", "state", "label", "posterior", "frames")
@@ -113,13 +111,7 @@ def _cut_short(loaded: LoadedFrames) -> str | None:
     if not model.config.has_segments or longest >= max(frames.lengths):
         return None
 
-    def gains_of(batch: Batch) -> list[float]:
-        p = model.potentials(batch)
-        assert isinstance(p, SegmentPotentials)
-        found: list[float] = gain_of_longer(p).tolist()
-        return found
-
-    gains = answer_recordings(model, frames, gains_of)
+    gains = answer_recordings(model, frames, lambda batch: gain_of_longer(model.potentials(batch)).tolist())
     return cut_short(gains, longest, f"model.max_duration and train again: --set model.max_duration={2 * longest}")
 
 

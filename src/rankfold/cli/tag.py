@@ -11,6 +11,7 @@ import torch
 from rankfold.cli.load import (
     add_model,
     add_text,
+    answer_each,
     expect_sequences,
     load_words,
     read_text,
@@ -18,7 +19,7 @@ from rankfold.cli.load import (
     text_path,
 )
 from rankfold.cli.output import say, to_json
-from rankfold.data.batch import length_batches
+from rankfold.data.batch import Batch, length_batches
 from rankfold.models.catalog import AnyModel
 
 Method = Literal["posterior", "viterbi"]
@@ -76,15 +77,17 @@ def tag(
     -1 where a sentence is impossible under the model.
     """
     expect_sequences(model, "tag")
-    found: list[list[int]] = [[] for _ in sentences]
-    of = "states"
-    batches = length_batches(sentences, NUM_TOKENS)
     with torch.no_grad():
         parts = model.parts()
-        for group, batch in zip(batches.groups, batches, strict=True):
-            query = model.query(model.potentials(batch.to(model.device), parts=parts))
-            of = query.of
-            best = query.viterbi() if method == "viterbi" else query.mbr()
-            for i, path in zip(group, best.path.tolist(), strict=True):
-                found[i] = path[: len(sentences[i]) - 1]
-    return found, of
+    of = "states"
+
+    def best_paths(batch: Batch) -> list[list[int]]:
+        nonlocal of
+        query = model.query(model.potentials(batch, parts=parts))
+        of = query.of
+        paths: list[list[int]] = (query.viterbi() if method == "viterbi" else query.mbr()).path.tolist()
+        return paths
+
+    batches = length_batches(sentences, NUM_TOKENS)
+    paths = answer_each(model, batches.groups, batches, best_paths)
+    return [path[: len(words) - 1] for path, words in zip(paths, sentences, strict=True)], of
