@@ -18,8 +18,8 @@ from rankfold.models.catalog import AnyModel, build_model
 from rankfold.models.config import ModelConfig
 from rankfold.training.config import Config, DataConfig, TrainConfig
 from rankfold.training.corpus import Corpus, find_clusters, read_corpus
+from rankfold.training.loop import Result
 from rankfold.training.report import Reporter
-from rankfold.training.result import Result
 from rankfold.training.run_dir import read_metrics
 
 FAMILIES = ("hmm", "lhmm", "banded", "block", "rank")

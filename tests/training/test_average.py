@@ -39,7 +39,7 @@ def test_the_definition(decay: float) -> None:
         step(model, values)
         average.update()
     address = model.weight.data_ptr()
-    with average.swapped():
+    with average.swap_in():
         assert model.weight.tolist()[0] == pytest.approx(restated(PATH, decay), rel=1e-14, abs=1e-14)
         assert model.weight.data_ptr() == address
     assert model.weight.tolist() == [PATH[-1]]
@@ -53,7 +53,7 @@ def test_the_average_forgets_where_it_began() -> None:
     step(model, [1.0, 0.0])
     for _ in range(100):
         average.update()
-    with average.swapped():
+    with average.swap_in():
         assert float(model.weight[0, 0].detach()) == pytest.approx(1.0, rel=1e-3, abs=0)
 
 
@@ -61,7 +61,7 @@ def test_parameters_come_back_after_an_error() -> None:
     model = model_of(PATH[0])
     average = Average(model, 0.5)
     step(model, PATH[1])
-    with pytest.raises(RuntimeError, match="inside"), average.swapped():
+    with pytest.raises(RuntimeError, match="inside"), average.swap_in():
         raise RuntimeError("inside")
     assert model.weight.tolist() == [PATH[1]]
 
@@ -71,7 +71,7 @@ def test_without_decay_nothing_is_kept() -> None:
     average = Average(model, 0.0)
     step(model, PATH[1])
     average.update()
-    with average.swapped():
+    with average.swap_in():
         assert model.weight.tolist() == [PATH[1]]
     assert average.tensors() == {}
     average.load({})
@@ -87,7 +87,7 @@ def test_it_goes_on_from_a_checkpoint() -> None:
     resumed.load({name: x.clone() for name, x in whole.tensors().items()})
     step(other, PATH[3])
     resumed.update()
-    with resumed.swapped():
+    with resumed.swap_in():
         assert other.weight.tolist()[0] == pytest.approx(restated(PATH[:4], 0.999), rel=1e-14, abs=1e-14)
 
 

@@ -19,11 +19,10 @@ from rankfold.models.config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.training.config import DataConfig
 from rankfold.training.evaluation import evaluate
-from rankfold.training.loop import train
+from rankfold.training.loop import Result, train
 from rankfold.training.memory_budget import Budget
 from rankfold.training.recordings import frame_batches, read_recordings, read_splits
 from rankfold.training.report import Reporter
-from rankfold.training.result import Result
 from rankfold.training.task import FrameTask
 from tests.training.recordings import NUM_TRAIN, recording, tiny, write_recordings
 from tests.training.runs import StopAfter, expect_equal, metrics, state

@@ -24,9 +24,8 @@ from rankfold.training import task
 from rankfold.training.checkpoint import load_checkpoint, update_seed
 from rankfold.training.config import Config
 from rankfold.training.evaluation import evaluate
-from rankfold.training.loop import train
+from rankfold.training.loop import Result, train
 from rankfold.training.report import Reporter
-from rankfold.training.result import Result
 from tests.training.runs import (
     DROPOUT,
     FAMILIES,
@@ -445,3 +444,17 @@ def test_the_second_signal_stops_at_once(data: Path, tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "run" / "checkpoint.safetensors").progress.update == 5
     plain = train(tiny(), data, tmp_path / "plain")
     expect_same_end(train(tiny(), data, tmp_path / "run", resume=True), plain)
+
+
+def test_a_recipe_by_its_name(data: Path, tmp_path: Path) -> None:
+    small = [
+        "model.num_states=4",
+        "model.rank=2",
+        "model.dim=2",
+        "train.updates=2",
+        "train.device=cpu",
+        "train.warmup=0",
+    ]
+    result = train("small-lhmm", data, tmp_path / "run", settings=small)
+    assert (result.updates, result.finished) == (2, True)
+    assert train(None, data, tmp_path / "run", resume=True).best_valid == result.best_valid

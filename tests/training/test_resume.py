@@ -20,9 +20,8 @@ from rankfold.errors import DataError
 from rankfold.settings import to_toml
 from rankfold.training.checkpoint import load_checkpoint
 from rankfold.training.config import Config
-from rankfold.training.loop import train
+from rankfold.training.loop import Result, train
 from rankfold.training.report import Lines, Reporter
-from rankfold.training.result import Result
 from rankfold.training.run_dir import RunDir, read_metrics
 from tests.training.runs import (
     DROPOUT,

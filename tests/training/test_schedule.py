@@ -8,7 +8,7 @@ import pytest
 
 from rankfold.training.config import TrainConfig
 from rankfold.training.loop import train
-from rankfold.training.schedule import Plateau, learning_rate, unreached
+from rankfold.training.schedule import Plateau, learning_rate, warmup_warnings
 from tests.training.runs import StopAfter, tiny, write_corpus
 
 
@@ -67,7 +67,7 @@ def test_runs_of_one_update_and_ramps_beyond_the_run(name: str) -> None:
 @pytest.mark.parametrize(("warmup", "optimizer", "told"), [(9, "adamw", 0), (10, "adamw", 1), (10, "em", 0)])
 def test_a_rise_beyond_the_run_is_told(warmup: int, optimizer: Any, told: int) -> None:
     config = TrainConfig(updates=10, lr=0.1, warmup=warmup, schedule="constant", optimizer=optimizer)
-    lines = unreached(config)
+    lines = warmup_warnings(config)
     assert len(lines) == told
     assert (learning_rate(9, config, Plateau()) < 0.1) == (warmup == 10)
     assert all("train.warmup=1 would" in line for line in lines)

@@ -31,10 +31,9 @@ from rankfold.plots.learning import plot_learning
 from rankfold.plots.picture import require_matplotlib
 from rankfold.plots.trees import save_tree, tree_text
 from rankfold.training.corpus import Corpus, read_corpus
-from rankfold.training.loop import train
+from rankfold.training.loop import Result, train
 from rankfold.training.recipes import load_recipe
 from rankfold.training.report import Reporter, reporter
-from rankfold.training.result import Result
 from rankfold.training.run_dir import BEST, METRICS, read_metrics
 
 NUM_STATES_SHOWN, NUM_SENTENCES = 10, 5

@@ -38,7 +38,7 @@ from rankfold.training.config import Config, DataConfig
 from rankfold.training.corpus import expect_ends
 from rankfold.training.recordings import expect_observed, frame_batches, read_splits
 from rankfold.training.run_dir import CONFIG, model_folder, recipe_path
-from rankfold.training.setup import chosen_device
+from rankfold.training.setup import choose_device
 
 NUM_SHOWN = 5  # unknown words
 ENTRIES = 2**24  # of a table "b t z" that is decoded at once
@@ -82,7 +82,7 @@ def add_missing(parser: argparse.ArgumentParser) -> None:
 
 def find_device(name: str) -> str:
     """The device that "auto" stands for; "cuda" only where there is one."""
-    return str(chosen_device(name, "--device"))
+    return str(choose_device(name, "--device"))
 
 
 def load_words(path: Path, device: str = "auto") -> tuple[AnyModel, Vocabulary]:

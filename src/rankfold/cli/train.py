@@ -14,9 +14,8 @@ from rankfold.errors import DataError
 from rankfold.models.config import readers
 from rankfold.training import report
 from rankfold.training.config import Config
-from rankfold.training.loop import train
+from rankfold.training.loop import Result, train
 from rankfold.training.recipes import recipe_groups, run_config
-from rankfold.training.result import Result
 
 INTERRUPTED = 130
 EXAMPLE = """\

@@ -229,7 +229,7 @@ def symbol_batch(
 
 
 def _checked(sentences: Iterable[Sequence[int]], **sizes: int) -> list[Sequence[int]]:
-    """The sentences as a list, after the checks at the door."""
+    """The sentences as a list, validated."""
     for name, size in sizes.items():
         if size < 1:
             raise DomainError(f"{name} is {size}, but must be at least 1.")

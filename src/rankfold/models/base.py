@@ -109,7 +109,7 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         return any(x.dtype != next(self.parameters()).dtype for x in self.shares(parts).linear)
 
     def _wide(self, parts: Parts) -> Parts:
-        return self.widened(parts, self.own_parts, self.shares)
+        return self.widen(parts, self.own_parts, self.shares)
 
     def capturable_parts(self, generator: torch.Generator | None = None) -> Parts:
         """The same distributions as a captured graph needs them: made without a look at values, in shapes that repeat.
@@ -149,7 +149,7 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         (one,) = tensors
         return one
 
-    def allowed(self, batch: Batch) -> Tensor | None:  # "b t z" bool
+    def label_constraint(self, batch: Batch) -> Tensor | None:  # "b t z" bool
         """The states that the labels of a batch leave; None without labels."""
         return None if batch.labels is None else allowed_states(batch.labels, self.config.num_states)
 
@@ -206,7 +206,7 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
         return self.order(plan, num, length, batch.values.device.type, precision)
 
-    def widened(self, made: Made, make: Callable[[], Made], shares: Callable[[Made], Shares]) -> Made:
+    def widen(self, made: Made, make: Callable[[], Made], shares: Callable[[Made], Shares]) -> Made:
         """What was made of the parameters, or the same in float64 where float32 lost a probability below 1e-38.
 
         One look at each table; only where one holds something near 0, all are made in float64 and compared. Gradients

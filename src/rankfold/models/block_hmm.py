@@ -3,7 +3,7 @@
     p(x, z) as of `models.HMM`, with emission[z, x] = 0 unless z is one of the k states of x's cluster
 
 So a position has k states instead of z, and a step is a k x k block of the transition. Only the blocks a text
-visits are computed; the rows' normalisers run over all states, blocked. Read next: `params/block_parts.py`.
+visits are computed; the rows' normalisers run over all states, blocked.
 Source: Chiu and Rush 2020 (SE-HMM, VL-HMM: some states of each cluster are dropped at random in training).
 
 A stream with dropout carries its last states by their number in the whole model. The next step leaves them by their

@@ -6,7 +6,7 @@ Given h trees are summed out exactly; over h there is no closed form, so what is
 
     log p(x) >= E_q(h | x)[log p(x | h)] - KL(q(h | x) || normal)          estimated with one draw of h
 
-Read next: `params/compound.py`. Source: Kim, Dyer, Rush 2019. Published figures put the mean of q in place of the
+Source: Kim, Dyer, Rush 2019. Published figures put the mean of q in place of the
 expectation, which is no bound of anything; ours are draws.
 """
 
@@ -113,7 +113,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         def make() -> BoundPotentials:
             return self._given(batch, self.own_parts(), None, latent)
 
-        return self.widened(found, make, lambda p: Shares(linear(p.rules)))
+        return self.widen(found, make, lambda p: Shares(linear(p.rules)))
 
     def log_likelihood(
         self,

@@ -63,7 +63,7 @@ class FrameModel(StateModel):
         seen = np.concatenate([x[~np.isnan(x[:, 0])] for x in frames.features])
         self.observation.move_to(seen.astype(np.float64))
 
-    def observed(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
+    def input_values(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
         frames = _missing_beyond(batch)
         return frames.to(dtype) if frames.is_floating_point() and dtype != self.dtype else frames
 
@@ -187,16 +187,16 @@ def draw_frames(
 ) -> list[tuple[Tensor, Tensor]]:  # frames "t f" or "t", states "t"
     """A sequence of each length, with its states: a sample of the posterior of as many missing frames, then frames.
 
-    Cost: that of such samples, and one frame a frame.
+    Cost: that of such samples, and one draw per frame.
     """
     if not len(lengths) or min(lengths) < 1:
         raise DomainError(f"lengths are {list(lengths)}, but at least one of at least 1 was expected.")
-    start, moves = parts.log_initial, parts.transition
+    start, transition = parts.log_initial, parts.transition
     nothing = start.new_zeros(len(lengths), max(lengths), len(start))
     sizes = torch.tensor(lengths, device=start.device)
-    p: FramePotentials = ChainPotentials(start, moves, nothing, lengths=sizes)
+    p: FramePotentials = ChainPotentials(start, transition, nothing, lengths=sizes)
     if parts.log_duration is not None:
-        p = SegmentPotentials(start, moves, parts.log_duration, nothing, lengths=sizes, censored=censored)
+        p = SegmentPotentials(start, transition, parts.log_duration, nothing, lengths=sizes, censored=censored)
     states = sample(p, generator=generator).path
     if bool((states[:, 0] < 0).any()):
         raise DomainError(

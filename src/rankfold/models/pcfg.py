@@ -5,7 +5,6 @@
 Families "npcfg" (softmax), "tnpcfg" and "rankpcfg" (a rank between parent and children), "lpcfg" (low rank by kind of
 child), "spcfg" (children independent given the parent). Where a rank lies between, the parents can be summed out: the
 chart then holds ranks instead of nonterminals ("rank" space: the same numbers), and `plan` says which is cheaper.
-Read next: `params/rules_factored.py` for T, `recursions/tree` for the sum over trees.
 """
 
 from __future__ import annotations

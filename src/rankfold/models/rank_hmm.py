@@ -2,9 +2,9 @@
 
     p(x, r) = (start U)[r_1] W[r_1, x_1]  prod_t  T[r_t-1, r_t] W[r_t, x_t]          T = V^T U
 
-A chain over ranks. T is multiplied out once ("rank": z r^2, then r^2 a token), or applied as two thin products
-("state": 2 z r a token): the same numbers, and `plan` says which is cheaper. Posteriors, tags and best paths are of
-ranks: no state is left to ask about. Read next: `params/rank_factors.py`. Source: Yang, Liu, Tu 2022, sec. 4.3.
+A chain over ranks. T is multiplied out once ("rank": z r^2, then r^2 per token), or applied as two thin products
+("state": 2 z r per token): the same numbers, and `plan` says which is cheaper. Posteriors, tags and best paths are of
+ranks: no state is left to ask about. Source: Yang, Liu, Tu 2022, sec. 4.3.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class StateModel(Model[StateParts, Any]):
             log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))
         return StateParts(log_initial, transition, observation, log_duration, keep, log_mask)
 
-    def observed(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
+    def input_values(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
         """The values of a batch as the observations take them."""
         return batch.values
 
@@ -199,7 +199,7 @@ class StateModel(Model[StateParts, Any]):
         `models/supervision.py` makes `allowed` from labels.
         """
         parts = self.parts(generator) if parts is None else parts
-        log_obs = parts.observation.log_obs(self.observed(batch, parts.log_initial.dtype))
+        log_obs = parts.observation.log_obs(self.input_values(batch, parts.log_initial.dtype))
         if parts.log_mask is not None:  # never reached anyway; here they do not set a position's scale either
             log_obs = log_obs + parts.log_mask
         if allowed is not None:
@@ -225,7 +225,7 @@ class StateModel(Model[StateParts, Any]):
 
     @abstractmethod
     def sizes(self, num_states: int) -> dict[str, Any]:
-        """What the planner must know of the model beside its states, rank and parameters."""
+        """What the planner must know of the model besides its states, rank and parameters."""
 
     def plan(
         self,

@@ -35,7 +35,7 @@ def allowed_states(
     label are left for frames whose label is not known.
     """
     if not isinstance(labels, Tensor) or labels.ndim != 2 or labels.dtype.is_floating_point:
-        raise ShapeError('labels must be whole numbers "b t", one a frame, -1 where a label is not known.')
+        raise ShapeError('labels must be whole numbers "b t", one per frame, -1 where a label is not known.')
     if states_of is None:
         states_of = torch.eye(num_states, dtype=torch.bool, device=labels.device)
     if states_of.ndim != 2 or states_of.shape[1] != num_states or states_of.dtype != torch.bool:

@@ -1,7 +1,4 @@
-"""A running average of the parameters, evaluated and saved in their place: steadier than the last ones.
-
-Read next: `training/loop.py`.
-"""
+"""A running average of the parameters, evaluated and saved in their place: steadier than the last ones."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class Average:
         self.updates += 1
 
     @contextmanager
-    def swapped(self) -> Iterator[None]:
+    def swap_in(self) -> Iterator[None]:
         """The model with the average in place of its parameters, which come back at the end, whatever happens."""
         held = {name: x.detach().clone() for name, x in self._parameters.items()}
         self._fill(self._average)

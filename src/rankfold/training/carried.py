@@ -1,7 +1,4 @@
-"""What streams carry from batch to batch: nothing, a tensor, or a tuple of tensors; streams come first in each.
-
-Read next: `training/gradients.py`.
-"""
+"""What streams carry from batch to batch: nothing, a tensor, or a tuple of tensors; streams come first in each."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ def leaves(carried: Any) -> list[Tensor]:
     return [carried] if isinstance(carried, Tensor) else list(carried)
 
 
-def mapped(carried: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(carried: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A carried state with each of its tensors changed."""
     if carried is None or isinstance(carried, Tensor):
         return None if carried is None else change(carried)
@@ -28,10 +25,10 @@ def mapped(carried: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def rows_of(carried: Any, rows: slice) -> Any:
     """The carried state of some streams."""
-    return mapped(carried, lambda x: x[rows])
+    return map_tensors(carried, lambda x: x[rows])
 
 
-def joined_rows(parts: Sequence[Any]) -> Any:
+def join_rows(parts: Sequence[Any]) -> Any:
     """The carried state of all streams, from those of the parts."""
     if len(parts) == 1:
         return parts[0]

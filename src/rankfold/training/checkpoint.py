@@ -26,7 +26,7 @@ from rankfold.training.config import Config
 from rankfold.training.schedule import Plateau
 
 FORMAT = "rankfold-checkpoint-1"
-MOMENTS = ("exp_avg", "exp_avg_sq")  # of each parameter, beside the number of its steps
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of each parameter, next to the number of its steps
 STATE = 1024  # more bytes than the text of a progress takes
 
 
@@ -62,7 +62,7 @@ def save_checkpoint(
 ) -> None:
     """Write all of it; the earlier checkpoint stays, as the one before, and what was before that goes at the end.
 
-    With `shard_bytes`, in files of at most so many bytes and an index beside them. With moments="bf16" the
+    With `shard_bytes`, in files of at most so many bytes and an index next to them. With moments="bf16" the
     optimiser's averages lose all but 8 bits: half the bytes of them, and a run that goes on is no longer the same.
     """
     tensors = {f"model.{name}": x for name, x in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""A recipe: everything a training run depends on beside its data, as one tree of records.
+"""A recipe: everything a training run depends on besides its data, as one tree of records.
 
 Budgets are in updates, not minutes, so that runs repeat.
 """

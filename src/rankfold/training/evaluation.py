@@ -80,7 +80,7 @@ def evaluate(
 def log_check(
     model: WordModel[Any, Any], sentences: Sequence[Sequence[int]], *, num_sentences: int = 8, num_tokens: int = 256
 ) -> tuple[float, int]:
-    """The largest difference, in nats a token, between the fast arithmetic and logarithms in float64, and of how many.
+    """The largest difference between the fast arithmetic and logarithms in float64, in nats per token; and of how many.
 
     The latter's distributions are made of the parameters in float64, too: what float32 has no number for is found out.
     Logarithms are slow: a few sentences from all over the text, cut to `num_tokens` tokens in all; of grammars to a

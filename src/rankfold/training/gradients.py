@@ -18,7 +18,7 @@ from rankfold.data.batch import Batch
 from rankfold.errors import DomainError
 from rankfold.models.base import Model
 from rankfold.numerics.precision import matmul_precision, parameter_precision
-from rankfold.training.carried import joined_rows, leaves, rows_of
+from rankfold.training.carried import join_rows, leaves, rows_of
 from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
 from rankfold.training.graphs import GraphedGradients
@@ -86,7 +86,7 @@ class Gradients:
             value, own = graphs.step(batch.rows(rows), tokens, seed, rows_of(carried, rows))
             found += value  # read before another replay writes it again
             after.append(own)
-        return found, None if after[0] is None else joined_rows(after)
+        return found, None if after[0] is None else join_rows(after)
 
     def _clipped(self) -> Tensor:  # ""
         """The norm of the gradient, which is then no longer than the recipe allows."""
@@ -97,7 +97,7 @@ class Gradients:
         carried = None if batch.first else self.carried
         found = [self._part(batch, rows, tokens, seed, carried) for rows in self._rows(batch)]
         if self.streams:
-            self.carried = None if batch.last else joined_rows([after for _, after in found])
+            self.carried = None if batch.last else join_rows([after for _, after in found])
         return sum(value for value, _ in found)
 
     def _part(self, batch: Batch, rows: slice, tokens: int, seed: int, carried: Any) -> tuple[float, Any]:
@@ -117,7 +117,7 @@ class Gradients:
                     parts=parts,
                     carried=rows_of(carried, rows),
                     generator=generator,
-                    allowed=self.model.allowed(part),
+                    allowed=self.model.label_constraint(part),
                 )
                 log_likelihood = self.model.log_z(p, precision=precision).sum()
             except DomainError as error:  # NaN among the weights

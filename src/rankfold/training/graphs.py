@@ -17,7 +17,7 @@ from rankfold.data.batch import Batch
 from rankfold.models.base import Model
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
-from rankfold.training.carried import leaves, mapped
+from rankfold.training.carried import leaves, map_tensors
 from rankfold.training.config import Config, DataConfig
 from rankfold.training.memory_budget import Budget
 from rankfold.training.shapes import Shapes, shapes_of
@@ -100,7 +100,7 @@ class GraphedGradients:
         self._attach(taken.used)
         self.generator.manual_seed(seed)
         taken.graph.replay()
-        return taken.log_likelihood, mapped(taken.after, lambda x: x[:rows].clone())
+        return taken.log_likelihood, map_tensors(taken.after, lambda x: x[:rows].clone())
 
     def _filled_up(self, batch: Batch, shape: tuple[int, int]) -> Batch:
         return batch.padded_to(shape, self.model.filler, self.model.shortest)
@@ -122,14 +122,18 @@ class GraphedGradients:
         batch = self._filled_up(like.rows(slice(0)), shape).to(device)  # rows that only fill, to be written to
         weight = torch.ones(shape[0], dtype=torch.float64, device=device)
         share = torch.ones((), dtype=torch.float64, device=device)
-        carried = mapped(carry, lambda x: x.new_zeros(shape[0], *x.shape[1:]))
+        carried = map_tensors(carry, lambda x: x.new_zeros(shape[0], *x.shape[1:]))
         self.grads = self.grads or [torch.zeros_like(x) if x.grad is None else x.grad for x in self.parameters]
 
         def gradients() -> tuple[Tensor, Any, tuple[Tensor | None, ...]]:
             with matmul_precision(parameter_precision(self.precision), device):
                 parts: Any = self.model.capturable_parts(self.generator)
                 p = self.model.potentials(
-                    batch, parts=parts, carried=carried, generator=self.generator, allowed=self.model.allowed(batch)
+                    batch,
+                    parts=parts,
+                    carried=carried,
+                    generator=self.generator,
+                    allowed=self.model.label_constraint(batch),
                 )
                 log_z = self.model.log_z(p, precision=self.precision)
                 total = torch.where(weight > 0, log_z, 0.0).sum()
@@ -137,7 +141,7 @@ class GraphedGradients:
                 goes_on = self.streams and not batch.last
                 return total.detach(), self.model.carry(p, parts) if goes_on else None, found
 
-        def added() -> tuple[Tensor, Any, list[bool]]:
+        def add() -> tuple[Tensor, Any, list[bool]]:
             total, after, found = gradients()
             for grad, new in zip(self.grads, found, strict=True):
                 if new is not None:
@@ -145,7 +149,7 @@ class GraphedGradients:
             return total, after, [new is not None for new in found]
 
         before = [grad.clone() for grad in self.grads]
-        graph, (total, after, used) = captured(added, pool=self.pool, generator=self.generator)
+        graph, (total, after, used) = captured(add, pool=self.pool, generator=self.generator)
         for grad, value in zip(self.grads, before, strict=True):  # the runs that prepared the capture added theirs
             grad.copy_(value)
         return Captured(graph, batch, weight, share, carried, used, total, after)

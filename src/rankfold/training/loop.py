@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,30 @@ from rankfold.training.checkpoint import (
     save_checkpoint,
 )
 from rankfold.training.config import Config
-from rankfold.training.evaluation import evaluate
+from rankfold.training.evaluation import Evaluation, evaluate
 from rankfold.training.recipes import run_config
 from rankfold.training.report import Reporter, summary, tensorboard_writer
-from rankfold.training.result import Result
 from rankfold.training.run_dir import BEST, CHECKPOINT, RECIPE, RunDir, environment
-from rankfold.training.schedule import learning_rate, unreached
-from rankfold.training.setup import chosen_device, opened, optimizer, signals, text_of
+from rankfold.training.schedule import learning_rate, warmup_warnings
+from rankfold.training.setup import choose_device, data_fingerprint, open_run, optimizer, signals
 from rankfold.training.task import Task, read_task
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    run: Path
+    updates: int
+    finished: bool  # false: interrupted, and `--resume` goes on
+    best_valid: float  # the best validation: perplexity of words, nats per frame of recordings
+    test: Evaluation | None  # of the best model, once finished
+    seconds: float  # of training, over all its parts
+
+    @property
+    def best_valid_perplexity(self) -> float:
+        """That of a model of words."""
+        return self.best_valid
 
 
 def train(
@@ -48,18 +64,19 @@ def train(
 ) -> Result:
     """Train a model on the data of a folder or file, into a run directory; with `resume`, from its last checkpoint.
 
-    `recipe` is a name that `rankfold train --list` shows, a TOML file or a `Config`; None of a resumed run is its own.
-    `settings` change a recipe: ["model.num_states=256"].
+    `recipe`: a built-in name, a TOML file, or a `Config`; None takes that of the run to resume. `settings` such as
+    "model.rank=64" change it.
     """
+    config = run_config(recipe, settings, out, resume=resume)
     report = report or Reporter()
     config = run_config(recipe, settings, out, resume=resume)
-    with opened(config, out, resume=resume) as run:
+    with open_run(config, out, resume=resume) as run:
         task = read_task(config, data, run.path, report, resume=resume)
         checkpoint = run.path / CHECKPOINT
         loaded = load_checkpoint(checkpoint) if resume and has_checkpoint(checkpoint) else None
         if resume and not loaded:
             report.say(f"{run.path} holds no checkpoint: the run starts again from its first update")
-        if resume and text_of(run.path) != task.fingerprint:
+        if resume and data_fingerprint(run.path) != task.fingerprint:
             raise DataError(
                 f"{data}: {task.changed} {run.path} was started with.\n"
                 "  Resume with the same --data, or start another run."
@@ -92,7 +109,7 @@ class Trainer:
 
     def __init__(self, config: Config, task: Task, run: RunDir, report: Reporter, loaded: Loaded | None) -> None:
         self.config, self.task, self.run_dir, self.report = config, task, run, report
-        self.device = chosen_device(config.train.device)
+        self.device = choose_device(config.train.device)
         self.progress = loaded.progress if loaded else Progress()
         opens = tensorboard_writer() if config.train.tensorboard else None  # found missing before any work
         task.prepare(loaded)
@@ -128,7 +145,7 @@ class Trainer:
                 "checkpoints keep the optimiser's moments in bf16: a run resumed from one is close to an uninterrupted "
                 "one, not equal to it"
             )
-        for line in unreached(config):
+        for line in warmup_warnings(config):
             self.report.say(line)
         if progress.finished:
             self.report.say("the run was finished already")
@@ -209,7 +226,7 @@ class Trainer:
 
     def _evaluate(self) -> dict[str, Any]:
         """The measure of the validation set; the model is saved if it is the best so far."""
-        with self.average.swapped():
+        with self.average.swap_in():
             return self._evaluated()
 
     def _evaluated(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """How a run tells a person what it does: a bar on a terminal, plain lines elsewhere; TensorBoard on request.
 
-Everything goes to standard error. rich is used where it is installed. Read next: `training/loop.py`.
+Everything goes to standard error. rich is used where it is installed.
 """
 
 from __future__ import annotations

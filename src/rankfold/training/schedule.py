@@ -1,7 +1,4 @@
-"""The learning rate of every update: a function of the update alone, or (plateau) of the evaluations so far.
-
-Read next: `training/loop.py`.
-"""
+"""The learning rate of every update: a function of the update alone, or (plateau) of the evaluations so far."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def learning_rate(update: int, config: TrainConfig, plateau: Plateau) -> float:
     return warm * (config.min_lr + (config.lr - config.min_lr) * left)
 
 
-def unreached(config: TrainConfig) -> list[str]:
+def warmup_warnings(config: TrainConfig) -> list[str]:
     """What to tell of a run too short for its rise, as one whose updates were cut; no line if it is not."""
     if config.optimizer == "em" or config.warmup < config.updates:
         return []

@@ -24,7 +24,7 @@ from rankfold.training.report import Reporter
 from rankfold.training.run_dir import RECIPE, RunDir
 
 
-def opened(config: Config, out: str | Path, *, resume: bool) -> RunDir:
+def open_run(config: Config, out: str | Path, *, resume: bool) -> RunDir:
     """The run's folder; a resumed run must be of the same recipe."""
     if not resume:
         return RunDir.create(out)
@@ -43,7 +43,7 @@ def opened(config: Config, out: str | Path, *, resume: bool) -> RunDir:
     return run
 
 
-def text_of(path: Path) -> str:
+def data_fingerprint(path: Path) -> str:
     """The fingerprint of the text a run was started with."""
     file = path / "data.json"
     content = read_json(file, "the data.json of a run, which says what text it is of,")
@@ -66,7 +66,7 @@ def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | 
     return find_clusters(model, corpus, config.train.seed, report.say)
 
 
-def chosen_device(name: str, asked: str = "train.device") -> torch.device:
+def choose_device(name: str, asked: str = "train.device") -> torch.device:
     """The device of a name; "auto" is a GPU if there is one. `asked` is who asks, for the error."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError(f"{asked} is cuda, but torch sees no CUDA device here.\n  Use auto, or cpu.")

@@ -13,7 +13,7 @@ from rankfold.training.config import Config, DataConfig
 WIDTH, WIDEST = 8, 512  # widths are multiples of the first, at most the second: so many shapes are captured
 # A tree's time grows with the cube of its width, its memory with the square, and wide ones are not bound by launches.
 TREE_WIDTH, TREE_WIDEST = 4, 96
-# Recordings are long and few. From 64 frames on eight shapes for each doubling of the width; a launch a frame and call.
+# Recordings are long and few: from 64 frames on eight shapes for each doubling of the width.
 FRAMES_WIDEST = 2048
 
 
