@@ -183,14 +183,16 @@ class Asked:
 
     def posterior(self) -> None:
         """States, beginnings and ends."""
-        found = rankfold.posterior(self.p)
+        with torch.no_grad():
+            found = rankfold.posterior(self.p)
         for name, probability in zip(("states", "starts", "ends"), found, strict=True):
             close(f"posterior of {name}", probability, self.truth.padded(name), self.truth.rounded)
 
     def counts(self) -> None:
         """Expected counts."""
         truth = self.truth
-        found = rankfold.expected_counts(self.p)
+        with torch.no_grad():
+            found = rankfold.expected_counts(self.p)
         num, steps = truth.inside.shape
         tol = truth.rounded * num * steps
         initial = sum(0.0 * one.final if truth.carried else one.initial for one in truth.posterior)
