@@ -5,14 +5,7 @@ from __future__ import annotations
 from rankfold.fgg import Grammar, automaton_query, conjoin, string_query
 from tests.fgg.plain import HMM, PCFG, example
 
-PCFG_5_8 = """
-domain N = 5; domain P = 8; observed V = 4
-factor rule: N, N+P, N+P
-factor emit: P, V
-S() -> root(n) X(n)
-X(n: N) -> rule(n, l, r) Y(l) Y(r)
-Y(y: N+P) -> X(y) | emit(y, w)
-"""
+PCFG_5_8 = PCFG.replace("N = 2", "N = 5").replace("P = 2", "P = 8").replace("V = 3", "V = 4")
 
 HSMM = """
 domain Z = 2; domain D = 3; observed V = 3

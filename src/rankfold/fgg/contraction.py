@@ -161,7 +161,7 @@ def sound_level(dtype: torch.dtype, terms: float) -> float:
     return info.tiny * terms / info.eps
 
 
-class Arithmetic(Protocol):
+class Semiring(Protocol):
     """A commutative semiring on tensors: weights are lifted into it; then products of a step, sums, 1 and 0."""
 
     is_scaled: bool  # whether vectors carry a scale of their own
@@ -256,7 +256,7 @@ LOGS = Logs()
 MAX = Max()
 
 
-def contract(plan: Contraction, tensors: list[Tensor], arithmetic: Arithmetic) -> Tensor:
+def contract(plan: Contraction, tensors: list[Tensor], arithmetic: Semiring) -> Tensor:
     """The result of a contraction's steps."""
     left = list(tensors)
     for step in plan.steps:

@@ -73,7 +73,6 @@ class Grammar:
         for name, factor in self.factors.items():
             if not isinstance(factor, nn.Module):
                 _check_factor(self.hrg, name, factor)
-                check_weights(f"factor {name!r}", factor)
         _check_observed(self.hrg, self.observed)
         expect_one_batch(self, {k: x for k, x in self.factors.items() if isinstance(x, Tensor)})
 
@@ -142,7 +141,6 @@ class Grammar:
         if isinstance(found, nn.Module):
             value = found()
             _check_factor(self.hrg, label, value)
-            check_weights(f"factor {label!r}", value)
         elif found is not None:
             value = found
         elif is_inclusion(label):
@@ -266,6 +264,7 @@ def _check_factor(hrg: HRG, name: str, factor: Tensor | Factored) -> None:
             + [f"{d} = {'?' if s is None else s}" for d, s in zip(label.type, sizes, strict=True)]
         )
         raise ShapeError(f"Factor {name!r} has shape {shape}, but its label wants ({wanted}).")
+    check_weights(f"factor {name!r}", factor)
 
 
 def check_weights(what: str, factor: Tensor | Factored) -> None:

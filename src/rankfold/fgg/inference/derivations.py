@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
-from rankfold.fgg.contraction import LOGS, MAX, Arithmetic
+from rankfold.fgg.contraction import LOGS, MAX, Semiring
 from rankfold.fgg.dependencies import productive_rules
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Derivation, Rule
@@ -55,7 +55,7 @@ class _Descent:
     """The way down one table, with one way to choose."""
 
     @torch.no_grad()
-    def __init__(self, g: Grammar, run: Execution, arithmetic: Arithmetic, choose: Choose) -> None:
+    def __init__(self, g: Grammar, run: Execution, arithmetic: Semiring, choose: Choose) -> None:
         self.g, self.arithmetic, self.choose = g, arithmetic, choose
         self.rules = productive_rules(g.hrg)
         self.log_factors = {label: log_weights(x.double()) for label, x in weights_of(g, run.schedule).items()}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
-from rankfold.fgg.contraction import Arithmetic, Contraction, contract, num_terms, plan_contraction, sound_level
+from rankfold.fgg.contraction import Contraction, Semiring, contract, num_terms, plan_contraction, sound_level
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.inference.operands import (
     PARENT,
@@ -145,7 +145,7 @@ class Execution:
 
     grammar: Grammar
     schedule: Schedule
-    arithmetic: Arithmetic
+    arithmetic: Semiring
     weights: Mapping[str, Tensor]
     batch: int
     tapped: Tapped = ()

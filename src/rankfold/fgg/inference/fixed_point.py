@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
-from rankfold.fgg.contraction import LOGS, REAL, Arithmetic, num_terms, sound_level
+from rankfold.fgg.contraction import LOGS, REAL, Semiring, num_terms, sound_level
 from rankfold.fgg.dependencies import components, productive_rules
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Rule
@@ -124,7 +124,7 @@ class _System:
         self,
         weights: Mapping[str, Tensor],
         psi: Mapping[str, Tensor],
-        arithmetic: Arithmetic,
+        arithmetic: Semiring,
         factors: Mapping[str, Tensor] | None = None,
     ) -> Values:
         """One use of every rule (equations 3 and 4); `factors`: by rule a number to multiply it by."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
-from rankfold.fgg.contraction import Arithmetic, Axes, contract, plan_contraction
+from rankfold.fgg.contraction import Axes, Semiring, contract, plan_contraction
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Rule
 from rankfold.fgg.inference.schedule import Group
@@ -173,7 +173,7 @@ def rule_sum(
     factors: Mapping[str, Tensor],
     children: Mapping[str, Tensor],
     sentence: int,
-    arithmetic: Arithmetic,
+    arithmetic: Semiring,
 ) -> Tensor:  # over the nodes of the output
     """The product of a rule's factors and children, summed over all nodes but the output and those that `values` holds.
 

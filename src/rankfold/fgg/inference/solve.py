@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, may_look, same_kind
-from rankfold.fgg.contraction import LOGS, SCALED, SUPPORT, Arithmetic
+from rankfold.fgg.contraction import LOGS, SCALED, SUPPORT, Semiring
 from rankfold.fgg.factors import Derived, FactorCache, Factored, value_at
 from rankfold.fgg.grammar import Grammar, check_weights, expect_one_batch
 from rankfold.fgg.hrg import HRG
@@ -35,13 +35,13 @@ def solve(g: Grammar, tapped: Tapped = (), *, weights: Weights | None = None) ->
     return fall_back(g, plan, weights, tapped)
 
 
-def solve_plain(g: Grammar, arithmetic: Arithmetic) -> Execution:
+def solve_plain(g: Grammar, arithmetic: Semiring) -> Execution:
     """A pass in this arithmetic."""
     plan = schedule(g.hrg)
     return execute(g, plan, arithmetic, _weights_at_words(g, plan))
 
 
-def execute(g: Grammar, plan: Schedule, arithmetic: Arithmetic, weights: Weights, tapped: Tapped = ()) -> Execution:
+def execute(g: Grammar, plan: Schedule, arithmetic: Semiring, weights: Weights, tapped: Tapped = ()) -> Execution:
     """A pass over this schedule with these weights."""
     return Execution(g, plan, arithmetic, weights, g.batch or 1, tapped).run()
 
@@ -63,7 +63,7 @@ def fall_back(g: Grammar, plan: Schedule, weights: Weights, tapped: Tapped = ())
 
 def _rungs(
     g: Grammar, plan: Schedule, weights: Weights, tapped: Tapped
-) -> Iterator[tuple[Schedule, Arithmetic, Weights]]:
+) -> Iterator[tuple[Schedule, Semiring, Weights]]:
     yield plan, SCALED, weights
     wide = {label: x.double() for label, x in weights.items()}
     if next(iter(weights.values())).dtype != torch.float64:

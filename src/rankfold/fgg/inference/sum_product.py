@@ -18,11 +18,11 @@ from rankfold.fgg.inference.zero_gradients import add_zero_gradients, mend_overf
 from rankfold.fgg.rewrite.merge import recompose
 from rankfold.numerics.log_space import log_weights
 
-Semiring = Literal["real", "log", "max", "counting"]
+SemiringName = Literal["real", "log", "max", "counting"]
 INT64 = 2**63
 
 
-def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
+def sum_product(g: Grammar, semiring: SemiringName = "log") -> Tensor:  # "" or "b"
     """The sum over all derivations and assignments of the product of their factors, in one of four semirings.
 
     - "log": log Z, float64. Products are scaled, in the factors' dtype; where an entry may have lost digits,
@@ -38,9 +38,9 @@ def sum_product(g: Grammar, semiring: Semiring = "log") -> Tensor:  # "" or "b"
     `cost(g)`. Memory: a row for every nonterminal of the query, and for gradients what was read of them. Source: Chiang
     and Riley 2020, theorem 15; equations 3 and 4 of Yang, Liu, Tu 2022.
     """
-    if semiring not in get_args(Semiring):
+    if semiring not in get_args(SemiringName):
         raise UnsupportedError(
-            f"semiring={semiring!r} is unknown; there are {', '.join(map(repr, get_args(Semiring)))}."
+            f"semiring={semiring!r} is unknown; there are {', '.join(map(repr, get_args(SemiringName)))}."
         )
     if semiring == "counting":
         counts = count(g)
