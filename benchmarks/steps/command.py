@@ -152,7 +152,7 @@ def bench(
 ) -> dict[str, Any]:
     """The report as plain data. With `sweep` the one case is measured at each of `values` of that size.
 
-    With `plans` each case has a row for each of these orders of summing out, checked and timed against one another.
+    With `plans` each case has a row for each of these elimination orders, checked and timed against one another.
     """
     device = torch.device(device)
     if plot is not None:

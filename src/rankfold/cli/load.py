@@ -11,6 +11,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -217,10 +218,7 @@ def expect_memory(model: AnyModel, lengths: Sequence[int], where: str | Sequence
     """
     memory = available(model.device.type)
 
-    def needed(width: int) -> int:
-        plan = model.plan(1, width, model.device.type).best
-        return width * (plan.token_bytes if outside else plan.eval_token_bytes)
-
+    needed = partial(model.sequence_bytes, gradients=outside)
     longest = max(lengths, default=0)
     if model.config.data != "sentences" or memory is None or longest < 2 or needed(longest) <= memory:
         return

@@ -188,10 +188,10 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
 
     @abstractmethod
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
-        """What a gradient step costs, in operations and bytes, for each order of summing out; the cheapest first."""
+        """What a gradient step costs, in operations and bytes, for each elimination order; the cheapest first."""
 
     def order(self, plan: PlanName, batch: int, length: int, device: str, precision: Precision) -> PlanName:
-        """The order of summing out that was asked for; "auto": the cheapest for a batch of this shape.
+        """The elimination order that was asked for; "auto": the cheapest for a batch of this shape.
 
         In bf16 it is TF32's: the order is chosen where potentials are made, and they are never made in bfloat16.
         """
@@ -205,6 +205,11 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         num, length = batch.shape
         precision: Precision = "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "float32"
         return self.order(plan, num, length, batch.values.device.type, precision)
+
+    def sequence_bytes(self, length: int, *, gradients: bool) -> int:
+        """Peak memory of one sequence of this length, tables made of the parameters not counted."""
+        plan = self.plan(1, length, self.device.type).best
+        return length * (plan.token_bytes if gradients else plan.eval_token_bytes)
 
     def widen(self, made: Made, make: Callable[[], Made], shares: Callable[[Made], Shares]) -> Made:
         """What was made of the parameters, or the same in float64 where float32 lost a probability below 1e-38.

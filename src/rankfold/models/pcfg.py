@@ -223,7 +223,7 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
     def tree_potentials(
         self, batch: Batch, *, parts: GrammarParts | None = None, labels: bool = False
     ) -> TreePotentials:
-        """What trees are asked of: the cheaper order of summing out, or with `labels` always that over nonterminals."""
+        """What trees are asked of: the cheaper elimination order, or with `labels` always that over nonterminals."""
         return self.potentials(batch, parts=parts, plan="state" if labels else None)
 
     def predict(self, batch: Batch | None = None, *, parts: GrammarParts | None = None) -> NextWord:

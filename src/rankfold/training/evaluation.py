@@ -115,13 +115,11 @@ def tree_batches(
 ) -> Batches:
     """Batches of like lengths for a grammar, whose memory grows with the square of a length: at least one sentence.
 
-    `gradients`: room for an outside pass, too, which span posteriors need.
+    `gradients`: memory for an outside pass, too, which posteriors of spans need.
     """
 
     def cost(width: int) -> int:
-        plan = model.plan(1, width, model.device.type).best
-        own = plan.token_bytes if gradients else plan.eval_token_bytes
-        return max(1, own * width, width * memory // tokens)
+        return max(1, model.sequence_bytes(width, gradients=gradients), width * memory // tokens)
 
     return length_batches(rows, memory, cost=cost)
 
