@@ -54,7 +54,7 @@ def gradients(p: ChainPotentials, precision: Precision) -> list[torch.Tensor]:
     """log Z and its gradients in the observations and the factors."""
     log_obs, *factors = (x.detach().requires_grad_() for x in (p.log_obs, *p.transition.factors()))
     q = p._replace(log_obs=log_obs, transition=p.transition.with_factors(*factors))
-    value = rankfold.chain.log_z(q, precision=precision)
+    value = rankfold.log_z(q, precision=precision)
     return [value.detach(), *torch.autograd.grad(value.sum(), [log_obs, *factors])]
 
 

@@ -103,7 +103,10 @@ class GradientStep:
     """Random potentials whose every tensor wants a gradient."""
 
     def __init__(self, kind: str, size: Size, dtype: torch.dtype = torch.float32, *, plain: bool = False) -> None:
-        self.kind, self.log_z = kind, plain_log_z if plain else rankfold.chain.log_z  # loaded before anything is timed
+        self.kind, self.log_z = (
+            kind,
+            plain_log_z if plain else rankfold.log_z,
+        )  # loaded before anything is timed
         self._generator, self._dtype = torch.Generator().manual_seed(0), dtype
         n = size.num_states
         widths = {"low rank": (size.rank, size.rank), DENSE: (n,), "banded": (NUM_DIAGONALS,)}

@@ -113,7 +113,7 @@ class RankfoldEm:
 
     def step(self) -> None:
         counts = rankfold.expected_counts(self.potentials())
-        states = counts.states.flatten(0, 1)
+        states = counts.state.flatten(0, 1)
         uses = self.emission.new_zeros(self.emission.shape[1], states.shape[1])
         uses.index_add_(0, self.tokens.flatten(), states)
         emission = uses.div_(uses.sum(0)).mT
@@ -126,7 +126,7 @@ class RankfoldEm:
         return initial, first @ rest[0].mT if rest else first, emission
 
     def log_z(self) -> float:
-        return float(rankfold.chain.log_z(self.potentials()).sum())
+        return float(rankfold.log_z(self.potentials()).sum())
 
 
 def rankfold_em(hmm: Hmm, dtype: torch.dtype, *, low_rank: bool = False) -> Stepper:

@@ -8,8 +8,7 @@ from typing import Any
 
 from rankfold.version import __version__ as __version__
 
-_HOMES = {  # module: names, for type checkers in __init__.pyi
-    "data.batch": "Batch frame_batch symbol_batch",
+_HOMES = {  # module: names; the same for type checkers in __init__.pyi
     "decoding.counts": "expected_counts",
     "decoding.entropy": "entropy",
     "decoding.generate": "generate_trees",
@@ -20,8 +19,6 @@ _HOMES = {  # module: names, for type checkers in __init__.pyi
     "decoding.segment_table": "segment_table",
     "decoding.viterbi": "viterbi",
     "errors": "DataError DomainError ShapeError UnsupportedError",
-    "models": "HMM BlockHMM FrameConfig FrameModel ModelConfig RankHMM build_model load_model",
-    "numerics.scaled": "Scaled",
     "operators": "Banded BinaryCPD BinaryDense BinaryMatricised Branch Dense LowRank MaxOperator Operator RowScaled "
     "Sum WithoutDiagonal rank_space",
     "recursions": "log_z",
@@ -30,20 +27,18 @@ _HOMES = {  # module: names, for type checkers in __init__.pyi
     "recursions.segments.potentials": "SegmentPotentials",
     "recursions.tree.potentials": "TreePotentials",
     "training.loop": "train",
+    "training.run_dir": "load",
 }
 _ROOMS = {
-    "chain": "recursions.chain",
     "estimators": "estimators",
     "fgg": "fgg",
     "models": "models",
     "online": "decoding.online",
     "recursions": "recursions",
-    "semi_markov": "recursions.segments",
-    "tree": "recursions.tree",
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = ["__version__", "load", *_NAMES, *_ROOMS]  # noqa: PLE0604
+__all__ = ["__version__", *_NAMES, *_ROOMS]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
@@ -51,8 +46,6 @@ def __getattr__(name: str) -> Any:
         found: Any = import_module(f"rankfold.{_ROOMS[name]}")
     elif name in _NAMES:
         found = getattr(import_module(f"rankfold.{_NAMES[name]}"), name)
-    elif name == "load":
-        found = import_module("rankfold.training.run_dir").load
     else:
         raise AttributeError(f"module 'rankfold' has no attribute {name!r}")
     globals()[name] = found

@@ -33,7 +33,11 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [lambda p, *_: rankfold.chain.log_z(p) + 1e-3, lambda p, *_: rankfold.chain.log_z(p) * float("nan")]
+    "broken",
+    [
+        lambda p, *_: rankfold.log_z(p) + 1e-3,
+        lambda p, *_: rankfold.log_z(p) * float("nan"),
+    ],
 )
 def test_doctor_fails_where_the_library_is_wrong(
     broken: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import Dense, LowRank, SegmentPotentials, semi_markov
+from rankfold import Dense, LowRank, SegmentPotentials
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import current_precision, matmul_precision, product, summed_outer
+from rankfold.recursions import segments as semi_markov
 from rankfold.recursions.blocks import log_z
 from rankfold.recursions.segments import sweep
 from rankfold.recursions.segments.sweep import Linear

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rankfold import DataError, DomainError, frame_batch, symbol_batch
+from rankfold import DataError, DomainError
+from rankfold.data.batch import frame_batch, symbol_batch
 from rankfold.data.frames import frames_of
 
 FRAMES = frames_of(

@@ -19,9 +19,9 @@ from rankfold import (
     posterior,
     sample,
     segment_table,
-    semi_markov,
     viterbi,
 )
+from rankfold.recursions import segments as semi_markov
 from tests.decoding.test_viterbi import NoMaximum
 from tests.oracles import semi_markov as oracle
 from tests.recursions.build import INF, seeded

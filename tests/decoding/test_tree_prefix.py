@@ -7,17 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import (
-    BinaryCPD,
-    BinaryDense,
-    Branch,
-    DomainError,
-    TreePotentials,
-    UnsupportedError,
-    prefix,
-    rank_space,
-    tree,
-)
+from rankfold import BinaryCPD, BinaryDense, Branch, DomainError, TreePotentials, UnsupportedError, prefix, rank_space
+from rankfold.recursions import tree
 from rankfold.recursions.tree.termination import mass
 from tests.decoding.grammars import N, P, V, emission, normalised, root
 from tests.oracles import prefix as oracle

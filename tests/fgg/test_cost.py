@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import BinaryCPD, Branch, TreePotentials, tree
+from rankfold import BinaryCPD, Branch, TreePotentials
 from rankfold.__main__ import main
 from rankfold.errors import ShapeError, UnsupportedError
 from rankfold.fgg import (
@@ -35,6 +35,7 @@ from rankfold.fgg import (
 )
 from rankfold.fgg.contraction import REAL, Linear, Step
 from rankfold.fgg.inference.solve import solve_plain
+from rankfold.recursions import tree
 from tests.fgg.cases import CPD_HMM, TD_PCFG, TEXTS, asked, constrained, undecided
 from tests.fgg.plain import PCFG, example, plain
 from tests.oracles import fgg as oracle

@@ -24,11 +24,10 @@ from rankfold import (
     Sum,
     TreePotentials,
     WithoutDiagonal,
-    chain,
     fgg,
-    semi_markov,
-    tree,
 )
+from rankfold.recursions import chain, tree
+from rankfold.recursions import segments as semi_markov
 
 STATES, RANK, WORDS, LENGTH = 4, 2, 3, 5
 HEAD = (

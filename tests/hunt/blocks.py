@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 import rankfold
-from rankfold import entropy
 from rankfold.recursions import blocks
 from tests.hunt import chain_oracle, matrices, values
 from tests.hunt.arithmetic import EPS, NONE, exp, magnitude, rare, rounding, wide
@@ -111,10 +110,10 @@ def check(case: Case, device: str) -> None:
     moves = exp(np.where(np.isfinite(solved.moves + a), solved.moves + a, NONE)) * upstream[:, None, None, None]
     for name, got, want in zip(TABLES, grads, (posterior[:, 0], moves, posterior), strict=True):
         close(f"gradient of {name}", got, want, tol[dtype] * max(1.0, upstream.max()))
-    close("posterior", posterior(p).state, solved.posterior, tol[dtype])
+    close("posterior", rankfold.posterior(p).state, solved.posterior, tol[dtype])
     close(
         "entropy",
-        entropy(p),
+        rankfold.entropy(p),
         chain_oracle.entropy(solved, a, a, initial, obs, final, lengths),
         tol["float64"] * (1 + size),
     )

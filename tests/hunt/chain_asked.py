@@ -129,7 +129,7 @@ class Asked:
     def log_z(self) -> None:
         """log Z and the gradient of every input."""
         case, p, truth = self.case, self.p, self.truth
-        out = rankfold.chain.log_z(p, case["arithmetic"], case["precision"])
+        out = rankfold.log_z(p, case["arithmetic"], case["precision"])
         expect("dtype of log_z", out.dtype == torch.float64, out.dtype)
         close(
             "log_z",
@@ -159,7 +159,7 @@ class Asked:
 
         expect_second(
             case,
-            rankfold.chain.log_z(p, case["arithmetic"], case["precision"]),
+            rankfold.log_z(p, case["arithmetic"], case["precision"]),
             [x for x in (p.log_initial, p.log_obs, p.log_final, *p.transition.factors()) if x is not None],
             lambda case: places(case, TABLES),
             of_oracle,
@@ -175,7 +175,7 @@ class Asked:
         if case["seed"] % 4 != 1 and self.possible.all():
             return
         try:
-            rankfold.chain.log_z(self.p, case["arithmetic"], case["precision"], strict=True)
+            rankfold.log_z(self.p, case["arithmetic"], case["precision"], strict=True)
             raised = ""
         except rankfold.DomainError as error:
             raised = str(error)
@@ -293,9 +293,9 @@ class Asked:
         if at < 1 or self.case["lengths"] is not None:
             return
         first = self.p._replace(log_obs=self.p.log_obs[:, :at], log_final=None)
-        ahead = rankfold.chain.advance(first)
+        ahead = rankfold.recursions.chain.advance(first)
         rest = self.p._replace(log_initial=ahead.log_next, log_obs=self.p.log_obs[:, at:])
-        found = ahead.log_z + rankfold.chain.log_z(rest)
+        found = ahead.log_z + rankfold.log_z(rest)
         # The carried state has the dtype of the potentials: its logarithms are rounded there.
         carried = EPS[dtype] * magnitude(array(ahead.log_next))
         close("log_z of two stretches", found, truth.solved.log_z, truth.exact + truth.double * truth.size + carried)

@@ -114,7 +114,7 @@ class Chains(Kind):
                 f"    {end},",
                 f"    {lengths},",
                 ")",
-                f"log_z = rankfold.chain.log_z(p, {case['arithmetic']!r}, {case['precision']!r})",
+                f"log_z = rankfold.log_z(p, {case['arithmetic']!r}, {case['precision']!r})",
                 f"print(log_z)  # expected {solved.log_z.astype(float).tolist()}",
                 "inputs = [p.log_initial, p.log_obs, *p.transition.factors()]",
                 f"print(torch.autograd.grad(log_z, inputs, torch.tensor({case['upstream']}).to(log_z)))",

@@ -74,12 +74,12 @@ def _replayed(name: str, case: Case, device: str) -> None:
         leaves = {x: tensor.detach().requires_grad_() for x, tensor in named.items()}
         made = {x: leaves[x] for x in ends}
         if name == "trees":
-            out = rankfold.tree.log_z(p._replace(**made, rules=rules.build(case["rules"], leaves)))
+            out = rankfold.log_z(p._replace(**made, rules=rules.build(case["rules"], leaves)))
         else:
             made["transition"] = p.transition.with_factors(*(leaves[x] for x in inner))
             q = p._replace(**made)
             chain = name == "chains"
-            out = rankfold.chain.log_z(q, precision=case["precision"]) if chain else rankfold.semi_markov.log_z(q)
+            out = rankfold.log_z(q, precision=case["precision"]) if chain else rankfold.log_z(q)
         grads = torch.autograd.grad(out.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
         return (out.detach(), *grads)
 

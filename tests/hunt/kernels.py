@@ -241,7 +241,7 @@ def _scan(case: Case, device: str) -> None:
 
     def step() -> tuple[Any, ...]:
         p = rankfold.ChainPotentials(leaves[0], make(*leaves[3:]), leaves[1], leaves[2], count)
-        out = rankfold.chain.log_z(p, precision=case["precision"])
+        out = rankfold.log_z(p, precision=case["precision"])
         return (out.detach(), *torch.autograd.grad(out.sum(), leaves))
 
     if case["graph"]:

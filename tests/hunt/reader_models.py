@@ -149,7 +149,7 @@ class WordModel(Reader):
 
     name = "read model of words"
     imports = "import rankfold"
-    expression = "rankfold.load_model(folder)"
+    expression = "rankfold.models.load_model(folder)"
 
     def seeds(self) -> list[Files]:
         return word_models()
@@ -191,7 +191,7 @@ class FrameModels(WordModel):
     """A folder of a model of frames."""
 
     name = "read model of frames"
-    expression = "rankfold.FrameModel.from_pretrained(folder)"
+    expression = "rankfold.models.FrameModel.from_pretrained(folder)"
 
     def seeds(self) -> list[Files]:
         return frame_models()
@@ -204,7 +204,7 @@ class SignedModel(WordModel):
     """A model whose weights are others, with a checksum that is right."""
 
     name = "read signed weights"
-    expression = "rankfold.load_model(folder)"
+    expression = "rankfold.models.load_model(folder)"
 
     def seeds(self) -> list[Files]:
         return [files for files in word_models() if "model.safetensors" in files]
@@ -220,7 +220,7 @@ class SignedFrameModel(SignedModel):
     """A model of frames whose weights are others, with a checksum that is right."""
 
     name = "read signed frame weights"
-    expression = "rankfold.FrameModel.from_pretrained(folder)"
+    expression = "rankfold.models.FrameModel.from_pretrained(folder)"
 
     def seeds(self) -> list[Files]:
         return frame_models()

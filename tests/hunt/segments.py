@@ -134,7 +134,7 @@ class Segments(Kind):
                 f"    {lengths},",
                 f"    {case['censored']},",
                 ")",
-                f"log_z = rankfold.semi_markov.log_z(p, {case['arithmetic']!r}, stretch={case['stretch']})",
+                f"log_z = rankfold.recursions.segments.log_z(p, {case['arithmetic']!r}, stretch={case['stretch']})",
                 f"print(log_z)  # expected {want}",
                 "inputs = [p.log_initial, p.log_duration, p.log_obs, *p.transition.factors()]",
                 f"print(torch.autograd.grad(log_z, inputs, torch.tensor({case['upstream']}).to(log_z)))",

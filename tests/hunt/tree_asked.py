@@ -128,7 +128,7 @@ class Asked:
     def log_z(self) -> None:
         """log Z and the gradient of every input."""
         case, p, truth = self.case, self.p, self.truth
-        out = rankfold.tree.log_z(p, case["arithmetic"])
+        out = rankfold.log_z(p, case["arithmetic"])
         expect("dtype of log_z", out.dtype == torch.float64, out.dtype)
         close("log_z", out, truth.log_z, truth.rounded)
         weights = np.array(case["upstream"])
@@ -155,7 +155,7 @@ class Asked:
 
         expect_second(
             case,
-            rankfold.tree.log_z(self.p, case["arithmetic"]),
+            rankfold.log_z(self.p, case["arithmetic"]),
             [*(getattr(self.p, name) for name in ENDS if case[name] is not None), *self.tensors.values()],
             places,
             lambda case: list(Oracle(case).ends(case).values()),
@@ -206,7 +206,7 @@ class Asked:
         if self.case["seed"] % 4 and possible.all():
             return
         try:
-            rankfold.tree.log_z(self.p, self.case["arithmetic"], strict=True)
+            rankfold.log_z(self.p, self.case["arithmetic"], strict=True)
             raised = ""
         except rankfold.DomainError as error:
             raised = str(error)
@@ -293,7 +293,7 @@ class Asked:
             return
         truth, words = self.truth, self.shape[1]
         want = np.full((len(truth.lengths), words + 1, words + 1, self.p.log_root.shape[-1]), NONE)
-        got = array(rankfold.tree.chart(self.p))
+        got = array(rankfold.recursions.tree.chart(self.p))
         for b, found in enumerate(truth.solved):
             for (i, j), x in found.inside.items():
                 if j - i > 1:
@@ -309,7 +309,7 @@ class Asked:
         if any(rule["op"] != "cpd" for rule in self.case["rules"].values()) or len(heads) > 1 or None in heads:
             return
         made = rankfold.rank_space(self.p.rules, self.p.log_root)
-        found = rankfold.tree.log_z(self.p._replace(rules=made.rules, log_root=made.log_root), self.case["arithmetic"])
+        found = rankfold.log_z(self.p._replace(rules=made.rules, log_root=made.log_root), self.case["arithmetic"])
         # Rules and root over ranks are rounded to the dtype once more, each time a word or a bracket uses them.
         made_of = [magnitude(x) for kind in KINDS for x in rules.parts(self.case, kind, 0)]
         uses = 2 * max(self.truth.lengths) * 2 * max(made_of) + 4 * magnitude(array(made.log_root))

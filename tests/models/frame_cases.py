@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold import Batch, FrameModel
+from rankfold.data.batch import Batch
+from rankfold.models import FrameModel
 from tests.oracles import chain, frames, semi_markov
 
 LONGEST = 3

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from rankfold import ChainPotentials, Dense, DomainError, chain, entropy, posterior, viterbi
+from rankfold import ChainPotentials, Dense, DomainError, entropy, posterior, viterbi
 from rankfold.data.batch import streams
 from rankfold.data.clusters import Clusters
 from rankfold.models import BlockHMM, ModelConfig, build_model
+from rankfold.recursions import chain
 from tests.models.cases import CASES, Case, seeded, some_strings, tables
 from tests.params.build import EXACT
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold import UnsupportedError, tree
+from rankfold import UnsupportedError
 from rankfold.data.batch import Batch
 from rankfold.models import CompoundPCFG, GrammarConfig, build_model, load_model
 from rankfold.params.rules.softmax import to_dense
+from rankfold.recursions import tree
 from tests.models.grammar_cases import all_sentences, some_sentences
 from tests.params.build import EXACT, seeded, stirred
 

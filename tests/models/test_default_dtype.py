@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import rankfold
-from rankfold import FrameConfig, FrameModel, build_model, load_model
+from rankfold.data.batch import frame_batch, symbol_batch
 from rankfold.data.frames import Frames
-from rankfold.models import GrammarConfig
+from rankfold.models import FrameConfig, FrameModel, GrammarConfig, build_model, load_model
 from tests.estimators.cases import observed, walks
 from tests.models import cases, grammar_cases
 
@@ -43,7 +43,7 @@ def words(config: Any, batch: Any, folder: Path, **choices: Any) -> dict[str, to
     model = build_model(config, 3, **choices)
     for step in ("built", "loaded"):
         found |= {f"{step} {name}": x for name, x in model.state_dict().items()}
-        kept = torch.Generator().manual_seed(1) if isinstance(config, rankfold.ModelConfig) else None
+        kept = torch.Generator().manual_seed(1) if isinstance(config, rankfold.models.ModelConfig) else None
         found[f"{step} log_z"] = model.log_likelihood(batch, **({} if kept is None else {"generator": kept})).detach()
         model.save_pretrained(folder)
         model = load_model(folder)
@@ -94,10 +94,10 @@ def test_models_of_frames(family: str, observations: str, durations: str, neural
     )  # fmt: skip
     rows = [[0, 1, 1, 0], [1, 0]]
     if observations == "categorical":
-        batch = rankfold.symbol_batch(rows)
+        batch = symbol_batch(rows)
     else:
         arrays = [np.array([[x, 1 - x] for x in row], dtype=np.float32) for row in rows]
-        batch = rankfold.frame_batch(Frames(arrays, ["a", "b"]))
+        batch = frame_batch(Frames(arrays, ["a", "b"]))
 
     def work() -> dict[str, torch.Tensor]:
         model, found = build_model(config, 2), {}
@@ -140,7 +140,11 @@ def test_questions() -> None:
         s = rankfold.SegmentPotentials(first, p.transition, log_duration, log_obs, lengths=p.lengths)
         rule = rankfold.BinaryDense(weight.expand(3, 3, 3))
         t = rankfold.TreePotentials(log_obs, rankfold.Branch(rule, rule, rule, rule), first, lengths=p.lengths)
-        totals = [rankfold.chain.log_z(p), rankfold.semi_markov.log_z(s), rankfold.tree.log_z(t)]
+        totals = [
+            rankfold.log_z(p),
+            rankfold.log_z(s),
+            rankfold.log_z(t),
+        ]
         grads = [torch.autograd.grad(x.sum(), weight)[0] for x in totals]
         counts = rankfold.expected_counts(p)
         return {

@@ -12,9 +12,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rankfold
-from rankfold import DataError, DomainError, FrameConfig, FrameModel, UnsupportedError, build_model
+from rankfold import DataError, DomainError, UnsupportedError
+from rankfold.data.batch import Batch
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.frames import frames_of
+from rankfold.models import FrameConfig, FrameModel, build_model
 from rankfold.models.config import readers
 from rankfold.params.observations import BernoulliObservation, GaussianObservation
 from tests.oracles import frames as oracle
@@ -30,7 +32,7 @@ CHOICES = [
 every_choice = pytest.mark.parametrize("choices", CHOICES, ids=lambda x: "-".join(map(str, x.values())))
 
 
-def some_frames(model: FrameModel) -> rankfold.Batch:
+def some_frames(model: FrameModel) -> Batch:
     g = torch.Generator().manual_seed(1)
     return model.batch([x.numpy() for x, _ in model.sample([7, 5, 1], generator=g)])
 
@@ -81,8 +83,10 @@ def test_space_is_kept(tmp_path: Path) -> None:
 def test_words_and_frames_are_told_apart(tmp_path: Path) -> None:
     build_model(SMALL).save_pretrained(tmp_path / "frames")
     with pytest.raises(UnsupportedError, match="a model of frames"):
-        rankfold.load_model(tmp_path / "frames")
-    rankfold.build_model(rankfold.ModelConfig(family="hmm", num_states=2), 3).save_pretrained(tmp_path / "words")
+        rankfold.models.load_model(tmp_path / "frames")
+    rankfold.models.build_model(rankfold.models.ModelConfig(family="hmm", num_states=2), 3).save_pretrained(
+        tmp_path / "words"
+    )
     with pytest.raises(UnsupportedError, match="holds a HMM"):
         FrameModel.from_pretrained(tmp_path / "words")
 
@@ -221,9 +225,9 @@ def test_widths_come_from_the_data() -> None:
     config = dataclasses.replace(SMALL, num_features=0)
     with pytest.raises(DomainError, match="num_features is 0"):
         build_model(config)
-    assert rankfold.build_model(config, 7).config.num_features == 7
+    assert rankfold.models.build_model(config, 7).config.num_features == 7
     with pytest.raises(DomainError, match="is 4, but the frames have 7"):
-        rankfold.build_model(SMALL, 7)
+        rankfold.models.build_model(SMALL, 7)
 
 
 def test_settings_that_a_family_does_not_read() -> None:

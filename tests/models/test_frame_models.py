@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from rankfold import Batch, DomainError, FrameModel, ShapeError, UnsupportedError, semi_markov
+from rankfold import DomainError, ShapeError, UnsupportedError
+from rankfold.data.batch import Batch
 from rankfold.data.frames import frames_of
 from rankfold.decoding.viterbi import BestSegments
+from rankfold.models import FrameModel
+from rankfold.recursions import segments as semi_markov
 from tests.models.frame_cases import CASES, build
 from tests.oracles import chain
 

@@ -180,7 +180,7 @@ def test_a_compound_grammar_rejects_vectors_with_their_sentences() -> None:
         for h in torch.linspace(-6, 6, 121, dtype=torch.float64):
             roots, rules, emission = model.grammar(h.expand(4, 1), model.parts().halves)
             p = rankfold.TreePotentials(emission.log_obs(words), rules, roots.log_root)
-            total += rankfold.tree.log_z(p).exp() * math.exp(-(float(h) ** 2) / 2)
+            total += rankfold.log_z(p).exp() * math.exp(-(float(h) ** 2) / 2)
     found = frequencies(model, 200, 2)
     expected = (total / total.sum()).tolist()
     assert expected[0] < 0.1

@@ -13,16 +13,15 @@ from rankfold import (
     ChainPotentials,
     Dense,
     DomainError,
-    FrameConfig,
     LowRank,
     ShapeError,
     UnsupportedError,
-    build_model,
     posterior,
-    semi_markov,
     viterbi,
 )
+from rankfold.models import FrameConfig, build_model
 from rankfold.models.supervision import allowed_states, forbid, in_order, order_of, without_transitions
+from rankfold.recursions import segments as semi_markov
 from tests.models.frame_cases import Case, build
 from tests.oracles import chain
 

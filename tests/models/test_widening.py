@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankfold import FrameModel, ModelConfig, build_model, cli
+from rankfold import cli
 from rankfold.data.vocab import Vocabulary
-from rankfold.models import GrammarConfig
+from rankfold.models import FrameModel, GrammarConfig, ModelConfig, build_model
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import Family, GrammarFamily
 

@@ -15,7 +15,7 @@ from rankfold.recursions import blocks as block_chains
 
 weight = torch.rand(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 log_obs, zeros = torch.zeros(2, 4, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-model = rankfold.build_model(rankfold.ModelConfig(family="lhmm", num_states=3, rank=2, dim=2), 3).double()
+model = rankfold.models.build_model(rankfold.models.ModelConfig(family="lhmm", num_states=3, rank=2, dim=2), 3).double()
 
 
 def potentials(x: Tensor) -> rankfold.ChainPotentials:
@@ -25,12 +25,12 @@ def potentials(x: Tensor) -> rankfold.ChainPotentials:
 def semi_markov(x: Tensor) -> Tensor:
     log_duration = torch.zeros(3, 2, dtype=torch.float64)
     p = rankfold.SegmentPotentials(zeros, rankfold.Dense.unchecked(x), log_duration, log_obs)
-    return rankfold.semi_markov.log_z(p)
+    return rankfold.log_z(p)
 
 
 def tree(x: Tensor) -> Tensor:
     rule = rankfold.BinaryDense.unchecked(x.expand(3, 3, 3))
-    return rankfold.tree.log_z(rankfold.TreePotentials(log_obs, rankfold.Branch(rule, rule, rule, rule), zeros))
+    return rankfold.log_z(rankfold.TreePotentials(log_obs, rankfold.Branch(rule, rule, rule, rule), zeros))
 
 
 def blocks(x: Tensor) -> Tensor:
@@ -51,8 +51,8 @@ def of_model(x: Tensor) -> Tensor:
 
 
 SUMS: dict[str, Callable[[Tensor], Tensor]] = {
-    "chain": lambda x: rankfold.chain.log_z(potentials(x)),
-    "log arithmetic": lambda x: rankfold.chain.log_z(potentials(x), "log"),
+    "chain": lambda x: rankfold.log_z(potentials(x)),
+    "log arithmetic": lambda x: rankfold.log_z(potentials(x), "log"),
     "semi_markov": semi_markov,
     "tree": tree,
     "blocks": blocks,

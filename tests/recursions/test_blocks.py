@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from rankfold import chain, viterbi
+from rankfold import viterbi
+from rankfold.recursions import chain
 from rankfold.recursions.blocks import BlockPotentials, advance, best_path, draw, log_z, validate
 from rankfold.recursions.blocks.steps import plain
 from tests.oracles import block_chain as oracle

@@ -196,7 +196,7 @@ def test_messages_see_weights_changed_in_place(operator: object) -> None:
     for _ in range(2):
         with torch.no_grad():
             weight.add_(1.0)
-        filtered, future = rankfold.chain.messages(p)
+        filtered, future = rankfold.recursions.chain.messages(p)
         total = (filtered.mantissa * future.mantissa).sum(-1).log() + filtered.log_scale + future.log_scale
         torch.testing.assert_close(total.detach(), log_z(p).detach()[:, None].expand(1, 4), rtol=1e-5, atol=1e-5)
         total.sum().backward()  # and once more the next time

@@ -5,16 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankfold import (
-    Banded,
-    ChainPotentials,
-    Dense,
-    LowRank,
-    SegmentPotentials,
-    UnsupportedError,
-    chain,
-)
-from rankfold.recursions import segments
+from rankfold import Banded, ChainPotentials, Dense, LowRank, SegmentPotentials, UnsupportedError
+from rankfold.recursions import chain, segments
 from rankfold.recursions.segments.passes import forward
 from rankfold.recursions.segments.potentials import validate
 from rankfold.recursions.segments.soundness import far_from_underflow

@@ -18,31 +18,26 @@ from rankfold import (
     Branch,
     ChainPotentials,
     Dense,
-    FrameConfig,
     LowRank,
-    ModelConfig,
     RowScaled,
     SegmentPotentials,
     Sum,
     TreePotentials,
     WithoutDiagonal,
-    build_model,
-    chain,
     entropy,
     expected_counts,
     mbr,
     posterior,
     sample,
     segment_table,
-    semi_markov,
-    tree,
     viterbi,
 )
 from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
 from rankfold.estimators import HMM, HSMM
-from rankfold.models import GrammarConfig
-from rankfold.recursions import blocks
+from rankfold.models import FrameConfig, GrammarConfig, ModelConfig, build_model
+from rankfold.recursions import blocks, chain, tree
+from rankfold.recursions import segments as semi_markov
 
 Numbers = dict[str, Any]  # name: tensor, array, number or nested lists of them
 LOG_Z: dict[str, Callable[..., Tensor]] = {

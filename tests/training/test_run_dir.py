@@ -327,7 +327,7 @@ def test_links_are_not_written_through(name: str, resume: bool, tmp_path: Path) 
 
 
 def test_load_opens_a_run_and_a_model(tmp_path: Path) -> None:
-    model = rankfold.build_model(rankfold.ModelConfig(num_states=4, rank=2, dim=4), 7)
+    model = rankfold.models.build_model(rankfold.models.ModelConfig(num_states=4, rank=2, dim=4), 7)
     model.save_pretrained(tmp_path / "best")
     for folder in (tmp_path, tmp_path / "best", str(tmp_path)):
         loaded = rankfold.load(folder)

@@ -87,7 +87,10 @@ def _of_segments(p: SegmentPotentials) -> SegmentPosterior:
     possible = (total > float("-inf")).nonzero()[:, 0]
     rest = c.take(possible)
     marks = Marks(*(torch.zeros_like(rest.log_obs, dtype=torch.float64, requires_grad=True) for _ in range(2)))
-    both = torch.autograd.grad(marked_log_z(rest, marks).sum(), marks, create_graph=True) if len(possible) else marks
+    both: tuple[Tensor, ...] = marks
+    if len(possible):
+        total = marked_log_z(rest, marks).sum()
+        both = torch.autograd.grad(total, marks, create_graph=True, materialize_grads=True)
     nothing = torch.zeros_like(state)
     return SegmentPosterior(state, *(nothing.index_copy(0, possible, x.to(state.dtype)) for x in both))
 

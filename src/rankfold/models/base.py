@@ -252,7 +252,7 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         if not isinstance(model, cls):
             raise UnsupportedError(
                 f"{folder} holds a {type(model).__name__}, not a {cls.__name__}.\n"
-                f"  Load it with {type(model).__name__}.from_pretrained; rankfold.load_model takes any model of words."
+                f"  Load it with {type(model).__name__}.from_pretrained, or any model with rankfold.load."
             )
         return model
 

@@ -107,7 +107,7 @@ def log_z_in_logs(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   f
             closed = log_sum((window + durations).transpose(1, 2))
             opened = c.transition.push_log(closed if marks is None or not t else closed + marks.end[:, t - 1])
             window = torch.cat([opened.unsqueeze(1), window[:, :-1]], 1)
-        if marks is not None and (t or not c.carried):
+        if marks is not None:
             window = torch.cat([window[:, :1] + marks.start[:, t, None], window[:, 1:]], 1)
         window = window + frame.unsqueeze(1)
         last = torch.where((c.lengths == t + 1)[:, None, None], window, last)
@@ -135,7 +135,7 @@ def log_z_scaled(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   fl
             opened = c.transition.push(closed if marks is None or not t else closed * marks.end[:, t - 1].exp())
             x = Scaled(torch.cat([opened.unsqueeze(1), window[:, :-1]], 1).flatten(1), x.log_scale)
             log_w = log_w + fresh
-        if marks is not None and (t or not c.carried):
+        if marks is not None:
             log_w = torch.cat([log_w[:, :1] + marks.start[:, t, None], log_w[:, 1:]], 1)
         x = times_log(x, log_w.flatten(1))
         at_end = c.lengths == t + 1
