@@ -1,4 +1,4 @@
-"""The command `rankfold`: how threads wait is settled before torch is loaded, then `rankfold.cli` takes over.
+"""The command `rankfold`: how threads wait is set before torch is loaded, then `rankfold.cli` takes over.
 
 A package of its own, so that nothing of `rankfold` can load torch earlier. OpenMP threads that spin while they wait
 take the cores from any other process: next to one other training run on two cores a run took ten times as long

@@ -1,1 +1,1 @@
-"""What a trained model is compared with, and what its states mean."""
+"""Baselines of a trained model, scores of its trees and segments, and the meaning of its states."""

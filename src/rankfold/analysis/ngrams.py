@@ -1,7 +1,7 @@
-"""Counts as language models: what a perplexity is compared with.
+"""Counts as language models, the baselines of a perplexity.
 
-A unigram knows how often each word occurs, a Kneser-Ney bigram also what came just before. A model with states that
-learns anything is under the first; a good one is under the second. Read next: `data/vocab.py`, where ids come from.
+A unigram knows how often each word occurs, a Kneser-Ney bigram also the word just before. A model with states that
+learns anything is under the first; a good one is under the second.
 """
 
 from __future__ import annotations

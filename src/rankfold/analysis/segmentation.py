@@ -1,7 +1,6 @@
 """Predicted segments against true ones: the scores of the literature, each with its mean stated.
 
 Over frames: accuracy and normalised mutual information. Over segments: F1 at overlaps, edit score.
-Read next: `matching.py`, which gives states their labels.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def evaluate_segmentation(
 
     `matching` says which label a state stands for: None if states are labels already, "one_to_one" or "many_to_one" to
     match them here, on the truth itself, or a `Matching` learnt on another set. Labels in `background` are no segments
-    in F1 and edit score, on either side; accuracy counts their frames. Cost: O(frames + n^2), n segments a sequence.
+    in F1 and edit score, on either side; accuracy counts their frames. Cost: O(frames + n^2), n segments per sequence.
     """
     states, labels = _checked(predicted, truth, percents)
     # Where the truth is not known, nothing is predicted either.
@@ -227,14 +226,14 @@ def _checked(predicted: Sequence[Any], truth: Sequence[Any], percents: Sequence[
         for what, x, rows in zip(("predicted states", "true labels"), map(np.asarray, pair), found, strict=True):
             if x.ndim != 1 or x.dtype.kind not in "iu" or bool((x < UNKNOWN).any()):
                 raise DataError(
-                    f"sequence {i}: {what} are {x.dtype} of shape {x.shape}, but one whole number a frame was "
+                    f"sequence {i}: {what} are {x.dtype} of shape {x.shape}, but one whole number per frame was "
                     f"expected, at least 0, or {UNKNOWN} where there is none."
                 )
             rows.append(x.astype(np.int64))
         if len(found[0][i]) != len(found[1][i]):
             raise DataError(
                 f"sequence {i}: {len(found[0][i]):,} predicted states, but {len(found[1][i]):,} true labels.\n"
-                "  Are both in the same order, and at the same frames a second?"
+                "  Are both in the same order, and at the same frames per second?"
             )
         if not (found[1][i] != UNKNOWN).any():
             raise DataError(f"sequence {i}: no frame has a true label.\n  Leave the sequence out.")

@@ -15,7 +15,7 @@ from typing import Any
 
 from rankfold.version import __version__
 
-COMMANDS = {  # module of this room: help
+COMMANDS = {  # a module of this package each: its help
     "train": "train a language model by a recipe; interrupted runs can be resumed",
     "evaluate": "the perplexity of a text, and how well states predict tags",
     "parse": "sentences to bracketed trees, by a grammar",
@@ -85,7 +85,7 @@ def _run(chosen: argparse.Namespace) -> int:
     try:
         status: int = chosen.run(chosen)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (DataError, DomainError, ShapeError, UnsupportedError, OSError) as error:

@@ -1,7 +1,4 @@
-"""`rankfold data`: the texts the library knows, and how to get them.
-
-Read next: `data/catalog.py`.
-"""
+"""`rankfold data`: the texts the library knows, and how to get them."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ def run_get(arguments: argparse.Namespace) -> int:
 
 
 class _Quarters:
-    """Progress on standard error, at most five lines a file."""
+    """Progress on standard error, at most five lines per file."""
 
     def __init__(self) -> None:
         self._said = ("", -1)

@@ -231,7 +231,7 @@ def _text_of(model: AnyModel, path: Path | None) -> tuple[Sentences, int]:
 
 
 def _options(model: AnyModel, plan: PlanName) -> dict[str, Any]:
-    """What the model's potentials are asked for."""
+    """Options of the model's potentials."""
     if plan == "auto":
         return {}
     if model.config.family not in ("rank", *FACTORED):
@@ -243,7 +243,7 @@ def _options(model: AnyModel, plan: PlanName) -> dict[str, Any]:
 
 
 def _batching(path: Path, protocol: Protocol | None) -> DataConfig:
-    """How the run cut its text, or as it is asked for."""
+    """How the run cut its text, or as --protocol says."""
     config = data_config(path)
     streams = config.batching == "streams" if protocol is None else protocol == "streams"
     return dataclasses.replace(config, batching="streams" if streams else "length")
@@ -262,7 +262,7 @@ def _aligned(gold: Sentences, text: Sentences) -> list[list[str]]:
         if len(tags) != len(words):
             raise DataError(
                 f"{gold.path}, line {number}: {len(tags)} tags, but {text.path} has {len(words)} words there.\n"
-                "  One tag a word was expected."
+                "  One tag per word was expected."
             )
     return gold.sentences
 

@@ -107,7 +107,7 @@ def load_frames(path: Path, device: str = "auto") -> tuple[FrameModel, FrameSpac
     folder = model_folder(path)
     if not holds_frames(path):
         raise UnsupportedError(
-            f"{folder} holds a model of words, but this is asked of models of frames.\n"
+            f"{folder} holds a model of words, but one of frames was expected.\n"
             "  Train one with a recipe of the family hsmm, lhsmm, frame_hmm or frame_lhmm: rankfold train --list."
         )
     model = FrameModel.from_pretrained(folder, device=find_device(device))

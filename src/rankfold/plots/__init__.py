@@ -1,1 +1,1 @@
-"""Pictures of results; matplotlib is imported only when one is asked for."""
+"""Pictures of results; matplotlib is imported when one is drawn."""

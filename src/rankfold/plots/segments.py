@@ -192,7 +192,7 @@ def plot_piano_roll(
 def _labels(given: Any, name: str) -> Any:
     labels = np.asarray(given)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        raise DataError(f"{name}: {labels.dtype} of shape {labels.shape}; one whole number a frame was expected.")
+        raise DataError(f"{name}: {labels.dtype} of shape {labels.shape}; one whole number per frame was expected.")
     return labels.astype(np.int64)
 
 
