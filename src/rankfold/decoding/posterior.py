@@ -14,7 +14,7 @@ from rankfold.recursions import Potentials, blocks, chain, segments, tree
 from rankfold.recursions.blocks.potentials import BlockPotentials
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.chain.rungs import solve as solve_chain
-from rankfold.recursions.segments.plain import Marks, marked_log_z
+from rankfold.recursions.segments.plain import Marks, differentiable_marks
 from rankfold.recursions.segments.potentials import SegmentPotentials
 from rankfold.recursions.segments.rungs import solve as solve_segments
 from rankfold.recursions.tree.potentials import TreePotentials
@@ -79,20 +79,18 @@ def _of_blocks(p: BlockPotentials) -> StatePosterior:
 
 def _of_segments(p: SegmentPotentials) -> SegmentPosterior:
     c = segments.validate(p)
+    with torch.no_grad():
+        solved = solve_segments(c.detach(), "scaled").posteriors()
+        known = SegmentPosterior(*(x.transpose(0, 1) for x in (solved.states, solved.starts, solved.ends)))
     if not followed(c):
-        with torch.no_grad():
-            found = solve_segments(c.detach(), "scaled").posteriors()
-        return SegmentPosterior(*(x.transpose(0, 1) for x in (found.states, found.starts, found.ends)))
+        return known
     total, (state,) = derivatives(c, ["log_obs"])
     possible = (total > float("-inf")).nonzero()[:, 0]
-    rest = c.take(possible)
-    marks = Marks(*(torch.zeros_like(rest.log_obs, dtype=torch.float64, requires_grad=True) for _ in range(2)))
-    both: tuple[Tensor, ...] = marks
-    if len(possible):
-        total = marked_log_z(rest, marks).sum()
-        both = torch.autograd.grad(total, marks, create_graph=True, materialize_grads=True)
+    if not len(possible):
+        return SegmentPosterior(state, known.start, known.end)
+    marks = differentiable_marks(c.take(possible), Marks(known.start[possible], known.end[possible]))
     nothing = torch.zeros_like(state)
-    return SegmentPosterior(state, *(nothing.index_copy(0, possible, x.to(state.dtype)) for x in both))
+    return SegmentPosterior(state, *(nothing.index_copy(0, possible, x.to(state.dtype)) for x in marks))
 
 
 def _of_tree(p: TreePotentials) -> TreePosterior:

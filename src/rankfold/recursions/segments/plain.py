@@ -86,9 +86,19 @@ class Marks(NamedTuple):
         return 0.0 if c.censored else self.end[torch.arange(len(c.lengths)), c.lengths - 1].unsqueeze(1)
 
 
-def marked_log_z(c: Segments, marks: Marks) -> Tensor:  # "b"   float64
-    """log Z with a weight for every beginning and every end of a segment, for derivatives of their posteriors."""
-    return (log_z_scaled if _has_zeros(c) else log_z_in_logs)(c, marks)
+def differentiable_marks(c: Segments, known: Marks) -> Marks:
+    """The posteriors of all beginnings and ends with a graph; raises where they are not the `known` ones.
+
+    They are derivatives of log Z in a weight of 1 for each. On scaled vectors, which linear weights of exactly zero
+    need, a range beyond float64 is lost.
+    """
+    marks = Marks(*(torch.zeros_like(x, dtype=torch.float64).requires_grad_() for x in known))
+    zeros = _has_zeros(c)
+    total = (log_z_scaled if zeros else log_z_in_logs)(c, marks).sum()
+    found = torch.autograd.grad(total, marks, create_graph=True, materialize_grads=True)
+    if zeros:
+        _expect_same(found, known)
+    return Marks(*found)
 
 
 def _has_zeros(c: Segments) -> bool:
