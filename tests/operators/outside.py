@@ -2,9 +2,9 @@
 
 from typing import Self
 
-import torch
 from torch import Tensor
 
+from rankfold.numerics.log_space import log_sum
 from rankfold.operators.binary_dense import PairRule
 
 
@@ -41,7 +41,7 @@ class SharedPairs(PairRule):
         return (x * self.pair.flatten()).sum(-1, keepdim=True) * self.parent
 
     def head_log(self, log_x: Tensor) -> Tensor:
-        return torch.logsumexp(log_x + self.pair.flatten().log(), -1, keepdim=True) + self.parent.log()
+        return log_sum(log_x + self.pair.flatten().log()).unsqueeze(-1) + self.parent.log()
 
     def to_dense(self) -> Tensor:  # "a n m"
         return self.parent[:, None, None] * self.pair

@@ -68,6 +68,10 @@ class ScaledRung:
         """log p(x_1..t, z_t), float64."""
         return Scaled(self.run.filtered, self.run.log_scale).log()
 
+    def log_future(self) -> Tensor:  # "t b z"
+        """log p(x_t+1..T | z_t), float64."""
+        return self.message(self.problem, None, "future").log()
+
     def retrace(self, c: Chain, index: Tensor | None) -> Tensor:
         with self._products():
             return plain.log_z(c if index is None else c.take(index))
@@ -96,6 +100,10 @@ class LogRung(LastRung):
     def log_filtered(self) -> Tensor:  # "t b z"
         """log p(x_1..t, z_t)."""
         return self._filtered
+
+    def log_future(self) -> Tensor:  # "t b z"
+        """log p(x_t+1..T | z_t)."""
+        return plain.future_in_logs(self.problem)
 
     def retrace(self, c: Chain, index: Tensor | None) -> Tensor:
         if self.asked:  # where the range allows it, on the rung whose derivatives exist at zeros too
@@ -130,12 +138,9 @@ class ChainSolution(Ladder[Chain, ScaledRung | LogRung]):
 
     def log_future(self) -> Tensor:  # "t b z"
         """The logarithm of the future messages, float64; -inf where they are too small to matter."""
-        c, rung = self.problem, self.rung
-        if isinstance(rung, LogRung):
-            return plain.future_in_logs(c)
         with torch.no_grad():
             self.settle()
-            out = rung.message(c, None, "future").log()
+            out = self.rung.log_future()
             for index, wider in self.wider:
                 out[:, index] = wider.log_future()
         return out
