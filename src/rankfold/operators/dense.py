@@ -79,7 +79,8 @@ class Dense:
 
     def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:
         """d sum_n source[n] A target[n] / d factors; None where autograd has to find it."""
-        return None if self._weight.is_log else (summed_outer(source, target, self._weight.value),)
+        outer = summed_outer(source, target, self._weight.value)
+        return (outer * self._weight.linear if self._weight.is_log else outer,)
 
     def log_gradients(self, log_x: Tensor, log_y: Tensor) -> list[Tensor]:  # "n z", "n y"
         return [log_matmul(log_x.mT, log_y)]
