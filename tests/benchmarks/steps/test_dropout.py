@@ -79,7 +79,7 @@ def test_parts_that_drop_different_states_get_no_time(monkeypatch: pytest.Monkey
         parts = honest(self, generator, masked=masked)
         if generator is None:
             return parts
-        return parts._replace(emission=self.emission(torch.arange(len(parts.log_initial))))
+        return parts._replace(observation=self.emission(torch.arange(len(parts.log_initial))))
 
     monkeypatch.setattr(HMM, "_parts", mixed)
     record = measure_row(CASES[1], "float32", Settings(CPU, CEILINGS, repeats=1))
