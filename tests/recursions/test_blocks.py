@@ -219,3 +219,12 @@ def test_nothing_is_written_into_the_arguments() -> None:
     for x, y in zip(p, before, strict=True):
         assert x is not None
         assert torch.equal(x.nan_to_num(1.0), y.nan_to_num(1.0))
+
+
+def test_a_graph_that_is_retained_gives_its_gradients_again() -> None:
+    """After a backward pass the block chain's tensors are let go; a second pass solves it once more."""
+    p, fields = leaves(block_chain(seed=0, k=3, lengths=[4, 2]))
+    total = log_z(p).sum()
+    first, again = (torch.autograd.grad(total, fields, retain_graph=True) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+    assert all(bool((x != 0).any()) for x in first)

@@ -202,7 +202,7 @@ class LogZ(Function):
     def forward(ctx: Any, problem: Problem, solve: Any, precision: Precision, *tensors: Tensor) -> Tensor:
         problem = problem.with_tensors(*(x.detach() for x in tensors))
         ctx.problem, ctx.solution = problem, solve(problem, any(ctx.needs_input_grad[3:]))
-        ctx.precision = precision
+        ctx.solve, ctx.precision = solve, precision
         ctx.save_for_backward(*tensors)
         log_z: Tensor = ctx.solution.log_z
         return log_z.clone()
@@ -211,23 +211,29 @@ class LogZ(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = grads
         expect_plain(weight, name="the gradient of log_z")
-        tensors, wanted, solution = ctx.saved_tensors, ctx.needs_input_grad[3:], ctx.solution
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        problem, solution = ctx.problem, ctx.solution
+        if solution is None:  # a second pass through a graph that was retained
+            problem = problem.with_tensors(*(x.detach() for x in tensors))
+            solution = ctx.solve(problem, True)
         if torch.is_grad_enabled():
             # The gradient will be differentiated: give autograd ordinary operations to follow. Messages
             # stored in ctx would lose the second derivative without a word.
             # Views, because inputs may be made of one another: only the last step to each is asked for.
             tensors = tuple(x.view_as(x) for x in tensors)
-            problem = ctx.problem.with_tensors(*tensors)
-            out = solution.retrace(problem)
+            traced = problem.with_tensors(*tensors)
+            out = solution.retrace(traced)
             asked = [x for x, want in zip(tensors, wanted, strict=True) if want]
-            refuse_undefined(asked, problem.linear_factors())
+            refuse_undefined(asked, traced.linear_factors())
             with matmul_precision(ctx.precision, weight.device):
                 found = torch.autograd.grad(out, asked, weight, create_graph=True, materialize_grads=True)
             solution.confirm(found, weight.detach(), wanted)
         else:
-            solved = solution.gradients(weight, of_factors=any(wanted[len(ctx.problem.fields) :]))
+            solved = solution.gradients(weight, of_factors=any(wanted[len(problem.fields) :]))
             every = zip(solved, tensors, wanted, strict=False)
             found = tuple(x.to(like.dtype) for x, like, want in every if want)
+            if (hollow := problem.hollow()) is not problem:  # autograd frees its tensors only if nobody holds them here
+                ctx.problem, ctx.solution = hollow, None
         each = iter(found)
         return (None, None, None, *(next(each) if want else None for want in wanted))
 

@@ -73,6 +73,10 @@ class Problem:
         """The same values without history."""
         return self.with_tensors(*(x.detach() for x in self.tensors()))
 
+    def hollow(self: P) -> P:
+        """Itself, or without its tensors where they are so large that a backward pass must not keep them."""
+        return self
+
     def inside(self) -> Tensor:  # "b t"
         """Which positions lie inside their sequence."""
         return torch.arange(self.positions.shape[1], device=self.lengths.device) < self.lengths[:, None]

@@ -62,6 +62,10 @@ class BlockChain(Problem):
         (log_transition,) = factors
         return self.replace(log_transition=log_transition)
 
+    def hollow(self) -> BlockChain:
+        """Without its tensors, of which the transitions of all positions are the largest of a step."""
+        return self.with_tensors(*(x.new_empty(0) for x in self.tensors()))
+
     def take(self, index: Tensor) -> BlockChain:  # "k"
         """Some of the sequences; differentiable."""
         return super().take(index).replace(log_transition=self.log_transition[index], block=self.block[index])
