@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 import torch
 from torch import Tensor
 
-from rankfold.decoding.dispatch import answer, derivatives, followed
+from rankfold.decoding.dispatch import answer, derivatives, has_graph
 from rankfold.recursions import Potentials, blocks, chain, segments, tree
 from rankfold.recursions.blocks.potentials import BlockPotentials
 from rankfold.recursions.chain.potentials import ChainPotentials
@@ -80,7 +80,7 @@ def expected_counts(p: Potentials) -> ChainCounts | SegmentCounts | TreeCounts |
 
 def _of_chain(p: ChainPotentials) -> ChainCounts:
     c = chain.validate(p)
-    if followed(c):
+    if has_graph(c):
         log_z, (initial, state, _, *grads) = derivatives(c)
         return ChainCounts(initial.sum(0), counted(c.transition, grads, _smaller(c)), state, log_z)
     with torch.no_grad():
@@ -94,7 +94,7 @@ def _of_chain(p: ChainPotentials) -> ChainCounts:
 
 def _of_segments(p: SegmentPotentials) -> SegmentCounts:
     c = segments.validate(p)
-    if followed(c):
+    if has_graph(c):
         log_z, (initial, duration, state, _, *grads) = derivatives(c)
         counts = counted(c.transition, grads, _smaller(c))
     else:

@@ -28,7 +28,7 @@ def answer(question: str, answers: Mapping[ModuleType, Callable[..., Found]], p:
     return found
 
 
-def followed(c: Problem) -> bool:
+def has_graph(c: Problem) -> bool:
     """Whether autograd follows the problem, so that answers have a graph."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in c.tensors())
 
@@ -40,7 +40,7 @@ def derivatives(
 
     With a graph where autograd follows the problem, detached where not. Cost: one pass in each direction.
     """
-    follow = followed(c)
+    follow = has_graph(c)
     copy = torch.is_inference_mode_enabled()  # autograd notes no tensors made in inference mode
     with torch.inference_mode(False), torch.enable_grad():
         tensors = [x.clone() for x in c.tensors()] if copy else list(c.tensors())

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from rankfold.decoding.dispatch import answer, derivatives, followed
+from rankfold.decoding.dispatch import answer, derivatives, has_graph
 from rankfold.errors import UnsupportedError
 from rankfold.kernels.log_products import BLOCK, log_matmul
 from rankfold.numerics.log_space import log_sum, log_weights
@@ -98,7 +98,7 @@ def _one_by_one(c: Problem) -> Tensor:  # "b"
 
 def _less_expected(c: Problem) -> Tensor:  # "b"
     """log Z less the expected log-weight, of sequences with weights of their own; 0 for impossible ones."""
-    follow = followed(c)
+    follow = has_graph(c)
     total, grads = derivatives(c)
     linear = {id(x) for x in c.linear_factors()}
     with torch.set_grad_enabled(follow):

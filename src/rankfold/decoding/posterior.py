@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 import torch
 from torch import Tensor
 
-from rankfold.decoding.dispatch import answer, derivatives, followed
+from rankfold.decoding.dispatch import answer, derivatives, has_graph
 from rankfold.recursions import Potentials, blocks, chain, segments, tree
 from rankfold.recursions.blocks.potentials import BlockPotentials
 from rankfold.recursions.chain.potentials import ChainPotentials
@@ -65,7 +65,7 @@ def posterior(p: Potentials) -> StatePosterior | SegmentPosterior | TreePosterio
 
 def _of_chain(p: ChainPotentials) -> StatePosterior:
     c = chain.validate(p)
-    if followed(c):
+    if has_graph(c):
         return StatePosterior(*derivatives(c, ["log_obs"])[1])
     with torch.no_grad():
         solution = solve_chain(c.detach(), "scaled", "float32")
@@ -82,7 +82,7 @@ def _of_segments(p: SegmentPotentials) -> SegmentPosterior:
     with torch.no_grad():
         solved = solve_segments(c.detach(), "scaled").posteriors()
         known = SegmentPosterior(*(x.transpose(0, 1) for x in (solved.states, solved.starts, solved.ends)))
-    if not followed(c):
+    if not has_graph(c):
         return known
     total, (state,) = derivatives(c, ["log_obs"])
     possible = (total > float("-inf")).nonzero()[:, 0]

@@ -83,7 +83,11 @@ class Marks(NamedTuple):
 
     def last(self, c: Segments) -> Tensor | float:  # "b 1 z"
         """The ends of last segments; those that may be cut do not end."""
-        return 0.0 if c.censored else self.end[torch.arange(len(c.lengths)), c.lengths - 1].unsqueeze(1)
+        return (
+            0.0
+            if c.censored
+            else self.end[torch.arange(len(c.lengths), device=c.lengths.device), c.lengths - 1].unsqueeze(1)
+        )
 
 
 def differentiable_marks(c: Segments, known: Marks) -> Marks:
