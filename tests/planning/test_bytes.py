@@ -7,7 +7,7 @@ import pytest
 from rankfold.models import ModelConfig
 from rankfold.numerics.precision import Precision
 from rankfold.planning import ChainSizes, chain_plan, chains, rank_plans
-from rankfold.training.memory_budget import sized
+from rankfold.training.memory_budget import meta_model
 from tests.peaks import measured_and_planned, needs_linux
 
 
@@ -26,7 +26,7 @@ from tests.peaks import measured_and_planned, needs_linux
 )
 def test_bytes_of_one_gpu(config: dict[str, Any], batch: int, mebibytes: int) -> None:
     """Peaks of one H200 (2026-11-16), tf32, dim 256, 10,001 words, 32 positions: at most a fifth more is planned."""
-    model = sized(ModelConfig(dim=256, **config), 10_001)
+    model = meta_model(ModelConfig(dim=256, **config), 10_001)
     for way in model.plan(batch, 32, "cuda", "tf32").ways:
         assert 0.97 * mebibytes < way.peak_bytes / 2**20 < 1.2 * mebibytes
 
@@ -52,7 +52,7 @@ def test_bytes_of_one_gpu(config: dict[str, Any], batch: int, mebibytes: int) ->
 def test_bytes_of_sizes_that_nobody_published(config: dict[str, Any], batch: int, tf32: int, float32: int) -> None:
     """Sums of a GPU's allocations in MiB, listed on a CPU with Triton kernels left out (2026-11-16), 32 positions: what
     is the peak changes with the sizes. Such lists of the sizes above have the H200's peaks within 1 MiB."""
-    model = sized(ModelConfig(dim=256, **config), 10_001)
+    model = meta_model(ModelConfig(dim=256, **config), 10_001)
     for precision, mebibytes in (("tf32", tf32), ("float32", float32)):
         plan = model.plan(batch, 32, "cuda", precision).in_order(model.config.plan)
         assert 0.97 < plan.peak_bytes / 2**20 / mebibytes < 1.35, precision

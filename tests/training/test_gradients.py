@@ -17,7 +17,7 @@ from rankfold.training.config import Config, DataConfig
 from rankfold.training.corpus import Corpus
 from rankfold.training.gradients import Gradients, row_parts
 from rankfold.training.loop import train
-from rankfold.training.memory_budget import Budget, DataSizes, need
+from rankfold.training.memory_budget import Budget, DataSizes, least_memory
 from rankfold.training.setup import optimizer
 from rankfold.training.shapes import Shapes
 from tests.training.runs import (
@@ -202,7 +202,7 @@ def test_a_run_in_parts_ends_alike(batching: str, tmp_path: Path) -> None:
     whole = train(config, data, tmp_path / "whole")
     corpus = corpus_of(config, data)
     text = DataSizes(len(corpus.vocabulary), max(map(len, corpus.train)), max(map(len, corpus.valid)))
-    little = tiny(batching=batching, memory=1.05 * need(config, text, "cpu").total / GIB, **dropout)
+    little = tiny(batching=batching, memory=1.05 * least_memory(config, text, "cpu").total / GIB, **dropout)
     stop = StopAfter(7)
     parts = train(little, data, tmp_path / "parts", report=stop)
     (line,) = (line for line in stop.said if "in parts" in line)

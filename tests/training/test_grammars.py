@@ -22,7 +22,7 @@ from rankfold.training.corpus import read_corpus
 from rankfold.training.evaluation import evaluate, tree_batches
 from rankfold.training.gradients import row_parts
 from rankfold.training.loop import train
-from rankfold.training.memory_budget import DataSizes, fit, longest_sentence, need
+from rankfold.training.memory_budget import DataSizes, fit, least_memory, longest_sentence
 from rankfold.training.recipes import load_recipe
 from rankfold.training.run_dir import read_metrics
 from rankfold.training.shapes import TREE_WIDEST, TreeShapes
@@ -196,7 +196,7 @@ def test_parts_of_trees_by_the_square_of_the_width() -> None:
 def test_parts_add_up_to_the_batch(parts: bool, folder: Path, tmp_path: Path) -> None:
     config = tiny("npcfg", sentences=8, tokens=0, max_length=9)
     text = DataSizes(len(read_corpus(folder, config.data, model=config.model).vocabulary), 9, 9)
-    least = need(config, text, "cpu").total / GIB
+    least = least_memory(config, text, "cpu").total / GIB
     limited = tiny("npcfg", sentences=8, tokens=0, max_length=9, memory=1.02 * least if parts else 0.0)
     budget = fit(limited, text, "cpu", int(limited.train.memory * GIB) if parts else None)
     assert bool(budget.part_tokens) == parts
@@ -211,8 +211,8 @@ def test_a_sentence_too_long_for_the_memory_is_told_before_starting() -> None:
     memory = GIB // 4
     limit = longest_sentence(config, 5000, "cpu", memory)
     assert 50 < limit < 2000
-    assert need(config, DataSizes(5000, limit, limit), "cpu").total <= memory
-    assert need(config, DataSizes(5000, limit + 4, limit + 4), "cpu").total > memory
+    assert least_memory(config, DataSizes(5000, limit, limit), "cpu").total <= memory
+    assert least_memory(config, DataSizes(5000, limit + 4, limit + 4), "cpu").total > memory
     with pytest.raises(UnsupportedError, match=rf"npcfg of 60 nonterminals(.|\n)*more than {limit} words"):
         fit(config, DataSizes(5000, 40, 2 * limit), "cpu", memory)
     with pytest.raises(UnsupportedError, match=rf"data.max_length={limit} \(the longest sentence has {2 * limit}"):

@@ -19,7 +19,7 @@ from rankfold.training import memory_budget as memory
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
 from rankfold.training.loop import train
-from rankfold.training.memory_budget import Budget, DataSizes, budget_in, fit, need, sized
+from rankfold.training.memory_budget import Budget, DataSizes, budget_in, fit, least_memory, meta_model
 from rankfold.training.recipes import load_recipe
 from tests.training.runs import DROPOUT, FAMILIES, replaced, tiny, write_corpus
 
@@ -35,7 +35,7 @@ def larger(family: str = "lhmm", **settings: Any) -> Config:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_for_its_sizes(family: str) -> None:
     config = larger(family).model
-    found = sized(config, 50)
+    found = meta_model(config, 50)
     truth = build_model(config, 50, clusters=uniform_clusters(50, 4, seed=0) if family == "block" else None)
     assert {name: x.shape for name, x in found.named_parameters()} == {
         name: x.shape for name, x in truth.named_parameters()
@@ -51,10 +51,10 @@ def test_what_is_said_to_fit_does(family: str, device: str, graphs: bool, batchi
     """By the plan's own bytes, added up here; and more memory never makes for smaller parts."""
     dropout = {} if batching == "streams" else DROPOUT
     config = larger(family, batching=batching, graphs=graphs, precision="tf32", **dropout)
-    least = need(config, TEXT, device).total
+    least = least_memory(config, TEXT, device).total
     longest = {"length": 32, "unsorted": 30, "streams": config.data.window}[batching]
     batch = config.data.num_streams * config.data.window if batching == "streams" else config.data.tokens
-    model = sized(config.model, TEXT.num_inputs)
+    model = meta_model(config.model, TEXT.num_inputs)
     ways = model.plan(1, 1, device, "tf32").ways
     before = 0
     for bytes_for in (least, 11 * least // 10, 3 * least // 2, 2 * least, 3 * least, 100 * least):
@@ -77,7 +77,7 @@ def test_what_is_said_to_fit_does(family: str, device: str, graphs: bool, batchi
 @pytest.mark.parametrize("device", DEVICES)
 def test_one_byte_less_than_needed_is_refused(family: str, device: str) -> None:
     config = larger(family, **DROPOUT)
-    least = need(config, TEXT, device).total
+    least = least_memory(config, TEXT, device).total
     assert fit(config, TEXT, device, least)
     with pytest.raises(UnsupportedError, match=rf"{family} of 512 states cannot be (trained|evaluated)"):
         fit(config, TEXT, device, least - 1)
@@ -92,7 +92,7 @@ def test_nobody_says_how_much_there_is() -> None:
 def test_what_would_fit_fits(family: str, device: str) -> None:
     """Every setting the message names is taken at its word, and twice the size is not."""
     config = larger(family, neural=family != "hmm", memory=1.0)
-    total = need(config, TEXT, device).total
+    total = least_memory(config, TEXT, device).total
     with pytest.raises(UnsupportedError) as caught:
         fit(config, TEXT, device, int(0.6 * total))
     text = str(caught.value)
@@ -119,25 +119,25 @@ def test_nothing_would_fit() -> None:
 def test_an_evaluation_that_does_not_fit_is_named() -> None:
     """States that training drops are there when the model is evaluated, and a held-out sentence may be long."""
     config, text = larger(state_dropout=0.9), TEXT._replace(longest_held_out=5000)
-    assert need(config, text, "cpu").evaluating
+    assert least_memory(config, text, "cpu").evaluating
     with pytest.raises(UnsupportedError, match="cannot be evaluated"):
-        fit(config, text, "cpu", need(config, text, "cpu").total - 1)
+        fit(config, text, "cpu", least_memory(config, text, "cpu").total - 1)
 
 
 @pytest.mark.parametrize("family", ["hmm", "lhmm", "block"])
 def test_an_evaluation_has_all_states(family: str) -> None:
     text = TEXT._replace(longest_held_out=10_000)
-    dropped, whole = (need(larger(family, state_dropout=p, feature_dropout=p), text, "cpu") for p in (0.9, 0.0))
+    dropped, whole = (least_memory(larger(family, state_dropout=p, feature_dropout=p), text, "cpu") for p in (0.9, 0.0))
     assert dropped == whole
     assert whole.evaluating
 
 
 def test_an_optimiser_and_an_average_are_counted() -> None:
     config = larger()
-    count = sized(config.model, TEXT.num_inputs).num_parameters
-    assert need(config, TEXT, "cpu").state >= 16 * count
-    averaged = need(replaced(config, "train", average=0.9), TEXT, "cpu")
-    assert averaged.state - need(config, TEXT, "cpu").state == 8 * count
+    count = meta_model(config.model, TEXT.num_inputs).num_parameters
+    assert least_memory(config, TEXT, "cpu").state >= 16 * count
+    averaged = least_memory(replaced(config, "train", average=0.9), TEXT, "cpu")
+    assert averaged.state - least_memory(config, TEXT, "cpu").state == 8 * count
 
 
 def test_what_a_recipe_allows() -> None:
@@ -151,7 +151,7 @@ def test_a_grammar_is_planned_for_the_larger_of_its_orders() -> None:
     config = load_recipe("rankpcfg-900-1800-ptb", ["train.graphs=false"])
     step, _ = memory._plans(config, DataSizes(10_000, 40, 40), "cuda")
     rows = config.data.batch_tokens(40) // 40
-    ways = sized(config.model, 10_000).plan(rows, 40, "cuda", config.train.precision).ways
+    ways = meta_model(config.model, 10_000).plan(rows, 40, "cuda", config.train.precision).ways
     assert {way.order for way in ways} == {"state", "rank"}
     assert step.peak_bytes == max(way.peak_bytes for way in ways)
 

@@ -27,7 +27,7 @@ from rankfold.planning import Plan
 from rankfold.planning.machine import GIB, available
 from rankfold.training.config import Config
 from rankfold.training.graphs import graphs_serve
-from rankfold.training.memory_budget import DataSizes, fit, longest_sentence, need, sized
+from rankfold.training.memory_budget import DataSizes, fit, least_memory, longest_sentence, meta_model
 from rankfold.training.recipes import load_recipe, recipe_names
 from rankfold.training.run_dir import model_folder, recipe_path
 
@@ -127,7 +127,7 @@ def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = 
                     f"{name} takes as many features as its recordings have, which are not known here.\n"
                     "  Say how many: --set model.num_features=12."
                 )
-        return sized(config, num_inputs)
+        return meta_model(config, num_inputs)
     if settings or num_words is not None:
         raise DataError(f"{name} is a model, whose sizes are fixed: --set and --words are for recipes.")
     return load_any(model_folder(Path(name)))
@@ -203,7 +203,7 @@ def _training(
     config = replace(config, train=replace(config.train, precision=precision))
     data, sizes = config.data, DataSizes(num_inputs, length, length)
     tokens = data.batch_tokens(length)
-    found: dict[str, Any] = {"batch_tokens": tokens, "least_bytes": need(config, sizes, device).total}
+    found: dict[str, Any] = {"batch_tokens": tokens, "least_bytes": least_memory(config, sizes, device).total}
     if config.model.data == "sentences" and memory is not None:
         found["longest_sentence"] = longest_sentence(config, num_inputs, device, memory)
     try:

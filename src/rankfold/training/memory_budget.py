@@ -90,7 +90,7 @@ def fit(config: Config, data: DataSizes, device: str, memory: int | None) -> Bud
         budget = budget_in(config, data, device, memory, graphs=graphs)
         if budget is not None:
             return budget
-    least = need(config, data, device)
+    least = least_memory(config, data, device)
     if least.total > memory:
         raise UnsupportedError(_refusal(config, data, device, memory, least))
     # Recordings one at a time, the longest in stretches; an evaluation cuts them as it needs.
@@ -122,14 +122,14 @@ def budget_in(config: Config, data: DataSizes, device: str, memory: int, *, grap
     return Budget(part if part < largest else 0, fitting if fitting < config.data.eval_tokens else 0, graphs, width)
 
 
-def need(config: Config, data: DataSizes, device: str) -> Need:
+def least_memory(config: Config, data: DataSizes, device: str) -> Need:
     """The least a run takes: one sequence at a time, without graphs."""
     step, evaluation = _plans(config, data, device)
     _, longest, eval_tokens = _tokens(config, data, graphs=False)
     state = _state_bytes(config, step)
     rows = [(step, longest)]
     if config.model.data == "recordings":
-        model = sized(config.model, data.num_inputs)
+        model = meta_model(config.model, data.num_inputs)
         lengths = sorted({_at_once(config, length) for length in data.lengths or (data.longest_train,)})
         rows = [(model.plan(1, length, device, config.train.precision).best, length) for length in lengths]
     training = [Need(state, plan.work_bytes, plan.token_bytes * length, False) for plan, length in rows]
@@ -138,7 +138,7 @@ def need(config: Config, data: DataSizes, device: str) -> Need:
     return max(*training, evaluating, key=lambda least: least.total)
 
 
-def sized(model: Any, num_inputs: int, clusters: Clusters | None = None) -> Model[Any, Any]:
+def meta_model(model: Any, num_inputs: int, clusters: Clusters | None = None) -> Model[Any, Any]:
     """A model of so many words or features for its sizes, without memory for its parameters.
 
     Without `clusters` a block model takes some of equal size; those found in a text have a larger largest one.
@@ -162,7 +162,7 @@ def _plans(config: Config, data: DataSizes, device: str) -> tuple[Plan, Plan]:
     sizes = ("fixed_bytes", "token_bytes", "eval_fixed_bytes", "eval_token_bytes")
     found = []
     for of, (rows, length) in zip((model, whole), shapes, strict=True):
-        ways = sized(of, data.num_inputs, data.clusters).plan(rows, length, device, config.train.precision).ways
+        ways = meta_model(of, data.num_inputs, data.clusters).plan(rows, length, device, config.train.precision).ways
         ways = tuple(way for way in ways if model.plan in ("auto", way.order)) or ways
         found.append(ways[0]._replace(**{name: max(getattr(way, name) for way in ways) for name in sizes}))
     return found[0], found[1]
@@ -216,7 +216,11 @@ def _refusal(config: Config, data: DataSizes, device: str, memory: int, least: N
 def longest_sentence(config: Config, num_words: int, device: str, memory: int) -> int:
     """The longest sentence a grammar can be trained on, one at a time, in so many bytes; 0 if there is none."""
     lengths = range(2, LONGEST)
-    fitting = bisect_right(lengths, memory, key=lambda t: need(config, DataSizes(num_words, t, t), device).total)
+
+    def needed(length: int) -> int:
+        return least_memory(config, DataSizes(num_words, length, length), device).total
+
+    fitting = bisect_right(lengths, memory, key=needed)
     return lengths[fitting - 1] if fitting else 0
 
 
@@ -227,7 +231,7 @@ def _settings_that_fit(config: Config, data: DataSizes, device: str, memory: int
     def fits(section: str, **settings: object) -> bool:
         try:
             part = dataclasses.replace(getattr(config, section), **settings)
-            return need(dataclasses.replace(config, **{section: part}), data, device).total <= memory
+            return least_memory(dataclasses.replace(config, **{section: part}), data, device).total <= memory
         except DomainError:  # settings that do not go together
             return False
 
