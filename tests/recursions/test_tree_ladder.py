@@ -142,3 +142,16 @@ def test_weights_of_zero_are_no_reason_for_logarithms(name: str) -> None:
     for index, _ in rungs.solve(f).wider:
         repeated[index] = True
     assert not (repeated & possible).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["dense", "shared"])
+def test_where_nothing_may_be_repeated_losses_next_to_weights_of_zero_are_nan(
+    kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in (ladder, rungs):
+        monkeypatch.setattr(one, "may_look", lambda _: False)
+    gap, step = 760.0, 150.0  # of nine words the best tree is of the symbol that underflow took at two
+    assert log_z(late(kind, gap, step, 9, dtype)).isnan().all()
+    if dtype == torch.float64:  # weights of zero alone are no losses
+        assert float(log_z(late(kind, 2.0, 1.0, 4, dtype))) == pytest.approx(math.log(math.exp(-2.0) + math.exp(-2.0)))

@@ -46,8 +46,8 @@ def log_z(
     A sentence in which float32 may have lost some that weigh, even after weights above 1 (an operator's `gain`), is
     repeated in float64, and then in log arithmetic, unless weights of exactly 0 explain the zeros: in float64 a second
     inside pass, over zeros and ones, says which labels a span can have at all. In a captured graph, where nothing can
-    be repeated, such a sentence is NaN (in float64, zeros next to weights of 0 are taken for theirs). -inf means
-    impossible, with zero gradients, and `strict` raises instead. In log arithmetic a linear weight of 0 has gradient 0.
+    be repeated, such a sentence is NaN. -inf means impossible, with zero gradients, and `strict` raises instead. In log
+    arithmetic a linear weight of 0 has gradient 0.
     Source: Baker 1979; with CPDs Cohen, Satta, Collins 2013.
     """
     hint = "One word needs log_root_leaf; else look for words, rules or brackets of weight zero."

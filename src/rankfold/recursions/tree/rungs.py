@@ -49,8 +49,11 @@ class ScaledRung:
         with torch.no_grad(), self._products():
             kept = (soundness.vectors_kept if self.over_symbols else soundness.ranks_kept)(f, self.chart)
             sound = one | (kept & soundness.clear(self.tops.total, f.log_leaf.dtype))
-            if may_look(sound) and f.log_leaf.dtype == torch.float64:  # narrower, all zeros are losses
-                index = (sound & ~one & ~soundness.zeros_are_losses(f)).nonzero()[:, 0]
+            if f.log_leaf.dtype == torch.float64:  # narrower, all zeros are losses
+                unclear = sound & ~one & ~soundness.zeros_are_losses(f)
+                if not may_look(sound):
+                    return sound & ~(unclear & soundness.lost_among_zeros(f, self.chart.raw()))
+                index = unclear.nonzero()[:, 0]
                 if len(index):
                     raw = (x[index] for x in self.chart.raw())
                     sound[index] = ~soundness.lost_among_zeros(f.take(index), raw)
