@@ -52,7 +52,7 @@ def _divide(
     base = row * width
     below = tl.maximum(tl.load(norm + row), TINY)
     ahead = tl.maximum(tl.load(future_norm + row), TINY)
-    # What a step may lose in any entry by itself, as `chain_scaled.per_entry` says, of the step before.
+    # What a step may lose in any entry by itself, as `recursions.chain.scaled.per_entry` says, of the step before.
     largest = tl.where(row < 2 * num, 2.0, 1.0 + tl.load(bounds))
     before = largest / tl.load(norm + row - num, mask=row >= num, other=1.0) + 1.0
     pulled = tl.load(pull) * LEAST

@@ -37,7 +37,7 @@ ROWS = {16: 64, 32: 16, 64: 16}  # by the padded number of sequences: tiles of 3
 
 
 class TwoWay(NamedTuple):
-    """Time first; as the two loops of `chain_scaled` leave them, but not yet divided by their largest entries."""
+    """Time first; as the loops of `recursions/chain/scaled` leave them, not yet divided by their largest entries."""
 
     filtered: Tensor  # "t b z"
     norm: Tensor  # "t b"         its largest entries
