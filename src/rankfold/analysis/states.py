@@ -203,8 +203,7 @@ def tag_scores(predicted: Sequence[Sequence[int]], gold: Sequence[Sequence[str]]
     _check_tags(predicted, gold)
     states, state_of = np.unique([state for sentence in predicted for state in sentence], return_inverse=True)
     tags, tag_of = np.unique([tag for sentence in gold for tag in sentence], return_inverse=True)
-    counts = np.bincount(state_of * len(tags) + tag_of, minlength=len(states) * len(tags))
-    counts = counts.reshape(len(states), len(tags))  # "k c": tokens of each state and tag
+    counts = contingency([state_of], [tag_of])  # "k c": tokens of each state and tag
     table = counts.astype(np.float64)
     total = table.sum()
     homogeneity, completeness = _explained(table), _explained(table.T)

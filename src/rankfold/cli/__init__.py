@@ -1,7 +1,7 @@
 """The command line: one file per command, each a plain function Python can call too.
 
+A command's module has DESCRIPTION, EXAMPLE, `add_arguments` and `run`; it is loaded, and torch with it, when chosen.
 Results go to standard output, progress to standard error. Exit 2 for the user's mistake, 1 for ours.
-A command's module, and torch with it, is loaded when the command is chosen.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ class Command(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """By argparse's own way of mixing them, which comes back here twice; not where further commands follow."""
         if self.module is not None:
-            name, self.module = self.module, None
-            import_module(f"rankfold.cli.{name}").add_arguments(self)
+            chosen, self.module = import_module(f"rankfold.cli.{self.module}"), None
+            self.description, self.epilog = chosen.DESCRIPTION, chosen.EXAMPLE
+            self.set_defaults(run=getattr(chosen, "run", None))  # those of its actions, where it has some
+            chosen.add_arguments(self)
         if self._mixed or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._mixed = True

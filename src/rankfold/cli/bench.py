@@ -26,7 +26,6 @@ from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import build_model
-from rankfold.models.config import FrameConfig
 from rankfold.numerics.capture import captured
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.planning.measure import (
@@ -50,6 +49,12 @@ LOG_Z: dict[Precision, float] = {"float32": 1e-6, "tf32": 3e-5, "bf16": 1e-3}
 # The whole gradient, by its length: of a captured step against an eager one; against wider arithmetic.
 GRADIENT: dict[Precision, float] = {"float32": 1e-3, "tf32": 2e-2, "bf16": 1e-1}
 WIDE_GRADIENT: dict[Precision, float] = {"float32": 1e-3, "tf32": 1e-1, "bf16": 1e-1}
+DESCRIPTION = (
+    "Check a gradient step (parameters to potentials to log Z and back) of a saved model or of a recipe's: "
+    "log Z and gradients against float64, float64 against logarithms. Then time it on random sequences: "
+    "milliseconds, tokens per second, peak memory. A step that fails a check gets no time, and the exit status "
+    "is 1."
+)
 EXAMPLE = """\
 example:
   rankfold bench small-lhmm
@@ -89,14 +94,7 @@ class Check(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Check a gradient step (parameters to potentials to log Z and back) of a saved model or of a recipe's: "
-        "log Z and gradients against float64, float64 against logarithms. Then time it on random sequences: "
-        "milliseconds, tokens per second, peak memory. A step that fails a check gets no time, and the exit status "
-        "is 1."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     parser.add_argument("model", metavar="RUN_OR_RECIPE", help="the folder of a run or model, or a recipe")
     add_settings(parser)
     parser.add_argument("--batch", type=int, default=BATCH, help=f"sequences (default: {BATCH})")
@@ -107,7 +105,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--words", type=int, help=f"size of a recipe's vocabulary (default: {NUM_WORDS})")
     parser.add_argument("--repeats", type=int, default=15, help="times of each step (default: 15)")
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -187,7 +184,7 @@ def draw_batch(config: Any, num_words: int, batch: int, length: int) -> Batch:
     """Sequences of random words or frames, all as long as the batch is wide."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.full((batch,), length)
-    if not isinstance(config, FrameConfig):
+    if config.data != "recordings":
         return Batch(torch.randint(num_words, (batch, length), generator=generator), lengths)
     if config.observation.symbols:
         return Batch(torch.randint(config.num_features, (batch, length), generator=generator), lengths)

@@ -11,6 +11,7 @@ from typing import Any
 from rankfold.cli.output import to_json
 from rankfold.data import catalog
 
+DESCRIPTION = "List the texts the library knows, or put one into a folder as train.txt, valid.txt and test.txt."
 EXAMPLE = "example:\n  rankfold data list"
 GET_EXAMPLE = """\
 example:
@@ -19,11 +20,7 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "List the texts the library knows, or put one into a folder as train.txt, valid.txt and test.txt."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     listing = actions.add_parser(
         "list",

@@ -38,17 +38,16 @@ from rankfold.training.run_dir import BEST, METRICS, read_metrics
 
 NUM_STATES_SHOWN, NUM_SENTENCES = 10, 5
 NUM_TREES_SHOWN, SHOWN_WORDS = 3, (7, 12)  # trees shown, and the fewest and most words of each
+DESCRIPTION = (
+    "Train a low-rank HMM of 1,024 states on the docstrings of the installed Python's standard library; print "
+    "its perplexity next to a unigram and a Kneser-Ney bigram, what its states say, and sampled sentences. With "
+    "--grammar: induce a grammar from sentences whose trees are known, and compare its trees with those."
+)
 EXAMPLE = "example:\n  rankfold demo --out rankfold-demo\n  rankfold demo --grammar --out rankfold-demo"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Train a low-rank HMM of 1,024 states on the docstrings of the installed Python's standard library; print "
-        "its perplexity next to a unigram and a Kneser-Ney bigram, what its states say, and sampled sentences. With "
-        "--grammar: induce a grammar from sentences whose trees are known, and compare its trees with those."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     parser.add_argument("--out", type=Path, default=Path("rankfold-demo"), help="folder for text, runs and pictures")
     add_settings(parser)
     parser.add_argument(
@@ -56,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of the sampled sentences (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,6 +26,7 @@ from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.version import __version__
 
 PACKAGES = ("torch", "numpy", "triton", "matplotlib")
+DESCRIPTION = "Show versions and devices, and compare the library with enumeration on each device."
 EXAMPLE = "example:\n  rankfold doctor --json"
 # Largest difference from enumeration: nats for log Z and best paths, probability for posteriors.
 LIMITS = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -46,12 +47,9 @@ class Exactness(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = "Show versions and devices, and compare the library with enumeration on each device."
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     parser.add_argument("--seconds", type=float, default=5.0, help="time for the exactness check (default: 5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -46,6 +46,12 @@ from rankfold.training import evaluation
 from rankfold.training.config import DataConfig
 
 Protocol = Literal["sentences", "streams"]
+DESCRIPTION = (
+    "Print the perplexity of a text. Tokens are its words and one <eos> per sentence; words the model does not "
+    "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown. With "
+    "--trees, how many brackets of gold trees a grammar finds, next to trees that need none. Of a model of "
+    "frames: the nats per frame of recordings, and with labels the scores of its segments."
+)
 EXAMPLE = """\
 example:
   rankfold evaluate runs/small ptb
@@ -59,15 +65,8 @@ CHECKED, LONGEST = 4, 64  # recordings that are computed again with logarithms, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
+    """The arguments of the command."""
     parser.usage = "rankfold evaluate RUN [FILE] [--trees FILE ...] [option ...]"  # --trees takes what follows it
-    parser.description = (
-        "Print the perplexity of a text. Tokens are its words and one <eos> per sentence; words the model does not "
-        "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown. With "
-        "--trees, how many brackets of gold trees a grammar finds, next to trees that need none. Of a model of "
-        "frames: the nats per frame of recordings, and with labels the scores of its segments."
-    )
-    parser.epilog = EXAMPLE
     add_model(parser)
     add_text(parser, "a text file, or a folder of splits; of models of frames recordings")
     parser.add_argument(
@@ -95,58 +94,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tags", type=Path, metavar="FILE", help="gold tags, one per word, line by line with the text")
     add_method(parser)
     add_missing(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the evaluation."""
-    if holds_frames(arguments.folder):
-        return _run_frames(arguments)
+    folder, common = arguments.folder, {"split": arguments.split, "device": arguments.device}
     given = arguments.file is not None or arguments.data is not None
-    data = text_path(arguments) if given or not arguments.trees else None
-    if arguments.trees:
-        found = evaluate_trees(
-            arguments.folder,
-            arguments.trees,
-            split=arguments.split,
-            text=(STDIN if data is None else data) if given else None,
-            replaced=pairs(arguments.replace),
-            decode=arguments.decode,
-            device=arguments.device,
+    if holds_frames(folder):
+        data = _recordings_path(arguments)
+        result = evaluate_recordings(folder, data, missing=arguments.missing, header=arguments.header, **common)
+        text = frames_text
+    elif arguments.trees:
+        words = (text_path(arguments) or STDIN) if given else None
+        replaced = pairs(arguments.replace)
+        result = evaluate_trees(
+            folder, arguments.trees, text=words, replaced=replaced, decode=arguments.decode, **common
         )
-        print(to_json(found, indent=2) if arguments.json else trees_text(found))
-        return 0
-    result = evaluate(
-        arguments.folder,
-        data,
-        split=arguments.split,
-        plan=arguments.plan,
-        protocol=arguments.protocol,
-        tags=arguments.tags,
-        method=arguments.method,
-        device=arguments.device,
-    )
-    print(to_json(result, indent=2) if arguments.json else _text(result))
+        text = trees_text
+    else:
+        how = {"plan": arguments.plan, "protocol": arguments.protocol, "method": arguments.method}
+        result = evaluate(folder, text_path(arguments), tags=arguments.tags, **how, **common)
+        text = words_text
+    print(to_json(result, indent=2) if arguments.json else text(result))
     return 0
 
 
-def _run_frames(arguments: argparse.Namespace) -> int:
+def _recordings_path(arguments: argparse.Namespace) -> Path:
     given = {"--trees": arguments.trees, "--tags": arguments.tags, "--protocol": arguments.protocol}
     strange = [name for name, value in given.items() if value]
     data = text_path(arguments)
     if strange or data is None:
         what = f"{strange[0]} is for models of words" if strange else "evaluate needs FILE, a file or folder"
         raise DataError(f"{what}: this model is of frames, and is evaluated on recordings.")
-    found = evaluate_recordings(
-        arguments.folder,
-        data,
-        split=arguments.split,
-        missing=arguments.missing,
-        header=arguments.header,
-        device=arguments.device,
-    )
-    print(to_json(found, indent=2) if arguments.json else frames_text(found))
-    return 0
+    return data
 
 
 def evaluate(
@@ -274,7 +254,8 @@ def _tags(model: AnyModel, rows: list[list[int]], gold: list[list[str]], method:
     return {**{name: getattr(scores, name) for name in names}, "states_used": scores.num_states_used, "of": of}
 
 
-def _text(result: dict[str, Any]) -> str:
+def words_text(result: dict[str, Any]) -> str:
+    """The evaluation for a person."""
     lines = [
         f"perplexity       {result['perplexity']:.3f}"
         + (" (a bound: the perplexity is lower)" if result.get("bound") else ""),

@@ -35,6 +35,11 @@ NUM_WORDS = 10_000
 BATCH, BATCH_OF_SUM = 8, 1  # sequences where no number is given; of the sum of a grammar
 SUFFIX = ".fgg"
 SIZES = ("num_states", "num_nonterminals", "num_preterminals", "rank", "num_features")
+DESCRIPTION = (
+    "Print what a gradient step costs in every order it can be computed. Seconds are a lower bound: the slower of "
+    "arithmetic and memory at fixed rates of a class of machine, without the time of calls. Of a grammar (a file "
+    ".fgg): the multiply-adds of one sum, without its gradient, rule by rule, as written and in rank space."
+)
 EXAMPLE = """\
 example:
   rankfold explain small-lhmm
@@ -45,13 +50,7 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Print what a gradient step costs in every order it can be computed. Seconds are a lower bound: the slower of "
-        "arithmetic and memory at fixed rates of a class of machine, without the time of calls. Of a grammar (a file "
-        ".fgg): the multiply-adds of one sum, without its gradient, rule by rule, as written and in rank space."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     parser.add_argument(
         "model", metavar="RUN_OR_RECIPE", help="the folder of a run or model, a recipe, or a grammar (a file .fgg)"
     )
@@ -64,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--words", type=int, help=f"size of a recipe's vocabulary (default: {NUM_WORDS})")
     parser.add_argument("--rank", type=int, help="grammars: factors of states are taken as given by parts of this rank")
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,11 @@ from rankfold.plots.picture import expect_picture
 from rankfold.plots.trees import save_tree, tree_text
 
 MANY = 200  # sentences, from which on progress is told
+DESCRIPTION = (
+    "Print the tree of every line, in brackets, one per line. A line of one word is a tag over it, an empty line "
+    "stays empty, so that lines keep their numbers. Words the grammar does not know are kept, and count as "
+    "<unk>."
+)
 EXAMPLE = """\
 example:
   rankfold parse runs/grammar < sentences.txt
@@ -27,13 +32,7 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Print the tree of every line, in brackets, one per line. A line of one word is a tag over it, an empty line "
-        "stays empty, so that lines keep their numbers. Words the grammar does not know are kept, and count as "
-        "<unk>."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     add_model(parser)
     add_text(parser)
     parser.add_argument("--labels", action="store_true", help="the grammar's symbols, NT-k and T-k, instead of X and T")
@@ -49,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pretty", action="store_true", help="trees for the eye, one constituent per line")
     parser.add_argument("--draw", type=Path, metavar="SVG", help="draw one tree as a picture that browsers show")
     parser.add_argument("--line", type=int, metavar="N", help="which line to draw (default: the first with a tree)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,10 @@ from rankfold.data.vocab import EOS, Vocabulary
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
 
+DESCRIPTION = (
+    "Print the likeliest next words after the beginning of a sentence, or its first words; <eos> is its end. "
+    "Of models of sequences, and of grammars but compound ones."
+)
 EXAMPLE = """\
 example:
   rankfold predict runs/small "the company said"
@@ -25,12 +29,7 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Print the likeliest next words after the beginning of a sentence, or its first words; <eos> is its end. "
-        "Of models of sequences, and of grammars but compound ones."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     add_model(parser)
     parser.add_argument(
         "text",
@@ -41,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="FILE", help="beginnings of sentences, one per line; - is standard input")
     parser.add_argument("--prefix", default="", metavar="TEXT", help="the same, wherever it stands (default: nothing)")
     parser.add_argument("--top", type=int, default=10, help="how many words (default: 10)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,6 +21,10 @@ from rankfold.decoding.parsed_tree import as_tree
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
 from rankfold.models.catalog import AnyModel
 
+DESCRIPTION = (
+    "Print sentences drawn from a model, exactly and independently; the same for the same seed. Of a model of "
+    "frames: recordings of --max-length frames, a line of states and their durations each."
+)
 EXAMPLE = """\
 example:
   rankfold sample runs/small --num 3
@@ -30,12 +34,7 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Print sentences drawn from a model, exactly and independently; the same for the same seed. Of a model of "
-        "frames: recordings of --max-length frames, a line of states and their durations each."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     add_model(parser)
     parser.add_argument("--num", type=int, default=5, help="how many (default: 5)")
     parser.add_argument("--seed", type=int, default=1, help="of the draws (default: 1)")
@@ -45,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trees", action="store_true", help="grammars: print the trees that made the sentences")
     parser.add_argument("--out", type=Path, metavar="FILE", help="models of frames: save features and states as .npz")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,6 +26,10 @@ from rankfold.models.catalog import AnyModel
 from rankfold.training.evaluation import tree_batches
 
 NUM_TOKENS = 4096  # of a batch
+DESCRIPTION = (
+    "Print the log-probability (natural logarithm) of every line as a sentence, <eos> included. Sentences of a "
+    "grammar have no <eos>; -inf where it cannot make one. An empty line is no sentence and stays empty."
+)
 EXAMPLE = """\
 example:
   rankfold score runs/small sentences.txt
@@ -44,12 +48,7 @@ EMPTY = Scored(None, 0, 0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Print the log-probability (natural logarithm) of every line as a sentence, <eos> included. Sentences of a "
-        "grammar have no <eos>; -inf where it cannot make one. An empty line is no sentence and stays empty."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     add_model(parser)
     add_text(parser)
     parser.add_argument(
@@ -57,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="score each line as the beginning of a sentence: no <eos> is added, and <eos> is a word like others",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

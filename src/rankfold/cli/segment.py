@@ -20,6 +20,12 @@ from rankfold.plots.picture import expect_picture
 
 Kind = Literal["strips", "posterior", "durations", "roll"]
 COLUMNS = ("recording", "start", "end", "state", "label", "posterior", "frames")
+DESCRIPTION = (
+    "Print the most probable segments of recordings (.npy, .npz, .csv, or a folder of them): start and end in "
+    "frames, the end exclusive, the state, the probability of that very segment given the whole recording, and "
+    "the mean over its frames of the probability of its state. Frames are brought onto the scale of the "
+    "training set first."
+)
 EXAMPLE = """\
 example:
   rankfold segment runs/walks recordings.npz --split test
@@ -29,14 +35,7 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Print the most probable segments of recordings (.npy, .npz, .csv, or a folder of them): start and end in "
-        "frames, the end exclusive, the state, the probability of that very segment given the whole recording, and "
-        "the mean over its frames of the probability of its state. Frames are brought onto the scale of the "
-        "training set first."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     add_model(parser)
     parser.add_argument("data", type=Path, metavar="DATA", help="a file or folder of recordings")
     parser.add_argument("--split", help="which split, where the recordings have splits")
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="strips",
         help="of the picture: strips next to true labels (default), posterior over time, durations, piano roll",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -24,6 +24,10 @@ from rankfold.models.catalog import AnyModel
 
 Method = Literal["posterior", "viterbi"]
 NUM_TOKENS = 1024  # of a batch: each holds a posterior of all states
+DESCRIPTION = (
+    "Print every sentence as word/STATE; an empty line stays empty. A rank-space "
+    "model has summed its states out: its tags are ranks."
+)
 EXAMPLE = """\
 example:
   rankfold tag runs/small sentences.txt
@@ -31,16 +35,10 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Print every sentence as word/STATE; an empty line stays empty. A rank-space "
-        "model has summed its states out: its tags are ranks."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     add_model(parser)
     add_text(parser)
     add_method(parser)
-    parser.set_defaults(run=run)
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:

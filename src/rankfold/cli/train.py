@@ -18,6 +18,12 @@ from rankfold.training.loop import Result, train
 from rankfold.training.recipes import recipe_groups, run_config
 
 INTERRUPTED = 130
+DESCRIPTION = (
+    "Train a model on the train.txt of a folder, choose the best by its valid.txt, and print the perplexity of "
+    "its test.txt. A grammar may be given trees (.trees, .mrg), of which it reads the words alone; a model of "
+    "frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats per frame. "
+    "Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
+)
 EXAMPLE = """\
 example:
   rankfold train --recipe small-lhmm --data ptb --out runs/small
@@ -29,14 +35,7 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    parser.description = (
-        "Train a model on the train.txt of a folder, choose the best by its valid.txt, and print the perplexity of "
-        "its test.txt. A grammar may be given trees (.trees, .mrg), of which it reads the words alone; a model of "
-        "frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats per frame. "
-        "Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
-    )
-    parser.epilog = EXAMPLE
+    """The arguments of the command."""
     parser.add_argument("--recipe", metavar="NAME_OR_FILE", help="a name from --list, or a TOML file")
     parser.add_argument(
         "--data",
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="print the recipes to pick from, in groups")
     parser.add_argument("--all", action="store_true", help="with --list: the rows of the papers' tables as well")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
