@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.results.grammar_runs import Induced, mean
 from benchmarks.results.runs import Run
+from rankfold.plots.picture import new_figure
 
 CORPUS = "ptb"
 # Colours that stay apart for colour-blind readers (Okabe and Ito), then the same with dashes.
@@ -93,11 +94,7 @@ def _line(axes: Any, runs: Sequence[Induced], value: Any, i: int, label: str) ->
 
 
 def _figure(panels: int, *, width: int = 9, height: int = 4) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, height)
     found = figure.subplots(1, panels, squeeze=False)[0]
     for axes in found:
         axes.spines[["top", "right"]].set_visible(False)

@@ -12,7 +12,7 @@ from benchmarks.steps.cases import Case
 from benchmarks.steps.row import RANKED
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.config import AnyConfig, FrameConfig, GrammarConfig
-from rankfold.plots.picture import require_matplotlib, save_figure
+from rankfold.plots.picture import new_figure, require_matplotlib, save_figure
 
 Axis = Literal["states", "rank", "length"]
 DEFAULTS: dict[str, dict[Axis, tuple[int, ...]]] = {
@@ -122,14 +122,11 @@ def plot_scaling(axis: str, curves: Sequence[Mapping[str, Any]], path: str | Pat
     the power law, or None where there is none to draw.
     """
     require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
     if not any(curve["sizes"] for curve in curves):
         raise DataError("no step was timed: there is nothing to draw.")
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7, 4.5)
     axes = figure.add_subplot()
     ours: dict[tuple[str, str], str] = {}
     for curve in curves:

@@ -40,7 +40,7 @@ from rankfold.data.sources import read_source
 from rankfold.data.text import STDIN, Sentences, begins_names, find_split, holds_trees, read_sentences
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
-from rankfold.models.config import FACTORED, PlanName
+from rankfold.models.config import PlanName, readers
 from rankfold.numerics.precision import matmul_precision
 from rankfold.training import evaluation
 from rankfold.training.config import DataConfig
@@ -214,7 +214,7 @@ def _options(model: AnyModel, plan: PlanName) -> dict[str, Any]:
     """Options of the model's potentials."""
     if plan == "auto":
         return {}
-    if model.config.family not in ("rank", *FACTORED):
+    if readers(model.config, "plan") is not None:
         raise UnsupportedError(
             f'--plan is {plan}, but a model of the family "{model.config.family}" has one order only.\n'
             "  Leave it out; plans are for rank-space models."
