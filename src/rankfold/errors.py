@@ -1,7 +1,6 @@
-"""The errors users see, and the checks at the door that raise them.
+"""The errors users see, and the validation that raises them.
 
 Every check runs before any work and says what came, what was expected and what to do.
-Read next: `numerics/scaled.py`.
 """
 
 from __future__ import annotations

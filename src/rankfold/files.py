@@ -1,7 +1,4 @@
-"""Files at the door: only regular ones are read; what is written is whole or not there at all, and never behind a link.
-
-Read next: `data/weights.py`, which writes the large ones.
-"""
+"""Files: only regular ones are read; a file that is written is whole or absent, and never written through a link."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Frozen dataclass trees from TOML, strictly, and back.
 
 A key nobody knows, a value of another type and a number that is none are refused by name; nothing is guessed.
-What `to_toml` writes, `build` reads back equal. Read next: `training/run_dir.py`, where a recipe is kept.
+What `to_toml` writes, `build` reads back equal.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""The package's version, below everything: runs and benchmarks write it down. Read next: `errors.py`."""
+"""The package's version, below everything: runs and benchmarks write it down."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

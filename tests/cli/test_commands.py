@@ -124,7 +124,7 @@ def test_how_threads_wait(before: str | None, after: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.split() == ["rankfold", "0.1.0", after]
+    assert done.stdout.split() == ["rankfold", "0.2.0", after]
 
 
 def test_sizes_that_no_memory_holds_are_an_error(

@@ -1,1 +1,1 @@
-"""The hunt: random problems and damaged files, against oracles that share no code. Read next: `kind.py`."""
+"""The hunt: random problems and damaged files, against oracles that share no code."""

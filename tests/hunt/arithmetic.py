@@ -1,6 +1,6 @@
 """The oracles' arithmetic: logarithms in numpy's extended precision (64 bits of mantissa), and the bounds of rounding.
 
-Shares nothing with the library. Exact zeros are -inf. Read next: `matrices.py`.
+Shares nothing with the library. Exact zeros are -inf.
 """
 
 from __future__ import annotations

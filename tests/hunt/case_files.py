@@ -1,7 +1,4 @@
-"""The files of a case: bytes as JSON, written into a folder, listed, made shorter; small files that hold much.
-
-Read next: `readers.py`.
-"""
+"""The files of a case: bytes as JSON, written into a folder, listed, made shorter; small files that hold much."""
 
 from __future__ import annotations
 

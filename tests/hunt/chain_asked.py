@@ -1,4 +1,4 @@
-"""Everything asked of a batch of chains, each answer held to the oracle's. Read next: `chain_oracle.py`."""
+"""Everything asked of a batch of chains, each answer held to the oracle's."""
 
 from __future__ import annotations
 

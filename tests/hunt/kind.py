@@ -1,7 +1,6 @@
 """What a kind of problem is: how to draw a case, hold it to its oracle, make it smaller and print it as a program.
 
 A case is plain data (dicts, lists, numbers, strings), so that it can be kept as a JSON file and replayed.
-Read next: `runner.py`; a kind is added to the list in `kinds.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Valid recipes, tensors and models as they are saved, and tensors changed under a checksum that is right.
-
-Read next: `reader_models.py`.
-"""
+"""Valid recipes, tensors and models as they are saved, and tensors changed under a checksum that is right."""
 
 from __future__ import annotations
 

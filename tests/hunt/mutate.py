@@ -1,7 +1,6 @@
 """Mutations of text: bytes, JSON, TOML. Pure functions of a generator and what is there.
 
 Each takes a `random.Random` and content that is valid, and gives content that may not be.
-Read next: `mutate_arrays.py`.
 """
 
 from __future__ import annotations

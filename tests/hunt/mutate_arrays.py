@@ -1,4 +1,4 @@
-"""Mutations of binary files: arrays, archives of them, tensors. Read next: `readers.py`."""
+"""Mutations of binary files: arrays, archives of them, tensors."""
 
 from __future__ import annotations
 

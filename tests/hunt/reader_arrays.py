@@ -1,7 +1,4 @@
-"""Readers of frames: .npy, .npz, .csv, folders of them, piano rolls.
-
-Read next: `reader_models.py`.
-"""
+"""Readers of frames: .npy, .npz, .csv, folders of them, piano rolls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Readers of factor graph grammars: text, JSON, queries, and the command that explains one; and addresses of data.
-
-Read next: `readers.py`.
-"""
+"""Readers of factor graph grammars: text, JSON, queries, and the command that explains one; and addresses of data."""
 
 from __future__ import annotations
 

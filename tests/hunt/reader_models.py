@@ -1,7 +1,4 @@
-"""Readers of settings, weights and models: recipes, --set, config.json, tensors, shards, frames.json, metrics.
-
-Read next: `reader_runs.py`.
-"""
+"""Readers of settings, weights and models: recipes, --set, config.json, tensors, shards, frames.json, metrics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Readers of runs through the commands: a damaged run evaluated and gone on with, and lines of text.
-
-Read next: `reader_grammars.py`.
-"""
+"""Readers of runs through the commands: a damaged run evaluated and gone on with, and lines of text."""
 
 from __future__ import annotations
 

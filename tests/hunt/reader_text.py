@@ -1,7 +1,4 @@
-"""Readers of text: sentences, splits, vocabularies, clusters, treebanks, docstrings, lines of commands.
-
-Read next: `reader_arrays.py`.
-"""
+"""Readers of text: sentences, splits, vocabularies, clusters, treebanks, docstrings, lines of commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A reader of files as a kind of the hunt: valid files, damaged, must come back as a valid value or be refused by name.
 
 Refused means one of rankfold's own errors that names the file. No other exception, no hang, no large allocation, no
-stranger's warning, and no file beside it changed, made or lost. Read next: `mutate.py`, `reader_text.py`.
+stranger's warning, and no file beside it changed, made or lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One process of the hunt: draws cases by turns, holds them to their oracles, shrinks what deviates.
 
 Case i of a kind depends on the seed, the kind's name and i alone, whatever the budget and the number of processes.
-Read next: `__main__.py`.
 """
 
 from __future__ import annotations

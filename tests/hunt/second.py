@@ -1,7 +1,4 @@
-"""Second derivatives: the Hessian of log Z times a direction, against differences of the oracle's gradients.
-
-Read next: `chain_asked.py`, `segment_asked.py`, `tree_asked.py`, which say where their tensors are.
-"""
+"""Second derivatives: the Hessian of log Z times a direction, against differences of the oracle's gradients."""
 
 from __future__ import annotations
 

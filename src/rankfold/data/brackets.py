@@ -3,7 +3,6 @@
     ( (S (NP-SBJ (NNP Ms.) (NNP Haag)) (VP (VBZ plays) (NP (NNP Elianti))) (. .)) )
 
 Every rule is checked while reading and nothing is repaired: an error names the file, the line and the token.
-Read next: `tree_cleaning.py`, which drops traces, punctuation and what else a grammar should not see.
 """
 
 from __future__ import annotations

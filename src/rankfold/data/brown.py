@@ -1,7 +1,7 @@
 """Brown clustering: words that keep the same company share a cluster.
 
 Greedy merges that keep most of the mutual information of adjacent clusters, exactly as the naive search would choose
-them, in O(k^2) per word for k clusters. Read next: `clusters.py`, which holds, reads and writes the result.
+them, in O(k^2) per word for k clusters.
 """
 
 from __future__ import annotations

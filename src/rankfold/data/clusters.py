@@ -1,7 +1,6 @@
 """Word clusters: a map from every word to one of a few groups, read, written or drawn at random.
 
 Block-sparse emissions give each cluster its own states, so a word is emitted only by the states of its cluster.
-Read next: `brown.py`, which finds clusters in a corpus.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Frames from files: .npy, .npz, .csv, and folders of them. Nothing is ever unpickled.
-
-Read next: `data/frames.py` for the record and the rules that every array must keep.
-"""
+"""Frames from files: .npy, .npz, .csv, and folders of them. Nothing is ever unpickled."""
 
 from __future__ import annotations
 

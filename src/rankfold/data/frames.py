@@ -1,7 +1,7 @@
 """Sequences of feature vectors, checked at the door: lists of arrays "t f", with or without labels.
 
 A frame nobody saw is a row of NaN. Nothing else is repaired: an error names the file or sequence, the row, the value
-and what to do. Read next: `data/frame_files.py`, which reads them; `data/frame_space.py`, which standardises them.
+and what to do.
 """
 
 from __future__ import annotations

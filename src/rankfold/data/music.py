@@ -1,7 +1,7 @@
 """Piano rolls: which of the 88 keys sound at each step of a piece.
 
 The four polyphonic sets of Boulanger-Lewandowski, Bengio, Vincent 2012 (Nottingham, Piano-midi, MuseData, JSB chorales)
-as stored bits. Read next: `data/frames.py`.
+as stored bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Sentences from text files: UTF-8, plain or gzip, one sentence a line, words apart by white space.
 
 Every rule is checked while reading, and nothing is repaired: an error names the file, the line and the token.
-Read next: `data/vocab.py`, which turns words into ids.
 """
 
 from __future__ import annotations

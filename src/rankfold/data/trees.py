@@ -1,7 +1,6 @@
 """Constituency trees: labelled brackets over the words of one sentence, immutable and comparable.
 
 Nothing here recurses, so that a tree may be as deep as its sentence is long.
-Read next: `brackets.py`, which reads trees from text; `tree_cleaning.py`, which prepares a treebank.
 """
 
 from __future__ import annotations
