@@ -40,7 +40,8 @@ def entropy(p: Potentials, *, of: Of = "states") -> Tensor:  # "b"   float64
     over all log-weights theta, because d log Z / d theta is how often theta is used; 0 * -inf is 0. Where the end may
     cut the last segment, its whole duration counts, in expectation. 0 for impossible sequences, which have nothing to
     be unsure of. Computed in float64, at any range. Differentiable where the potentials are (a weight of exactly zero
-    gets no gradient: the true one is infinite).
+    gets no gradient: the true one is infinite). Of segments, trees and blocks it is a difference of numbers as large as
+    log Z: at log-weights of 1,000 nats it is right to about 1e-9.
 
     `of="states"`: of states, or of trees and labels. Chains: b t z y operations, for low rank plus z y r, in blocks,
     never stored. Segments and trees: one pass in each direction for each sequence by itself, with the transition and

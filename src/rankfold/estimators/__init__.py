@@ -1,6 +1,5 @@
 """Estimators: arrays in, states and segments out, with the methods of scikit-learn."""
 
-from rankfold.estimators.hmm import HMM
-from rankfold.estimators.hsmm import HSMM
+from rankfold.estimators.hidden_markov import HMM, HSMM
 
 __all__ = ["HMM", "HSMM"]
