@@ -1,6 +1,6 @@
-"""One table per question, from a recursion to the function that answers; and the derivatives most answers are.
+"""Choice of the function that answers a question; and derivatives of log Z, of which most answers consist.
 
-`rankfold.recursions` knows which recursion potentials belong to. A new structure is one line of every question's table.
+Each question has a table from recursion to function; a new recursion is one line in each. `recursion_of` finds it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Found = TypeVar("Found")
 
 
 def answer(question: str, answers: Mapping[ModuleType, Callable[..., Found]], p: object) -> Callable[..., Found]:
-    """The function that answers the question of potentials of this kind; raises where there is none."""
+    """The function that answers the question for potentials of this kind; raises if there is none."""
     found = answers.get(recursion_of(p))
     if found is None:
         known = " and ".join(recursion.__name__.rpartition(".")[2] for recursion in answers)
@@ -29,23 +29,23 @@ def answer(question: str, answers: Mapping[ModuleType, Callable[..., Found]], p:
 
 
 def has_graph(c: Problem) -> bool:
-    """Whether autograd follows the problem, so that answers have a graph."""
+    """Whether a tensor of the problem requires grad, so that answers must be differentiable."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in c.tensors())
 
 
 def derivatives(
     c: Problem, names: Sequence[str] | None = None, *, weight: float = 1.0
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """log Z "b" of a problem, and the derivatives of weight sum_b log Z in its fields `names`, or in all its tensors.
+    """log Z "b" of a problem, and the derivatives of weight * sum_b log Z in its fields `names`, or in all its tensors.
 
-    With a graph where autograd follows the problem, detached where not. Cost: one pass in each direction.
+    Differentiable if a tensor of the problem requires grad, else detached. Cost: one pass in each direction.
     """
     follow = has_graph(c)
-    copy = torch.is_inference_mode_enabled()  # autograd notes no tensors made in inference mode
+    copy = torch.is_inference_mode_enabled()  # autograd cannot record tensors made in inference mode
     with torch.inference_mode(False), torch.enable_grad():
         tensors = [x.clone() for x in c.tensors()] if copy else list(c.tensors())
         asked = range(len(tensors)) if names is None else [c.fields.index(name) for name in names]
-        for i in asked:  # views, because inputs may be made of one another: only the last step to each is asked for
+        for i in asked:  # views, because one input may be computed from another: only direct derivatives are asked for
             x = tensors[i]
             tensors[i] = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
         problem = c.with_tensors(*tensors)

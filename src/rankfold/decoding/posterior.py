@@ -31,7 +31,7 @@ class SegmentPosterior(NamedTuple):
 
     state: Tensor  # "b t z"   the state of a frame
     start: Tensor  # "b t z"   a segment of z begins at a frame
-    end: Tensor  # "b t z"     a segment of z ends at a frame; a last one that may be cut does not count
+    end: Tensor  # "b t z"     a segment of z ends at a frame; not the last one if `censored`, which the end may cut
 
     @property
     def boundary(self) -> Tensor:  # "b t"
@@ -42,7 +42,7 @@ class SegmentPosterior(NamedTuple):
 class TreePosterior(NamedTuple):
     """Probabilities given the whole sentence; 0 beyond a length and for impossible sentences."""
 
-    span: Tensor  # "b t+1 t+1"   words i..j-1, two and more, form a constituent; a sentence of T has T - 1 in sum
+    span: Tensor  # "b t+1 t+1"   [i, j]: words i..j-1, at least two, form a constituent; T words: sums to T - 1
     leaf: Tensor  # "b t p"       the symbol of a word
 
 
@@ -84,6 +84,7 @@ def _of_segments(p: SegmentPotentials) -> SegmentPosterior:
         known = SegmentPosterior(*(x.transpose(0, 1) for x in (solved.states, solved.starts, solved.ends)))
     if not has_graph(c):
         return known
+    # Starts and ends have no log-weights to differentiate log Z in; `Marks` are zeros in their place.
     total, (state,) = derivatives(c, ["log_obs"])
     possible = (total > float("-inf")).nonzero()[:, 0]
     if not len(possible):

@@ -1,4 +1,4 @@
-"""The families of models: from a record of sizes to a model, one builder for each."""
+"""The families of models: one builder for each, from its configuration to a model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from rankfold.params.rules.low_rank import Form, LowRankRules
 from rankfold.params.rules.root_leaves import FreeRoot, PreterminalWords, Root
 from rankfold.params.rules.softmax import FreeRules, SoftmaxRules
 
-# How each paper begins; the simple PCFG says nothing and is of the rank-space authors.
+# How each paper initialises. That of the simple PCFG does not say; its authors are those of the rank-space grammars.
 BEGINS: dict[GrammarFamily, DrawKind] = {
     "npcfg": "xavier",
     "cpcfg": "xavier",
@@ -75,9 +75,9 @@ def build_model(
 def build_model(
     config: AnyConfig, num_words: int | None = None, *, clusters: Clusters | None = None, seed: int = 0
 ) -> Model[Any, Any]:
-    """A model with fresh parameters; the seed decides every one of them. Block models need word clusters.
+    """A model with initial parameters, all determined by the seed. Block models need word clusters.
 
-    Of a model of frames `num_words` is the number of features, or of symbols, where the record does not say it.
+    For a model of frames `num_words` is the number of features, or of symbols; None takes it from the configuration.
     """
     num_words = config.num_inputs if num_words is None else num_words
     if num_words < 1:
@@ -86,7 +86,7 @@ def build_model(
 
 
 def sized_model(config: AnyConfig, num_words: int, *, clusters: Clusters | None = None) -> Any:
-    """The model for its sizes, without memory for its parameters; `UnsupportedError` for sizes that none could hold."""
+    """The model on the meta device, whose parameters have sizes but no memory; `UnsupportedError` if they overflow."""
     try:
         with torch.device("meta"):
             return build_model(config, num_words, clusters=clusters)
@@ -104,7 +104,7 @@ def _frames(config: FrameConfig, num_features: int, _: Clusters | None, generato
             "  Leave it out: it is then that of the data."
         )
     config = dataclasses.replace(config, num_features=num_features)
-    # In this order, whatever the choices are: the seed decides.
+    # Always in this order: every draw advances the generator, so another order makes another model of the same seed.
     dynamics = _dynamics(config, generator)
     observation = config.observation.draw(config, generator)
     duration = _durations(config, generator) if config.has_segments else None
@@ -175,7 +175,7 @@ def _blocks(
 
 
 def _dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynamics:
-    """Fresh start and transitions."""
+    """Initial start and transitions."""
     size, rank, may_repeat = config.num_states, config.own_rank, config.may_repeat
     if not config.neural:
         alike = config.init == "papers"
@@ -187,13 +187,13 @@ def _dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynamics:
             size, rank, config.dim, config.num_layers, feature_map=config.feature_map, generator=generator
         )
     )
-    # The papers' semi-Markov models have a vector of their own for the first segment, in U(0, 1) at the start.
+    # The papers' semi-Markov models have a separate vector for the first segment, initialised in U(0, 1).
     start = torch.rand(size, generator=generator, dtype=torch.float32) if config.has_segments else None
     return NeuralDynamics(network, start, self_transitions=may_repeat)
 
 
 def _durations(config: FrameConfig, generator: torch.Generator) -> Duration:
-    """Fresh durations. Papers: rate 1 for all states."""
+    """Initial durations; with `init` "papers" rate 1 for all states."""
     return draw_duration(
         config.durations,
         config.num_states,
@@ -206,7 +206,7 @@ def _durations(config: FrameConfig, generator: torch.Generator) -> Duration:
 def _grammar(
     config: GrammarConfig, num_words: int, clusters: Clusters | None, generator: torch.Generator
 ) -> PCFG | CompoundPCFG:
-    """A grammar with fresh parameters."""
+    """A grammar with initial parameters."""
     drawing = Drawing(BEGINS[config.family] if config.init == "family" else config.init, generator)
     n, p, dim, num_layers = config.num_nonterminals, config.num_preterminals, config.dim, config.num_layers
     if config.family == "cpcfg":

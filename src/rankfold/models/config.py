@@ -319,7 +319,7 @@ class FrameConfig:
 
     @property
     def observation(self) -> type[ObservationModule]:
-        """What knows of frames what can be known without parameters: `symbols`, `measured`, which are `invalid`."""
+        """The class of the observations; its `symbols`, `measured` and `invalid` need no parameters."""
         return OBSERVATIONS[self.observations]
 
     @property

@@ -37,7 +37,7 @@ from rankfold.recursions.segments.stretches import usual_stretch
 
 
 class HasEmission(Protocol):
-    """Whatever else a model of words is made of, it has a distribution of words given each hidden value."""
+    """The parts of a model of words: among them a distribution of words given each hidden value."""
 
     @property
     def emission(self) -> Any: ...
@@ -45,11 +45,11 @@ class HasEmission(Protocol):
 
 Parts = TypeVar("Parts", bound=HasEmission)
 Carried = TypeVar("Carried")
-AT_ONCE = 256
+AT_ONCE = 256  # sentences that `generate` draws together: each holds a row of the transition and of the emissions
 
 
 class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Carried]):
-    """A model of words whose hidden values follow one another: the next word, generation."""
+    """A model of words whose hidden values (states or ranks) form a sequence: next words, generation."""
 
     config: ModelConfig
 
@@ -83,7 +83,7 @@ class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Car
             if not bool((log_next > float("-inf")).any()):
                 raise DomainError("the prefix has probability 0 under this model: nothing can follow it.")
             drawn: list[list[int]] = []
-            while len(drawn) < num:  # a few at a time: each holds a row of the transition and of the emissions
+            while len(drawn) < num:
                 drawn += generate_words(
                     log_next.expand(min(AT_ONCE, num - len(drawn)), -1),
                     lambda index: self.transition_rows(parts, index),
@@ -123,10 +123,10 @@ class StateParts(NamedTuple):
 
     log_initial: Tensor  # "z"
     transition: Operator  # "z z"
-    observation: Any  # `log_obs` of values, `sample`, of words `log_rows`
+    observation: Any  # has `log_obs` and `sample`; of words `log_rows`
     log_duration: Tensor | None = None  # "z d"; None: a chain
-    kept: Tensor | None = None  # "z"       the numbers of the states, where some are left out
-    log_mask: Tensor | None = None  # "z"   -inf for dropped states that keep their number
+    kept: Tensor | None = None  # "z"       the indices of the states, where dropped ones are left out
+    log_mask: Tensor | None = None  # "z"   -inf for dropped states, where they are masked instead
 
     @property
     def emission(self) -> Any:
@@ -135,13 +135,13 @@ class StateParts(NamedTuple):
 
 
 class StateModel(Model[StateParts, Any]):
-    """HMM or HSMM: what models of words and of frames share whose positions have states.
+    """HMM or HSMM, of words or of frames: a state for each position or segment.
 
     `dynamics(keep, features, stays)` gives the start and an operator, `observation(keep)` a distribution of values for
-    each state, `duration(keep)` one of lengths.
+    each state, `duration(keep)` one of lengths. `keep`: the states that dropout keeps; `stays`: the same as a mask.
     """
 
-    branch: ClassVar[bool] = False  # whether observations are a branch of their own in a captured graph
+    branch: ClassVar[bool] = False  # whether a captured graph computes observations on a parallel branch
     dynamics: Any
     observation: Any
     duration: Any
@@ -153,14 +153,15 @@ class StateModel(Model[StateParts, Any]):
         return Shares(linear([parts.transition]), [parts.log_initial] if self.config.linear_start else [])
 
     def capturable_parts(self, generator: torch.Generator | None = None) -> StateParts:
-        """States that are dropped each by itself leave by a mask. Cost: that of all states."""
+        """States dropped independently vary in number, so they are masked: shapes repeat. Cost: that of all states."""
         varies = self.config.state_dropout_kind == "bernoulli"
         return self._parts(generator, masked=varies or self.config.keeps_numbers)
 
     def _parts(self, generator: torch.Generator | None, *, masked: bool) -> StateParts:
-        """Dropped states are left out, or masked: of the start, of every step's targets and of the observations.
+        """The distributions, with dropped states left out (smaller tables) or `masked` (tables of all states).
 
-        The same distribution over sequences: a dropped state has no mass, so what its own row says is never used.
+        Both give the same distribution over sequences: a mask removes a state from the start, the targets of every
+        transition and the observations, so it has no mass, and its own row is never used.
         """
         config = self.config
         size, dropout, kind = config.num_states, config.state_dropout, config.state_dropout_kind
@@ -168,9 +169,10 @@ class StateModel(Model[StateParts, Any]):
         stays = staying(size, dropout, generator=generator, kind=kind) if masked else None
         low_rank = config.own_rank is not None
         features = kept(config.rank, config.feature_dropout, generator=generator) if low_rank else None
-        # Emissions first: gradients go the other way, so the transition's tables are gone when the emissions' are made.
-        apart: AbstractContextManager[Any] = beside(keep) if self.branch else nullcontext()
-        with apart as join:
+        # Emissions first: the backward pass goes in reverse, and frees the transition's tables before it needs memory
+        # for the emissions'.
+        parallel: AbstractContextManager[Any] = beside(keep) if self.branch else nullcontext()
+        with parallel as join:
             observation = self.observation(keep)
         log_initial, transition = self.dynamics(keep, features, stays)
         for x in observation if self.branch else ():
@@ -194,13 +196,13 @@ class StateModel(Model[StateParts, Any]):
         generator: torch.Generator | None = None,
         allowed: Tensor | None = None,
     ) -> Any:  # carried "b z" or "b d z", allowed "b t z" bool
-        """The border of a batch that is not the `last` of its stream cuts segments; it does not end them.
+        """The potentials of a chain, or of segments if there are durations. `label_constraint` makes `allowed`.
 
-        `models/supervision.py` makes `allowed` from labels.
+        Where a batch is not the `last` of its stream, its end cuts the open segment instead of ending it.
         """
         parts = self.parts(generator) if parts is None else parts
         log_obs = parts.observation.log_obs(self.input_values(batch, parts.log_initial.dtype))
-        if parts.log_mask is not None:  # never reached anyway; here they do not set a position's scale either
+        if parts.log_mask is not None:  # no path reaches these states; masked here, they do not set the scale either
             log_obs = log_obs + parts.log_mask
         if allowed is not None:
             log_obs = _restricted(log_obs, allowed, parts)
@@ -220,12 +222,12 @@ class StateModel(Model[StateParts, Any]):
         found: Tensor = recursion_of(potentials).carry(potentials)
         if parts is None or parts.kept is None:
             return found
-        everyone = found.new_full((*found.shape[:-1], self.config.num_states), float("-inf"))
-        return everyone.index_copy(-1, parts.kept, found)
+        all_states = found.new_full((*found.shape[:-1], self.config.num_states), float("-inf"))
+        return all_states.index_copy(-1, parts.kept, found)
 
     @abstractmethod
     def sizes(self, num_states: int) -> dict[str, Any]:
-        """What the planner must know of the model besides its states, rank and parameters."""
+        """Further sizes for the planner, besides states, rank and parameters: fields of `ChainSizes`."""
 
     def plan(
         self,
@@ -241,7 +243,7 @@ class StateModel(Model[StateParts, Any]):
         `whole`: long sequences of segments are not cut into stretches, as in a captured graph.
         """
         config = self.config
-        # In a captured graph states that are dropped each by itself keep their numbers.
+        # In a captured graph states that are dropped independently are masked, not left out.
         masked = config.keeps_numbers or (config.state_dropout_kind == "bernoulli" and device.startswith("cuda"))
         num_states = config.num_states if masked else num_kept(config.num_states, config.state_dropout)
         rank = None if config.own_rank is None else num_kept(config.rank, config.feature_dropout)
@@ -305,7 +307,7 @@ class HMM(StateModel, ChainModel[StateParts]):
 
 
 def _restricted(log_obs: Tensor, allowed: Tensor, parts: StateParts) -> Tensor:  # "b t z"
-    """Log-weights of the states that are allowed."""
+    """The log-weights, -inf for states that are not allowed."""
     if parts.kept is not None or parts.log_mask is not None:
         raise UnsupportedError(
             "allowed states and dropped states at once: a path may have no state left.\n"
@@ -320,7 +322,7 @@ def _restricted(log_obs: Tensor, allowed: Tensor, parts: StateParts) -> Tensor: 
 
 
 def _continued(parts: StateParts, carried: Tensor) -> Tensor:  # "b z" or "b d z", of all states
-    """What was carried, given that no dropped state was there."""
+    """The carried distribution over states, conditioned on those that dropout keeps."""
     if parts.kept is not None:
         carried = carried.index_select(-1, parts.kept)
     elif parts.log_mask is not None:

@@ -1,7 +1,7 @@
 """Binary rules of trees: non-negative tensors T[a, n, m], parent first, known by their products.
 
-Sums over trees apply a rule in three steps, so that costly work is done once: `left` and `right` prepare a child's
-vector (once per span), `combine` multiplies both sides of all splits and sums the splits, `head` goes to the parents.
+Sums over trees apply a rule in three steps, so that costly work is done once per span: `left` and `right` prepare a
+child's vector, `combine` multiplies both sides of all splits and sums the splits, `head` maps the sum to the parents.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ Divide = Callable[[Factor, int], Factor]  # a factor, divided along its axis of 
 class BinaryOperator(Protocol):
     """A non-negative tensor T = exp(log_scale) * B of parents, left and right children; factors may lead with a batch.
 
-    `head_of` names all that `head` multiplies by: operators with the same one are summed before it is applied. Of
-    operators with the same `left_of` (`right_of`), one prepares a child for all. The members from `cpd` on serve
-    questions about single rules: best trees, samples, prefixes. `TensorRule` derives them from `to_dense`.
+    `head_of`, `left_of` and `right_of` identify the maps `head`, `left` and `right`. Operators with equal `head_of` are
+    summed before `head` is applied once; of operators with equal `left_of`, one prepares a child for all. The members
+    from `cpd` on serve questions about single rules (best trees, samples, prefixes): `TensorRule` derives them from
+    `to_dense`. Axes: s spans, k splits, l and h prepared left and right children, q their combination.
     """
 
     @property
@@ -42,10 +43,9 @@ class BinaryOperator(Protocol):
     def left_of(self) -> tuple[object, ...]: ...  # equal only where `left` is the same map
     @property
     def right_of(self) -> tuple[object, ...]: ...
+    # How much a loss in a child's vector can grow on its way to a parent, for the bound on underflow.
     @property
-    def gain(
-        self,
-    ) -> Tensor: ...  # "" or "b" float64: by how much a loss in a child's side grows on its way to a parent
+    def gain(self) -> Tensor: ...  # "" or "b" float64
     def factors(self) -> tuple[Tensor, ...]: ...
     @property
     def log_factors(self) -> tuple[bool, ...]: ...  # which factors are logarithms
@@ -55,7 +55,7 @@ class BinaryOperator(Protocol):
     def right(self, x: Tensor) -> Tensor: ...  # "b s m" -> "b s h"
     def combine(self, left: Tensor, right: Tensor) -> Tensor: ...  # "b s k l", "b s k h" -> "b s q", splits k summed
     def head(self, x: Tensor) -> Tensor: ...  # "b s q" -> "b s a"
-    def left_log(self, log_x: Tensor) -> Tensor: ...  # the same in logarithms, any range, of T itself
+    def left_log(self, log_x: Tensor) -> Tensor: ...  # the same in logarithms, any range; together they apply T, not B
     def right_log(self, log_x: Tensor) -> Tensor: ...
     def combine_log(self, left: Tensor, right: Tensor) -> Tensor: ...
     def head_log(self, log_x: Tensor) -> Tensor: ...
@@ -64,7 +64,7 @@ class BinaryOperator(Protocol):
     @property
     def cpd(self) -> CPD | None: ...  # the factors of a rule with ranks; None: it has none
     @property
-    def row_cost(self) -> int: ...  # numbers held for each entry of `log_rows` while it is made
+    def row_cost(self) -> int: ...  # numbers held in memory per entry of `log_rows` while it is computed
     def log_rows(self, sentence: Tensor, parent: Tensor, rows: slice = EVERY) -> Tensor: ...  # "k", "k" -> "k n m"
     def given_right(self, right: Tensor) -> Tensor: ...  # "b m" -> "b a n"   sum_m T[a, n, m] right[m], linear
     def given_left(self, left: Tensor) -> Tensor: ...  # "b n" -> "b a m"
@@ -74,7 +74,7 @@ class BinaryOperator(Protocol):
 
 
 class TensorRule:
-    """The second half of `BinaryOperator`, derived from `to_dense`: rules without ranks, written out when asked for."""
+    """The members of `BinaryOperator` from `cpd` on, derived from `to_dense`: for rules without ranks."""
 
     def to_dense(self) -> Tensor:  # "a n m" or "b a n m"
         raise NotImplementedError
@@ -111,7 +111,7 @@ class TensorRule:
 
 
 def rows_of(table: Tensor, sentence: Tensor, row: Tensor, axes: int = 2) -> Tensor:  # "k", "k"
-    """Rows of a table of so many axes, from each sentence's own table where it has one more."""
+    """Rows of a table with `axes` axes, or of each sentence's own table if it has one axis more."""
     return table[row] if table.ndim == axes else table[sentence, row]
 
 
@@ -144,9 +144,9 @@ class Branch(NamedTuple):
         return Branch(*(rule.of_parents(index) for rule in self))
 
     def divided(self, log_total: Tensor) -> Branch:  # "b n"
-        """The rules with every parent's divided by its total; factors shared before are shared after."""
+        """The rules with every parent's weights divided by its total; factors that were shared stay shared."""
         shared = log_total[0] if len(log_total) == 1 else log_total
-        made: dict[tuple[int, int], tuple[Factor, Factor]] = {}  # holds what it knows by id
+        made: dict[tuple[int, int], tuple[Factor, Factor]] = {}  # keeps the factor itself, so that its id stays unique
 
         def divide(factor: Factor, axis: int) -> Factor:
             key = id(factor.value), axis
@@ -161,7 +161,7 @@ class Branch(NamedTuple):
         return Branch(*(rule.divided(divide) for rule in self))
 
     def with_factors(self, *factors: Tensor) -> Branch:
-        """The same structure of other tensors."""
+        """The same rules with other tensors."""
         rest, rules = list(factors), []
         for rule in self:
             count = len(rule.factors())

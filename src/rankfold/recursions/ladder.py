@@ -1,7 +1,7 @@
 """One ladder of arithmetics under all recursions, and log Z as one autograd function.
 
 Its rungs: scaled numbers in the caller's dtype, the same in float64, logarithms in float64. Each sequence stays on the
-first rung that proves sound for it, forward and backward, and does not disturb its neighbours.
+first rung that loses nothing of it, forward and backward; the rest of the batch stays where it is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def check_arithmetic(arithmetic: str) -> None:
 class Backward(NamedTuple):
     """A backward pass of a rung, before its gradients are put together."""
 
-    trusted: Tensor | None  # "b"   whether nothing that counts was lost on the way back; None: nothing can be
-    gradients: Callable[[Tensor | None], list[Tensor]]  # "b" (which sequences are elsewhere) -> as `problem.tensors`
+    trusted: Tensor | None  # "b"   False where underflow may have changed the result; None: there is no underflow
+    # Which sequences are on wider rungs ("b", None: no sequence) -> gradients of the others, as `problem.tensors`.
+    gradients: Callable[[Tensor | None], list[Tensor]]
 
 
 class Rung(Protocol[P]):
@@ -41,13 +42,13 @@ class Rung(Protocol[P]):
     in_logs: bool  # the last rung, where nothing is lost
 
     def sound(self) -> Tensor:  # "b"
-        """Whether the forward pass lost nothing that counts."""
+        """Whether underflow in the forward pass is below round-off."""
 
     def repeat(self, part: P, *, in_logs: bool) -> Any:
-        """Some of the sequences, in float64, on the next rung."""
+        """The next rung, for some of the sequences, already converted to float64."""
 
     def forget(self, index: Tensor) -> None:  # "k"
-        """Leave nothing of these sequences, whatever their numbers hold: they are elsewhere now."""
+        """Zero the messages of these sequences, NaN and infinity included: a wider rung has them now."""
 
     def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:  # "b"
         """The backward pass for d (weight . log_z); while a graph is captured, untrusted sequences are NaN."""
@@ -57,7 +58,7 @@ class Rung(Protocol[P]):
 
 
 class LastRung:
-    """Logarithms, where nothing is ever lost or repeated: what the ladder does not ask of this rung."""
+    """Base of the rungs in logarithms, where nothing is lost or repeated: the ladder never calls these methods."""
 
     in_logs = True
 
@@ -75,12 +76,12 @@ R = TypeVar("R", bound=Rung[Any])
 
 
 class Ladder(Generic[P, R]):
-    """A batch on one rung; `wider` holds the sequences that need more, by index, each part a ladder of its own."""
+    """A batch on one rung; `wider` holds the sequences that need a wider one: their indices, and a ladder of them."""
 
     def __init__(self, rung: R) -> None:
         self.rung: R = rung
         self.wider: list[tuple[Tensor, Self]] = []
-        self.settled: bool = rung.in_logs  # whether every sequence is where it stays, forward and backward
+        self.settled: bool = rung.in_logs  # whether forward and backward pass were both checked
         if rung.in_logs:
             return
         sound = rung.sound()
@@ -91,7 +92,7 @@ class Ladder(Generic[P, R]):
 
     @property
     def problem(self) -> P:
-        """What is solved."""
+        """The validated potentials, of all sequences of the batch."""
         problem: P = self.rung.problem
         return problem
 
@@ -119,23 +120,23 @@ class Ladder(Generic[P, R]):
         return there
 
     def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:  # "b"
-        """The backward pass of this rung; sequences that lost something on the way are then on the next one."""
+        """The backward pass of this rung; moves the sequences that are not `trusted` to the next rung."""
         back = self.rung.backward(weight, of_factors=of_factors)
         if not self.settled and back.trusted is not None:
             self.repeat_untrusted(back.trusted)
         return back
 
     def repeat_untrusted(self, trusted: Tensor) -> None:  # "b"
-        """Repeat the sequences that lost something on the way back, as far as the host may look."""
+        """Repeat the sequences that are not trusted; not while a CUDA graph is captured."""
         if may_look(trusted) and not bool(trusted.all()):
             self._widen((~trusted & ~self.elsewhere()).nonzero()[:, 0])
 
     def gradients(self, weight: Tensor, *, of_factors: bool) -> list[Tensor]:  # "b"
-        """d (weight . log_z) / d `problem.tensors()`; without the operator's factors if they are not asked for."""
+        """d (weight . log_z) / d `problem.tensors()`, those of the operator's factors only if `of_factors`."""
         back = self.backward(weight, of_factors=of_factors)
         if sum(len(index) for index, _ in self.wider) < len(self.log_z):
             grads = back.gradients(self.elsewhere() if self.wider else None)
-        else:  # nothing is left here, and its products may hold anything
+        else:  # all sequences are on wider rungs, and the numbers of this one may be NaN
             num = None if of_factors else len(self.problem.fields)
             grads = [torch.zeros_like(x) for x in self.problem.tensors()[:num]]
         for index, wider in self.wider:
@@ -150,9 +151,9 @@ class Ladder(Generic[P, R]):
                 grad += part.to(grad.dtype)
             else:
                 grad[index] = part.to(grad.dtype)
-        # As wide as the widest: where a weight is nearly 0 its gradient may be larger than the narrow dtype holds.
+        # In the widest dtype of all rungs: the gradient of a weight near 0 may overflow the narrow one.
         for i, part in enumerate(parts[num:], num):
-            if part.shape != grads[i].shape:  # weights of their own for every sequence
+            if part.shape != grads[i].shape:  # every sequence has factors of its own: only some are in this part
                 part = torch.zeros_like(grads[i], dtype=part.dtype).index_copy_(0, index, part)
             grads[i] = grads[i] + part
 
@@ -168,7 +169,7 @@ class Ladder(Generic[P, R]):
         return self.each(p, lambda rung, q, index: (rung.retrace(q, index),), axis=0)[0]
 
     def each(self, p: P, ask: Callable[[R, P, Tensor | None], Sequence[Tensor]], *, axis: int) -> tuple[Tensor, ...]:
-        """What every rung says of its own sequences of `p` (None: of all), put together along the axis of sequences."""
+        """`ask(rung, p, index)` of every rung, for its own sequences (None: all), joined along the sequences' axis."""
         self.settle()
         if not self.wider:
             return tuple(ask(self.rung, p, None))
@@ -182,11 +183,11 @@ class Ladder(Generic[P, R]):
         )
 
     def confirm(self, found: Sequence[Tensor], weight: Tensor, wanted: Sequence[bool]) -> None:
-        """Raise if a gradient that was retraced, of the wanted tensors, cannot be differentiated further."""
+        """Raise if the retraced gradients of the wanted tensors are wrong; overridden where they can be."""
 
 
 class Solution(Protocol):
-    """What the autograd function asks of a solved batch: a ladder, or something made of several."""
+    """A solved batch, as the autograd function needs it: a ladder, or several (long sequences in stretches)."""
 
     @property
     def log_z(self) -> Tensor: ...  # "b"   float64
@@ -219,7 +220,7 @@ class LogZ(Function):
         if torch.is_grad_enabled():
             # The gradient will be differentiated: give autograd ordinary operations to follow. Messages
             # stored in ctx would lose the second derivative without a word.
-            # Views, because inputs may be made of one another: only the last step to each is asked for.
+            # Views, because one input may be computed from another: only direct derivatives are asked for.
             tensors = tuple(x.view_as(x) for x in tensors)
             traced = problem.with_tensors(*tensors)
             out = solution.retrace(traced)
@@ -230,28 +231,28 @@ class LogZ(Function):
             solution.confirm(found, weight.detach(), wanted)
         else:
             solved = solution.gradients(weight, of_factors=any(wanted[len(problem.fields) :]))
-            every = zip(solved, tensors, wanted, strict=False)
-            found = tuple(x.to(like.dtype) for x, like, want in every if want)
-            if (hollow := problem.hollow()) is not problem:  # autograd frees its tensors only if nobody holds them here
+            triples = zip(solved, tensors, wanted, strict=False)  # `solved` may end before the factors
+            found = tuple(x.to(like.dtype) for x, like, want in triples if want)
+            if (hollow := problem.hollow()) is not problem:  # while ctx holds large tensors, autograd cannot free them
                 ctx.problem, ctx.solution = hollow, None
-        each = iter(found)
-        return (None, None, None, *(next(each) if want else None for want in wanted))
+        remaining = iter(found)
+        return (None, None, None, *(next(remaining) if want else None for want in wanted))
 
 
 class Impossible(NamedTuple):
-    """What to say of a sequence without any weight."""
+    """The parts of the error message for a sequence without any weight."""
 
-    one: str  # what it is called
+    one: str  # "sequence" or "sentence"
     why: str | Callable[[int], str]
     hint: str
 
 
 def log_z(
     problem: P,
-    solve: Callable[[P, bool], Solution],  # `solve(problem, both)`: a gradient will follow
+    solve: Callable[[P, bool], Solution],  # `solve(problem, both)`, both: a backward pass will follow
     arithmetic: Arithmetic,
     precision: Precision,
-    impossible: Impossible | None,  # None: without weight is no error
+    impossible: Impossible | None,  # None: a sequence without weight is no error
 ) -> Tensor:  # "b"   float64
     """log Z of a problem, differentiable in all its tensors, twice."""
     check_arithmetic(arithmetic)

@@ -1,6 +1,6 @@
-"""Validated potentials of any structure: all fields there, each with its batch axis.
+"""Validated potentials of any structure: no field is None, each has its batch axis.
 
-Public functions validate once; whatever is inside takes a `Problem`. What several structures check is checked here.
+Public functions validate once; all functions below them take a `Problem`. Checks of several structures are here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ P = TypeVar("P", bound="Problem")
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What every recursion asks of its validated potentials."""
+    """The validated potentials of any structure: the members that all recursions and the ladder use."""
 
     lengths: Tensor  # "b" int64, on the device of the rest
     ragged: bool  # whether some length is below t
@@ -35,29 +35,29 @@ class Problem:
         raise NotImplementedError
 
     def factors(self) -> tuple[Tensor, ...]:
-        """The weights of the operator, each tensor once."""
+        """The tensors of the operator, each once."""
         return ()
 
     def linear_factors(self) -> tuple[Tensor, ...]:
-        """Those of them that are no logarithms."""
+        """The factors that are weights, not logarithms of weights."""
         return ()
 
     def with_factors(self: P, *factors: Tensor) -> P:
-        """The same with other weights of the operator."""
+        """The same problem with other tensors in its operator."""
         assert not factors
         return self
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Everything a gradient may be asked of, factors of the operator last."""
+        """All tensors that log Z is differentiable in: `fields`, then the operator's factors."""
         return (*(getattr(self, name) for name in self.fields), *self.factors())
 
     def with_tensors(self: P, *tensors: Tensor) -> P:
-        """The same of other tensors, in the order of `tensors`."""
+        """The same problem with other tensors, in the order of `tensors`."""
         num = len(self.fields)
         return self.with_factors(*tensors[num:]).replace(**dict(zip(self.fields, tensors[:num], strict=True)))
 
     def replace(self: P, **changes: Any) -> P:
-        """The same with some fields changed, which are not validated."""
+        """The same problem with some fields changed; they are not validated."""
         return replace(self, **changes)
 
     def take(self: P, index: Tensor) -> P:  # "k"
@@ -74,17 +74,17 @@ class Problem:
         return self.with_tensors(*(x.detach() for x in self.tensors()))
 
     def hollow(self: P) -> P:
-        """Itself, or without its tensors where they are so large that a backward pass must not keep them."""
+        """The problem to keep after a backward pass: itself, or without its tensors where they are too large."""
         return self
 
     def inside(self) -> Tensor:  # "b t"
-        """Which positions lie inside their sequence."""
+        """Which positions are below their sequence's length."""
         return torch.arange(self.positions.shape[1], device=self.lengths.device) < self.lengths[:, None]
 
 
 @dataclass(frozen=True, eq=False)
 class Sequences(Problem):
-    """Sequences whose states move by an operator: chains, segments."""
+    """Sequences of states whose transition is an operator: chains, segments."""
 
     log_initial: Tensor  # "b z"
     transition: Operator
@@ -101,7 +101,7 @@ class Sequences(Problem):
         return self.transition.factors()
 
     def linear_factors(self) -> tuple[Tensor, ...]:
-        """The transition's factors that are no logarithms."""
+        """The transition's factors that are weights, not logarithms of weights."""
         pairs = zip(self.transition.factors(), self.transition.log_factors, strict=True)
         return tuple(factor for factor, is_log in pairs if not is_log)
 
@@ -127,7 +127,7 @@ T = TypeVar("T")
 
 
 def validates(kind: type[T], problem: type[P]) -> Callable[[Callable[[T], P]], Callable[[T | P], P]]:
-    """Decorates the validation of one kind of potentials: a problem is validated already, anything else is refused."""
+    """Decorates the validation of potentials of a `kind`: a `problem` is returned as it is, other types are refused."""
 
     def decorate(validate: Callable[[T], P]) -> Callable[[T | P], P]:
         @wraps(validate)
@@ -154,7 +154,7 @@ def expect_transition(transition: Operator, log_obs: Tensor, *, needed_by: str) 
 
 
 def expect_end(x: Tensor, name: str, letter: str, num_sequences: int, size: int) -> None:
-    """Raise unless it is a vector of log-weights that all sequences share, or one for each."""
+    """Raise unless an end of the sequences (log_initial, log_final) is one vector for all of them or one for each."""
     if isinstance(x, Tensor) and x.ndim == 2:
         expect(x, f"b {letter}", name=name, hint="", **{"b": num_sequences, letter: size})
     else:
@@ -162,7 +162,7 @@ def expect_end(x: Tensor, name: str, letter: str, num_sequences: int, size: int)
 
 
 def _hint(log_obs: Tensor, num_states: int) -> str:
-    """What to do about a log_obs of another shape."""
+    """A remedy for a log_obs of the wrong shape."""
     shape = tuple(getattr(log_obs, "shape", ()))
     if len(shape) == 2 and shape[1] == num_states:
         return "For one sequence add a batch axis: log_obs[None]."
@@ -176,7 +176,7 @@ def _hint(log_obs: Tensor, num_states: int) -> str:
 def validate_lengths(
     lengths: Tensor | None, num_sequences: int, num_positions: int, like: Tensor
 ) -> tuple[Tensor, bool]:  # "b"
-    """Lengths as int64 on the device of `like`, and whether some are shorter than all positions; raises on others."""
+    """Lengths as int64 on the device of `like`, and whether any is below `num_positions`; raises on invalid ones."""
     if lengths is None:
         return torch.full((num_sequences,), num_positions, device=like.device), False
     lengths = torch.as_tensor(lengths)

@@ -1,7 +1,7 @@
 """Expectation maximisation: exact expected counts, and the parameters that maximise them.
 
-The E step asks a model's potentials for the expected uses of each part; the M step of each part lives in the module it
-updates (`params`). No step lowers the likelihood, or with a prior the posterior.
+The E step computes expected counts from a model's potentials; the M step of each part is a method of its module
+(`maximise` in `params`). No step lowers the likelihood, or with a prior the posterior.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rankfold.training.initialisation import initialise
 
 # Entries "t b z" of one table of a group: 64 MiB in float64; an E step holds about seven such tables.
 MOST = 2**23
-# What rounding makes of equal values was at most 7 eps of the size of what they are the sum of.
+# A step that lowers the likelihood by at most so many roundings is no failure; equal likelihoods differed by at most 7.
 ROUNDINGS = 64
 # Multiply-adds of a step below which a second thread costs more than it brings: 100 sequences and 16 states take 5
 # microseconds on one thread and 21 on two, 100 and 256 about as long on both.
@@ -41,16 +41,16 @@ SMALL_STEP = 2**21
 class Group(NamedTuple):
     """Some of the sequences, padded to the longest of them."""
 
-    which: list[int]  # of the sequences they are
+    which: list[int]  # their indices among all sequences
     batch: Batch
     allowed: Tensor | None  # "b t z"   the states that labels allow
-    statistics: Tensor | None = None  # "(t b) s"   what EM counts of each frame
+    statistics: Tensor | None = None  # "(t b) s"   sufficient statistics of each frame
 
 
 class Counts(NamedTuple):
     """How often each part is used, in expectation, summed over sequences."""
 
-    dynamics: tuple[Tensor, ...]  # like its tables
+    dynamics: tuple[Tensor, ...]  # in the shapes of the start's and the transition's tables
     observation: Tensor  # "z s"
     duration: Tensor | None  # "z d"
     log_likelihood: float
@@ -74,17 +74,17 @@ class Counts(NamedTuple):
 class Fitted(NamedTuple):
     """How EM went."""
 
-    history: list[float]  # the log-likelihood (plus the log-prior) before each step, and of the last parameters
+    history: list[float]  # the log-likelihood (plus the log-prior) before each step; if converged, also after the last
     converged: bool
-    counts: Counts  # the last ones that parameters were made of, or of the parameters themselves
+    counts: Counts  # those the parameters maximise; if EM converged or stepped back, those under the parameters
 
 
 class Running(NamedTuple):
-    """What stepwise EM remembers."""
+    """The state of stepwise EM between calls."""
 
     calls: int
-    counts: Counts  # per frame
-    frames: int  # how many there were
+    counts: Counts  # per frame, averaged over calls
+    frames: int  # of all calls
 
 
 def group_lengths(lengths: Sequence[int], num_states: int, most: int = MOST) -> list[list[int]]:
@@ -103,7 +103,7 @@ def group_lengths(lengths: Sequence[int], num_states: int, most: int = MOST) -> 
 
 
 def group(sequences: Sequence[Tensor], labels: Sequence[Tensor] | None, num_states: int) -> list[Group]:
-    """Ragged sequences, "t f" or "t" each, as a few padded batches; labels allow a single state."""
+    """Sequences of any lengths, "t f" or "t" each, as a few padded batches; a label allows its state alone."""
     found = []
     for index in group_lengths([len(x) for x in sequences], num_states, MOST):
         frames = pad_sequence([sequences[i] for i in index], batch_first=True)
@@ -117,7 +117,7 @@ def group(sequences: Sequence[Tensor], labels: Sequence[Tensor] | None, num_stat
 
 
 def with_statistics(groups: Sequence[Group], model: FrameModel, prior: Prior) -> list[Group]:
-    """The groups with what EM counts of each frame, which no step changes."""
+    """The groups with the sufficient statistics of their frames, computed once for all steps."""
     frames = [one.batch.values.transpose(0, 1).flatten(0, 1) for one in groups]
     return [
         one._replace(statistics=model.observation.statistics(x, prior)) for one, x in zip(groups, frames, strict=True)
@@ -149,7 +149,7 @@ def expect(model: FrameModel, groups: Sequence[Group]) -> Counts:
 
 @contextmanager
 def _threads(step: int, device: torch.device) -> Iterator[None]:
-    """One thread for small steps on a CPU; what was set comes back afterwards."""
+    """One thread for small steps on a CPU; restores the number of threads afterwards."""
     before = torch.get_num_threads()
     if device.type != "cpu" or step >= SMALL_STEP or before == 1:
         yield
@@ -185,9 +185,9 @@ def log_prior(model: FrameModel, prior: Prior) -> Tensor:  # ""
 def em(model: FrameModel, groups: Sequence[Group], prior: Prior, *, num_steps: int, tol: float | None) -> Fitted:
     """At most `num_steps` steps; fewer where one gains less than `tol` nats per frame (None: never fewer).
 
-    The value of all parameters but the last is in the history: to know the last one's would cost another E step. A step
+    After `num_steps` steps the value of the last parameters is not in the history: it would cost another E step. A step
     that loses more than rounding can explain is no convergence: the model goes back to the parameters before it, and a
-    warning says what was lost.
+    warning says how much was lost.
     """
     num_frames = sum(one.batch.num_tokens for one in groups)
     history: list[float] = []
@@ -219,16 +219,16 @@ def em(model: FrameModel, groups: Sequence[Group], prior: Prior, *, num_steps: i
 
 
 def _rounding(model: FrameModel, prior: Prior, value: float, num_frames: int) -> float:
-    """One rounding of a log-likelihood: of its sum over frames in the dtype, and of each frame's own terms."""
+    """The rounding error of a log-likelihood: of its sum over frames in the dtype, and of each frame's own terms."""
     return torch.finfo(model.dtype).eps * (abs(value) + num_frames) + num_frames * model.observation.rounding(prior)
 
 
 def stepwise(
     model: FrameModel, groups: Sequence[Group], prior: Prior, running: Running | None
 ) -> tuple[Running, float]:
-    """A step of stepwise EM: these sequences' counts, mixed into the running ones; and their value before it.
+    """A step of stepwise EM on these sequences: the new running counts, and the sequences' value before the step.
 
-    The k-th call's counts weigh k^-0.6 against those of all before (Cappe, Moulines 2009).
+    After call k they are k^-0.6 times its own counts plus 1 - k^-0.6 times the old ones (Cappe, Moulines 2009).
     """
     counts = expect(model, groups)
     value = counts.log_likelihood + float(log_prior(model, prior).detach())
@@ -252,7 +252,7 @@ def expect_possible(model: FrameModel, one: Group, log_z: Tensor) -> None:
 
 
 def impossible_sequence(model: FrameModel, sequence: int, length: int, *, labelled: bool) -> DomainError:
-    """What to say of an impossible sequence, and what may be done."""
+    """The error for an impossible sequence, with its remedies."""
     why = "  Zeros come from what was never seen in training: fit with smoothing above 0, or forbid less."
     if model.duration is not None:
         why = (
@@ -267,12 +267,12 @@ def impossible_sequence(model: FrameModel, sequence: int, length: int, *, labell
 
 
 class EMSteps:
-    """A step of EM for each update of a run, over all its recordings whatever the batches are.
+    """A step of EM for each update of a run, over all its recordings; the batches of the update are ignored.
 
-    The model's parameters hold its state: a resumed run takes the same steps.
+    Its only state is the model's parameters: a resumed run takes the same steps.
     """
 
-    carried: Any = None  # recordings are whole
+    carried: Any = None  # never cut into streams, recordings carry no state
 
     def __init__(self, frames: Frames, model: FrameModel, smoothing: float) -> None:
         if not model.config.normalised_durations:
@@ -296,7 +296,7 @@ class EMSteps:
 
 
 def begin(model: FrameModel, frames: Frames, seed: int) -> None:
-    """Let a model begin at the training recordings, as its recipe says."""
+    """Initialise a model from the training recordings, as its recipe says."""
     sequences, labels = training_set(frames, model)
     prior = recipe_prior(model, sequences, 0.0)
     initialise(model, sequences, labels, prior, np.random.default_rng(seed), near=model.config.init == "kmeans")
@@ -312,7 +312,7 @@ def training_set(frames: Frames, model: FrameModel) -> tuple[list[Tensor], list[
 
 
 def recipe_prior(model: FrameModel, sequences: Sequence[Tensor], smoothing: float) -> Prior:
-    """What a recipe says beforehand: a prior of variance 1; without one the features' own variances are their scale."""
+    """The prior of a recipe; `variance_prior` frames of variance 1, without them `spread` is the features' variance."""
     config = model.config
     if not model.observation.measured:
         return Prior(smoothing)

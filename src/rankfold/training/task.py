@@ -1,4 +1,4 @@
-"""The data of a run, sentences or recordings, and what the loop asks of the one and the other."""
+"""The task of a run: its data, sentences or recordings, and all steps of the loop that differ between the two."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from rankfold.training.setup import clusters
 
 
 class Task(ABC):
-    """The data of a run, and what they mean for its model."""
+    """The data of a run, and how its model is built, trained and measured on them."""
 
     config: Config
     data: Corpus | Recordings
-    changed: str  # what is said of data that a resumed run did not find again
+    changed: str  # for the error message if a resumed run finds other data
 
     @classmethod
     @abstractmethod
@@ -46,12 +46,12 @@ class Task(ABC):
 
     @property
     def measure(self) -> Measure:
-        """How good a likelihood is."""
+        """Perplexity, or nats per frame."""
         return self.config.model.measure
 
     @property
     def fingerprint(self) -> str:
-        """Of the data: what a resumed run must find again."""
+        """A hash of the data: a resumed run must find the same."""
         return self.data.fingerprint
 
     @property
@@ -60,7 +60,7 @@ class Task(ABC):
         return self.data.test is not None
 
     def summary(self) -> Mapping[str, Any]:
-        """What was read, counted."""
+        """Counts of the data that were read."""
         return self.data.summary()
 
     def split(self, name: str) -> Data:
@@ -75,10 +75,10 @@ class Task(ABC):
 
     @abstractmethod
     def keep(self, folder: Path) -> None:
-        """Write what a resumed run needs to read the same data alike."""
+        """Write the vocabulary, or the scale of the features, with which a resumed run reads the same data."""
 
     def prepare(self, loaded: Loaded | None) -> None:
-        """Find what the model needs to be built, if anything; what a checkpoint holds is not searched again."""
+        """Compute word clusters, if the model needs them and the checkpoint has none."""
         return
 
     @abstractmethod
@@ -91,28 +91,28 @@ class Task(ABC):
 
     @abstractmethod
     def sizes(self) -> DataSizes:
-        """The sizes of the data that cannot be cut."""
+        """The sizes of the data that bound memory from below: inputs, and the longest sequences."""
 
     @abstractmethod
     def model(self) -> Model[Any, Any]:
-        """The model a run begins with, or goes on with once it is filled from a checkpoint."""
+        """The model with initial parameters; a resumed run fills it from its checkpoint afterwards."""
 
-    def steps(self, model: Any, *made_of: Any) -> Any:
-        """What turns the batches of an update into gradients, made as `Gradients` is; or steps of EM."""
+    def steps(self, model: Any, *arguments: Any) -> Any:
+        """The callable for the batches of an update: `Gradients` (which takes the arguments), or `EMSteps`."""
         make: Callable[..., Gradients] = Gradients
-        return make(model, *made_of, self.num_tokens)
+        return make(model, *arguments, self.num_tokens)
 
     @abstractmethod
     def lines(self, model: Any) -> list[str]:
-        """What a person should know before the first update: sizes first, without the device."""
+        """Lines to print before the first update: sizes first, without the device."""
 
     @abstractmethod
     def epoch(self, epoch: int) -> Any:
-        """The batches of an epoch, the same whenever asked: `len` and `[i]`."""
+        """The batches of an epoch, the same at every call; has `len` and `[i]`."""
 
     @abstractmethod
     def plain(self, batches: Sequence[Batch]) -> dict[str, Any]:
-        """Batches for a person to look at, as plain data."""
+        """Batches as readable JSON data, for the report of a bad one."""
 
 
 class TextTask(Task):
@@ -183,6 +183,7 @@ class FrameTask(Task):
     def __init__(self, config: Config, recordings: Recordings) -> None:
         self.config, self.data = config, recordings
         model: Any = config.model
+        # The configuration of the model, with the number of features of the data.
         self.own: FrameConfig = dataclasses.replace(model, num_features=num_features(model, recordings))
 
     @classmethod
@@ -215,11 +216,11 @@ class FrameTask(Task):
             model.move_to(self.data.train)
         return model
 
-    def steps(self, model: Any, *made_of: Any) -> Any:
+    def steps(self, model: Any, *arguments: Any) -> Any:
         em, train = self.config.train.optimizer == "em", self.data.train
-        if em or self.own.init == "kmeans":  # a resumed model is filled afterwards
+        if em or self.own.init == "kmeans":  # a resumed run overwrites this from its checkpoint
             begin(model, train, self.config.train.seed)
-        return EMSteps(train, model, self.config.train.smoothing) if em else super().steps(model, *made_of)
+        return EMSteps(train, model, self.config.train.smoothing) if em else super().steps(model, *arguments)
 
     def lines(self, model: Model[Any, Any]) -> list[str]:
         train = self.data.train
@@ -287,7 +288,7 @@ def expect_durations(model: FrameConfig, train: Frames, data: str | Path) -> Non
 
 
 def num_features(model: FrameConfig, recordings: Recordings) -> int:
-    """The features of a frame, or how many symbols there are; a recipe that says otherwise is refused."""
+    """The number of features of a frame, or of symbols; a recipe that says otherwise is refused."""
     found = recordings.space.num_features
     if model.observation.symbols:
         sets = [*recordings.splits.values()]

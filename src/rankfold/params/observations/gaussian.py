@@ -1,7 +1,7 @@
-"""Gaussian frames: independent features, a mean for each state, variances of each state's own or shared by all.
+"""Gaussian frames: independent features, a mean for each state, variances per state or shared by all states.
 
-Densities are one matrix product in float64, of frames and means that are centred first: squares of large numbers
-cancel, and a float32 has no digits to spare.
+Densities are one matrix product in float64, of centred frames and means: its large squares cancel, and float32 would
+lose the digits that are left.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b
     centre = mean.detach().double().mean(0)
     seen = ~torch.isnan(frames)
     x = torch.where(seen, frames.double() - centre, 0.0)
-    there = seen.double()
+    ones = seen.double()  # 0 where a feature is missing
     m, v = mean.double() - centre, variance.double()
     level = torch.log(v) + LOG_TWO_PI
     if variance.ndim == 1:
-        own = (x.square() / v + there * level).sum(-1, keepdim=True) / 2
-        total = torch.cat([x, there], -1) @ torch.cat([m / v, m.square() / (-2 * v)], -1).mT - own
+        state_free = (x.square() / v + ones * level).sum(-1, keepdim=True) / 2
+        total = torch.cat([x, ones], -1) @ torch.cat([m / v, m.square() / (-2 * v)], -1).mT - state_free
     else:
         parts = torch.cat([-1 / v, 2 * m / v, -(m.square() / v + level)], -1) / 2
-        total = torch.cat([x.square(), x, there], -1) @ parts.mT
+        total = torch.cat([x.square(), x, ones], -1) @ parts.mT
     return total.to(mean.dtype)
 
 
 class Gaussian(NamedTuple):
-    """Means and variances of the states that are kept."""
+    """Means and variances of the states that dropout keeps."""
 
     mean: Tensor  # "z f"
     variance: Tensor  # "z f", or "f": shared
@@ -63,10 +63,10 @@ class Gaussian(NamedTuple):
 
 
 class GaussianObservation(ObservationModule):
-    """mean and variance = min_variance + exp(log_spread) as parameters.
+    """The parameters are mean and log_spread; variance = min_variance + exp(log_spread).
 
-    The floor is one of the parameter: no variance is below it, so no state collapses onto a frame, and densities are
-    exactly those of the variances there are. It is in the features' own units, squared.
+    So no variance is below the floor `min_variance`, and no state collapses onto a single frame. The floor is in the
+    features' own units, squared.
     """
 
     measured = True
@@ -77,7 +77,7 @@ class GaussianObservation(ObservationModule):
 
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
-        """Variances 1 and means drawn from the standard normal; papers: all states are alike, at 0."""
+        """Variances 1 and means drawn from the standard normal; with `init` "papers" all means are 0."""
         shape = (sizes.num_states, sizes.num_features)
         alike = sizes.init == "papers"
         mean = torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data
@@ -86,7 +86,7 @@ class GaussianObservation(ObservationModule):
 
     @classmethod
     def of(cls, mean: Tensor, variance: Tensor, min_variance: float = 0.0) -> GaussianObservation:
-        """With these means and variances, validated."""
+        """The module with these means and variances, validated."""
         expect(mean, "z f", name="mean")
         num_states, num_features = mean.shape
         if isinstance(variance, Tensor) and variance.ndim == 1:
@@ -133,16 +133,16 @@ class GaussianObservation(ObservationModule):
         return Gaussian(take_rows(self.mean, keep), variance if variance.ndim == 1 else take_rows(variance, keep))
 
     def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" -> "n 3f"
-        """x^2, x and 1 of each feature that is there, x less the centre of all frames."""
+        """x^2, x and 1 of each feature that is not missing, x relative to the centre of all frames."""
         here = ~frames.isnan()
         x = torch.where(here, frames.double() - prior.centre, 0.0)
         return torch.cat([x * x, x, here.to(x.dtype)], 1)
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z 3f"
-        """Means and variances of weighted frames, and of the prior's.
+        """Means and variances of the weighted frames, variances together with the prior's frames.
 
-        The maximum under a bound of the variances is that without, cut off: the likelihood still never decreases.
+        With a floor the maximum is the one without it, clamped: the likelihood still never decreases.
         """
         squares, sums, number = counts.chunk(3, 1)
         seen = number > 0
@@ -155,7 +155,7 @@ class GaussianObservation(ObservationModule):
         variance = (scatter + prior.variance_frames * prior.spread) / torch.where(total > 0, total, 1.0)
         variance = torch.maximum(variance, torch.as_tensor(prior.min_variance).to(variance))
         variance = torch.where(seen, variance, self.variance.double())
-        # What rounding leaves of a difference of sums that are equal: below it a variance is none.
+        # A variance is a difference of sums: below their rounding error it is taken for 0.
         rounding = 4 * torch.finfo(mean.dtype).eps * (mean * mean + prior.spread)
         collapsed = variance <= (rounding.amax(0) if tied else rounding)
         if bool(collapsed.any()):
@@ -168,9 +168,10 @@ class GaussianObservation(ObservationModule):
         self.fill(mean=mean + prior.centre, variance=variance)
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
-        """As if each variance had seen so many frames: -variance_frames / 2 sum (log v + spread / v), plus const.
+        """-variance_frames / 2 sum (log v + spread / v), up to a constant: an inverse gamma distribution.
 
-        The inverse gamma distribution; the variance it makes most probable is (squares + n' spread) / (n + n').
+        It counts as n' = variance_frames more frames of variance `spread`: the most probable variance is
+        (squares + n' spread) / (n + n').
         """
         if not prior.variance_frames:
             return super().log_prior(prior)
@@ -179,7 +180,7 @@ class GaussianObservation(ObservationModule):
 
     @torch.no_grad()
     def rounding(self, prior: Prior) -> float:
-        """Of the squares that a frame's density is the difference of, and of means in the parameters' dtype."""
+        """The rounding of the squares whose difference is a density, and of the means to the parameters' dtype."""
         mean, variance = self.mean.double(), self.variance.double()
         squares = (((mean - prior.centre).square() + prior.spread) / variance).sum(1).amax()
         moved = ((mean * torch.finfo(self.mean.dtype).eps).square() / variance).sum(1).amax()
@@ -191,7 +192,7 @@ class GaussianObservation(ObservationModule):
         self.log_spread.copy_(torch.maximum(self.log_spread, floor.log().to(self.log_spread.dtype)))
 
     def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"
-        """Drawn means are deviations from the mean of all frames, in units of their deviation; variances are theirs."""
+        """Drawn means are taken as standard scores: mean + score * deviation of all frames; variances are theirs."""
         centre, variance = (torch.from_numpy(x).to(self.mean.device) for x in (frames.mean(0), frames.var(0)))
         self.fill(mean=centre + self.mean.detach().double() * variance.sqrt(), variance=variance)
 

@@ -1,6 +1,6 @@
-"""What a sequence model asks of its observations: log-weights, samples, and the two halves of a step of EM.
+"""The interface of observations: log-weights, samples, and the two halves of a step of EM.
 
-A new observation is a file with a class of this kind and a line in the catalogue, `OBSERVATIONS`.
+A new observation is a file with a subclass of `ObservationModule` and a line in the catalogue, `OBSERVATIONS`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from rankfold.params.prior import Prior, Table
 
 
 class CollapseError(DomainError):
-    """A start from which no maximum is reached; others may reach one."""
+    """EM from this initialisation diverges, because a variance goes to 0; another one may converge."""
 
 
 class Observation(Protocol):
-    """The distribution of a frame in every state that is kept: what an `ObservationModule` makes for a step."""
+    """The distributions of a frame given each state that dropout keeps, returned by `ObservationModule.forward`."""
 
     def log_obs(self, frames: Tensor) -> Tensor: ...  # "b t f" or "b t" -> "b t z"; a missing frame is a row of zeros
     def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor: ...  # "n" -> "n f" or "n"
 
 
 class Sizes(Protocol):
-    """The settings observations are drawn by; `models.config.FrameConfig` says what they mean."""
+    """The settings that `ObservationModule.draw` reads: fields of `models.config.FrameConfig`."""
 
     @property
     def num_states(self) -> int: ...
@@ -50,24 +50,27 @@ class Sizes(Protocol):
 
 
 class ObservationModule(nn.Module):
-    """Distributions of frames. Gradients need `draw` and `forward`, EM `statistics` and `maximise`."""
+    """Parameters of the distributions of frames, one for each state.
+
+    Training by gradients needs `draw` and `forward`, EM also `statistics` and `maximise`; the rest have defaults.
+    """
 
     symbols: ClassVar[bool] = False  # frames are whole numbers "t", -1 = missing; else features "t f", NaN = missing
-    measured: ClassVar[bool] = False  # features are measured on a scale: what a frame has is a density
-    values: ClassVar[str] = "finite"  # what features are, or NaN where missing
+    measured: ClassVar[bool] = False  # real-valued features, which have a density and may be standardised
+    values: ClassVar[str] = "finite"  # the valid features, in words for error messages
 
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
-        """Fresh parameters. With `init` "papers" all states begin alike, or networks as the papers' do."""
+        """Initial parameters. With `init` "papers" all states are equal, or networks initialised as in the papers."""
         raise NotImplementedError
 
     @classmethod
     def invalid(cls, frames: Tensor) -> Tensor:  # "... f" bool
-        """Which features are no such values; NaN is missing. Symbols are a column of numbers here."""
+        """Which features are invalid; NaN, a missing feature, is valid. Symbols come as a column of numbers."""
         return frames.isinf()
 
     def forward(self, keep: Tensor | None = None) -> Observation:
-        """The distributions of the states that are kept."""
+        """The distributions of the states at the indices `keep`; None: of all."""
         raise NotImplementedError
 
     def log_obs(self, frames: Tensor) -> Tensor:  # "b t f" or "b t" -> "b t z"
@@ -75,7 +78,7 @@ class ObservationModule(nn.Module):
         return self.forward().log_obs(frames)
 
     def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" or "n" -> "n s"
-        """What EM counts of each frame, float64; 0 where it is missing."""
+        """The sufficient statistics of each frame, float64; 0 where it is missing."""
         raise UnsupportedError(f'{type(self).__name__} has no step of EM.\n  Use train.optimizer="adam".')
 
     def count(self, statistics: Tensor, posterior: Tensor) -> Tensor:  # "n s", "n z" -> "z s"
@@ -83,7 +86,7 @@ class ObservationModule(nn.Module):
         return posterior.double().mT @ statistics
 
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z s"
-        """Set the parameters to the maximum of the expected log-weight; a state nobody visits keeps its own."""
+        """Set the parameters to the maximum of the expected log-weight; a state without counts keeps its own."""
         raise UnsupportedError(f'{type(self).__name__} has no step of EM.\n  Use train.optimizer="adam".')
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""   float64
@@ -91,19 +94,22 @@ class ObservationModule(nn.Module):
         return torch.zeros((), dtype=torch.float64, device=next(self.parameters()).device)
 
     def rounding(self, prior: Prior) -> float:
-        """The nats that rounding may cost a frame, beyond that of their sum: where terms cancel."""
+        """A bound on the rounding error of one frame's log-weight, in nats: above 0 where large terms cancel."""
         return 0.0
 
     def keep_within(self, prior: Prior) -> None:
-        """Put parameters that a gradient step took beyond a bound of the prior back onto it."""
+        """Clamp parameters to the bounds of the prior, after a gradient step."""
 
     def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"   without missing frames
-        """Move freshly drawn parameters to where the frames are."""
+        """Shift freshly drawn parameters to the average of all frames, and to their scale where features have one."""
 
     def initialise(
         self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
     ) -> None:  # "n f" or "n", "n", "z f"
-        """Begin where frames of a state are: the nearest mean's (`near`: of k-means), or the label's; -1 is none."""
+        """Initialise each state from its frames: `states` are labels or nearest means, -1: none.
+
+        `near`: the means are those of k-means, else frames drawn at random.
+        """
         self.maximise(self.count(self.statistics(frames, prior), one_hot(states, len(means))), prior)
 
     def tables(self) -> Mapping[str, Table]:
@@ -116,7 +122,7 @@ class ObservationModule(nn.Module):
 
     @property
     def num_free(self) -> int:
-        """How many numbers are free: what sums to 1 has one less."""
+        """The number of free parameters; override it for distributions, of whose n entries n - 1 are free."""
         return sum(x.numel() for x in self.parameters())
 
 
@@ -126,7 +132,7 @@ def one_hot(states: Tensor, num_states: int) -> Tensor:  # "n" -> "n z"   float6
 
 
 def means_of(frames: Tensor, states: Tensor, otherwise: Tensor) -> Tensor:  # "n f", "n", "z f" -> "z f"
-    """The mean of the frames of each state."""
+    """The mean of the frames of each state; `otherwise` for states without frames."""
     number = torch.bincount(states, minlength=len(otherwise)).to(frames.dtype)[:, None]
     sums = torch.zeros_like(otherwise).index_add_(0, states, frames)
     return torch.where(number > 0, sums / torch.where(number > 0, number, 1), otherwise)

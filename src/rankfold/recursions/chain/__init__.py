@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Messages(NamedTuple):
-    """What each position knows of its past and of its future."""
+    """The forward and backward messages of every position."""
 
     filtered: Scaled  # "b t z"   p(x_1..t, z_t)
     future: Scaled  # "b t z"     p(x_t+1..T | z_t), log_final included
@@ -58,16 +58,16 @@ def log_z(
     Differentiable in every field, twice; d log Z / d log_obs is the state posterior. Not the best path:
     see `viterbi`. Always float64, because it may be a large number of which small differences matter.
 
-    Scaled arithmetic bounds what underflow could have taken; sequences that fail are repeated in float64,
+    In scaled arithmetic the loss to underflow is bounded; sequences that exceed the bound are repeated in float64,
     then in log arithmetic. An impossible sequence has -inf and zero gradients; `strict` raises instead.
-    While a CUDA graph is captured nothing can be repeated: those sequences are NaN, never wrong.
+    While a CUDA graph is captured nothing can be repeated: such sequences are NaN, never wrong.
     Source: Chiu, Deng, Rush 2021, Alg. 2; in rank space Yang, Liu, Tu 2022, sec. 4.3.
     """
     c = validate(p)
     hint = "Look for observations of weight zero in every state that can be reached there."
     impossible = Impossible("sequence", lambda first: _reason(c, first), hint) if strict else None
     return ladder.log_z(
-        c, lambda d, both: solve(d, arithmetic, precision, both=both), arithmetic, precision, impossible
+        c, lambda problem, both: solve(problem, arithmetic, precision, both=both), arithmetic, precision, impossible
     )
 
 
@@ -90,7 +90,7 @@ def messages(p: ChainPotentials | Chain, arithmetic: Arithmetic = "scaled") -> M
     c = validate(p)
     with torch.no_grad():
         solution = solve(c.detach(), arithmetic)
-    # Rebuilt from its tensors: an operator kept while an optimiser changed them still holds what it made of them.
+    # Rebuilt from its tensors: the operator may have cached tables of them before an optimiser changed them in place.
     c = c.with_tensors(*c.tensors())
     inside = c.inside()
     return Messages(*(_inside(solution.message(c, which), inside, c.log_obs.dtype) for which in ("filtered", "future")))

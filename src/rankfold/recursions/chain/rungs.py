@@ -22,7 +22,7 @@ Message = Literal["filtered", "future"]
 
 
 class ScaledRung:
-    """Linear products on scaled vectors."""
+    """Linear products on scaled vectors; `both`: the backward pass may run together with the forward pass."""
 
     in_logs = False
 
@@ -35,6 +35,7 @@ class ScaledRung:
         self.log_z = self.run.log_z
 
     def _products(self) -> AbstractContextManager[None]:
+        """Sets the precision of matrix products inside the block."""
         return matmul_precision(self.precision, self.problem.log_obs.device)
 
     def sound(self) -> Tensor:  # "b"
@@ -46,7 +47,7 @@ class ScaledRung:
 
     def forget(self, index: Tensor) -> None:
         self.run.filtered[:, index] = 0.0
-        if self.run.verdict is not None:  # a backward pass that ran already does not count them either
+        if self.run.verdict is not None:  # the backward pass ran together with the forward pass
             self.run.verdict.trusted[index] = False
             for x in (self.run.verdict.by_state, self.run.verdict.by_step):
                 x[:, index] = 0.0
@@ -84,7 +85,7 @@ class ScaledRung:
 
 
 class LogRung(LastRung):
-    """Logarithms in float64, exact at any range. `asked`: by the caller, not by need."""
+    """Logarithms in float64, exact at any range. `asked`: the caller chose them (`arithmetic="log"`), no fallback."""
 
     def __init__(self, c: Chain, *, asked: bool = False) -> None:
         self.problem, self.asked = c, asked
@@ -106,7 +107,7 @@ class LogRung(LastRung):
         return plain.future_in_logs(self.problem)
 
     def retrace(self, c: Chain, index: Tensor | None) -> Tensor:
-        if self.asked:  # where the range allows it, on the rung whose derivatives exist at zeros too
+        if self.asked:  # try scaled arithmetic first: its derivatives exist at weights of zero too
             return ChainSolution(ScaledRung(self.problem, "float32")).retrace(c.double())
         self._expect_derivatives(c)
         return plain.forward_in_logs(c.double())[1]
@@ -120,7 +121,7 @@ class LogRung(LastRung):
         return Scaled.from_log(plain.forward_in_logs(c)[0] if which == "filtered" else plain.future_in_logs(c))
 
     def _expect_derivatives(self, c: Chain) -> None:
-        """Raise if a derivative would be taken at a linear weight of zero, which logarithms cannot do."""
+        """Raise if a derivative would be taken at a linear weight of zero, where log has none."""
         zeros = any(factor.requires_grad and bool((factor == 0).any()) for factor in c.linear_factors())
         if zeros and torch.is_grad_enabled() and bool((self.log_z > float("-inf")).any()):
             raise UnsupportedError(
@@ -137,7 +138,7 @@ class ChainSolution(Ladder[Chain, ScaledRung | LogRung]):
         return Scaled(*self.each(c, lambda rung, part, index: rung.message(part, index, which), axis=1))
 
     def log_future(self) -> Tensor:  # "t b z"
-        """The logarithm of the future messages, float64; -inf where they are too small to matter."""
+        """The logarithms of the future messages, float64; -inf where an entry underflowed without effect on log Z."""
         with torch.no_grad():
             self.settle()
             out = self.rung.log_future()
