@@ -166,7 +166,7 @@ def _expect_allowed(sequences: Sequence[NDArray[Any]], observations: str) -> Non
             t, f = np.argwhere(wrong)[0]
             raise DataError(
                 f'sequence {i}, row {t}: feature {f} is {rows[t, f]:g}, but observations="{observations}" are '
-                f'{kind.values}.\n  Cut them at a threshold (x > 0.5), or use observations="gaussian".'
+                f"{kind.values}.\n  {kind.remedy}"
             )
 
 

@@ -69,7 +69,6 @@ def train(
     """
     config = run_config(recipe, settings, out, resume=resume)
     report = report or Reporter()
-    config = run_config(recipe, settings, out, resume=resume)
     with open_run(config, out, resume=resume) as run:
         task = read_task(config, data, run.path, report, resume=resume)
         checkpoint = run.path / CHECKPOINT

@@ -51,6 +51,7 @@ class Bernoulli(NamedTuple):
 
 class _YesOrNo(ObservationModule):
     values = "0 or 1"
+    remedy = 'Cut them at a threshold (x > 0.5), or use observations="gaussian".'
 
     @classmethod
     def invalid(cls, frames: Tensor) -> Tensor:

@@ -58,6 +58,7 @@ class ObservationModule(nn.Module):
     symbols: ClassVar[bool] = False  # frames are whole numbers "t", -1 = missing; else features "t f", NaN = missing
     measured: ClassVar[bool] = False  # real-valued features, which have a density and may be standardised
     values: ClassVar[str] = "finite"  # the valid features, in words for error messages
+    remedy: ClassVar[str] = "Leave the frame out, or mark the feature as missing: NaN."  # of invalid ones
 
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
