@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
 from rankfold.models import ModelConfig, build_model
 from rankfold.models.catalog import AnyModel
+from rankfold.models.config import HMMS, Family
 from rankfold.params.dropout import DropoutKind
 from rankfold.training.carried import rows_of
 from rankfold.training.config import DataConfig
@@ -17,7 +20,7 @@ from rankfold.training.shapes import Shapes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CUDA = torch.device("cuda")
-FAMILIES = ["hmm", "lhmm", "banded", "block", "rank"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 def model_of(family: str, kind: DropoutKind = "exact", *, tied: bool = False) -> AnyModel:
@@ -47,7 +50,7 @@ def eager(model: AnyModel, batch: Batch, tokens: int, seed: int) -> tuple[float,
 
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [*((family, "exact") for family in FAMILIES), *((family, "bernoulli") for family in ("hmm", "lhmm", "banded"))],
+    [*((family, "exact") for family in FAMILIES), *((family, "bernoulli") for family in HMMS)],
 )
 def test_graphs_give_the_gradients_of_eager_steps(family: str, kind: DropoutKind) -> None:
     """Replayed twice with other words, lengths and seeds; the second shape shares the first one's memory.

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
+from rankfold.models.config import HMMS
 from tests.models.cases import CASES, Case, seeded, some_strings, tables
 from tests.params.build import EXACT, stirred
 
 INF = float("inf")
-HMMS = [case for case in CASES if case.config.family in ("hmm", "lhmm", "banded")]
-states_only = pytest.mark.parametrize("case", HMMS, ids=lambda case: case.name)
+CHAINS = [case for case in CASES if case.config.family in HMMS]
+states_only = pytest.mark.parametrize("case", CHAINS, ids=lambda case: case.name)
 
 
 def without_feature_dropout(case: Case) -> Case:

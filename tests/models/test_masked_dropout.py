@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from rankfold.models import HMM
+from rankfold.models.config import HMMS
 from rankfold.operators import Dense
 from rankfold.recursions import chain
 from rankfold.recursions.chain.potentials import ChainPotentials
 from tests.models.cases import CASES, Case, seeded, some_strings
 from tests.params.build import EXACT
 
-HMMS = [case for case in CASES if case.config.family in ("hmm", "lhmm", "banded")]
-every_case = pytest.mark.parametrize("case", HMMS, ids=lambda case: case.name)
+CHAINS = [case for case in CASES if case.config.family in HMMS]
+every_case = pytest.mark.parametrize("case", CHAINS, ids=lambda case: case.name)
 SEEDS = [0, 1, 2, 5]
 WEIGHT = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)  # of sentences: their gradients must not cancel
 
@@ -102,7 +103,7 @@ def test_parameters_of_dropped_states_get_no_gradient(case: Case, seed: int) -> 
 def test_some_of_these_seeds_drop_and_none_drops_all() -> None:
     """Otherwise the tests above show nothing."""
     sizes = set()
-    for case in HMMS:
+    for case in CHAINS:
         for seed in SEEDS:
             parts = built(case).capturable_parts(seeded(seed))
             assert parts.log_mask is not None
@@ -118,7 +119,7 @@ def test_without_a_generator_or_dropout_nothing_is_masked(case: Case) -> None:
 
 
 def test_exact_numbers_repeat_their_shapes_without_a_mask() -> None:
-    case = next(case for case in HMMS if case.name == "lhmm-neural-3-2")
+    case = next(case for case in CHAINS if case.name == "lhmm-neural-3-2")
     model = case.build()
     parts = model.capturable_parts(seeded())
     assert parts.log_mask is None
@@ -129,7 +130,7 @@ def test_exact_numbers_repeat_their_shapes_without_a_mask() -> None:
 @pytest.mark.parametrize("name", ["hmm-neural-3", "lhmm-neural-4-3-bernoulli"])
 def test_plans_count_masked_states(name: str) -> None:
     """On a GPU, where graphs mask them; elsewhere they leave by their index, and as many as on average are counted."""
-    case = next(case for case in HMMS if case.name == name)
+    case = next(case for case in CHAINS if case.name == name)
     some, whole = built(case), built(case, state_dropout=0.0)
     assert some.plan(device="cuda") == whole.plan(device="cuda")
     assert some.plan(device="cpu").ways[0].multiply_adds < whole.plan(device="cpu").ways[0].multiply_adds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from rankfold.data.clusters import Clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models import ModelConfig, build_model
 from rankfold.models.catalog import AnyModel
+from rankfold.models.config import Family
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 
-FAMILIES = ["hmm", "lhmm", "banded", "block", "rank"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 def model_of(family: str, *, neural: bool = True) -> AnyModel:

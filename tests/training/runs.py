@@ -7,7 +7,7 @@ import itertools
 import json
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -15,14 +15,14 @@ from torch import Tensor
 from rankfold.data.vocab import Vocabulary
 from rankfold.data.weights import load_tensors
 from rankfold.models.catalog import AnyModel, build_model
-from rankfold.models.config import ModelConfig
+from rankfold.models.config import Family, ModelConfig
 from rankfold.training.config import Config, DataConfig, TrainConfig
 from rankfold.training.corpus import Corpus, find_clusters, read_corpus
 from rankfold.training.loop import Result
 from rankfold.training.report import Reporter
 from rankfold.training.run_dir import read_metrics
 
-FAMILIES = ("hmm", "lhmm", "banded", "block", "rank")
+FAMILIES: tuple[Family, ...] = get_args(Family)
 NUM_WORDS = 20  # <unk> and <eos> included
 NUM_TRAIN, NUM_VALID, NUM_TEST = 40, 7, 5
 

@@ -175,7 +175,7 @@ def fresh_model(config: Any, num_words: int, *, seed: int = 0, device: str = "cp
 
     On the device "meta" it has no memory for them.
     """
-    clusters = uniform_clusters(num_words, config.num_clusters, seed=0) if config.family == "block" else None
+    clusters = uniform_clusters(num_words, config.num_clusters, seed=0) if config.has_clusters else None
     with torch.device(device):
         return build_model(config, getattr(config, "num_features", num_words), clusters=clusters, seed=seed)
 

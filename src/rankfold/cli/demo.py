@@ -27,6 +27,7 @@ from rankfold.data.trees import Tree
 from rankfold.errors import DataError
 from rankfold.models import load_model
 from rankfold.models.catalog import AnyModel
+from rankfold.models.config import HMMS
 from rankfold.plots.learning import plot_learning
 from rankfold.plots.picture import require_matplotlib
 from rankfold.plots.trees import save_tree, tree_text
@@ -79,8 +80,10 @@ def demo(
     require_matplotlib()
     report = report or Reporter()
     config = load_recipe("demo", settings)
-    if config.model.family not in ("hmm", "lhmm", "banded"):
-        raise DataError("the demo shows what states say of all words: set model.family to hmm, lhmm or banded.")
+    if config.model.family not in HMMS:
+        raise DataError(
+            f"the demo shows what states say of all words: set model.family to {', '.join(HMMS[:-1])} or {HMMS[-1]}."
+        )
     folder = out / "corpus"
     write_corpus(folder)
     corpus = read_corpus(folder, config.data)

@@ -108,7 +108,7 @@ def load_frames(path: Path, device: str = "auto") -> tuple[FrameModel, FrameSpac
     if not holds_frames(path):
         raise UnsupportedError(
             f"{folder} holds a model of words, but one of frames was expected.\n"
-            "  Train one with a recipe of the family hsmm, lhsmm, frame_hmm or frame_lhmm: rankfold train --list."
+            f"  Train one with a recipe of the families {', '.join(get_args(FrameFamily))}: rankfold train --list."
         )
     model = FrameModel.from_pretrained(folder, device=find_device(device))
     if model.space is None and not (folder / FILE).exists():  # made in Python: features as they are

@@ -20,7 +20,7 @@ from rankfold.estimators.check_parameters import expect_parameters, expect_same,
 from rankfold.estimators.inputs import Inputs, expect_names, expect_width, names_of, read_features
 from rankfold.estimators.symbols import collect_symbols, read_symbols, symbol_ids
 from rankfold.models.catalog import build_model
-from rankfold.models.config import FrameConfig
+from rankfold.models.config import FrameConfig, frame_family
 from rankfold.models.frame_model import FrameModel
 from rankfold.params.observations import OBSERVATIONS, CollapseError
 from rankfold.params.prior import Prior, Table
@@ -352,9 +352,8 @@ def _config(params: Mapping[str, Any], given: Inputs, width: int, like: Any) -> 
             f"max_duration is {longest}, but the longest sequence has {most} frames.\n"
             f"  Set max_duration to at most {most}."
         )
-    names = {(False, False): "frame_hmm", (False, True): "frame_lhmm", (True, False): "hsmm", (True, True): "lhsmm"}
     return FrameConfig(
-        family=names[has_segments, rank is not None],  # type: ignore[arg-type]
+        family=frame_family(segments=has_segments, low_rank=rank is not None),
         observations=params["observations"],
         num_states=int(params["n_states"]),
         num_features=width,

@@ -15,6 +15,7 @@ from rankfold.models.base import Model, WordModel
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.models.compound_pcfg import CompoundPCFG
 from rankfold.models.config import (
+    HMMS,
     AnyConfig,
     FrameConfig,
     FrameFamily,
@@ -251,7 +252,7 @@ def _free_rules(config: GrammarConfig, drawing: Drawing) -> Rules:
 
 
 BUILDERS: dict[str, Builder] = {
-    **dict.fromkeys(("hmm", "lhmm", "banded"), _hmm),
+    **dict.fromkeys(HMMS, _hmm),
     "rank": _rank,
     "block": _block,
     **dict.fromkeys(get_args(GrammarFamily), _grammar),

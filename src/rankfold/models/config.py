@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from rankfold.errors import DomainError
 from rankfold.params.dropout import DropoutKind, num_kept
@@ -23,14 +23,16 @@ GrammarFamily = Literal["npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg"
 Init = Literal["family", "xavier", "xavier_normal", "torch", "spread"]
 ChildKind = Literal["span_span", "span_leaf", "leaf_span", "leaf_leaf"]
 KINDS: tuple[ChildKind, ...] = ("span_span", "span_leaf", "leaf_span", "leaf_leaf")
-FACTORED = ("tnpcfg", "rankpcfg")  # rules with a rank between parent and children: rank space is open to them
+# Rules with a rank between parent and children: rank space is open to them.
+FACTORED: tuple[GrammarFamily, ...] = ("tnpcfg", "rankpcfg")
 FrameFamily = Literal["frame_hmm", "frame_lhmm", "hsmm", "lhsmm"]
 DurationKind = Literal["poisson", "negative_binomial", "categorical"]
 FrameInit = Literal["spread", "kmeans", "papers"]
-SEGMENTS = ("hsmm", "lhsmm")
-LOW_RANK = ("frame_lhmm", "lhsmm")
+SEGMENTS: tuple[FrameFamily, ...] = ("hsmm", "lhsmm")
+LOW_RANK: tuple[FrameFamily, ...] = ("frame_lhmm", "lhsmm")
 
 Family = Literal["hmm", "lhmm", "banded", "block", "rank"]
+HMMS: tuple[Family, ...] = ("hmm", "lhmm", "banded")  # ordinary chains of states that say the words
 PlanName = Literal["auto", "state", "rank"]
 DataKind = Literal["text", "sentences", "recordings"]  # words that go on, sentences each by itself, frames
 LARGEST = 700.0  # of an exponent that a float can hold
@@ -56,7 +58,7 @@ PERPLEXITY, NATS = Measure("perplexity", "tokens", True), Measure("nats", "frame
 
 _WORDS_READ_BY: dict[str, tuple[Family, ...]] = {  # settings that not every family reads
     "rank": ("lhmm", "banded", "rank"),
-    "init": ("hmm", "lhmm", "banded", "block"),
+    "init": (*HMMS, "block"),
     "feature_map": ("lhmm", "banded"),
     "band": ("banded",),
     "band_init": ("banded",),
@@ -65,27 +67,27 @@ _WORDS_READ_BY: dict[str, tuple[Family, ...]] = {  # settings that not every fam
     "tied": ("block",),
     "reset_eos": ("block",),
     "plan": ("rank",),
-    "state_dropout": ("hmm", "lhmm", "banded", "block"),
-    "state_dropout_kind": ("hmm", "lhmm", "banded", "block"),
+    "state_dropout": (*HMMS, "block"),
+    "state_dropout_kind": (*HMMS, "block"),
     "feature_dropout": ("lhmm", "banded"),
     "logit_dropout": ("rank",),
 }
 _GRAMMARS_READ_BY: dict[str, tuple[GrammarFamily, ...]] = {  # settings that not every family reads
-    "rank": ("tnpcfg", "rankpcfg", "lpcfg"),
+    "rank": (*FACTORED, "lpcfg"),
     "released": ("rankpcfg", "lpcfg"),
     "low_rank": ("lpcfg",),
     "latent_dim": ("cpcfg",),
     "encoder_dim": ("cpcfg",),
-    "plan": ("tnpcfg", "rankpcfg"),
+    "plan": FACTORED,
 }
 _FRAMES_READ_BY: dict[str, tuple[FrameFamily, ...]] = {  # settings that not every family reads
-    "rank": ("frame_lhmm", "lhsmm"),
-    "feature_map": ("frame_lhmm", "lhsmm"),
-    "feature_dropout": ("frame_lhmm", "lhsmm"),
-    "max_duration": ("hsmm", "lhsmm"),
-    "durations": ("hsmm", "lhsmm"),
-    "normalised_durations": ("hsmm", "lhsmm"),
-    "censored": ("hsmm", "lhsmm"),
+    "rank": LOW_RANK,
+    "feature_map": LOW_RANK,
+    "feature_dropout": LOW_RANK,
+    "max_duration": SEGMENTS,
+    "durations": SEGMENTS,
+    "normalised_durations": SEGMENTS,
+    "censored": SEGMENTS,
 }
 
 
@@ -150,7 +152,7 @@ class ModelConfig:
     @property
     def own_rank(self) -> int | None:
         """The rank of the transition; None if it is dense."""
-        return None if self.family == "hmm" else self.rank
+        return self.rank if self.family in self.read_by["rank"] else None
 
     @property
     def keeps_numbers(self) -> bool:
@@ -361,6 +363,11 @@ class FrameConfig:
 WordConfig = ModelConfig | GrammarConfig
 AnyConfig = WordConfig | FrameConfig
 CONFIGS = (ModelConfig, GrammarConfig, FrameConfig)
+
+
+def frame_family(*, segments: bool, low_rank: bool) -> FrameFamily:
+    """The first family of frames that has durations, and a rank, or not."""
+    return next(x for x in get_args(FrameFamily) if (x in SEGMENTS, x in LOW_RANK) == (segments, low_rank))
 
 
 def readers(config: AnyConfig, name: str) -> tuple[str, ...] | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, expect_logs, expect_weights, same_kind
-from rankfold.models.config import DurationKind, FrameConfig
+from rankfold.models.config import DurationKind, FrameConfig, frame_family
 from rankfold.operators import Branch
 from rankfold.params.durations import CategoricalDuration, Duration, NegativeBinomialDuration, PoissonDuration
 from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
@@ -140,9 +140,8 @@ def frame_tables(
     for name, module in (("observation", observation), ("duration", duration), ("transition", dynamics)):
         if module is not None:
             same_kind(log_initial, "log_initial", {f"the {name}'s table": next(module.parameters())})
-    names = {(False, False): "frame_hmm", (False, True): "frame_lhmm", (True, False): "hsmm", (True, True): "lhsmm"}
     config = FrameConfig(
-        family=names[duration is not None, rank is not None],  # type: ignore[arg-type]
+        family=frame_family(segments=duration is not None, low_rank=rank is not None),
         observations=kind,
         num_states=num_states,
         num_features=_width(mean, probability, emission),

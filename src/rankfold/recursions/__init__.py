@@ -31,26 +31,22 @@ __all__ = ["RECURSIONS", "Potentials", "blocks", "chain", "log_z", "recursion_of
 
 Potentials = ChainPotentials | SegmentPotentials | TreePotentials | BlockPotentials
 
-# By kind of potentials, and of the problem that their validation gives.
-RECURSIONS: dict[type, ModuleType] = {
-    ChainPotentials: chain,
-    SegmentPotentials: segments,
-    TreePotentials: tree,
-    BlockPotentials: blocks,
-    Chain: chain,
-    Segments: segments,
-    Forest: tree,
-    BlockChain: blocks,
+# By recursion its potentials, and the problem that their validation gives.
+KINDS: dict[ModuleType, tuple[type, type]] = {
+    chain: (ChainPotentials, Chain),
+    segments: (SegmentPotentials, Segments),
+    tree: (TreePotentials, Forest),
+    blocks: (BlockPotentials, BlockChain),
 }
+RECURSIONS: dict[type, ModuleType] = {kind: recursion for recursion, kinds in KINDS.items() for kind in kinds}
 
 
 def recursion_of(p: object) -> ModuleType:
     """The recursion that potentials, or a validated problem, belong to; raises on anything else."""
     found = next((RECURSIONS[kind] for kind in type(p).__mro__ if kind in RECURSIONS), None)
     if found is None:
-        raise ShapeError(
-            f"expected potentials of a chain, of segments, of a tree or of blocks, but got a {type(p).__name__}."
-        )
+        known = ", ".join(potentials.__name__ for potentials, _ in KINDS.values())
+        raise ShapeError(f"expected potentials ({known}), but got a {type(p).__name__}.")
     return found
 
 
