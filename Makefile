@@ -13,7 +13,7 @@ demo: $(VENV)/.plots
 	$(BIN)/rankfold demo --grammar
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m "not gpu and not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

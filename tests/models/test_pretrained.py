@@ -96,7 +96,7 @@ def test_tables_with_zeros(dtype: torch.dtype, tmp_path: Path) -> None:
 def test_another_family_is_refused(tmp_path: Path) -> None:
     BY_NAME["rank-neural-3-2"].plain().save_pretrained(tmp_path)
     for cls in (HMM, BlockHMM):
-        with pytest.raises(UnsupportedError, match=f"holds a RankHMM, not a {cls.__name__}.*\n.*load_model"):
+        with pytest.raises(UnsupportedError, match=f"holds a RankHMM, not a {cls.__name__}.*\n.*rankfold.load"):
             cls.from_pretrained(tmp_path)
     assert isinstance(RankHMM.from_pretrained(tmp_path), RankHMM)
 

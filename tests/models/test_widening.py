@@ -64,7 +64,7 @@ def test_the_python_path() -> None:
     assert model(batch.values).log_partition.tolist() == pytest.approx(expected, rel=1e-6)
     with torch.no_grad():
         assert model.log_likelihood(batch).tolist() == pytest.approx(expected, rel=1e-6)
-        assert model(batch.values).argmax().tolist() == [[0, 0, 0], [0, 1, 1]]
+        assert model(batch.values).viterbi().path.tolist() == [[0, 0, 0], [0, 1, 1]]
         assert model(batch.values).posterior().state[1, :2].tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
