@@ -71,7 +71,8 @@ def _log_obs(tensors: Tensors, config: Any, batch: Any) -> Tensor:  # "b t z"
     else:
         logit = tensors["observation.logit"]
         off, on = torch.nn.functional.logsigmoid(-logit), torch.nn.functional.logsigmoid(logit)
-    return frames @ on.mT + (1 - frames) @ off.mT
+    log_obs: Tensor = frames @ on.mT + (1 - frames) @ off.mT
+    return log_obs
 
 
 def _durations(tensors: Tensors, config: Any) -> Tensor:  # "z d"
