@@ -15,7 +15,7 @@ from rankfold.cli.bench import Gradients, differentiate, gradients, potentials_o
 from rankfold.data.batch import Batch
 from rankfold.models.config import FrameConfig, GrammarConfig, ModelConfig
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
-from rankfold.params.dropout import kept, kept_by_cluster
+from rankfold.params.dropout import kept_by_cluster, kept_indices
 from tests.references.chains import reference_log_z
 from tests.references.frames import reference_frame_log_z
 from tests.references.grammars import reference_tree_log_z
@@ -67,7 +67,7 @@ def draw_dropout(model: Any, seed: int, precision: Precision) -> dict[str, Tenso
         first = per_cluster * torch.arange(config.num_clusters, device=device)
         keep = (keep + first[:, None]).flatten()
     else:
-        keep = kept(config.num_states, config.state_dropout, generator=generator, kind=config.state_dropout_kind)
+        keep = kept_indices(config.num_states, config.state_dropout, generator=generator, kind=config.state_dropout_kind)
         assert keep is not None
     return {"gone.states": torch.ones(config.num_states, dtype=torch.bool, device=device).index_fill(0, keep, False)}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from rankfold import Dense, LowRank, SegmentPotentials
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
-from rankfold.numerics.capture import captured
+from rankfold.numerics.capture import capture_graph
 from rankfold.numerics.precision import current_precision, matmul_precision, product, summed_outer
 from rankfold.recursions import segments as semi_markov
 from rankfold.recursions.blocks import log_z
@@ -66,7 +66,7 @@ def test_scans_of_segments(z: int, r: int, d: int, graph: bool, dtype: torch.dty
 
     assert sweep._maps(Linear(op, log_obs), log_obs, log_duration.mT.contiguous()) is not None
     if graph:
-        recorded, found = captured(step)
+        recorded, found = capture_graph(step)
         recorded.replay()
         torch.cuda.synchronize()
     else:
@@ -190,7 +190,7 @@ def test_what_is_captured_is_replayed_with_other_seeds() -> None:
     def work() -> Tensor:
         return linear_softmax(query, key, dropout=0.5, generator=generator).share
 
-    graph, result = captured(work, generator=generator)
+    graph, result = capture_graph(work, generator=generator)
     seen = []
     for seed in (1, 2, 1):
         generator.manual_seed(seed)

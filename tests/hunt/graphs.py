@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import rankfold
-from rankfold.numerics.capture import captured
+from rankfold.numerics.capture import capture_graph
 from tests.hunt import chain_asked, chains, rules, segment_asked, segments, tree_asked, trees
 from tests.hunt.arithmetic import Array
 from tests.hunt.compare import DeviatesError, array, close, expect
@@ -83,7 +83,7 @@ def _replayed(name: str, case: Case, device: str) -> None:
         grads = torch.autograd.grad(out.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
         return (out.detach(), *grads)
 
-    graph, found = captured(step)
+    graph, found = capture_graph(step)
     for x in found:
         x.fill_(float("nan"))
     graph.replay()

@@ -245,12 +245,12 @@ def _scan(case: Case, device: str) -> None:
         return (out.detach(), *torch.autograd.grad(out.sum(), leaves))
 
     if case["graph"]:
-        from rankfold.numerics.capture import captured
+        from rankfold.numerics.capture import capture_graph
 
         real = leaves[1].detach().clone()
         with torch.no_grad():
             leaves[1].copy_(torch.where(real.isnan(), real, 0.0))  # recorded with other observations than replayed
-        graph, found = captured(step)
+        graph, found = capture_graph(step)
         with torch.no_grad():
             leaves[1].copy_(real)
         graph.replay()
@@ -311,7 +311,7 @@ def _interpreted(case: Case, device: str) -> None:
     rng = np.random.default_rng(case["seed"])
     initial, moves, obs = (rng.normal(size=s).astype("float32") for s in ((b, k), (b, t - 1, k, k), (b, t, k)))
     tensors = [torch.tensor(x) for x in (initial, moves, obs)]
-    messages, logs = kernel.filtered(*tensors)
+    messages, logs = kernel.filter_states(*tensors)
     lengths = torch.tensor(rng.integers(1, t + 1, b))
     ahead = kernel.future(*tensors[1:], lengths)
     tol = EPS["float32"] * t * 64

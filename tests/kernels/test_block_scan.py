@@ -64,7 +64,7 @@ def limit(log_x: Tensor) -> Tensor:
 @pytest.mark.parametrize("spread", [2.0, 100.0])
 def test_filtered(b: int, t: int, k: int, spread: float) -> None:
     x = given(b, t, k, spread=spread)
-    messages, steps = kernel.filtered(*x)
+    messages, steps = kernel.filter_states(*x)
     joint = by_loops(x).joint
     assert steps.dtype == torch.float64
     total = torch.logsumexp(joint, -1)
@@ -80,7 +80,7 @@ def test_weights_of_zero(b: int, t: int, k: int) -> None:
         x.log_transition[:, :, :, 3] = -INF  # a state nobody reaches
         x.log_transition[:, :, 2] = -INF  # a state that leads nowhere
     truth = by_loops(x)
-    messages, steps = kernel.filtered(*x)
+    messages, steps = kernel.filter_states(*x)
     close(messages, normalised(truth.joint), limit(normalised(truth.joint)))
     close(steps.cumsum(0), torch.logsumexp(truth.joint, -1), limit(torch.logsumexp(truth.joint, -1)))
     ahead = kernel.future(x.log_transition, x.log_obs, torch.full((b,), t, device=DEVICE))
@@ -90,7 +90,7 @@ def test_weights_of_zero(b: int, t: int, k: int) -> None:
 
 
 def check_moves(x: Given, truth: Truth, messages: Tensor, ahead: Tensor, weight: Tensor) -> None:
-    found = kernel.moves(x.log_transition, x.log_obs, messages, ahead, weight)
+    found = kernel.transition_posteriors(x.log_transition, x.log_obs, messages, ahead, weight)
     pairs = x.log_transition.double() + truth.joint[:-1].transpose(0, 1)[..., None]
     pairs += (x.log_obs.double() + truth.future.transpose(0, 1))[:, 1:, None]
     expected = torch.softmax(pairs.flatten(2), -1).reshape(pairs.shape) * weight.double()[..., None, None]
@@ -106,7 +106,7 @@ def test_future_of_ragged_sequences(b: int, t: int, k: int) -> None:
         x.log_obs[i, length:] = NAN
         x.log_transition[i, length - 1 :] = NAN
     ahead = kernel.future(x.log_transition, x.log_obs, lengths)
-    messages = kernel.filtered(*x)[0]
+    messages = kernel.filter_states(*x)[0]
     weight = torch.ones(b, t - 1, device=DEVICE)
     for i, length in enumerate(lengths.tolist()):
         assert (ahead[length - 1 :, i] == 0).all()
@@ -121,7 +121,7 @@ def test_future_of_ragged_sequences(b: int, t: int, k: int) -> None:
         check_moves(
             alone, truth, messages[:length, i : i + 1], ahead[:length, i : i + 1], weight[i : i + 1, : length - 1]
         )
-    found = kernel.moves(x.log_transition, x.log_obs, messages, ahead, weight)
+    found = kernel.transition_posteriors(x.log_transition, x.log_obs, messages, ahead, weight)
     assert (found[weight == 0] == 0).all()
 
 
@@ -136,7 +136,7 @@ def test_an_impossible_sequence(how: str) -> None:
         x.log_transition[0, 0] = -INF
     else:
         x.log_initial[0] = -INF
-    messages, steps = kernel.filtered(*x)
+    messages, steps = kernel.filter_states(*x)
     assert steps[step, 0] == -INF
     assert steps[:step, 0].isfinite().all()
     lengths = torch.full((2,), 4, device=DEVICE)
@@ -145,5 +145,5 @@ def test_an_impossible_sequence(how: str) -> None:
     total = torch.logsumexp(by_loops(alone).joint, -1)
     close(steps[:, 1:].cumsum(0), total, limit(total))
     weight = torch.tensor([[0.0] * 3, [1.0] * 3], device=DEVICE)
-    assert (kernel.moves(x.log_transition, x.log_obs, messages, ahead, weight)[0] == 0).all()
+    assert (kernel.transition_posteriors(x.log_transition, x.log_obs, messages, ahead, weight)[0] == 0).all()
     check_moves(alone, by_loops(alone), messages[:, 1:], ahead[:, 1:], weight[1:])

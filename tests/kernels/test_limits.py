@@ -63,4 +63,4 @@ def test_many_positions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_moves(b: int, t: int, monkeypatch: pytest.MonkeyPatch) -> None:
     table, obs, messages = (torch.zeros(*s, device=DEVICE) for s in ((b, t - 1, 1, 1), (b, t, 1), (t, b, 1)))
     weight = torch.zeros(b, t - 1, device=DEVICE)
-    check(blocks, "_pair", monkeypatch, lambda: blocks.moves(table, obs, messages, messages, weight))
+    check(blocks, "_pair", monkeypatch, lambda: blocks.transition_posteriors(table, obs, messages, messages, weight))

@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 from rankfold.kernels import linear_logsumexp as reference
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.kernels.linear_logsumexp import triton as kernel
-from rankfold.kernels.rounding import Half, halved
+from rankfold.kernels.rounding import Half, to_half
 
 pytestmark = HERE
 INF = float("inf")
@@ -43,7 +43,7 @@ def exact(x: Half) -> Tensor:
 
 def check(x: Drawn) -> None:
     """Value and gradients, each entry within the rounding of its own terms."""
-    halves = halved(x.query), halved(x.key)
+    halves = to_half(x.query), to_half(x.key)
     q, k = (exact(half) for half in halves)
     logits = q @ k.T + (0 if x.bias is None else x.bias.double())
     out = kernel.log_normalisers(*halves, x.bias)
@@ -108,7 +108,7 @@ def test_rows_without_any_key() -> None:
     x = drawn(3, 5, 2)
     assert x.bias is not None
     x.bias[:] = -INF
-    halves = halved(x.query), halved(x.key)
+    halves = to_half(x.query), to_half(x.key)
     assert (kernel.log_normalisers(*halves, x.bias) == -INF).all()
     for grad in fused_gradients(x, (True, True, True)):
         assert (grad == 0).all()
@@ -118,7 +118,7 @@ def test_a_range_of_1000_nats() -> None:
     x = drawn(3, 17, 2)
     assert x.bias is not None
     x.bias[:] = torch.linspace(-900.0, 100.0, 17)
-    out = kernel.log_normalisers(halved(x.query), halved(x.key), x.bias)
+    out = kernel.log_normalisers(to_half(x.query), to_half(x.key), x.bias)
     close(out, torch.logsumexp(x.query.double() @ x.key.double().T + x.bias.double(), 1), 2e-3)
 
 
@@ -132,7 +132,7 @@ def test_bias_of_any_layout() -> None:
 
 
 def fused_gradients(x: Drawn, wanted: tuple[bool, ...]) -> list[Tensor]:
-    halves = halved(x.query), halved(x.key)
+    halves = to_half(x.query), to_half(x.key)
     out = kernel.log_normalisers(*halves, x.bias)
     found = kernel.gradients(x.query, x.key, x.bias, halves, out, x.grad, wanted)
     return [grad for grad in found if grad is not None]

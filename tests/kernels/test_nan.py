@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 from rankfold.kernels.forward_backward import triton as scan
 from rankfold.kernels.linear_softmax import triton as tables
-from rankfold.kernels.rounding import halved
+from rankfold.kernels.rounding import to_half
 from tests.kernels.scans import given
 
 pytestmark = HERE
@@ -28,7 +28,7 @@ def test_half_precision(bits: int, others: float) -> None:
     """Beside zeros, too, whose scale is 0."""
     x = torch.full((3, 5), others, device=DEVICE)
     x[1, 2] = nan(bits)
-    found = halved(x)
+    found = to_half(x)
     exact = found.half.float() * found.scale
     assert exact[1, 2].isnan()
     exact[1, 2] = others

@@ -9,7 +9,7 @@ from tests.kernels.device import DEVICE, HERE
 pytest.importorskip("triton")
 
 from rankfold.kernels import rounding
-from rankfold.kernels.rounding import Half, half_product, halved
+from rankfold.kernels.rounding import Half, half_product, to_half
 
 pytestmark = HERE
 
@@ -34,7 +34,7 @@ def test_rounding(size: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(rounding, "SIZE", size)
     x = drawn(17, 13) * scale
     x[16, 12] = -9.0 * scale  # the largest is negative and the very last
-    check(halved(x), x.double())
+    check(to_half(x), x.double())
 
 
 @pytest.mark.parametrize("size", [4096, 64])
@@ -42,20 +42,20 @@ def test_rows_are_weighted(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounding, "SIZE", size)
     x, weight = drawn(17, 13), drawn(17, seed=1) * 1e-4
     weight[3] = 0.0
-    found = halved(x, weight)
+    found = to_half(x, weight)
     check(found, x.double() * weight.double()[:, None])
     assert (found.half[3] == 0).all()
 
 
 def test_zeros_stay_zeros() -> None:
-    found = halved(torch.zeros(3, 5, device=DEVICE))
+    found = to_half(torch.zeros(3, 5, device=DEVICE))
     assert (found.half == 0).all()
     assert (found.scale == 0).all()
 
 
 def test_a_transposed_matrix() -> None:
     x, weight = drawn(5, 17), drawn(17, seed=1)
-    check(halved(x.T, weight), x.T.double() * weight.double()[:, None])
+    check(to_half(x.T, weight), x.T.double() * weight.double()[:, None])
 
 
 def test_products_are_summed_in_float32() -> None:

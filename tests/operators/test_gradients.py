@@ -153,7 +153,7 @@ def test_written_out_once_and_not_before_it_is_used(
     from rankfold.operators import product as written
 
     made = []
-    owner, name = (banded, "_blocks") if kind == "banded" else (written, "multiplied_out")
+    owner, name = (banded, "_blocks") if kind == "banded" else (written, "multiply_out")
     work = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args: made.append(1) or work(*args))
     op, _ = lazy(kind, generator, watched=False)

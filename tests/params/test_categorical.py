@@ -13,7 +13,7 @@ WORDS = torch.tensor([[0, 2, 1], [2, 2, 0]])
 @pytest.mark.parametrize(("num_states", "num_words", "dim"), [(1, 3, 1), (2, 17, 3), (5, 3, 2)])
 def test_inner_emission_is_the_softmax_of_the_table(num_states: int, num_words: int, dim: int) -> None:
     state, word = (torch.randn(n, dim, generator=seeded(n), dtype=torch.float64) for n in (num_states, num_words))
-    emission = InnerEmission.normalised(state, word)
+    emission = InnerEmission.softmax(state, word)
     table = torch.log_softmax(state @ word.mT, 1)
     torch.testing.assert_close(emission.log_rows(torch.arange(num_states)), table, **EXACT)
     torch.testing.assert_close(emission.log_obs(WORDS), table.mT[WORDS], **EXACT)

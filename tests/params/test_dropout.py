@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold.params.dropout import DropoutKind, drop_entries, drop_logits, kept, kept_by_cluster, num_kept, staying
+from rankfold.params.dropout import DropoutKind, drop_entries, drop_logits, kept_by_cluster, kept_indices, kept_mask, num_kept
 from tests.params.build import seeded
 
 INF = float("inf")
@@ -17,7 +17,7 @@ def test_exact(size: int, dropout: float, number: int) -> None:
     assert num_kept(size, dropout) == number
     seen = set()
     for seed in range(8):
-        keep = kept(size, dropout, generator=seeded(seed))
+        keep = kept_indices(size, dropout, generator=seeded(seed))
         assert keep is not None
         assert len(keep) == number
         assert keep.tolist() == sorted(set(keep.tolist()))
@@ -29,7 +29,7 @@ def test_exact(size: int, dropout: float, number: int) -> None:
 def test_every_index_is_kept_equally_often() -> None:
     count = torch.zeros(5)
     for seed in range(1000):
-        count[kept(5, 0.4, generator=seeded(seed))] += 1
+        count[kept_indices(5, 0.4, generator=seeded(seed))] += 1
     # Binomial(1000, 0.6): five standard deviations.
     assert (count - 600).abs().max() < 5 * (1000 * 0.6 * 0.4) ** 0.5
 
@@ -37,14 +37,14 @@ def test_every_index_is_kept_equally_often() -> None:
 def test_bernoulli() -> None:
     lengths = []
     for seed in range(400):
-        keep = kept(10, 0.4, generator=seeded(seed), kind="bernoulli")
+        keep = kept_indices(10, 0.4, generator=seeded(seed), kind="bernoulli")
         assert keep is not None
         assert keep.tolist() == sorted(set(keep.tolist()))
         lengths.append(len(keep))
     assert len(set(lengths)) > 3
     assert sum(lengths) / 400 == pytest.approx(6, abs=5 * (2.4 / 400) ** 0.5)
     for seed in range(20):
-        keep = kept(3, 0.999, generator=seeded(seed), kind="bernoulli")
+        keep = kept_indices(3, 0.999, generator=seeded(seed), kind="bernoulli")
         assert keep is not None
         assert len(keep) == 1
 
@@ -55,8 +55,8 @@ def test_a_mask_keeps_what_indices_keep(kind: DropoutKind, size: int, dropout: f
     """And leaves the generator where they leave it, so that all that is drawn later is the same too."""
     for seed in range(20):
         one, other = seeded(seed), seeded(seed)
-        keep = kept(size, dropout, generator=one, kind=kind)
-        stays = staying(size, dropout, generator=other, kind=kind)
+        keep = kept_indices(size, dropout, generator=one, kind=kind)
+        stays = kept_mask(size, dropout, generator=other, kind=kind)
         assert keep is not None
         assert stays is not None
         assert stays.dtype == torch.bool
@@ -107,8 +107,8 @@ def test_entries_keep_their_mean() -> None:
 def test_without_a_generator_or_without_dropout_all_stay() -> None:
     x = torch.randn(3, 4, generator=seeded())
     for generator, dropout in ((None, 0.5), (seeded(), 0.0)):
-        assert kept(5, dropout, generator=generator) is None
-        assert staying(5, dropout, generator=generator) is None
+        assert kept_indices(5, dropout, generator=generator) is None
+        assert kept_mask(5, dropout, generator=generator) is None
         assert kept_by_cluster(2, 5, dropout, generator=generator) is None
         assert drop_logits(x, dropout, 1, generator=generator) is x
         assert drop_entries(x, dropout, generator=generator) is x
@@ -116,7 +116,7 @@ def test_without_a_generator_or_without_dropout_all_stay() -> None:
 
 @pytest.mark.parametrize("kind", ["exact", "bernoulli"])
 def test_a_seed_repeats(kind: DropoutKind) -> None:
-    one, two, other = (kept(63, 0.5, generator=seeded(seed), kind=kind) for seed in (3, 3, 4))
+    one, two, other = (kept_indices(63, 0.5, generator=seeded(seed), kind=kind) for seed in (3, 3, 4))
     assert one is not None
     assert two is not None
     assert other is not None
@@ -126,10 +126,10 @@ def test_a_seed_repeats(kind: DropoutKind) -> None:
 def test_the_global_generator_is_left_alone() -> None:
     before = torch.get_rng_state()
     x = torch.zeros(3, 3)
-    kept(5, 0.5, generator=seeded())
-    kept(5, 0.5, generator=seeded(), kind="bernoulli")
-    staying(5, 0.5, generator=seeded())
-    staying(5, 0.5, generator=seeded(), kind="bernoulli")
+    kept_indices(5, 0.5, generator=seeded())
+    kept_indices(5, 0.5, generator=seeded(), kind="bernoulli")
+    kept_mask(5, 0.5, generator=seeded())
+    kept_mask(5, 0.5, generator=seeded(), kind="bernoulli")
     kept_by_cluster(2, 5, 0.5, generator=seeded())
     drop_logits(x, 0.5, 1, generator=seeded())
     drop_entries(x, 0.5, generator=seeded())

@@ -22,7 +22,7 @@ SINGLE = {"rtol": 1e-5, "atol": 1e-5}
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Kernels take tensors of the CPU; each leaves its name here."""
     taken: list[str] = []
-    for name in ("filtered", "future", "moves"):
+    for name in ("filter_states", "future", "transition_posteriors"):
         monkeypatch.setattr(kernel, name, _counted(name, taken))
     monkeypatch.setattr(steps, "triton_serves", lambda *tensors: True)
     return taken
@@ -65,7 +65,7 @@ def test_value_and_gradients(k: int, lengths: list[int], zeros: float, create_gr
         torch.testing.assert_close(one.double(), other, **SINGLE)
         assert torch.equal(one, two)
     # A backward pass lets the tensors go: the second, through the retained graph, solves the chain once more.
-    assert calls == (["filtered"] if create_graph else 2 * ["filtered", "future", "moves"])
+    assert calls == (["filter_states"] if create_graph else 2 * ["filter_states", "future", "transition_posteriors"])
 
 
 def test_a_range_of_1000_nats() -> None:

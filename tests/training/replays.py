@@ -61,13 +61,13 @@ class Replay:
 def stand_in(patch: pytest.MonkeyPatch) -> None:
     """Let `GraphedGradients` run on the CPU."""
 
-    def captured(work: Any, *, pool: Any, generator: torch.Generator) -> tuple[Replay, Any]:
+    def capture_graph(work: Any, *, pool: Any, generator: torch.Generator) -> tuple[Replay, Any]:
         for _ in range(2):
             work()
         replay = Replay(work)
         return replay, replay.result
 
-    patch.setattr(graphs, "captured", captured)
+    patch.setattr(graphs, "capture_graph", capture_graph)
     patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
 
 

@@ -26,7 +26,7 @@ from rankfold.data.batch import Batch
 from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import build_model
-from rankfold.numerics.capture import captured
+from rankfold.numerics.capture import capture_graph
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.planning.measure import (
     Turn,
@@ -291,7 +291,7 @@ def capture_turn(
 
     seed()
     eager = work()
-    graph, result = captured(work, generator=generator)
+    graph, result = capture_graph(work, generator=generator)
     seed()
     graph.replay()
     torch.cuda.synchronize()

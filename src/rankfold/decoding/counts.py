@@ -14,7 +14,7 @@ from rankfold.recursions import Potentials, blocks, chain, segments, tree
 from rankfold.recursions.blocks.potentials import BlockPotentials
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.chain.rungs import solve
-from rankfold.recursions.factor_gradients import counted
+from rankfold.recursions.factor_gradients import count_uses
 from rankfold.recursions.problem import Problem
 from rankfold.recursions.segments.potentials import SegmentPotentials
 from rankfold.recursions.segments.stretches import solve_long
@@ -82,12 +82,12 @@ def _of_chain(p: ChainPotentials) -> ChainCounts:
     c = chain.validate(p)
     if has_graph(c):
         log_z, (initial, state, _, *grads) = derivatives(c)
-        return ChainCounts(initial.sum(0), counted(c.transition, grads, _smaller(c)), state, log_z)
+        return ChainCounts(initial.sum(0), count_uses(c.transition, grads, _smaller(c)), state, log_z)
     with torch.no_grad():
         solution = solve(c.detach(), "scaled", "float32")
         one = torch.ones_like(solution.log_z)
         initial, state, _, *grads = solution.gradients(one, of_factors=True)
-        counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[3:])
+        counts = count_uses(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[3:])
     dtype = c.log_obs.dtype
     return ChainCounts(initial.sum(0).to(dtype), counts, state.to(dtype), solution.log_z)
 
@@ -96,14 +96,14 @@ def _of_segments(p: SegmentPotentials) -> SegmentCounts:
     c = segments.validate(p)
     if has_graph(c):
         log_z, (initial, duration, state, _, *grads) = derivatives(c)
-        counts = counted(c.transition, grads, _smaller(c))
+        counts = count_uses(c.transition, grads, _smaller(c))
     else:
         with torch.no_grad():
             solution = solve_long(c.detach(), "scaled")
             log_z, one = solution.log_z, torch.ones_like(solution.log_z)
             initial, duration, state, _, *grads = solution.gradients(one, of_factors=True)
-            counts = counted(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[4:])
-    first = torch.zeros_like(c.log_duration[:, 0]) if c.carried else initial.sum(0)
+            counts = count_uses(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[4:])
+    first = torch.zeros_like(c.log_duration[:, 0]) if c.is_carried else initial.sum(0)
     return SegmentCounts(first, counts, duration, state, log_z)
 
 
@@ -115,7 +115,7 @@ def _of_tree(p: TreePotentials) -> TreeCounts:
     for rule in f.rules:
         own = [number[id(factor)] for factor in rule.factors()]
         smaller = _smaller(f)
-        counts += counted(rule, [grads[i] for i in own], lambda weight: [smaller(weight)[i] for i in own])  # noqa: B023
+        counts += count_uses(rule, [grads[i] for i in own], lambda weight: [smaller(weight)[i] for i in own])  # noqa: B023
     return TreeCounts(root.sum(0), root_leaf.sum(0), tuple(counts), leaf, log_z)
 
 

@@ -56,7 +56,7 @@ def prefix(p: TreePotentials) -> Prefixes:
         )
     with torch.no_grad():
         f = f.detach().double()
-        f = f.replace(rules=f.rules.divided(log_sum(log_kinds(f.rules))))
+        f = f.replace(rules=f.rules.divide_parents(log_sum(log_kinds(f.rules))))
         found = _Pass(f).run()
     _expect_sound(found)
     return found

@@ -92,7 +92,7 @@ def _of_segments(p: SegmentPotentials) -> tuple[Tensor, Weight]:
     def weight(i: int, start: int, end: int, state: int, *, carried: bool) -> float:
         table = closings if end == int(c.lengths[i]) else durations
         seen = c.log_obs[i, start:end, state].double().sum() + found.after[end - 1, i, state]
-        if c.carried and carried:
+        if c.is_carried and carried:
             ages = c.log_initial[i, :, state].double()
             room = len(table) - (end - start)
             log_open = (ages[:room] + table[end - start :, state]).logsumexp(0)

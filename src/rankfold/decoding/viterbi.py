@@ -22,7 +22,7 @@ from rankfold.recursions import Potentials, blocks, chain, segments, tree
 from rankfold.recursions.blocks.potentials import BlockPotentials
 from rankfold.recursions.chain.paths import best_path
 from rankfold.recursions.chain.potentials import Chain, ChainPotentials
-from rankfold.recursions.factor_gradients import doubled
+from rankfold.recursions.factor_gradients import to_double
 from rankfold.recursions.segments.paths import best_segments
 from rankfold.recursions.segments.potentials import SegmentPotentials
 from rankfold.recursions.tree.best import best_by_pairs, best_by_ranks, max_side
@@ -123,7 +123,7 @@ def _of_chain(p: ChainPotentials, of: Of) -> BestPath:
     if of == "joint":
         return _states_and_ranks(c)
     # Its logarithms, too: thousands of nats leave float32 no digits to compare.
-    transition = _max_operator(doubled(c.transition))
+    transition = _max_operator(to_double(c.transition))
 
     def push(score: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         best, where = transition.push_max(score)
@@ -143,7 +143,7 @@ def _states_and_ranks(c: Chain) -> BestPath:
             f'of="joint" asks for the ranks of a {type(c.transition).__name__}, but only LowRank has ranks.\n'
             "  Use viterbi(p)."
         )
-    log_left, log_right = doubled(c.transition).log_pair()
+    log_left, log_right = to_double(c.transition).log_pair()
 
     def push(score: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         by_rank, source = max_matmul(score, log_left)
@@ -166,11 +166,11 @@ def _of_blocks(p: BlockPotentials, of: Of) -> BestPath:
 def _of_segments(p: SegmentPotentials, of: Of) -> BestSegments:
     c = segments.validate(p).detach()
     _refuse_joint(of, "segments")
-    transition = _max_operator(doubled(c.transition))
+    transition = _max_operator(to_double(c.transition))
     best = best_segments(c.replace(log_duration=c.log_duration.double()), transition)
     num_sequences, num_frames, num_states = c.log_obs.shape
     more = num_sequences * num_frames * c.longest * num_states
-    return BestSegments(*best, _plan(c.transition, num_sequences, num_frames - 1 + c.carried, more))
+    return BestSegments(*best, _plan(c.transition, num_sequences, num_frames - 1 + c.is_carried, more))
 
 
 def _of_tree(p: TreePotentials, of: Of) -> BestTrees[ParsedTree]:

@@ -54,7 +54,7 @@ def _halve(x, weight, top, out, num, dim, WEIGHTED: tl.constexpr, SIZE: tl.const
     tl.store(out + at, value.to(tl.float16), mask=at < num)
 
 
-def halved(x: Tensor, weight: Tensor | None = None) -> Half:  # "z d", "z"
+def to_half(x: Tensor, weight: Tensor | None = None) -> Half:  # "z d", "z"
     """A float32 matrix in half precision, its rows times `weight` if there is one. Nothing waits for the device."""
     x = x.contiguous()
     top = x.new_zeros(1)

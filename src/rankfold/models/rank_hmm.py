@@ -21,7 +21,7 @@ from rankfold.models.sequence import ChainModel
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense, LowRank, Operator, Product
-from rankfold.operators.product import multiplied_out
+from rankfold.operators.product import multiply_out
 from rankfold.params.dynamics.rank_factors import Factors, FreeRankFactors, RankFactors
 from rankfold.params.observations.categorical import Emission
 from rankfold.planning import Plans, rank_plans
@@ -48,7 +48,7 @@ class RankParts(NamedTuple):
         if torch.is_grad_enabled():
             return Product(left, right)
         if not self.multiplied:
-            self.multiplied.append(Dense.unchecked(multiplied_out(left, right)))
+            self.multiplied.append(Dense.unchecked(multiply_out(left, right)))
         return self.multiplied[0]
 
 

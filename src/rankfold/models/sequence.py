@@ -23,10 +23,10 @@ from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, s
 from rankfold.models.base import Model, Potentials, Shares, WordModel, linear
 from rankfold.models.config import ModelConfig
 from rankfold.models.tables import expect_distributions
-from rankfold.numerics.capture import beside
+from rankfold.numerics.capture import graph_branch
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Operator
-from rankfold.params.dropout import kept, num_kept, staying
+from rankfold.params.dropout import kept_indices, kept_mask, num_kept
 from rankfold.params.dynamics.free_tables import FreeDense
 from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
 from rankfold.planning import ChainSizes, Plans, chain_plan
@@ -165,13 +165,13 @@ class StateModel(Model[StateParts, Any]):
         """
         config = self.config
         size, dropout, kind = config.num_states, config.state_dropout, config.state_dropout_kind
-        keep = None if masked else kept(size, dropout, generator=generator, kind=kind)
-        stays = staying(size, dropout, generator=generator, kind=kind) if masked else None
+        keep = None if masked else kept_indices(size, dropout, generator=generator, kind=kind)
+        stays = kept_mask(size, dropout, generator=generator, kind=kind) if masked else None
         low_rank = config.own_rank is not None
-        features = kept(config.rank, config.feature_dropout, generator=generator) if low_rank else None
+        features = kept_indices(config.rank, config.feature_dropout, generator=generator) if low_rank else None
         # Emissions first: the backward pass goes in reverse, and frees the transition's tables before it needs memory
         # for the emissions'.
-        parallel: AbstractContextManager[Any] = beside(keep) if self.branch else nullcontext()
+        parallel: AbstractContextManager[Any] = graph_branch(keep) if self.branch else nullcontext()
         with parallel as join:
             observation = self.observation(keep)
         log_initial, transition = self.dynamics(keep, features, stays)

@@ -16,7 +16,7 @@ from torch import Tensor
 Result = TypeVar("Result")
 
 
-def captured(
+def capture_graph(
     work: Callable[[], Result], *, pool: Any = None, generator: torch.Generator | None = None
 ) -> tuple[torch.cuda.CUDAGraph, Result]:
     """The graph of `work`, and what it returned: tensors that every replay writes again.
@@ -39,7 +39,7 @@ def captured(
 
 
 @contextmanager
-def beside(*read: Tensor | None) -> Iterator[Callable[[Tensor | None], None]]:
+def graph_branch(*read: Tensor | None) -> Iterator[Callable[[Tensor | None], None]]:
     """What is captured inside is a branch of its own: it and its gradients run beside the rest of the graph.
 
     For work that is bound by arithmetic where the rest is bound by memory. `read` are the tensors it takes from outside

@@ -70,7 +70,7 @@ class BinaryOperator(Protocol):
     def given_left(self, left: Tensor) -> Tensor: ...  # "b n" -> "b a m"
     def to_right(self, parents: Tensor, left: Tensor) -> Tensor: ...  # "b s a", "b s n" -> "b m", summed over s, a, n
     def of_parents(self, index: Tensor) -> BinaryOperator: ...  # "k"   the rules of some parents
-    def divided(self, divide: Divide) -> BinaryOperator: ...  # the rules with every parent's weights divided
+    def divide_parents(self, divide: Divide) -> BinaryOperator: ...  # the rules with every parent's weights divided
 
 
 class TensorRule:
@@ -104,10 +104,10 @@ class TensorRule:
 
         return BinaryDense(self.to_dense()[..., index, :, :])
 
-    def divided(self, divide: Divide) -> BinaryOperator:
+    def divide_parents(self, divide: Divide) -> BinaryOperator:
         from rankfold.operators.binary_dense import BinaryDense
 
-        return BinaryDense(self.to_dense()).divided(divide)
+        return BinaryDense(self.to_dense()).divide_parents(divide)
 
 
 def rows_of(table: Tensor, sentence: Tensor, row: Tensor, axes: int = 2) -> Tensor:  # "k", "k"
@@ -143,7 +143,7 @@ class Branch(NamedTuple):
         """The rules of some parents, whose children are still all symbols."""
         return Branch(*(rule.of_parents(index) for rule in self))
 
-    def divided(self, log_total: Tensor) -> Branch:  # "b n"
+    def divide_parents(self, log_total: Tensor) -> Branch:  # "b n"
         """The rules with every parent's weights divided by its total; factors that were shared stay shared."""
         shared = log_total[0] if len(log_total) == 1 else log_total
         made: dict[tuple[int, int], tuple[Factor, Factor]] = {}  # keeps the factor itself, so that its id stays unique
@@ -158,7 +158,7 @@ class Branch(NamedTuple):
                 made[key] = factor, divided
             return made[key][1]
 
-        return Branch(*(rule.divided(divide) for rule in self))
+        return Branch(*(rule.divide_parents(divide) for rule in self))
 
     def with_factors(self, *factors: Tensor) -> Branch:
         """The same rules with other tensors."""

@@ -171,7 +171,7 @@ class BinaryCPD:
             return self.of_parts(None, *(x.like(x.value[..., index]) for x in (left, right)))
         return self.of_parts(head.like(head.value[..., index, :]), left, right)
 
-    def divided(self, divide: Divide) -> Self:
+    def divide_parents(self, divide: Divide) -> Self:
         head, left, right = self.parts
         if head is None:
             return self.of_parts(None, divide(left, -1), right)

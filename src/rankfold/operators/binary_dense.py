@@ -133,7 +133,7 @@ class BinaryDense(PairRule):
     def of_parents(self, index: Tensor) -> Self:  # "k"
         return self.with_factors(self.weight.value[..., index, :, :])
 
-    def divided(self, divide: Divide) -> Self:
+    def divide_parents(self, divide: Divide) -> Self:
         return self.with_factors(divide(self.weight, -3).value)
 
 
@@ -243,7 +243,7 @@ class BinaryMatricised(PairRule):
         parent, pair = self.factors()
         return self.with_factors(parent[..., index, :], pair)
 
-    def divided(self, divide: Divide) -> Self:
+    def divide_parents(self, divide: Divide) -> Self:
         parent, pair = self.parts
         return self.with_factors(divide(parent, -2).value, pair.value)
 

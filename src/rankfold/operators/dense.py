@@ -74,7 +74,7 @@ class Dense:
         """The matrices `push` multiplies by, in order."""
         return (self._weight.linear,)
 
-    def rounded(self) -> tuple[Rounded | None, ...]:
+    def rounded_maps(self) -> tuple[Rounded | None, ...]:
         return (self._weight.rounded,)
 
     def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:

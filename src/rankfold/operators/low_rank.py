@@ -122,7 +122,7 @@ class LowRank(RowOperator):
         """The matrices `push` multiplies by, in order."""
         return self._left.linear, self._right.linear.mT
 
-    def rounded(self) -> tuple[Rounded | None, ...]:
+    def rounded_maps(self) -> tuple[Rounded | None, ...]:
         return self._left.rounded, self._right.rounded
 
     def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:

@@ -62,7 +62,7 @@ class Composed(Operator, Protocol):
     def is_written(self) -> bool: ...  # whether there are maps; without them its terms are multiplied one by one
 
     def maps(self) -> tuple[Tensor, ...]: ...  # "z y", or "z r" and "r y": their product is B
-    def rounded(self) -> tuple[Rounded | None, ...]: ...  # copies of the maps in bfloat16, where they were made
+    def rounded_maps(self) -> tuple[Rounded | None, ...]: ...  # copies of the maps in bfloat16, where they were made
 
 
 # "k s r", "k s r", "k s s": both factors by blocks of states, and the pairs inside each.

@@ -80,7 +80,7 @@ class RowScaled(RowOperator):
 
     @property
     def is_written(self) -> bool:
-        return isinstance(self.operator, Composed) and self.operator.is_written and len(self.operator.rounded()) == 1
+        return isinstance(self.operator, Composed) and self.operator.is_written and len(self.operator.rounded_maps()) == 1
 
     def maps(self) -> tuple[Tensor, ...]:
         """The matrix `push` multiplies by, where the operator is one (has one copy: to count maps would make them)."""
@@ -88,7 +88,7 @@ class RowScaled(RowOperator):
         (weight,) = self.operator.maps()
         return (weight * self._scale.linear[:, None],)
 
-    def rounded(self) -> tuple[Rounded | None, ...]:
+    def rounded_maps(self) -> tuple[Rounded | None, ...]:
         return (None,)
 
     def blocks(self) -> Blocks | None:

@@ -94,7 +94,7 @@ class Sum(RowOperator):
                     total = torch.addmm(total, *term.maps())
         return (total,)
 
-    def rounded(self) -> tuple[Rounded | None, ...]:
+    def rounded_maps(self) -> tuple[Rounded | None, ...]:
         return (None,)
 
     def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:

@@ -84,7 +84,7 @@ class WithoutDiagonal(RowOperator):
         assert self.is_written
         return (self._tables().pairs[0],)
 
-    def rounded(self) -> tuple[Rounded | None, ...]:
+    def rounded_maps(self) -> tuple[Rounded | None, ...]:
         return (None,)
 
     def blocks(self) -> Blocks:

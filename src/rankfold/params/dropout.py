@@ -14,7 +14,7 @@ from torch import Tensor
 DropoutKind = Literal["exact", "bernoulli"]
 
 
-def kept(
+def kept_indices(
     size: int, dropout: float, *, generator: torch.Generator | None, kind: DropoutKind = "exact"
 ) -> Tensor | None:  # "k"
     """The indices that stay, in order; None if all do (no dropout, or no generator: not training).
@@ -29,10 +29,10 @@ def kept(
     return noise.argsort()[: num_kept(size, dropout)].sort().values
 
 
-def staying(
+def kept_mask(
     size: int, dropout: float, *, generator: torch.Generator | None, kind: DropoutKind = "exact"
 ) -> Tensor | None:  # "z"   bool
-    """The same as a mask: true at exactly the indices that `kept` gives for the same seed. Looks at no value."""
+    """The same as a mask: true at exactly the indices that `kept_indices` gives for the same seed. Looks at no value."""
     if generator is None or dropout == 0.0:
         return None
     noise = torch.rand(size, generator=generator, device=generator.device, dtype=torch.float32)

@@ -17,7 +17,7 @@ from rankfold.operators.protocol import Inner, KnowsGradients, Operator, log_gra
 Op = TypeVar("Op", bound=Operator)
 
 
-class Moves(Protocol):
+class HasTransition(Protocol):
     """Whatever has a transition: chains, segments."""
 
     @property
@@ -25,7 +25,7 @@ class Moves(Protocol):
 
 
 def factor_gradients(
-    c: Moves, source: Tensor, target: Tensor, *, log: bool, inner: Inner | None = None
+    c: HasTransition, source: Tensor, target: Tensor, *, log: bool, inner: Inner | None = None
 ) -> tuple[Tensor, ...]:
     """The transition's share of a gradient: one product over all positions, differentiated to its factors.
 
@@ -53,7 +53,7 @@ class HasFactors(Protocol):
     def log_factors(self) -> tuple[bool, ...]: ...
 
 
-def counted(
+def count_uses(
     operator: HasFactors, grads: Sequence[Tensor], again: Callable[[float], Sequence[Tensor]]
 ) -> tuple[Tensor, ...]:
     """How often each factor is used: factor x d log Z / d factor, also of weights so small that the latter overflows.
@@ -75,13 +75,13 @@ def _uses(operator: HasFactors, grads: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def doubled(operator: Op) -> Op:
+def to_double(operator: Op) -> Op:
     """The same operator in float64; differentiable."""
     return operator.with_factors(*(factor.double() for factor in operator.factors()))
 
 
 def at_zeros(
-    c: Moves,
+    c: HasTransition,
     grads: Sequence[Tensor],
     log_source: Tensor,  # "t b z"
     log_target: Tensor,  # "t b z"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.models.base import Model
-from rankfold.numerics.capture import captured
+from rankfold.numerics.capture import capture_graph
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.carried import leaves, map_tensors
 from rankfold.training.config import Config, DataConfig
@@ -149,7 +149,7 @@ class GraphedGradients:
             return total, after, [new is not None for new in found]
 
         before = [grad.clone() for grad in self.grads]
-        graph, (total, after, used) = captured(add, pool=self.pool, generator=self.generator)
+        graph, (total, after, used) = capture_graph(add, pool=self.pool, generator=self.generator)
         for grad, value in zip(self.grads, before, strict=True):  # the runs that prepared the capture added theirs
             grad.copy_(value)
         return Captured(graph, batch, weight, share, carried, used, total, after)

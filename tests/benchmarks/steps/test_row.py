@@ -153,11 +153,11 @@ def test_a_captured_step_is_checked_before_it_is_timed(
 ) -> None:
     """Capture and replay stood in for: what they give is compared with the eager step of the same seed."""
 
-    def captured(work: Any, **_: Any) -> tuple[Graph, Gradients]:
+    def capture_graph(work: Any, **_: Any) -> tuple[Graph, Gradients]:
         found = work()
         return Graph(), found._replace(parameters=tuple(off * x for x in found.parameters))
 
-    monkeypatch.setattr(bench, "captured", captured)
+    monkeypatch.setattr(bench, "capture_graph", capture_graph)
     monkeypatch.setattr(bench, "replay_time", lambda graph: 1.5)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     work = Step(CASE.build(CPU), CASE.draw(CPU), "float32", torch.Generator().manual_seed(0))
@@ -173,7 +173,7 @@ def test_a_captured_step_is_checked_before_it_is_timed(
 
 def test_a_graph_has_its_inputs_as_long_as_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Potentials that were given back would be overwritten, or read where nothing is."""
-    monkeypatch.setattr(bench, "captured", lambda work, **_: (Graph(), work()))
+    monkeypatch.setattr(bench, "capture_graph", lambda work, **_: (Graph(), work()))
     monkeypatch.setattr(bench, "replay_checks", lambda *_: [])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(bench, "replay_time", lambda graph: 1.5)

@@ -106,7 +106,7 @@ def _pair(transition, obs, messages, ahead, weight, out, num, num_positions, k, 
     tl.store(out + begin(step, k * k) + (at[:, None] * k + at[None, :]), found, mask=mask[:, None] & mask[None, :])
 
 
-def moves(
+def transition_posteriors(
     log_transition: Tensor, log_obs: Tensor, messages: Tensor, ahead: Tensor, weight: Tensor
 ) -> Tensor:  # "b s k k", "b t k", "t b k", "t b k", "b s" -> "b s k k"
     """weight times the posterior of every pair of neighbours; 0 where the weight is, whatever lies there."""
@@ -121,7 +121,7 @@ def moves(
     return out
 
 
-def filtered(log_initial: Tensor, log_transition: Tensor, log_obs: Tensor) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
+def filter_states(log_initial: Tensor, log_transition: Tensor, log_obs: Tensor) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
     """log p(i_t | x_1..t) and, in float64, log p(x_t | x_1..t-1), at every position."""
     num, num_positions, k = log_obs.shape
     messages = log_obs.new_empty(num_positions, num, k)

@@ -57,9 +57,9 @@ class _LinearLogSumExp(Function):
         ctx.precision, ctx.fused = precision, _fused(query, key, precision)
         if ctx.fused:
             from rankfold.kernels.linear_logsumexp.triton import log_normalisers
-            from rankfold.kernels.rounding import halved
+            from rankfold.kernels.rounding import to_half
 
-            halves = halved(query), halved(key)
+            halves = to_half(query), to_half(key)
             out = log_normalisers(*halves, bias)
             ctx.save_for_backward(query, key, bias, out, *halves[0], *halves[1])
             return out

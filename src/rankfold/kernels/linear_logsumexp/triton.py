@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankfold.kernels.offsets import begin
-from rankfold.kernels.rounding import Half, half_product, halved
+from rankfold.kernels.rounding import Half, half_product, to_half
 
 # Programs that keep an H200 (132 multiprocessors) busy: few queries share their keys out among several programs.
 PROGRAMS = 264
@@ -120,7 +120,7 @@ def gradients(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of grad . out in query, key and bias; `halves` are query and key in half precision."""
     q, k = halves
-    weighted = halved(query, grad.contiguous()) if wanted[1] else None
+    weighted = to_half(query, grad.contiguous()) if wanted[1] else None
     grad_query = torch.empty_like(query) if wanted[0] else None
     grad_bias = torch.zeros_like(bias) if wanted[2] else None
     (num_rows, dim), num_keys = query.shape, len(key)

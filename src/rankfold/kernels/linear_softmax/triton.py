@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankfold.kernels.rounding import half_product, halved, to_tf32
+from rankfold.kernels.rounding import half_product, to_half, to_tf32
 from rankfold.numerics.precision import Products
 
 WHOLE = 2**15  # entries of a row that 512 threads hold in registers, 64 each
@@ -164,7 +164,7 @@ def shares(
     if precision != "mixed":
         table = torch.mm(query, key.T)
         return *_normalised(table, None, bias, dropout, generator, rounded=precision == "tf32"), None
-    q, k = halved(query), halved(key)
+    q, k = to_half(query), to_half(key)
     table = half_product(q.half, k.half.T)
     half = torch.empty_like(table, dtype=torch.bfloat16) if table.is_cuda else None  # the interpreter has none
     return *_normalised(table, q.scale * k.scale, bias, dropout, generator, rounded=True, half=half), half

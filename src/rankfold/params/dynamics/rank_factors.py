@@ -46,7 +46,7 @@ class RankFactors(nn.Module):
 
     def forward(self, dropout: float, generator: torch.Generator | None) -> Factors:
         # Words first: gradients go the other way, so the tables of states are gone when those of words are made.
-        emission = InnerEmission.normalised(self.word_out, self.word_mlp(self.word))
+        emission = InnerEmission.softmax(self.word_out, self.word_mlp(self.word))
         start = self.start_mlp(drop_entries(self.start, dropout, generator=generator))
         rank = linear_softmax(self.source, self.projection, dropout=dropout, generator=generator)
         # Ranks in front: sums over states then run along memory.

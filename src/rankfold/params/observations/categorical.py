@@ -42,7 +42,7 @@ class InnerEmission(NamedTuple):
     bias: Tensor | None = None  # "v"
 
     @classmethod
-    def normalised(cls, state: Tensor, word: Tensor, bias: Tensor | None = None) -> InnerEmission:  # "z d", "v d", "v"
+    def softmax(cls, state: Tensor, word: Tensor, bias: Tensor | None = None) -> InnerEmission:  # "z d", "v d", "v"
         """Softmax over the words.   Cost: z v d multiply-adds; memory as `linear_logsumexp` says."""
         return cls(state, word, linear_logsumexp(state, word, bias), bias)
 
@@ -110,7 +110,7 @@ class CategoricalEmission(nn.Module):
 
     def forward(self, keep: Tensor | None = None) -> Emission:
         # A view: where emissions are a branch of a captured graph, gradients of both uses of the words meet in it.
-        return InnerEmission.normalised(self.mlp(take_rows(self.state, keep)), self.word.view_as(self.word))
+        return InnerEmission.softmax(self.mlp(take_rows(self.state, keep)), self.word.view_as(self.word))
 
 
 class FreeEmission(nn.Module):

@@ -72,4 +72,4 @@ class PreterminalWords(nn.Module):
 
     def forward(self, symbol: Tensor | None = None) -> Emission:  # "p d"
         own = self.symbol if symbol is None else symbol
-        return InnerEmission.normalised(self.mlp(own), self.word, self.bias)
+        return InnerEmission.softmax(self.mlp(own), self.word, self.bias)

@@ -16,7 +16,7 @@ from rankfold.numerics.precision import Precision
 from rankfold.recursions import ladder
 from rankfold.recursions.blocks.paths import best_path, draw
 from rankfold.recursions.blocks.potentials import BlockLike, BlockPotentials, validate
-from rankfold.recursions.blocks.steps import BlockRung, filtered, total
+from rankfold.recursions.blocks.steps import BlockRung, filter_states, total
 from rankfold.recursions.ladder import Arithmetic, Impossible, Ladder
 
 __all__ = ["BlockPotentials", "advance", "best_path", "draw", "log_z", "validate"]
@@ -51,7 +51,7 @@ def advance(p: BlockPotentials) -> tuple[Tensor, Tensor]:  # "b k", "b"
     """
     c = validate(p).detach()
     with torch.no_grad():
-        messages, log_steps = filtered(c)
+        messages, log_steps = filter_states(c)
         log_total = total(log_steps, c.inside())
         last = messages[c.lengths - 1, torch.arange(len(c.lengths), device=messages.device)]
         return torch.where(log_total[:, None] == float("-inf"), float("-inf"), last), log_total

@@ -8,7 +8,7 @@ from torch import Tensor
 from rankfold.errors import DomainError
 from rankfold.numerics.log_space import pick
 from rankfold.recursions.blocks.potentials import BlockPotentials, validate
-from rankfold.recursions.blocks.steps import filtered, total
+from rankfold.recursions.blocks.steps import filter_states, total
 
 
 def best_path(p: BlockPotentials) -> tuple[Tensor, Tensor]:  # "b t", "b"
@@ -51,7 +51,7 @@ def draw(p: BlockPotentials, num_samples: int, generator: torch.Generator | None
     c = validate(p).detach()
     inside = c.inside()
     with torch.no_grad():
-        messages, log_steps = filtered(c)
+        messages, log_steps = filter_states(c)
         possible = total(log_steps, inside) > float("-inf")
         index = pick(messages[-1].expand(num_samples, -1, -1), generator)  # "n b"
         path = [index]

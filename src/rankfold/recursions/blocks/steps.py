@@ -22,7 +22,7 @@ class BlockRung(LastRung):
 
     def __init__(self, c: BlockChain) -> None:
         self.problem, self.inside = c, c.inside()
-        self.messages, log_steps = filtered(c)
+        self.messages, log_steps = filter_states(c)
         self.log_z = total(log_steps, self.inside)
 
     def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:
@@ -31,7 +31,7 @@ class BlockRung(LastRung):
             here = self.inside & (self.log_z > float("-inf"))[:, None]
             ahead = future(c.log_transition, c.log_obs, self.inside if c.ragged else None)
             states = _states(self.messages, ahead, here, by)
-            moves = [_moves(c.log_transition, c.log_obs, self.messages, ahead, here, by)] if of_factors else []
+            moves = [_transition_posteriors(c.log_transition, c.log_obs, self.messages, ahead, here, by)] if of_factors else []
             return [states[:, 0].clone(), states, *moves]
 
         return Backward(None, gradients)
@@ -40,7 +40,7 @@ class BlockRung(LastRung):
         return plain(c)
 
 
-def filtered(c: BlockChain) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
+def filter_states(c: BlockChain) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
     """log p(i_t | x_1..t) and, in float64, log p(x_t | x_1..t-1), at every position.
 
     A sequence without any path has -inf at the first position it cannot reach and NaN after it; beyond a length
@@ -50,7 +50,7 @@ def filtered(c: BlockChain) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
     if kernel_serves(log_obs):
         from rankfold.kernels.block_scan import triton as kernel
 
-        return kernel.filtered(log_initial, log_transition, log_obs)
+        return kernel.filter_states(log_initial, log_transition, log_obs)
     zero = log_obs.new_zeros(())
     joint = log_initial + log_obs[:, 0]
     joints, messages = [joint], [torch.log_softmax(joint, -1)]
@@ -112,14 +112,14 @@ def _states(messages: Tensor, ahead: Tensor, here: Tensor, weight: Tensor) -> Te
     return torch.where(here.unsqueeze(-1), posterior * weight[:, None, None], 0.0)
 
 
-def _moves(
+def _transition_posteriors(
     log_transition: Tensor, log_obs: Tensor, messages: Tensor, ahead: Tensor, here: Tensor, weight: Tensor
 ) -> Tensor:  # "b s k k"
     """weight times the posterior of every pair of neighbours, all positions in one go, each summing to 1 by itself."""
     if kernel_serves(log_obs):
         from rankfold.kernels.block_scan import triton as kernel
 
-        return kernel.moves(log_transition, log_obs, messages, ahead, torch.where(here, weight[:, None], 0.0)[:, 1:])
+        return kernel.transition_posteriors(log_transition, log_obs, messages, ahead, torch.where(here, weight[:, None], 0.0)[:, 1:])
     joint = log_transition + messages[:-1].transpose(0, 1).unsqueeze(-1)
     joint += (log_obs + ahead.transpose(0, 1))[:, 1:].unsqueeze(-2)
     pairs = torch.softmax(joint.flatten(-2), -1).reshape(joint.shape)

@@ -13,7 +13,7 @@ from torch import Tensor
 from rankfold.numerics.log_space import pick
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.rungs import solve
-from rankfold.recursions.factor_gradients import doubled
+from rankfold.recursions.factor_gradients import to_double
 
 # One step of the maximum: scores "b z" -> best "b y" and, for every y, what it came through.
 PushMax = Callable[[Tensor], tuple[Tensor, tuple[Tensor, ...]]]
@@ -60,7 +60,7 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     solution = solve(c, "scaled", "float32")
     log_ahead = c.observations().double() + solution.log_future()  # "t b z"
     num_positions, num_sequences, num_states = log_ahead.shape
-    transition = doubled(c.transition)
+    transition = to_double(c.transition)
     state = pick((c.log_initial + log_ahead[0]).expand(num_samples, -1, -1), generator)
     path = [state]
     for t in range(1, num_positions):

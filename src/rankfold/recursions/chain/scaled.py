@@ -93,7 +93,7 @@ def _both(c: Chain, precision: Precision) -> Forward:
     if isinstance(c.transition.log_scale, Tensor) or c.transition.log_scale:
         log_shift[1:] += c.transition.log_scale
     ends = _last(c.inside().mT) if c.ragged else None
-    found, sums = two_way(c.transition.maps(), x, emission, final, ends, precision, c.transition.rounded())
+    found, sums = two_way(c.transition.maps(), x, emission, final, ends, precision, c.transition.rounded_maps())
     filtered, norm, future, target, future_norm, inner = found
     size, rank = sums.column.shape[1], 0
     bound = bounds(sums.column, sums.ahead, sums.behind)

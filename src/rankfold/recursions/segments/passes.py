@@ -37,7 +37,7 @@ def forward(c: Segments, *, log: bool) -> Run:
     log_obs, log_top = (log_obs - top).contiguous(), top[..., 0].double()
     durations = c.durations()
     entry, ages, border = c.log_initial, None, None
-    if c.carried:
+    if c.is_carried:
         ages = c.log_initial.transpose(0, 1)
         border = _border(c, ages, durations, log=log)
         entry = border.opened[1]
@@ -67,7 +67,7 @@ def last_window(c: Segments, log_obs: Tensor, log_top: Tensor, log_opened: Tenso
     here = torch.arange(len(c.lengths), device=c.lengths.device)
     known, index = index >= 0, index.clamp(0)
     seen = torch.where(known.unsqueeze(-1), log_obs[index, here].double() + log_top[index, here].unsqueeze(-1), 0.0)
-    if c.carried:
+    if c.is_carried:
         before = c.log_initial.transpose(0, 1).double()  # "d b z"
         far = (torch.arange(c.longest, device=c.lengths.device)[:, None] - c.lengths).clamp(0)
         earlier = before[far, here]
@@ -119,16 +119,16 @@ class _Reversed:
 def backward(c: Segments, run: Run, *, log: bool) -> Uses:
     """All posteriors. Those of a frame's states sum to 1 unless something was lost: then it is not trusted."""
     num_frames, num_ages = len(run.log_obs), c.longest
-    turn = _Reversed(c, num_frames + num_ages * c.carried)
+    turn = _Reversed(c, num_frames + num_ages * c.is_carried)
     back = _Reversed(c, num_frames)
     log_z = torch.where(run.log_z == float("-inf"), float("inf"), run.log_z)
     log_obs, log_path = turn(run.log_obs), turn(run.log_top).cumsum(0)
     opened, scale = turn(run.frames.opened, float("-inf")), turn(run.frames.log_before) - log_z
-    if c.carried:
+    if c.is_carried:
         before = turn.outside(c.log_initial.transpose(0, 1))
         outside = ((turn.beyond >= 0) & (turn.beyond < num_ages)).unsqueeze(-1)
         opened = torch.where(outside, before, opened)
-    tally = _Tally(c, opened, scale, turn.beyond if c.carried else None)
+    tally = _Tally(c, opened, scale, turn.beyond if c.is_carried else None)
     line = Logs(c.transition, back=True) if log else Linear(c.transition, log_obs, back=True)
     run_back = scan(line, c.entry(), log_obs, log_path, c.durations(), closings=c.cuts(), seen=tally.add)
     log_begun = run_back.closed if log else run_back.closed.log()
@@ -145,8 +145,8 @@ def backward(c: Segments, run: Run, *, log: bool) -> Uses:
         torch.where(inside.unsqueeze(-1), ends, 0.0),
         tally.durations,
         tally.cuts,
-        tally.carried(tally.starts, c.lengths) if c.carried else None,
-        tally.carried(tally.log_onward, c.lengths) if c.carried else None,
+        tally.by_age(tally.starts, c.lengths) if c.is_carried else None,
+        tally.by_age(tally.log_onward, c.lengths) if c.is_carried else None,
         back(log_begun[:num_frames]),
         back(begun_scale[:num_frames]),
         log_after,
@@ -168,7 +168,7 @@ class _Tally:
         self.states, self.starts = torch.zeros_like(opened), torch.zeros_like(opened)
         self.durations = opened.new_zeros(c.longest, *opened.shape[1:])
         self.cuts = torch.zeros_like(self.durations) if c.cut else None
-        self.log_onward = opened.new_zeros(opened.shape if c.carried else (0,), dtype=torch.float64)
+        self.log_onward = opened.new_zeros(opened.shape if c.is_carried else (0,), dtype=torch.float64)
 
     def add(self, first: int, closing: Tensor, log_scale: Tensor) -> None:  # "s d b z", "s b"
         at = slice(first, first + len(closing))
@@ -192,7 +192,7 @@ class _Tally:
                 share[step - first, step] = 0.0
         self.durations += share.sum(0)
 
-    def carried(self, x: Tensor, lengths: Tensor) -> Tensor:  # "u b z" -> "d b z"
+    def by_age(self, x: Tensor, lengths: Tensor) -> Tensor:  # "u b z" -> "d b z"
         """Of the segments that were carried in, by age."""
         index = lengths + torch.arange(len(self.durations), device=lengths.device)[:, None]
         return x[index, torch.arange(len(lengths), device=lengths.device)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankfold.numerics.log_space import pick
 from rankfold.operators.protocol import MaxOperator
-from rankfold.recursions.factor_gradients import doubled
+from rankfold.recursions.factor_gradients import to_double
 from rankfold.recursions.segments.potentials import Segments
 from rankfold.recursions.segments.rungs import solve
 
@@ -27,14 +27,14 @@ def best_segments(c: Segments, transition: MaxOperator) -> tuple[Tensor, Tensor,
     num_frames, num_sequences, num_states = frames.shape
     shape = (c.longest, num_sequences, num_states)
     window = torch.full(shape, float("-inf"), dtype=torch.float64, device=frames.device)
-    if c.carried:
+    if c.is_carried:
         window = c.log_initial.transpose(0, 1).double()
-    rows = (num_frames - 1 + c.carried, num_sequences, num_states)
+    rows = (num_frames - 1 + c.is_carried, num_sequences, num_states)
     came = torch.empty(rows, dtype=_narrowest(num_states), device=frames.device)
     lasted = torch.empty(rows, dtype=_narrowest(c.longest), device=frames.device)
     entry, last, ends = c.log_initial.double(), window, set(c.lengths.tolist())
     for t in range(num_frames):
-        at = t - 1 + c.carried  # pointers begin with the border, where something was carried in
+        at = t - 1 + c.is_carried  # pointers begin with the border, where something was carried in
         if at >= 0:
             score, age = (window + durations).max(0)
             entry, source = transition.push_max(score)
@@ -66,7 +66,7 @@ def _follow(c: Segments, final: list[int], lasted: Tensor, came: Tensor) -> tupl
             states[i, max(start, 0) : stop] = state
             if start >= 0:
                 begins[i, start] = True
-            at = start - 1 + c.carried
+            at = start - 1 + c.is_carried
             if start < 0 or at < 0:
                 break
             state = int(by_source[at, i, state])
@@ -80,12 +80,12 @@ def draw(c: Segments, num_samples: int, generator: torch.Generator | None) -> tu
 
     z_1 ~ initial begun_1        d ~ duration[z, d] obs_t..t+d-1[z] after_t+d-1[z]        z' ~ A[z, :] begun
     """
-    solution, transition = solve(c, "scaled"), doubled(c.transition)
+    solution, transition = solve(c, "scaled"), to_double(c.transition)
     found = solution.posteriors()
     num_frames, num_sequences, num_states = found.begun.shape
     shape = (num_samples, num_sequences)
     # Entry t of `after` is what follows a segment that ends before frame t: 0 is the border.
-    border = transition.pull_log(found.begun[:1]) if c.carried else torch.full_like(found.after[:1], -torch.inf)
+    border = transition.pull_log(found.begun[:1]) if c.is_carried else torch.full_like(found.after[:1], -torch.inf)
     after = torch.cat([border, found.after])
     ages = torch.zeros(shape, dtype=torch.int64, device=c.lengths.device)
     if found.carried is not None:

@@ -117,7 +117,7 @@ def log_z_in_logs(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   f
     window = _start(c)  # "b d z"
     last = window
     for t, frame in enumerate(frames):
-        if t or c.carried:
+        if t or c.is_carried:
             closed = log_sum((window + durations).transpose(1, 2))
             opened = c.transition.push_log(closed if marks is None or not t else closed + marks.end[:, t - 1])
             window = torch.cat([opened.unsqueeze(1), window[:, :-1]], 1)
@@ -143,7 +143,7 @@ def log_z_scaled(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   fl
     fresh[0] = top + c.transition.log_scale  # of what was opened at this frame, next to the scale it shares
     for t, frame in enumerate(frames):
         log_w = frame.unsqueeze(1).expand(shape)
-        if t or c.carried:
+        if t or c.is_carried:
             window = x.mantissa.reshape(shape)
             closed = (window * durations).sum(1)
             opened = c.transition.push(closed if marks is None or not t else closed * marks.end[:, t - 1].exp())
@@ -163,7 +163,7 @@ def log_z_scaled(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   fl
 
 def _start(c: Segments) -> Tensor:  # "b d z"
     """The open segments before the first frame is added."""
-    if c.carried:
+    if c.is_carried:
         return c.log_initial
     nothing = c.log_initial.new_full((len(c.lengths), c.longest - 1, c.log_initial.shape[-1]), float("-inf"))
     return torch.cat([c.log_initial.unsqueeze(1), nothing], 1)

@@ -58,7 +58,7 @@ class Segments(Sequences):
         return super().double().replace(ends=None if self.ends is None else self.ends.double())
 
     @property
-    def carried(self) -> bool:
+    def is_carried(self) -> bool:
         """Whether the first stretch of a sequence lies before."""
         return self.log_initial.ndim == 3
 
@@ -66,7 +66,7 @@ class Segments(Sequences):
     def longest(self) -> int:
         """The longest duration that can be used here: none is longer than all frames, but for those carried in."""
         _, num_durations = self.log_duration.shape
-        return num_durations if self.carried else min(num_durations, self.log_obs.shape[1])
+        return num_durations if self.is_carried else min(num_durations, self.log_obs.shape[1])
 
     def durations(self) -> Tensor:  # "d z"
         """The log-weights of the durations that can be used, shortest first."""

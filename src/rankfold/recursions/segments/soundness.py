@@ -71,7 +71,7 @@ def _noise_is_small(c: Segments, run: Run) -> Tensor:  # "b"
         entry = torch.maximum(run.border.top[0].unsqueeze(-1) + noise.to(entry.dtype), entry)
     found = scan(_Noise(c, run), entry, run.log_obs, run.log_top.cumsum(0), c.durations())
     log_opened = found.opened.double() + found.log_before.unsqueeze(-1)
-    fresh = c if not c.carried else c.replace(log_initial=torch.full_like(c.log_initial, float("-inf")))
+    fresh = c if not c.is_carried else c.replace(log_initial=torch.full_like(c.log_initial, float("-inf")))
     closing = last_window(fresh, run.log_obs, run.log_top, log_opened)
     closing = closing + c.at_end()
     log_missing = closing.transpose(0, 1).flatten(1).logsumexp(-1)
