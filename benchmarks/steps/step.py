@@ -67,7 +67,9 @@ def draw_dropout(model: Any, seed: int, precision: Precision) -> dict[str, Tenso
         first = per_cluster * torch.arange(config.num_clusters, device=device)
         keep = (keep + first[:, None]).flatten()
     else:
-        keep = kept_indices(config.num_states, config.state_dropout, generator=generator, kind=config.state_dropout_kind)
+        keep = kept_indices(
+            config.num_states, config.state_dropout, generator=generator, kind=config.state_dropout_kind
+        )
         assert keep is not None
     return {"gone.states": torch.ones(config.num_states, dtype=torch.bool, device=device).index_fill(0, keep, False)}
 

@@ -58,6 +58,8 @@ def test_a_factor_of_two_uses_is_divided_for_each() -> None:
     side = torch.ones(N, N, dtype=torch.float64)
     headed, plain = BinaryCPD(both, side, side), BinaryCPD(None, both, side)
     log_total = torch.tensor([[0.1, 0.2, -0.3]], dtype=torch.float64)
-    for before, after in zip((headed, plain), Branch(headed, plain, headed, plain).divide_parents(log_total), strict=False):
+    for before, after in zip(
+        (headed, plain), Branch(headed, plain, headed, plain).divide_parents(log_total), strict=False
+    ):
         wanted = before.to_dense() / log_total.exp()[0, :, None, None]
         torch.testing.assert_close(after.to_dense(), wanted, rtol=1e-14, atol=0)

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from rankfold.params.dropout import DropoutKind, drop_entries, drop_logits, kept_by_cluster, kept_indices, kept_mask, num_kept
+from rankfold.params.dropout import (
+    DropoutKind,
+    drop_entries,
+    drop_logits,
+    kept_by_cluster,
+    kept_indices,
+    kept_mask,
+    num_kept,
+)
 from tests.params.build import seeded
 
 INF = float("inf")

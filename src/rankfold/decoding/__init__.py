@@ -6,5 +6,5 @@
 | `posterior`, `viterbi`, `mbr`, `sample`, `counts`, `entropy` | the question of that name |
 | `online`, `generate`, `prefix` | streams and next words; sentences drawn from a model; how a sentence goes on |
 | `segment_table`, `parsed_tree` | segments with their posteriors; brackets and labels of one sentence |
-| `query` | all of them as methods: what `model(words)` returns |
+| `query` | all of them as methods: the result of `model(words)` |
 """

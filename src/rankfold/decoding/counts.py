@@ -27,7 +27,7 @@ class ChainCounts(NamedTuple):
     initial: Tensor  # "z"                  summed over sequences
     transition: tuple[Tensor, ...]  # like the operator's factors(), summed over sequences and positions
     state: Tensor  # "b t z"                the state posterior
-    log_z: Tensor  # "b"                    float64, what all these are derivatives of
+    log_z: Tensor  # "b"                    float64; the counts are its derivatives
 
 
 class SegmentCounts(NamedTuple):
@@ -70,7 +70,7 @@ def expected_counts(p: BlockPotentials) -> BlockCounts: ...
 def expected_counts(p: Potentials) -> ChainCounts | SegmentCounts | TreeCounts | BlockCounts:
     """The expected number of uses of each weight under the posterior: the E step of EM.
 
-    Transitions and rules are counted through the operator's own factors, factor x d log Z / d factor: "z y" moves for
+    Transitions and rules are counted through the operator's own factors, factor x d log Z / d factor: "z y" uses for
     a dense one, "z k" for a band, and for a low-rank one the uses of (source, rank) and of (target, rank). Nothing of
     size z y appears unless the operator is dense. Where the end may cut the last segment, its whole duration counts,
     in expectation. Differentiable where the potentials are. Cost: that of `posterior`.
@@ -102,7 +102,9 @@ def _of_segments(p: SegmentPotentials) -> SegmentCounts:
             solution = solve_long(c.detach(), "scaled")
             log_z, one = solution.log_z, torch.ones_like(solution.log_z)
             initial, duration, state, _, *grads = solution.gradients(one, of_factors=True)
-            counts = count_uses(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[4:])
+            counts = count_uses(
+                c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[4:]
+            )
     first = torch.zeros_like(c.log_duration[:, 0]) if c.is_carried else initial.sum(0)
     return SegmentCounts(first, counts, duration, state, log_z)
 

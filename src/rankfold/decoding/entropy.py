@@ -179,8 +179,8 @@ def _on_mantissas(c: Chain, of: Of) -> tuple[Tensor, Tensor]:  # "b", "b"
     finite = torch.ones_like(possible)
     if c.log_obs.shape[1] > 1:
         log_scale = past.log_scale[:, :-1] + future.log_scale[:, 1:] - total[:, None]
-        moves, gap, whole, finite = _transitions(c, past, future, posterior, log_scale, of)
-        expected = expected + moves
+        of_transitions, gap, whole, finite = _transitions(c, past, future, posterior, log_scale, of)
+        expected = expected + of_transitions
         sound &= _agrees(gap, past, future, inside[:, 1:]) & whole
     out = torch.where(possible, torch.where(possible, total, 0.0) - expected, 0.0)
     return out, (sound | ~possible) & finite
@@ -202,17 +202,17 @@ def _transitions(
 
     log_scale "b t-1" is what past and future together are short of the posterior's scale.
     """
-    moves = posterior[:, 1:].sum(-1) > 0
+    used = posterior[:, 1:].sum(-1) > 0
     source, log_source = _in_view(past.mantissa[:, :-1], posterior[:, :-1])
     emission, log_emission = _emission(c.log_obs[:, 1:], posterior[:, 1:])
     target, log_target = _in_view(future.mantissa[:, 1:] * emission, posterior[:, 1:])
     transition = c.transition
     pushed = transition.push(source)
-    use = torch.where(moves, (pushed * target).sum(-1), 1.0)
+    use = torch.where(used, (pushed * target).sum(-1), 1.0)
     gap = use.log() + log_source + log_emission + log_target + log_scale + transition.log_scale
     info = torch.finfo(torch.float64)
     small = torch.where(pushed < info.tiny / info.eps * len(pushed.mT), pushed * target, 0.0).detach().sum(-1)
-    whole = torch.where(moves, small <= info.eps * use.detach(), True).all(-1)
+    whole = torch.where(used, small <= info.eps * use.detach(), True).all(-1)
     weighted = (
         transition.push_joint_log_weighted(source)
         if of == "joint" and isinstance(transition, LowRank)
@@ -222,11 +222,11 @@ def _transitions(
     # Beyond a length, too, and of the impossible: a weight too large for float64 would make gradients of 0 NaN.
     finite = (torch.isfinite(pushed) & torch.isfinite(weighted)).flatten(1).all(-1) & torch.isfinite(total).all(-1)
     log_a = total / use + transition.log_scale
-    return torch.where(moves, log_a, 0.0).sum(-1), torch.where(moves, gap, 0.0), whole, finite
+    return torch.where(used, log_a, 0.0).sum(-1), torch.where(used, gap, 0.0), whole, finite
 
 
 def _in_view(side: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:  # "b t z" twice -> "b t z", "b t"
-    """One side of the moves, scaled so that its largest entry with posterior mass is 1, and the log of that scale.
+    """One side of the transitions, scaled so that its largest entry with posterior mass is 1, and the log of the scale.
 
     Entries without mass may be hundreds of nats above; they are cut at e^280, for they lead nowhere.
     """
@@ -267,11 +267,11 @@ def _in_logs(c: Chain, *, joint: bool) -> Tensor:  # "b"
         ahead = log_matmul(filtered[:-1].flatten(0, 1), log_left).reshape(*target.shape[:2], log_left.shape[1])
         behind = log_matmul(target.flatten(0, 1), log_right).reshape(ahead.shape)
         ranks = torch.where(inside[1:], ahead + behind, float("-inf"))
-        return first + _moves(here, log_left, behind) + _moves(ranks, log_right.mT, target)
-    return first + _moves(here, c.transition.log_rows, target)
+        return first + _expected_entropy(here, log_left, behind) + _expected_entropy(ranks, log_right.mT, target)
+    return first + _expected_entropy(here, c.transition.log_rows, target)
 
 
-def _moves(log_state: Tensor, log_rows: Tensor | Callable[[Tensor], Tensor], log_target: Tensor) -> Tensor:
+def _expected_entropy(log_state: Tensor, log_rows: Tensor | Callable[[Tensor], Tensor], log_target: Tensor) -> Tensor:
     """sum_t sum_z p(z) H(y | z), where p(y | z) is as weight[z, y] target[y]: "t b z", "z y", "t b y" -> "b"."""
     num_steps, num_sequences, num_states = log_state.shape
     state = _normalised(log_state).exp()

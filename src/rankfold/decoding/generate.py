@@ -30,7 +30,7 @@ def generate_words(
 ) -> list[list[int]]:
     """A continuation for each row of `log_next`, `end` left out; cut after `max_length` words without one.
 
-    Cost: one row of the transition and one of the emissions a word.
+    Cost: one row of the transition and one of the emissions per word.
     """
     out: list[list[int]] = [[] for _ in log_next]
     with torch.no_grad():
@@ -50,7 +50,7 @@ def generate_words(
 
 
 class Generated(NamedTuple):
-    """Sentences and what they cost: how many were thrown away because they were too long."""
+    """Sentences, and how many were rejected because they were too long."""
 
     words: list[list[int]]
     trees: list[ParsedTree]
@@ -126,7 +126,7 @@ class _Grammar:
         return sentence
 
     def grow(self, sentences: list[_Sentence], max_length: int) -> list[_Sentence]:
-        """The sentences, complete, without those that grew too long."""
+        """The complete sentences, without the ones that grew too long."""
         alive = [x for x in sentences if x.least <= max_length]
         waiting = [(x, 0) for x in alive if x.symbols[0] < self.num_spans]
         while waiting:

@@ -53,7 +53,7 @@ def mbr(p: Potentials, *, labels: bool = False) -> LikelyPath | LikelyTrees[Pars
     Of trees the binary tree with the most correct brackets. With `labels`, brackets that are right only with their
     label: p(i, j, label | words), and for each word its most probable symbol (`tags`). Labels are symbols of the rules
     that are given: for those of a grammar in rank space give the rules over states, which are the same distribution,
-    exact but by 3 n r a span in place of 2 r^2. Cost: that of `posterior`, and for trees t^3 / 6 additions.
+    exact, at 3 n r per span in place of 2 r^2. Cost: that of `posterior`, and for trees t^3 / 6 additions.
     Source: Goodman 1996.
     """
     with torch.no_grad():

@@ -26,14 +26,14 @@ AT_ONCE = 2**24  # numbers of a block
 
 
 class Filtered(NamedTuple):
-    """What was known at every position, of its past and present alone."""
+    """The state distribution at every position, given its past and present alone."""
 
     log_filtered: Tensor  # "b t z"   log p(z_t | x_1..t); -inf beyond the length
     log_z: Tensor  # "b t"            log p(x_1..t), float64; constant beyond the length
 
 
 class FilterState(NamedTuple):
-    """What a stream has to remember between observations."""
+    """The state of a stream between observations."""
 
     log_filtered: Tensor | None  # "b z"   log p(z_t | x_1..t); None before the first observation
     log_next: Tensor  # "b z", "b d z"     log p(z_t+1 | x_1..t), or open segments: the next stretch's log_initial
@@ -59,7 +59,7 @@ def step(state: FilterState, transition: Operator, log_obs: Tensor) -> FilterSta
 
 
 def advance(p: ChainPotentials | SegmentPotentials) -> FilterState:
-    """What is known after the observations of `p`, a stretch whose `log_initial` is the last one's `log_next`.
+    """The filtered state after the observations of `p`, a stretch whose `log_initial` is the last one's `log_next`.
 
     Of segments `log_next` "b d z" has those still open, by age; the border cuts a segment, it does not end one.
     """

@@ -17,7 +17,7 @@ class ParsedTree(NamedTuple):
     spans: list[tuple[int, int]]  # words i..j-1, two and more; parents first, left before right
     labels: list[int] | None = None  # the symbol of each of these
     tags: list[int] | None = None  # the symbol of each word
-    score: float | None = None  # what the tree is best at: said by whoever gives it
+    score: float | None = None  # the tree's score, by the measure of the function that returns it
 
 
 def parsed_trees(traced: Traced, scores: list[float] | None = None) -> list[list[ParsedTree]]:

@@ -63,7 +63,7 @@ def prefix(p: TreePotentials) -> Prefixes:
 
 
 def _expect_sound(found: Prefixes) -> None:
-    """Raise where a beginning is less probable than what begins so: then a double could not hold all that weighs."""
+    """Raise where a prefix is less probable than its own continuation: float64 could not hold all its weight."""
     least = torch.cat([found.log_prefix[:, 1:], found.log_whole], 1)
     most = torch.cat([found.log_prefix[:, :-1], found.log_prefix], 1)
     wrong = (least - most > 1e-6) | least.isnan() | most.isnan()
@@ -76,7 +76,7 @@ def _expect_sound(found: Prefixes) -> None:
 
 
 class _Pass:
-    """From left to right: what waits at each position, given the words before it."""
+    """From left to right: the symbols that wait at each position, given the words before it."""
 
     def __init__(self, f: Forest) -> None:
         self.f = f

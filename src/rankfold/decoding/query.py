@@ -1,4 +1,4 @@
-"""What `model(words)` returns: all questions of one batch as methods, in the manner of torch.distributions."""
+"""The result of `model(words)`: all questions of one batch as methods, in the manner of torch.distributions."""
 
 from __future__ import annotations
 

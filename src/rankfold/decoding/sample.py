@@ -64,9 +64,9 @@ def sample(p: Potentials, *, num_samples: int | None = None, generator: torch.Ge
     """Paths, segmentations or trees drawn from their posterior given the sequence, independent and exact.
 
     With `num_samples` a leading axis "n" (of trees, a list for each sample). Cost: one pass (of segments two), then for
-    each position and sample one row of the transition, z r for low rank; for each node of a tree r numbers a split for
-    rules with ranks and n + m for the children, n m a split for others. For labels of a grammar in rank space give the
-    rules over states.
+    each position and sample one row of the transition, z r for low rank; for each node of a tree r numbers per split
+    for rules with ranks and n + m for the children, n m per split for others. For labels of a grammar in rank space
+    give the rules over states.
     """
     if num_samples is not None and (not isinstance(num_samples, int) or num_samples < 1):
         raise DomainError(f"num_samples is {num_samples}, but must be a whole number of at least 1.")

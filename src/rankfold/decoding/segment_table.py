@@ -111,7 +111,7 @@ def gain_of_longer(p: ChainPotentials | SegmentPotentials) -> Tensor:  # "b"   f
     """The nats each sequence would gain if half of the segments could last longer, up to twice the longest.
 
     The other half keep their durations, those of the longer ones are all alike. A sequence gains where the longest
-    duration cuts what lasts longer into pieces; where nothing does it loses about log 2 a segment. No sequence that
+    duration cuts what lasts longer into pieces; where nothing does it loses about log 2 per segment. No sequence that
     ends within the longest duration gains, and a chain, which has no longest, gains 0. Cost: two forward passes, of d
     and of 2 d.
     """

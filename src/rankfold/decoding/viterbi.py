@@ -104,12 +104,12 @@ def viterbi(p: Potentials, *, of: Of = "states") -> BestPath | BestSegments | Be
 
     Exact for every operator, ties go to the smallest state. A step of a chain costs b z y additions (a band's b z k);
     low rank and sums also z y r multiply-adds shared by the batch, in blocks of rows that are never all in memory.
-    Segments: b d z more for each frame. Rules of n x m children: n m additions a split and a n m a span, whatever
+    Segments: b d z more for each frame. Rules of n x m children: n m additions per split and a n m per span, whatever
     their rank; with 100 symbols of spans and 200 of words a sentence of 20 takes 1.5 s on one core, and thousands are
     out of reach: ask `mbr` or `sample` there.
 
     `of="joint"`: the best states (labels) and ranks together, of a chain whose transition, or trees whose rules have
-    ranks; b (z + y) r additions a step, r a split and (n + m + a) r a span. Its states need not be the best states,
+    ranks; b (z + y) r additions per step, r per split, (n + m + a) r per span. Its states need not be the best states,
     because ranks are not summed out. Not the most probable state at each position: see `mbr`.
     """
     if of not in get_args(Of):
@@ -232,7 +232,7 @@ def _plan(transition: Operator, num_sequences: int, num_steps: int, more: int = 
 
 
 def _step_cost(transition: Operator) -> tuple[str, int, int]:
-    """Name, work a step shared by the batch, work a step and sequence."""
+    """Name, work per step shared by the batch, work per step and sequence."""
     cells = transition.shape[0] * transition.shape[1]
     if isinstance(transition, RowScaled):
         name, once, each = _step_cost(transition.operator)

@@ -1,6 +1,6 @@
 """Work recorded once as a CUDA graph: a replay is one launch, whatever the number of calls inside.
 
-What is captured must not look at values (`errors.may_look` says whether it may).
+Captured work must not look at values (`errors.may_look` says whether it may).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 def capture_graph(
     work: Callable[[], Result], *, pool: Any = None, generator: torch.Generator | None = None
 ) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """The graph of `work`, and what it returned: tensors that every replay writes again.
+    """The graph of `work`, and its result: tensors that every replay writes again.
 
     `work` runs twice beforehand, because libraries set themselves up on first use, which cannot be captured.
     Random numbers inside come from `generator`, which may be seeded anew before each replay.
@@ -40,11 +40,11 @@ def capture_graph(
 
 @contextmanager
 def graph_branch(*read: Tensor | None) -> Iterator[Callable[[Tensor | None], None]]:
-    """What is captured inside is a branch of its own: it and its gradients run beside the rest of the graph.
+    """A branch of the captured graph: work inside the block and its gradients run in parallel to the rest.
 
-    For work that is bound by arithmetic where the rest is bound by memory. `read` are the tensors it takes from outside
-    beside parameters; what is yielded joins the branch again, and is to be called with each of its results before they
-    are used. Outside of a capture nothing happens: one stream needs less memory.
+    For work that is bound by arithmetic where the rest is bound by memory. `read` are tensors it reads from outside,
+    parameters apart. Yields a function that joins the branch: call it with each result of the branch before its use.
+    Outside of a capture nothing happens: one stream needs less memory.
     """
     if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         yield lambda result: None

@@ -1,4 +1,4 @@
-"""Derivatives that are written out: autograd functions, behind a door that says what they cannot do."""
+"""Derivatives that are written out: autograd functions, and errors for uses that they do not support."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def current_precision(device: torch.device) -> Products:
 def products_in(precision: Products, device: torch.device) -> AbstractContextManager[None]:
     """Products of float32 tensors as a kernel's caller had set the mode, autocast off: it would round results, too.
 
-    bfloat16 operands are the kernel's own business; what it leaves in float32 stays so.
+    A kernel may round its own operands to bfloat16; its float32 tensors stay float32.
     """
     same = "tf32" if precision == "mixed" else precision
     set_now = current_precision(device)
@@ -126,7 +126,7 @@ def long_product(x: Tensor, y: Tensor) -> Tensor:  # "... k", "k n" -> "... n"
 
 
 def summed_outer(x: Tensor, y: Tensor, like: Tensor) -> Tensor:  # "n z", "n r", "z r" -> "z r"
-    """x^T y, laid out in memory as `like` is: what takes it on need not copy."""
+    """x^T y, laid out in memory as `like` is: its reader need not copy."""
     if like.stride(0) == 1 and like.stride(1) != 1:
         return product(y.mT, x).mT
     return product(x.mT, y)

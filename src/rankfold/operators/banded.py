@@ -112,7 +112,7 @@ class Banded:
         return _windowed(x, self._by_source, self.offset, self.width, 0.0)
 
     def gradients(self, source: Tensor, target: Tensor, inner: Inner | None = None) -> tuple[Tensor, ...] | None:
-        """d sum_n source[n] A target[n] / d factors: one product a block; None where autograd has to find it."""
+        """d sum_n source[n] A target[n] / d factors: one product per block; None where autograd has to find it."""
         if self._weight.is_log:
             return None
         size, width = self._value.shape

@@ -42,7 +42,7 @@ class BinaryCPD:
 
     @classmethod
     def of_parts(cls, head: Factor | None, left: Factor, right: Factor) -> Self:
-        """The same of factors that are there: some may be weights and some logarithms."""
+        """The same of existing factors: some may be weights and some logarithms."""
         self = cls.__new__(cls)
         self.parts = head, left, right
         return self

@@ -15,7 +15,7 @@ from rankfold.operators.protocol import Inner
 
 
 class Dense:
-    """A[z, y] = weight[z, y].   push and pull: z y multiply-adds a vector."""
+    """A[z, y] = weight[z, y].   push and pull: z y multiply-adds per vector."""
 
     def __init__(self, weight: Tensor) -> None:  # "z y"
         expect(weight, "z y", name="weight")

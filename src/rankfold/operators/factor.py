@@ -21,7 +21,7 @@ class Factor:
 
     def __init__(self, value: Tensor, *, is_log: bool, rounded: Rounded | None = None) -> None:
         self.value = value
-        self.rounded = rounded  # its copy in bfloat16, as long as nobody took it
+        self.rounded = rounded  # its copy in bfloat16, until it is taken
         self.is_log = is_log
         self.log_scale: Tensor | float = 0.0  # "" float64, a constant to autograd
         self.linear = value
@@ -32,7 +32,7 @@ class Factor:
         self._logs: dict[tuple[bool, bool], Tensor] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles are made of the tensor alone: what was computed from it has a history of its own."""
+        """Copies and pickles are made of the tensor alone: tensors computed from it have a history of their own."""
         return _made, (self.value, self.is_log)
 
     @property

@@ -28,7 +28,7 @@ class Fit(NamedTuple, Generic[T]):
 
 
 class LowRank(RowOperator):
-    """A[z, y] = sum_r left[z, r] right[y, r].   push and pull: (z + y) r multiply-adds a vector.
+    """A[z, y] = sum_r left[z, r] right[y, r].   push and pull: (z + y) r multiply-adds per vector.
 
     The papers' U V^T. Any rank, above the number of states too. A maximum does not pass through the sum
     over ranks: `push_max` visits U V^T in blocks of rows, z y r + b z y operations, never stored.
@@ -177,7 +177,7 @@ class LowRank(RowOperator):
         return bool((small & (terms > 0)).any())
 
     def _kept_right(self) -> tuple[Tensor, Tensor] | None:
-        """What log_rows kept; None if nothing, or what was made in inference mode and autograd would refuse."""
+        """The table kept by log_rows; None if there is none, or if autograd would refuse it (inference mode)."""
         kept = self._unit_right
         return None if kept is not None and kept[0].is_inference() and not torch.is_inference_mode_enabled() else kept
 
@@ -188,12 +188,12 @@ def _through(log_x: Tensor, log_in: Tensor, log_out: Tensor) -> Tensor:
 
 
 def _loss(first: Tensor, second: Tensor) -> Tensor:  # "z r", "y r" -> "y"
-    """What underflow takes before the second product is multiplied by its weights; after it; from the weights."""
+    """The loss to underflow: in the first product, times the second's weights; in the second one; in the weights."""
     return 2.0 * first.shape[0] * second.sum(1) + second.shape[1] + first.sum()
 
 
 def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:  # "z r" -> "z r", "z 1", float64
-    """Rows divided by their largest entry, and the log of what they were divided by."""
+    """Rows divided by their largest entry, and the log of that entry."""
     x = x.double()
     top = x.detach().amax(1, keepdim=True)
     top = top.masked_fill(top == 0, 1.0)

@@ -15,7 +15,7 @@ from rankfold.operators.protocol import Inner
 
 
 class Product(Dense):
-    """A[z, y] = sum_r left[z, r] right[y, r], written out at first use.   push and pull: z y multiply-adds a vector.
+    """A[z, y] = sum_r left[z, r] right[y, r], written out at first use.   push and pull: z y multiply-adds per vector.
 
     z y r multiply-adds once, and twice that for the gradient. In the precision of the recursion that uses it.
     For distributions: an entry that its dtype has no number for is 0 or infinite, and nothing widens.

@@ -1,6 +1,6 @@
-"""What a recursion asks of a transition: a non-negative matrix A[z, y] known by its products.
+"""The protocol of transitions: a non-negative matrix A[z, y] known by its products.
 
-Rows are where we come from, columns where we go. There is no base class; `row_operator.RowOperator` is an
+Rows are sources, columns targets. There is no base class; `row_operator.RowOperator` is an
 optional helper that derives the second half of the list from the first.
 """
 
@@ -56,7 +56,7 @@ class MaxOperator(Operator, Protocol):
 
 @runtime_checkable
 class Composed(Operator, Protocol):
-    """An operator that is a product of one or two matrices: both passes of a chain can share their readings of it."""
+    """An operator that is a product of one or two matrices, so that both passes of a chain can read it together."""
 
     @property
     def is_written(self) -> bool: ...  # whether there are maps; without them its terms are multiplied one by one

@@ -32,7 +32,7 @@ def rank_space(rules: Branch, log_root: Tensor) -> RankSpace:  # log_root "n" or
         T[a, n, m] = sum_r U[a, r] V[n, r] W[m, r]      left = U^T V,  right = U^T W,  root = root U
 
     For rules that share their head U; factors of leaves stay as they are. A span then costs 2 r^2 multiply-adds in
-    place of 3 n r, and holds r numbers. What is made here is made once for all sentences, n r^2 multiply-adds and r^2
+    place of 3 n r, and holds r numbers. The products here are made once for all sentences, n r^2 multiply-adds and r^2
     numbers for each factor of spans: nothing "n r" belongs to a sentence, unless its rules are its own. Differentiable;
     products of weights in their own dtype, of logarithms in logarithms. At the root a rank of weight 0 has gradient 0.
     Source: Yang, Liu, Tu 2022, section 4.2.

@@ -80,7 +80,9 @@ class RowScaled(RowOperator):
 
     @property
     def is_written(self) -> bool:
-        return isinstance(self.operator, Composed) and self.operator.is_written and len(self.operator.rounded_maps()) == 1
+        return (
+            isinstance(self.operator, Composed) and self.operator.is_written and len(self.operator.rounded_maps()) == 1
+        )
 
     def maps(self) -> tuple[Tensor, ...]:
         """The matrix `push` multiplies by, where the operator is one (has one copy: to count maps would make them)."""

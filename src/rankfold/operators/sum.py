@@ -82,7 +82,7 @@ class Sum(RowOperator):
         return self.shape[0] * self.shape[1] <= WRITTEN and all(share is None for share in self._shares)
 
     def maps(self) -> tuple[Tensor, ...]:
-        """The sum written out: where it is small, one product a step takes less time than the terms' calls.
+        """The sum written out: where it is small, one product per step takes less time than the terms' calls.
 
         Low-rank terms are multiplied onto the others' sum, never written by themselves.
         """

@@ -1,6 +1,6 @@
 """A low-rank matrix without its diagonal: no state follows itself, and nothing is ever subtracted.
 
-What a row less its diagonal entry would cancel, sums of the other states give exactly. States are cut into blocks:
+A row less its diagonal entry would cancel; sums over the other states are exact. States are cut into blocks:
 pairs inside a block are written out, pairs of different blocks go through the ranks, where each block receives
 the sum of all others.
 """
@@ -93,7 +93,7 @@ class WithoutDiagonal(RowOperator):
         return found.left, found.right, found.pairs
 
     def _through(self, x: Tensor, way: tuple[Tensor, Tensor]) -> Tensor:
-        """Each block's own pairs and its sums over ranks in one product, then what the others' sums bring it."""
+        """Each block's own pairs and its sums over ranks in one product, then the sums of the other blocks."""
         first, second = way
         num_blocks, size, _ = first.shape
         if num_blocks == 1:
@@ -161,7 +161,7 @@ class WithoutDiagonal(RowOperator):
 
 
 def block_size(num_states: int, rank: int) -> int:
-    """How many states a block has: all, where the matrix is about as cheap as what replaces it."""
+    """How many states a block has: all, where the matrix is about as cheap as its replacement."""
     least = max(16, rank)
     if num_states <= max(FEW, 2 * (2 * rank + least)):
         return num_states
@@ -169,12 +169,12 @@ def block_size(num_states: int, rank: int) -> int:
 
 
 class _Tables(NamedTuple):
-    """What products need, made once."""
+    """The tables that products read, made once."""
 
     left: Tensor  # "k s r"
     right: Tensor  # "k s r"
     pairs: Tensor  # "k s s"    inside a block, 0 on the diagonal
-    forth: tuple[Tensor, Tensor]  # "k s (s + r)", "k r s": pairs beside left, then right; of one block pairs alone
+    forth: tuple[Tensor, Tensor]  # "k s (s + r)", "k r s": pairs next to left, then right; of one block pairs alone
     back: tuple[Tensor, Tensor]
     others: Tensor | None  # "k k"   1 but on the diagonal; None of many blocks
 

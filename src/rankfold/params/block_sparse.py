@@ -156,7 +156,7 @@ class BlockParts(nn.Module):
     def border(self, states: Tensor, block: Tensor, keep: Tensor | None) -> Tensor:  # "b j", "b", "c k" -> "b j k"
         """log A out of any states of the whole model, kept or not, into the kept states of one block each.
 
-        Rows are normalised over all kept states: what a stream needs whose last states the next step has dropped.
+        Rows are normalised over all kept states: for streams whose last states are dropped in the next step.
         """
         return border(embedding(states, self.source.flatten(0, 1)), within(self.target, keep), block)
 
@@ -270,7 +270,7 @@ class _Pairs(Function):
 
 
 class PostNormLayer(nn.Module):
-    """LayerNorm(relu(L2 h) + h) with h = relu(L1 x): what is passed by is h, not x.   Cost: 2 d^2 a vector."""
+    """LayerNorm(relu(L2 h) + h) with h = relu(L1 x): the shortcut carries h, not x.   Cost: 2 d^2 per vector."""
 
     def __init__(self, dim: int, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ class PostNormLayer(nn.Module):
 
 
 class TiedBlockParts(nn.Module):
-    """One embedding e_z of a state, as where a path starts, comes from, goes to, and as what says a word.
+    """One embedding e_z per state, for all its roles: start, source and target of transitions, emission.
 
         start[z]  = softmax_z( w . f1(e_z) + b )           A[z, y] = softmax_y( f2(e_z) . e_y )
         E[z, x]   = softmax_x( f3(e_z) . w_x + b_x ),  x in the cluster of z

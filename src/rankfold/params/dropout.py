@@ -1,4 +1,4 @@
-"""What a training step leaves out: states, features, single logits. Distributions renormalise over what is kept.
+"""Dropout of states, features and single logits. Distributions are normalised over the kept ones.
 
 By default an exact number is kept, so that shapes repeat from step to step (a captured graph needs that); where
 the number varies, a mask repeats its shape.
@@ -32,7 +32,7 @@ def kept_indices(
 def kept_mask(
     size: int, dropout: float, *, generator: torch.Generator | None, kind: DropoutKind = "exact"
 ) -> Tensor | None:  # "z"   bool
-    """The same as a mask: true at exactly the indices that `kept_indices` gives for the same seed. Looks at no value."""
+    """The same as a mask: true at the indices that `kept_indices` gives for the same seed. Looks at no value."""
     if generator is None or dropout == 0.0:
         return None
     noise = torch.rand(size, generator=generator, device=generator.device, dtype=torch.float32)

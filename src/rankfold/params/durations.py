@@ -74,7 +74,7 @@ class Duration(nn.Module):
         raise NotImplementedError
 
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
-        """Set the parameters to the maximum of what is expected, or such that it is not lowered."""
+        """Set the parameters to the maximum of the expected log-likelihood, or so that it does not decrease."""
         raise NotImplementedError
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""   float64
@@ -95,7 +95,7 @@ class Duration(nn.Module):
 
     @property
     def num_free(self) -> int:
-        """How many numbers are free."""
+        """The number of free parameters."""
         num_states, each = len(next(self.parameters())), len(list(self.parameters()))
         return num_states * min(each, self.max_duration - 1)
 
@@ -230,7 +230,7 @@ def match_means(base: Tensor, counts: Tensor, start: Tensor) -> Tensor:  # "1 d"
     halved to the last digit. Counts of one extreme duration alone have their maximum at infinity: the bracket ends
     where the mean is within NEAR of it, a step that gains like any other.
     """
-    # In numpy: tables this small are read faster than torch's threads wake up for them, some hundred times a step.
+    # In numpy: tables this small are read faster than torch's threads wake up for them, some hundred times per step.
     table, uses, begin = (x.detach().cpu().double().numpy() for x in (base, counts, start))
     d = np.arange(1.0, table.shape[1] + 1)
     total = uses.sum(1)

@@ -19,7 +19,7 @@ MOST_LAYERS = 100  # of a network; more take seconds to lay out, and a number by
 
 
 class ResidualLayer(nn.Module):
-    """x + relu(L2 relu(L1 x)).   Cost: 2 d^2 multiply-adds a vector, twice that for its gradients."""
+    """x + relu(L2 relu(L1 x)).   Cost: 2 d^2 multiply-adds per vector, twice that for its gradients."""
 
     def __init__(self, first: nn.Linear, second: nn.Linear) -> None:  # both from d to d
         super().__init__()
@@ -107,7 +107,7 @@ DrawKind = Literal["xavier", "xavier_normal", "torch", "spread"]
 
 
 class Drawing(NamedTuple):
-    """Where numbers come from, and how they are spread.
+    """The source of initial parameters, and their distribution.
 
     "xavier": uniform in +-sqrt(6 / (rows + columns)), embeddings too, as the N-PCFG's code, which calls it important.
     "xavier_normal": normal of variance 2 / (rows + columns), as the rank-space paper. "torch": layers as torch begins
@@ -133,7 +133,7 @@ class Drawing(NamedTuple):
         return xavier(rows, columns, generator=self.generator)
 
     def bias(self, size: int, num_in: int) -> nn.Parameter:
-        """What a layer of `num_in` inputs adds."""
+        """The bias of a layer of `num_in` inputs."""
         if self.kind == "torch":
             return self._uniform(size, within=num_in**-0.5)
         return nn.Parameter(torch.zeros(size, dtype=torch.float32))

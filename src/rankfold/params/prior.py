@@ -1,4 +1,4 @@
-"""What EM knows of parameters before it sees a frame: pseudo-counts, forbidden transitions, the scale of features."""
+"""The priors of EM: pseudo-counts, forbidden transitions, the scale of features."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Prior(NamedTuple):
-    """What is added to expected counts, and the bounds of what maximises them.
+    """Log-densities added to the expected log-likelihood, and bounds on its maximum.
 
     smoothing times the logs of all starts, transitions that are not forbidden (of a low rank: of both factors),
     symbols, p and 1 - p of zeros and ones, and entries of duration tables; and of each variance v, in a feature of
@@ -38,5 +38,5 @@ def shares(counts: Tensor, axis: int = 1) -> Tensor:
 
 
 def log_shares(counts: Tensor, before: Tensor, axis: int = 1) -> Tensor:
-    """The logarithms of the shares; where all counts along the axis are 0, what was there before."""
+    """The logarithms of the shares; where all counts along the axis are 0, the previous values."""
     return torch.where(counts.sum(axis, keepdim=True) > 0, shares(counts, axis).log(), before.to(counts))

@@ -163,7 +163,7 @@ def block_plan(
     precision: Precision,
     params: int,
 ) -> Plans:
-    """Block-sparse emissions: k x k blocks a token, the normalisers of all z rows once a batch."""
+    """Block-sparse emissions: k x k blocks per token, the normalisers of all z rows once per batch."""
     c, k, z, kind = num_clusters, per_cluster, num_clusters * per_cluster, device_kind(device)
     tokens, emissions = batch * length, c * largest_cluster * k
     kernel = "triton" if kind == "cuda" and k <= block_scan.LARGEST else "torch"
@@ -219,7 +219,7 @@ def scan_work(
 
 
 def _segments(sizes: ChainSizes, made: int, batch: int, length: int, kind: str) -> tuple[Work, Work]:
-    """Windows of both passes and the posteriors of all durations, a product a frame; the transition's gradient."""
+    """Windows of both passes and the posteriors of all durations, a product per frame; the transition's gradient."""
     z, rank, tokens = sizes.num_states, sizes.rank, batch * length
     window, cells, work, widest = sizes.max_duration * z, made, made, 0
     if rank is not None and not sizes.may_repeat:  # by blocks that leave the diagonal out; one block is a matrix

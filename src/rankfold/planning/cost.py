@@ -18,7 +18,7 @@ MOMENTS = 2  # numbers that Adam and AdamW keep for each parameter
 
 
 class Rates(NamedTuple):
-    """What a class of machine does in a second."""
+    """The operations and bytes per second of a class of machines."""
 
     multiply_adds: float
     bytes: float
@@ -71,7 +71,7 @@ class Plan(NamedTuple):
 
     order: str  # of elimination: states first, or ranks first
     parts: tuple[Work, ...]
-    fixed_bytes: int  # parameters, their gradients, tables made of them once a batch
+    fixed_bytes: int  # parameters, their gradients, tables made of them once per batch
     token_bytes: int  # messages and observations, for each token of the batch
     tokens: int
     rates: Rates
@@ -109,11 +109,11 @@ class Plan(NamedTuple):
 
     @property
     def work_bytes(self) -> int:
-        """Tables made of the parameters once a batch, which go with it."""
+        """Tables made of the parameters once per batch, freed after it."""
         return self.fixed_bytes - 2 * FLOAT * self.parameters
 
     def with_optimiser(self) -> Plan:
-        """The same step together with an optimiser's moments."""
+        """The same plan together with an optimiser's moments."""
         return self._replace(fixed_bytes=self.state_bytes + self.work_bytes)
 
     def largest_batch(self, memory: int) -> int:

@@ -28,13 +28,12 @@ def available(device: str, asked: float = 0.0) -> int | None:
 
 
 def available_bytes(table: Path = TABLE, group: Path = GROUP) -> int | None:
-    """The bytes a process may still take: what its machine has, or its container where that is less; None where nobody
-    says."""
+    """The bytes a process may still take: free on the machine, or in its container if less; None where unknown."""
     return min((x for x in (_machine(table), _container(group)) if x is not None), default=None)
 
 
 def _machine(table: Path) -> int | None:
-    """What the machine could give without swapping; all that it has where it does not say."""
+    """The bytes available without swapping; all memory where the machine does not say."""
     try:
         lines = table.read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -47,7 +46,7 @@ def _machine(table: Path) -> int | None:
 
 
 def _container(group: Path) -> int | None:
-    """What a container may still take: files that were read and not used since count as its own, but go when asked."""
+    """The bytes a container may still take; cached files count as used, but can be dropped."""
     try:
         limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
     except (OSError, ValueError):  # no such folder, or the limit is "max"

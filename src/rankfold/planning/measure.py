@@ -88,12 +88,12 @@ def in_turns(turns: Mapping[Name, Turn]) -> dict[Name, Spread]:
 
 
 def held_bytes(device: torch.device) -> int:
-    """What the process holds of the device's memory: before a model is made, the workspaces of libraries."""
+    """The device memory that the process holds: before a model is made, the workspaces of libraries."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else process_bytes() or 0
 
 
 def peak_mib(work: Callable[[], Any], device: torch.device, held: int = 0) -> float | None:
-    """The most a call holds of the device's memory above what was `held` before, in MiB; None where nobody says."""
+    """The peak of device memory during a call, above the bytes `held` before, in MiB; None where it is unknown."""
     if device.type != "cuda":
         release(device)
         if not forget_peak():
@@ -109,7 +109,7 @@ def peak_mib(work: Callable[[], Any], device: torch.device, held: int = 0) -> fl
 
 
 def reserved_mib(work: Callable[[], Any], device: torch.device) -> float | None:
-    """The most the process takes of the device while it works, what lies idle between tensors included, in MiB."""
+    """The peak of device memory reserved by the process during a call, idle parts included, in MiB."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
@@ -128,7 +128,7 @@ def _wait(device: torch.device) -> None:
 def too_large(num_bytes: float, device: torch.device) -> str:
     """Why a computation of this peak is not begun; empty if it may fit.
 
-    Asked beforehand on a CPU alone, where Linux grants what it does not have and ends the process later. A GPU says so.
+    Checked on a CPU alone, where Linux grants more than it has and ends the process later; a GPU raises an error.
     """
     free = available_bytes() if device.type == "cpu" else None
     if free is None or num_bytes <= free:
@@ -145,7 +145,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def release(device: torch.device) -> None:
-    """Give back what nobody holds any more, so that the next peak is its own."""
+    """Free unused memory, so that the next peak is its own."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -155,7 +155,7 @@ def release(device: torch.device) -> None:
 
 
 def process_bytes(*, peak: bool = False) -> int | None:
-    """What this process has of the machine's memory, or had at most since `forget_peak`; None where nobody says."""
+    """The machine's memory that this process holds, or held at most since `forget_peak`; None where it is unknown."""
     if not _STATUS.is_file():
         return None
     name = "VmHWM:" if peak else "VmRSS:"

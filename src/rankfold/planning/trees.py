@@ -47,7 +47,7 @@ class Rules(NamedTuple):
     tables: Peak
     chart: Peak  # for each token and place of its chart
     token: Peak  # for each token besides that
-    once: int = 0  # products of the rules' factors, once a batch
+    once: int = 0  # products of the rules' factors, once per batch
     networks: Peak = WORD_NETWORK
     own_rules: bool = False  # whether each sentence has rules of its own
 

@@ -2,12 +2,12 @@
 
 | file | in it |
 |---|---|
-| `problem` | validated potentials of any structure: what all recursions ask of them |
+| `problem` | validated potentials of any structure: the interface that all recursions use |
 | `ladder` | the fallback to wider arithmetic, and log Z as one autograd function |
 | `factor_gradients` | gradients of a transition: one product over all positions |
-| `chain/`, `segments/`, `tree/`, `blocks/` | one structure each: potentials, rungs, best and sampled ones |
+| `chain/`, `segments/`, `tree/`, `blocks/` | one structure each: potentials, rungs, best and sampled structures |
 
-Here is the one place that knows which recursion potentials belong to.
+The choice of the recursion for given potentials is made here alone.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def log_z(
     itself where numbers are too far apart, sequence by sequence; "log" begins there. `precision` permits products of a
     chain's float32 tensors to be rounded ("tf32", "bf16" on a GPU); those of other structures never are. Impossible
     sequences have -inf and zero gradients; `strict` raises instead. While a CUDA graph is captured nothing can be
-    repeated: sequences that would have to be are NaN, never wrong.
+    repeated: sequences that need wider arithmetic are NaN, never wrong.
     """
     found: Tensor = recursion_of(p).log_z(p, arithmetic, precision, strict=strict)
     return found

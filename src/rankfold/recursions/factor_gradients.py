@@ -18,7 +18,7 @@ Op = TypeVar("Op", bound=Operator)
 
 
 class HasTransition(Protocol):
-    """Whatever has a transition: chains, segments."""
+    """Problems with a transition: chains, segments."""
 
     @property
     def transition(self) -> Operator: ...
@@ -58,8 +58,8 @@ def count_uses(
 ) -> tuple[Tensor, ...]:
     """How often each factor is used: factor x d log Z / d factor, also of weights so small that the latter overflows.
 
-    `grads` may be wider than the factors; `again(weight)` gives those of weight times log Z. They are asked for where
-    even float64 overflows: smaller by 2^200, which loses nothing above 10^-240 of a use.
+    `grads` may be wider than the factors; `again(weight)` gives the gradients of weight times log Z. It is called where
+    even float64 overflows, with a weight of 2^-200, which loses nothing above 10^-240 of a use.
     """
     found = _uses(operator, grads)
     if may_look(found[0]) and not all(bool(torch.isfinite(x).all()) for x in found):
@@ -90,8 +90,8 @@ def at_zeros(
 ) -> tuple[Tensor, ...]:
     """Gradients found in logarithms; at linear weights of exactly zero, which have none, those of the linear product.
 
-    source[z] A[z, y] target[y] / Z is the expected use of a move. An impossible sequence has log Z = inf. Of operators
-    that are known the logarithms of these gradients are found, at any range; of others their products.
+    source[z] A[z, y] target[y] / Z is the expected use of a transition. An impossible sequence has log Z = inf. For
+    the library's operators these gradients are found in logarithms, at any range; for others from linear products.
     """
     factors = c.transition.factors()
     zeros = [
@@ -110,7 +110,7 @@ def at_zeros(
 
 
 def _from_logs(op: Operator, log_source: Tensor, log_target: Tensor, weight: Tensor) -> list[Tensor] | None:
-    """weight . source target^T pulled back to the linear weights of all factors; None of an operator unknown here."""
+    """weight . source target^T pulled back to the linear weights of all factors; None for an operator unknown here."""
     total: list[Tensor] | None = None
     for sign in (1.0, -1.0):
         signed = log_weights(torch.where(weight * sign > 0, weight * sign, 0.0))
@@ -144,7 +144,7 @@ class _Only(NamedTuple):
 
 
 def _terms(op: Operator) -> list[tuple[Operator, list[int]]]:
-    """The operators it is the sum of, and which of its factors each is made of."""
+    """The operators that it is the sum of, and the factors that belong to each."""
     if isinstance(op, RowScaled):
         return [(op.over(term), [0, *(1 + i for i in places)]) for term, places in _terms(op.operator)]
     if not isinstance(op, Sum):

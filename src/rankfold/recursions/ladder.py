@@ -120,7 +120,7 @@ class Ladder(Generic[P, R]):
         return there
 
     def backward(self, weight: Tensor, *, of_factors: bool) -> Backward:  # "b"
-        """The backward pass of this rung; moves the sequences that are not `trusted` to the next rung."""
+        """The backward pass of this rung; sequences that are not `trusted` go to the next rung."""
         back = self.rung.backward(weight, of_factors=of_factors)
         if not self.settled and back.trusted is not None:
             self.repeat_untrusted(back.trusted)

@@ -1,4 +1,4 @@
-"""Forward and backward messages of a chain of blocks: one program a sequence, which runs along its positions.
+"""Forward and backward messages of a chain of blocks: one program per sequence, which runs along its positions.
 
 A step is a table of k x k log-weights, read once, while the next one is already on its way; the message stays in
 registers. Log arithmetic throughout.
@@ -32,7 +32,7 @@ def _normalised(joint):
 
 @triton.jit
 def _table(transition, step, num_steps, k, SIZE: tl.constexpr):
-    """The table of a step; -inf beyond its edges, and all of it for a step that is not there."""
+    """The table of a step; -inf beyond its edges, and everywhere for a step that does not exist."""
     at = tl.arange(0, SIZE)
     where = at[:, None] * k + at[None, :]
     limit = tl.where((step >= 0) & (step < num_steps), k, 0)
@@ -109,7 +109,7 @@ def _pair(transition, obs, messages, ahead, weight, out, num, num_positions, k, 
 def transition_posteriors(
     log_transition: Tensor, log_obs: Tensor, messages: Tensor, ahead: Tensor, weight: Tensor
 ) -> Tensor:  # "b s k k", "b t k", "t b k", "t b k", "b s" -> "b s k k"
-    """weight times the posterior of every pair of neighbours; 0 where the weight is, whatever lies there."""
+    """weight times the posterior of every pair of neighbours; 0 where the weight is 0, even if messages are NaN."""
     num, num_positions, k = log_obs.shape
     out = torch.empty_like(log_transition, memory_format=torch.contiguous_format)
     if num_positions > 1:
@@ -121,7 +121,9 @@ def transition_posteriors(
     return out
 
 
-def filter_states(log_initial: Tensor, log_transition: Tensor, log_obs: Tensor) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
+def filter_states(
+    log_initial: Tensor, log_transition: Tensor, log_obs: Tensor
+) -> tuple[Tensor, Tensor]:  # "t b k", "t b"
     """log p(i_t | x_1..t) and, in float64, log p(x_t | x_1..t-1), at every position."""
     num, num_positions, k = log_obs.shape
     messages = log_obs.new_empty(num_positions, num, k)

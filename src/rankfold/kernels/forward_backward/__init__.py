@@ -14,7 +14,7 @@ LONGEST = 4096  # positions whose numbers one program holds in registers
 
 
 class Verdict(NamedTuple):
-    """What is left of a scan: by sequence, and by position and sequence."""
+    """The results of a scan: by sequence, and by position and sequence."""
 
     log_z: Tensor  # "b"       float64
     log_scale: Tensor  # "t b" float64

@@ -1,4 +1,4 @@
-"""What comes before and after the scan, one pass each: the observations' weights; the messages' division by their
+"""The work before and after the scan, one pass each: the observations' weights; the messages' division by their
 largest entries with the two sums that make a result sound; the posteriors with the transition's gradient's two sides.
 """
 
@@ -46,7 +46,7 @@ def _divide(
     risk, num, width, rank, SIZE: tl.constexpr, LOSSES: tl.constexpr,
 ):  # fmt: skip
     """Messages over their norms; mass[t, b] = filtered . future; short[t, b]: how many entries of filtered may have
-    lost digits; behind[t, b]: whether one of future may; risk[t, b]: what may be missing of filtered, by future.
+    lost digits; behind[t, b]: whether one of future may; risk[t, b]: the possible loss of filtered, by future.
     """
     row = tl.program_id(0).to(tl.int64)  # t * num + b
     base = row * width
@@ -121,9 +121,9 @@ class Divided(NamedTuple):
     """By position and sequence, "t b"; in units of the smallest normal number over the round-off."""
 
     mass: Tensor  # filtered . future
-    short: Tensor  # entries of filtered that what may be missing could be seen in: `underflow.far_from_underflow`
+    short: Tensor  # entries of filtered in which the possible loss could be seen: `soundness.far_from_underflow`
     behind: Tensor  # whether there is such an entry of future
-    risk: Tensor  # what may be missing of filtered, before its division, times future
+    risk: Tensor  # the possible loss of filtered, before its division, times future
 
 
 def divide(
@@ -140,10 +140,10 @@ def divide(
     log_initial: Tensor,
     rank: int = 0,
 ) -> Divided:  # "t b z", "t b", ..., "z", "z" or "1", "4", "", "b z"
-    """Divide messages by their norms where they lie; what is left by position.
+    """Divide messages by their norms in place; return the results by position.
 
-    With a `rank`, `loss` are the sums of the second of two maps. `pull` is what all entries of a pulled vector may lose
-    together, so as much as one of them may.
+    With a `rank`, `loss` are the sums of the second of two maps. `pull` is the possible loss of all entries of a pulled
+    vector together, hence also a bound for one of them.
     """
     num_positions, num, width = filtered.shape
     found = Divided(*(torch.empty_like(norm, dtype=kind) for kind in (None, torch.int32, torch.int32, None)))

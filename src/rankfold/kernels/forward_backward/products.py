@@ -1,4 +1,4 @@
-"""The kernels of a step: a tile of W multiplied from both sides, and the sums over strips with what becomes of them."""
+"""The kernels of a step: a tile of W multiplied from both sides, and the sums over strips with their epilogues."""
 
 # mypy: ignore-errors
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is left of a scan once its messages are divided: log Z, whether nothing was lost, and the posteriors' weights.
+"""The results of a scan once its messages are divided: log Z, whether nothing was lost, and the posteriors' weights.
 
 Numbers of every position and sequence only, so one small kernel instead of a hundred: on a GPU each of those takes
 longer to start than to run.
@@ -24,7 +24,7 @@ LARGEST, AHEAD, BEHIND, PULL = (tl.constexpr(i) for i in range(4))  # where `bou
 
 @triton.jit
 def _bounds(column, ahead, behind, out, width, rank, INNER: tl.constexpr, SIZE: tl.constexpr):
-    """The largest entry of `column`; with two maps, the sums between them and what a pulled vector may lose."""
+    """The largest entry of `column`; with two maps, the sums between them and the possible loss of a pulled vector."""
     at = tl.arange(0, SIZE)
     best = tl.zeros((SIZE,), tl.float32)
     for start in range(0, width, SIZE):
@@ -50,7 +50,7 @@ def _judge(
     log_z, log_scale, sound, trusted, by_state, by_step,
     num_positions, num, width, tolerance, refused, POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """One program a sequence, its positions along one vector."""
+    """One program per sequence, its positions along one vector."""
     b = tl.program_id(0)
     t = tl.arange(0, POSITIONS)
     here = t < num_positions
@@ -99,7 +99,7 @@ def _judge(
 
 
 def bounds(column: Tensor, ahead: Tensor | None, behind: Tensor | None) -> Tensor:  # "1 z", "r", "r" -> "4"
-    """The largest entry of `column`; with two maps also the sums of `ahead` and `behind`, and what a pull may lose."""
+    """The largest entry of `column`; with two maps also the sums of `ahead` and `behind`, and the loss of a pull."""
     out = column.new_zeros(4)
     inner = ahead is not None
     _bounds[(1,)](

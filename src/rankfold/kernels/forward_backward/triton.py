@@ -1,4 +1,4 @@
-"""Both passes of a scaled chain through the same matrices, which are read once a step instead of twice.
+"""Both passes of a scaled chain through the same matrices, which are read once per step instead of twice.
 
 With few sequences a step takes as long as reading the transition. The forward message needs x W, the backward message
 W y, and neither waits for the other: so one kernel multiplies a tile of W from both sides while it holds it. A
@@ -55,7 +55,7 @@ class _Map(NamedTuple):
 
 
 class _Out(NamedTuple):
-    """Where one side of a step goes, and what becomes of it."""
+    """The output of one side of a step, and the operations on it."""
 
     kind: int
     out: Tensor  # "b z"
@@ -148,7 +148,7 @@ def _sums(tables: Sequence[_Map], like: Tensor) -> Sums:
 
 
 class _Step:
-    """Both products with a map, and the room for their sums over strips."""
+    """Both products with a map, and the memory for their sums over strips."""
 
     def __init__(self, tables: Sequence[_Map], num: int, final: Tensor) -> None:
         self.tables, self.num, self.final = tables, num, final
@@ -178,7 +178,7 @@ class _Step:
         forward: _Out | None,
         backward: _Out | None,
     ) -> None:
-        """x W to `forward` and W y to `backward`; messages come with what they are to be divided by."""
+        """x W to `forward` and W y to `backward`; messages come with their divisors."""
         weight, flipped = self.tables[which]
         columns, strips, _ = self.grids[which]
         num_rows, num_cols = weight.shape
@@ -223,7 +223,7 @@ _NOWHERE = _Out(NOTHING.value, None)
 
 
 def _operand(x: Tensor, copy: Rounded | None = None, *, half: bool) -> _Map:
-    """A copy with its entries rounded, once, to what the product would make of them."""
+    """A copy with its entries rounded once, as the product would round them."""
     flipped = x.stride(0) == 1 and x.stride(1) != 1
     taken = copy.take(x) if half and copy is not None else None
     if taken is not None:

@@ -33,7 +33,7 @@ def linear_logsumexp(query: Tensor, key: Tensor, bias: Tensor | None = None) -> 
         out[z] = log sum_v exp(query[z] . key[v] + bias[v])
 
     Cost: z v d for the product, twice that for its gradients, and z v d once more where the table of logits is
-    larger than KEPT and is made again. Memory: one block of logits of at most BLOCK entries (or one row), beside
+    larger than KEPT and is made again. Memory: one block of logits of at most BLOCK entries (or one row), and
     the kept table; never z v. Twice differentiable, but the second derivative does write the table.
     A bias of -inf takes its key out of the sum; a row without any key is -inf, and its gradients are 0.
 

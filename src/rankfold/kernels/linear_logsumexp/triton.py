@@ -150,7 +150,7 @@ def gradients(
 
 
 def _in_a_row(bias: Tensor | None) -> Tensor | None:
-    """As kernels read it, who know no strides of it."""
+    """A contiguous tensor, as the kernels assume."""
     return None if bias is None else bias.contiguous()
 
 

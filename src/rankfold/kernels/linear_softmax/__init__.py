@@ -1,6 +1,6 @@
 """`linear_softmax`: a product whose rows become distributions where they lie, and a gradient that needs only those.
 
-Autograd's own chain of product, sum, dropout and softmax keeps the logits beside the result and passes over the table
+Autograd's own chain of product, sum, dropout and softmax keeps the logits besides the result and passes over the table
 eight times.
 """
 
@@ -21,7 +21,7 @@ Mixtures = dict[int, list[tuple[Tensor, Tensor]]]
 
 
 class SoftmaxTable(NamedTuple):
-    """share[m, n] = softmax_n(query[m] . key[n] + bias[n]), and the log of what each row was divided by."""
+    """share[m, n] = softmax_n(query[m] . key[n] + bias[n]), and the log of each row's normaliser."""
 
     share: Tensor  # "m n"
     log_total: Tensor  # "m"

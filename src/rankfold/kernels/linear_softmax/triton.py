@@ -1,6 +1,6 @@
 """The two passes of `linear_softmax` over a table: logits to distributions in place, and the gradient of the logits.
 
-One program a row. Rows of up to WHOLE entries stay in registers; longer ones are read twice.
+One program per row. Rows of up to WHOLE entries stay in registers; longer ones are read twice.
 """
 
 # mypy: ignore-errors
@@ -22,7 +22,7 @@ MOST_PIECES = 8  # of a large table, whose pieces are larger instead
 
 @triton.jit
 def _stays(seed, row, start, dropout, SIZE: tl.constexpr):
-    """Which entries of a row stay. Four random numbers a call of the generator; a row is a stream of its own."""
+    """Which entries of a row stay. Four random numbers per call of the generator; each row is a stream of its own."""
     at = start // 4 + tl.arange(0, SIZE // 4)
     a, b, c, d = tl.rand4x(seed + row, at)
     return tl.reshape(tl.join(tl.join(a, b), tl.join(c, d)), (SIZE,)) >= dropout
@@ -262,7 +262,7 @@ def _logit_gradient(
 
 
 def _in_a_row(x: Tensor | None) -> Tensor | None:
-    """As kernels read it, who know no strides of it."""
+    """A contiguous tensor, as the kernels assume."""
     return None if x is None else x.contiguous()
 
 

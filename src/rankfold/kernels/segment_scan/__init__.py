@@ -3,9 +3,9 @@
 Its twin in torch, call by call, is `recursions/segments/sweep.py`.
 """
 
-# Above this many entries a frame (window, durations, maps) the single multiprocessor that a sequence has is slower than
-# the calls it saves. H200, 2026-11-16, `python -m benchmarks steps --table frames`: it does 5,000 to 70,000 entries,
-# some 2 per ns; calls take 60 us a frame at 8,192 states if captured, several times that from Python: this is between.
+# Above this many entries per frame (window, durations, maps) the single multiprocessor of a sequence is slower than the
+# calls it saves. H200, 2026-11-16, `python -m benchmarks steps --table frames`: it does 5,000 to 70,000 entries,
+# some 2 per ns; calls take 60 us per frame at 8,192 states captured, several times that from Python: this lies between.
 LARGEST = 2**18
 LONGEST = 1024  # ages of a tile of the window
 WIDEST = 128  # states and ranks of a block

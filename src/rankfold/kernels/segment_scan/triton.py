@@ -1,8 +1,8 @@
-"""One pass over the frames of a semi-Markov chain: one program a sequence, which runs along its frames.
+"""One pass over the frames of a semi-Markov chain: one program per sequence, which runs along its frames.
 
 A frame is an addition to the window of open segments, a sum over their ages, a product with one map or two, or with
 blocks of states whose ranks meet those of all other blocks (`operators/without_diagonal.py`). The window
-is a ring: a segment keeps its place until its last possible age is over. What threads tell each other goes
+is a ring: a segment keeps its place until its last possible age is over. Threads exchange values
 through memory, with a barrier in between.
 """
 
@@ -208,7 +208,7 @@ def _scan(
 
 
 class Scan(NamedTuple):
-    """What a pass leaves, a step first; logarithms, lowered at every step by the largest that closed at the last."""
+    """The result of a pass, steps first; logarithms, lowered at every step by the largest that closed at the last."""
 
     opened: Tensor  # "s b z"       of all that lies behind a segment opening at this step; as low as the last step's
     log_closed: Tensor  # "s b z"   of all segments closing here
@@ -223,15 +223,15 @@ def scan(
     durations: Tensor,  # "d z"
     closings: Tensor,  # "d b z"
     maps: tuple[Tensor, ...],
-    log_scale: Tensor,  # ""     beside the maps
+    log_scale: Tensor,  # ""     next to the maps
     noise: tuple[Tensor, Tensor] | None = None,  # "s b", "z"
 ) -> Scan:
     """All frames: add them to the window, sum over ages, multiply with the maps in order.
 
-    Three maps are blocks: "k s r", "k s r" and "k s s", contiguous, what is beyond the last state in them 0.
-    With `noise` = (top, missing) the pass follows what may be missing from another one, whose tops are given: every
-    product of that one may lack `missing`. Where that one closes nothing, what may be missing still closes.
-    Cost: one launch, d z exponentials and one product a frame and sequence, by one multiprocessor each.
+    Three maps are blocks: "k s r", "k s r" and "k s s", contiguous, 0 beyond the last state.
+    With `noise` = (top, missing) the pass follows the possible loss of another pass, whose tops are given: every
+    product of that pass may lack `missing`. Where that pass closes nothing, the possible loss still closes.
+    Cost: one launch, d z exponentials and one product per frame and sequence, by one multiprocessor each.
     """
     num_steps, num, width = log_obs.shape
     num_ages = len(durations)

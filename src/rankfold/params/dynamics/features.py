@@ -13,7 +13,7 @@ FeatureKind = Literal["exp", "positive"]
 
 
 class FeatureMap(nn.Module):
-    """log phi(x) = x W  ("exp"), or  x W - |x|^2 / 2  ("positive").   Cost: d r multiply-adds a vector.
+    """log phi(x) = x W  ("exp"), or  x W - |x|^2 / 2  ("positive").   Cost: d r multiply-adds per vector.
 
     With Gaussian W the second is an unbiased estimate of the softmax kernel: E phi(x) . phi(y) / r = exp(x . y).
     Source: Choromanski et al. 2021; Chiu, Deng, Rush 2021, App. F and G.
@@ -44,7 +44,7 @@ class FeatureMap(nn.Module):
     def by_state(
         self, x: Tensor, bias: Tensor, keep: Tensor | None = None
     ) -> SoftmaxTable:  # "z d", "k", "k" -> "z k", "z"
-        """softmax_r(log phi_r(x_z) + bias_r) for each state z: what is common to all ranks of a state cancels."""
+        """softmax_r(log phi_r(x_z) + bias_r) for each state z: terms common to all ranks of a state cancel."""
         return linear_softmax(x, self._projection(keep).mT, bias)
 
     def _projection(self, keep: Tensor | None) -> Tensor:  # "d k"

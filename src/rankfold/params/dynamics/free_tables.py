@@ -1,4 +1,4 @@
-"""Where a chain starts and how it goes on, as free tables, with or without a state after itself.
+"""Initial distributions and transitions as free tables, with or without self-transitions.
 
 Rows sum to 1 over the states that are kept. Without self-transitions no row is ever a difference: a dense one is
 normalised over the others, a low-rank one summed over them by blocks. EM sets the tables to their expected uses.
@@ -28,7 +28,7 @@ class Dynamics(NamedTuple):
 class FreeDense(nn.Module):
     """initial = softmax(log_initial), A[z, y] = softmax_y(log_transition): logarithms of any range, -inf included.
 
-    What is -inf stays so in training: a forbidden transition. Without self-transitions the diagonal is never read.
+    An entry of -inf stays so in training: a forbidden transition. Without self-transitions the diagonal is never read.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class FreeDense(nn.Module):
         return prior.smoothing * (log_initial.log_softmax(0).sum() + self._allowed(log_rows, prior, 0.0).sum())
 
     def initialise(self, runs: Sequence[Tensor], prior: Prior, rng: np.random.Generator) -> None:  # "t" each
-        """Begin uniformly, go on as states followed one another (-1: not known); by chance where none are known."""
+        """A uniform start; transitions by how states followed one another (-1: unknown), random where none is known."""
         num_states, device = len(self.log_initial), self.log_initial.device
         counts = torch.ones(num_states, num_states, dtype=torch.float64, device=device)
         for states in runs:
@@ -107,7 +107,7 @@ class FreeDense(nn.Module):
                 self.log_transition.copy_(transition.log())
 
     def num_free(self, forbidden: Tensor | None = None) -> int:
-        """How many numbers are free: what sums to 1 has one less, forbidden transitions have none."""
+        """The number of free parameters: one less for each distribution, none for forbidden transitions."""
         num_states = len(self.log_initial)
         never = torch.zeros_like(self.log_transition, dtype=torch.bool) if forbidden is None else forbidden
         never = never if self.self_transitions else never | diagonal(never)
@@ -156,7 +156,7 @@ class FreeLowRank(nn.Module):
 
     @torch.no_grad()
     def maximise(self, counts: tuple[Tensor, ...], prior: Prior) -> None:
-        """The share of each rank and of each state, with `smoothing` of each; what has no use stays as it is."""
+        """The share of each rank and of each state, with `smoothing` of each; rows without any use stay as they are."""
         initial, left, right = (x + prior.smoothing for x in counts)
         self.log_initial.copy_(log_shares(initial, self.log_initial, 0))
         self.log_left.copy_(log_shares(left, self.log_left))
@@ -209,7 +209,7 @@ class FreeLowRank(nn.Module):
 
 
 def apart(transition: Operator) -> Operator:
-    """The matrix without its diagonal, rows divided by what is left of them. Nothing is subtracted."""
+    """The matrix without its diagonal, rows divided by the sum of their other entries. Nothing is subtracted."""
     if isinstance(transition, Dense):
         (weight,) = transition.factors()
         weight = weight.masked_fill(diagonal(weight), 0.0)

@@ -122,7 +122,7 @@ class LowRankTransition(nn.Module):
     def targets(
         self, keep: Tensor | None, keep_features: Tensor | None, stays: Tensor | None = None
     ) -> tuple[Tensor, SoftmaxTable]:  # "y"; "r y", "r"
-        """The first state's distribution; share[r, y] = p(y | r) and log s_r, what a source multiplies phi_r by.
+        """The first state's distribution; share[r, y] = p(y | r) and log s_r, the factor of a source's phi_r.
 
         Dropped states leave by their index (`keep`) or, where numbers or shapes must stay, by a mask (`stays`).
         """
@@ -137,7 +137,7 @@ class BandedTransition(nn.Module):
     """A[z, y] proportional to phi(u_z) . phi(v_y) + exp(theta[z, y - z]) for |y - z| <= band.
 
     Neighbours in the numbering get weights of their own, which no low rank can give. Cells outside the matrix have
-    no weight, so rows near the edges are normalised over what is there. A kept subset of states is masked before
+    no weight, so rows near the edges are normalised over fewer cells. A kept subset of states is masked before
     rows are normalised: neighbours stay neighbours, dropped states have no weight and no mass.
     Cost: the low-rank transition's, plus z (2 band + 1). Source: Chiu, Deng, Rush 2021, App. I.
     """

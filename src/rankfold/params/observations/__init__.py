@@ -1,4 +1,4 @@
-"""What a state says of a frame: one file for each kind, its log-weights, samples and steps of EM.
+"""Distributions of a frame given a state: one file for each kind, its log-weights, samples and steps of EM.
 
 `OBSERVATIONS` is the catalogue: the name in a configuration, and the module. A file and a line here add another one.
 """

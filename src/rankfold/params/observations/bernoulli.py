@@ -59,7 +59,7 @@ class _YesOrNo(ObservationModule):
 
 
 class BernoulliObservation(_YesOrNo):
-    """Free log-odds "z f"; of any range, infinite ones included, which stay what they are in training."""
+    """Free log-odds "z f"; of any range, infinite ones included, which training does not change."""
 
     def __init__(self, logit: Tensor) -> None:  # "z f"
         super().__init__()

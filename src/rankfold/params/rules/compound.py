@@ -1,6 +1,6 @@
 """A grammar that depends on a vector: every distribution of the N-PCFG reads a symbol's embedding and the vector.
 
-What depends on the symbol alone is computed once for all sentences. `SentenceEncoder` guesses a sentence's vector.
+Parts that depend on symbols alone are computed once for all sentences. `SentenceEncoder` guesses a sentence's vector.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rankfold.params.rules.softmax import by_kind
 
 
 class Halves(NamedTuple):
-    """What the symbols say, before a vector is known."""
+    """The parts that depend on the symbols alone, before a vector is known."""
 
     root: Tensor  # "d"
     rules: Tensor  # "n (n+p)^2"   logits
@@ -78,7 +78,7 @@ class CompoundGrammar(nn.Module):
         self.word_out = drawing.linear(dim, num_words)
 
     def halves(self) -> Halves:
-        """What all sentences share."""
+        """The parts that all sentences share."""
         return Halves(
             self._of_symbols(self.root_mlp[0], self.start)[0],
             self._of_symbols(self.pair, self.parent),
@@ -125,7 +125,7 @@ class LatentGaussian(NamedTuple):
 class SentenceEncoder(nn.Module):
     """Words to a LatentGaussian: an LSTM from each end, the largest value of each of their outputs, a linear layer.
 
-    What lies beyond a length is never read, and no value is looked at. Source: Kim, Dyer, Rush 2019, the C-PCFG.
+    Words beyond a length are never read, and no value is looked at. Source: Kim, Dyer, Rush 2019, the C-PCFG.
     """
 
     def __init__(self, num_words: int, dim: int, hidden: int, latent: int, drawing: Drawing) -> None:

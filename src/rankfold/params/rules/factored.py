@@ -89,9 +89,9 @@ class SimpleRules(nn.Module):
 
 
 class FreeFactors(nn.Module):
-    """Any of both of free logits: head "n k" (None: the identity, one rank a parent), left and right "n+p k".
+    """Either of the two with free logits: head "n k" (None: the identity, one rank per parent), left and right "n+p k".
 
-    Probabilities below the dtype's smallest number become 0; those that are 0 stay so.
+    Probabilities below the dtype's smallest number become 0; zeros stay zeros.
     """
 
     def __init__(self, log_head: Tensor | None, log_left: Tensor, log_right: Tensor) -> None:

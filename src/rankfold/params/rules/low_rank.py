@@ -25,8 +25,8 @@ class LowRankRules(nn.Module):
         pair[lr, k] = phi_k(v_lr) / s_k      [dense[a, .], parent[a, .]] = softmax([u_a . v + b, log phi(u'_a) + log s])
 
     so every parent's rules sum to 1 over all four kinds. phi(x) = exp(x W - |x|^2 / 2), W learned ("paper"), or free
-    numbers for each parent and pair with a bias a pair ("released", the authors' code), where u . v may be free logits,
-    too ("free"). Cost: n q d for q pairs of any distribution, q' d k for the q' of low rank; memory n q + q' k.
+    numbers for each parent and pair with a bias per pair ("released", the authors' code), where u . v may be free
+    logits, too ("free"). Cost: n q d for q pairs of any distribution, q' d k for the q' of low rank; memory n q + q' k.
     Source: Chiu, Deng, Rush 2021, App. F and K.
     """
 

@@ -1,4 +1,4 @@
-"""Where trees begin and how they end: the distribution of the root, and of words given preterminals."""
+"""Roots and leaves of trees: the distribution of the root symbol, and of words given preterminals."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def kind_sizes(num_spans: int, num_leaves: int) -> tuple[tuple[int, int], ...]:
 
 
 def by_kind(table: Tensor, num_leaves: int) -> list[Tensor]:  # "... n k" -> four of "... n l r"
-    """A table of parents and all pairs, numbered by kind, as one tensor a kind. Views; one gradient for all."""
+    """A table of parents and all pairs, numbered by kind, as one tensor per kind. Views; one gradient for all."""
     sizes = kind_sizes(table.shape[-2], num_leaves)
     parts = torch.split(table, [left * right for left, right in sizes], -1)
     return [part.view(*part.shape[:-1], *size) for part, size in zip(parts, sizes, strict=True)]

@@ -30,7 +30,7 @@ def log_z(
         log Z = log  sum_{i_1..i_T}  exp(initial[i_1] + obs_1[i_1] + sum_{t>1} transition_t[i_{t-1}, i_t] + obs_t[i_t])
 
     Cost: one exponential for every entry of log_transition, b t k k, and as many in the backward pass; on a GPU three
-    launches for all positions (`kernels/block_scan`), elsewhere seven calls a step. Memory: messages O(b t k),
+    launches for all positions (`kernels/block_scan`), elsewhere seven calls per step. Memory: messages O(b t k),
     gradient of log_transition.
     Differentiable in log_initial, log_transition and log_obs, twice; d log Z / d log_obs is the posterior inside
     the block. An impossible sequence has -inf and zero gradients; `strict` raises instead. All in logarithms, so that

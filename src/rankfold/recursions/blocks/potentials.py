@@ -1,4 +1,4 @@
-"""What a chain of blocks is made of, and its validation.
+"""The potentials of a chain of blocks, and their validation.
 
 Every position has only k states of its own, those of the block of its word, so that its weights are written
 out: no operator, no state outside the block.
@@ -32,7 +32,7 @@ class BlockPotentials(NamedTuple):
     lengths: Tensor | None = None  # "b" integers; None means all of t
 
     def states(self) -> Tensor:  # "b t k"
-        """The states of the whole model that each position may have: their numbers."""
+        """The numbers, in the whole model, of the states that each position may have."""
         size = self.log_obs.shape[-1]
         return self.block.unsqueeze(-1) * size + torch.arange(size, device=self.block.device)
 
@@ -58,12 +58,12 @@ class BlockChain(Problem):
         return (self.log_transition,)
 
     def with_factors(self, *factors: Tensor) -> BlockChain:
-        """The same of other transitions."""
+        """The same chain with other transitions."""
         (log_transition,) = factors
         return self.replace(log_transition=log_transition)
 
     def hollow(self) -> BlockChain:
-        """Without its tensors, of which the transitions of all positions are the largest of a step."""
+        """The chain without its tensors: the transitions of all positions are the largest tensor of a training step."""
         return self.with_tensors(*(x.new_empty(0) for x in self.tensors()))
 
     def take(self, index: Tensor) -> BlockChain:  # "k"
@@ -71,7 +71,7 @@ class BlockChain(Problem):
         return super().take(index).replace(log_transition=self.log_transition[index], block=self.block[index])
 
     def states(self, index: Tensor, known: Tensor) -> Tensor:  # "... b t", "b t"
-        """The states of the whole model that indices into blocks stand for; -1 where they are not known."""
+        """The numbers, in the whole model, of states given as indices into blocks; -1 where they are unknown."""
         return torch.where(known, self.block * self.log_obs.shape[-1] + index, -1)
 
 

@@ -1,7 +1,7 @@
 """Forward-backward of a chain of blocks, in log arithmetic: any range, one rung.
 
 Where a Triton kernel serves, it takes all positions at once. Elsewhere a step is a handful of calls on tensors of b k k
-entries, so calls are what it costs: sums go through `log_softmax`, one fused call where a logsumexp is nine.
+entries, so its time is that of the calls: sums go through `log_softmax`, one fused call where a logsumexp is nine.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ class BlockRung(LastRung):
             here = self.inside & (self.log_z > float("-inf"))[:, None]
             ahead = future(c.log_transition, c.log_obs, self.inside if c.ragged else None)
             states = _states(self.messages, ahead, here, by)
-            moves = [_transition_posteriors(c.log_transition, c.log_obs, self.messages, ahead, here, by)] if of_factors else []
-            return [states[:, 0].clone(), states, *moves]
+            pairs = (
+                [_transition_posteriors(c.log_transition, c.log_obs, self.messages, ahead, here, by)]
+                if of_factors
+                else []
+            )
+            return [states[:, 0].clone(), states, *pairs]
 
         return Backward(None, gradients)
 
@@ -119,7 +123,9 @@ def _transition_posteriors(
     if kernel_serves(log_obs):
         from rankfold.kernels.block_scan import triton as kernel
 
-        return kernel.transition_posteriors(log_transition, log_obs, messages, ahead, torch.where(here, weight[:, None], 0.0)[:, 1:])
+        return kernel.transition_posteriors(
+            log_transition, log_obs, messages, ahead, torch.where(here, weight[:, None], 0.0)[:, 1:]
+        )
     joint = log_transition + messages[:-1].transpose(0, 1).unsqueeze(-1)
     joint += (log_obs + ahead.transpose(0, 1))[:, 1:].unsqueeze(-2)
     pairs = torch.softmax(joint.flatten(-2), -1).reshape(joint.shape)
@@ -130,13 +136,13 @@ def plain(c: BlockChain) -> Tensor:  # "b"   float64
     """log Z as a loop that autograd can follow, any number of times."""
     inside = c.inside()
     obs = torch.where(inside.unsqueeze(-1), c.log_obs, 0.0)
-    moves = torch.where(inside[:, 1:, None, None], c.log_transition, 0.0)
+    transition = torch.where(inside[:, 1:, None, None], c.log_transition, 0.0)
     message = c.log_initial + obs[:, 0]
     log_scale = torch.zeros(len(obs), dtype=torch.float64, device=obs.device)
     for t in range(1, obs.shape[1]):
         top = largest(message)
         log_scale = log_scale + top[:, 0].double()
         message = message - top
-        moved = log_sum((message.unsqueeze(-1) + moves[:, t - 1]).mT) + obs[:, t]
+        moved = log_sum((message.unsqueeze(-1) + transition[:, t - 1]).mT) + obs[:, t]
         message = torch.where(inside[:, t, None], moved, message)
     return log_sum(message).double() + log_scale

@@ -1,7 +1,7 @@
-"""Filtering: where a sequence stands after its last position, in logarithms that are exact at any range.
+"""Filtering: the state distribution after the last position, in logarithms that are exact at any range.
 
-A message that is only passed on may drop what no later observation can bring back; here the later
-observations are unknown, so nothing may be dropped.
+A message inside one pass may drop entries that no later observation can bring back. Here the later observations are
+unknown, so nothing may be dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rankfold.recursions.chain.rungs import ChainSolution, ScaledRung
 
 
 class Advanced(NamedTuple):
-    """Where a sequence stands after its last position."""
+    """The distribution of the state after the last position."""
 
     log_filtered: Tensor  # "b z"   log p(z_T | x_1..T)
     log_next: Tensor  # "b z"       log p(z_T+1 | x_1..T)
@@ -53,7 +53,7 @@ def carry(p: ChainPotentials) -> Tensor:  # "b z"
 def log_filtered(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "b"   float64
     """log p(x_1..t, z_t) and log Z: scaled in float64, and in logarithms where an entry would be lost.
 
-    While a CUDA graph is captured nothing can be repeated: those sequences are NaN.
+    While a CUDA graph is captured nothing can be repeated: such sequences are NaN.
     """
     solution = ChainSolution(StreamRung(c.double(), "float32"))
     log_z, out = solution.log_z, solution.rung.log_filtered()
@@ -63,14 +63,14 @@ def log_filtered(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "b"   float64
 
 
 class StreamRung(ScaledRung):
-    """Sound only where every entry has all its digits: the next observations may need any."""
+    """A rung that is sound only where every entry has all its digits: later observations may need any of them."""
 
     def sound(self) -> Tensor:  # "b"
         return ~_lost(self.problem, self.run)
 
 
 def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"   float64
-    """log(x A), with linear products where they lose nothing; in a graph that is being captured, NaN where they do."""
+    """log(x A), by linear products where they lose nothing; in a graph that is being captured, NaN where they do."""
     x = Scaled.from_log(log_x)
     pushed = transition.push(x.mantissa)
     reached = _pattern(transition).push((log_x > float("-inf")).to(pushed.dtype)) > 0
@@ -105,7 +105,7 @@ def smallest_sum(x: Tensor) -> Tensor:  # "... z" -> ""
 
 
 def _pattern(transition: Operator) -> Operator:
-    """The operator whose weights are 1 wherever this one has any weight: who reaches whom, at any range."""
+    """The operator whose weights are 1 wherever this one has any weight: reachable pairs of states, at any range."""
     factors = (
         torch.where(factor > float("-inf"), 0.0, factor) if is_log else (factor > 0).to(factor.dtype)
         for factor, is_log in zip(transition.factors(), transition.log_factors, strict=True)

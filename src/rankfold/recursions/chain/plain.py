@@ -1,7 +1,7 @@
 """Forward-backward as plain loops that autograd can follow, any number of times: on scaled vectors, and in logarithms.
 
 `log_z` retraces its steps on scaled vectors when its gradient is differentiated. Logarithms in float64 have any range,
-for one exponential a term of a product: the last resort of `log_z`, and what `arithmetic="log"` asks for.
+for one exponential per term of a product: the last resort of `log_z`, and the choice of `arithmetic="log"`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a chain is made of, and its validation."""
+"""The potentials of a chain, and their validation."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class ChainSolution(Ladder[Chain, ScaledRung | LogRung]):
 
 
 def solve(c: Chain, arithmetic: Arithmetic, precision: Precision = "float32", *, both: bool = False) -> ChainSolution:
-    """Run the forward pass; what is kept for the gradient is O(b t z). `both`: a backward pass will follow."""
+    """Run the forward pass; it keeps O(b t z) for the gradient. `both`: a backward pass will follow."""
     if arithmetic == "log":
         return ChainSolution(LogRung(c.double(), asked=True))
     return ChainSolution(ScaledRung(c, precision, both=both))

@@ -1,7 +1,7 @@
 """Forward-backward on scaled vectors: matrix products in linear space, and a proof that nothing was lost.
 
-Each step is one product with the transition, one with the emissions and one rescale. Whatever underflow
-could have taken is bounded afterwards, by sequence; the caller repeats doubtful ones in wider arithmetic.
+Each step is one product with the transition, one with the emissions and one rescale. The loss to underflow is bounded
+afterwards, by sequence; the caller repeats doubtful sequences in wider arithmetic.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from rankfold.recursions.chain.potentials import Chain
 
 
 class Ahead(NamedTuple):
-    """What a backward pass leaves."""
+    """The result of a backward pass."""
 
     future: Tensor  # "t b z"   mantissa of p(x_t+1..T | z_t), largest entry 1
     target: Tensor  # "t b z"   emission * future
-    norm: Tensor  # "t b"       what each step was divided by; 1 at the last
+    norm: Tensor  # "t b"       the divisor of each step; 1 at the last
     inner: Inner | None = None  # "s b r"   between two maps of the transition, where they were kept
 
 
 class Losses(NamedTuple):
-    """What underflow may take in one step, in smallest normal numbers, of vectors whose entries are at most 1."""
+    """The most that underflow takes in one step, in smallest normal numbers, of vectors with entries of at most 1."""
 
-    column: Tensor  # "1 y"          what a vector of ones becomes
+    column: Tensor  # "1 y"          the product with a vector of ones
     push: Tensor | float  # "y"      from each entry of a pushed vector
     pull: Tensor  # ""               from all entries of a pulled vector and of its source
 
 
 class Forward(NamedTuple):
-    """What the forward pass leaves: time first, so that a step is contiguous."""
+    """The result of the forward pass: time first, so that a step is contiguous."""
 
     filtered: Tensor  # "t b z"   mantissa of p(x_1..t, z_t), largest entry 1
     emission: Tensor  # "t b z"   exp(log_obs) over its largest entry; 1 beyond the length
-    norm: Tensor  # "t b"         what each step was divided by
+    norm: Tensor  # "t b"         the divisor of each step
     log_step: Tensor  # "t b"     float64: the scale of each step's emissions and transition
     log_scale: Tensor  # "t b"    float64: p(x_1..t, z_t) = filtered exp(log_scale)
     final: Tensor  # "b z"        exp(log_final) over its largest entry
@@ -123,7 +123,7 @@ def tolerance(c: Chain, precision: Precision) -> float:
 
 
 def per_entry(norm: Tensor, column: Tensor) -> Tensor:  # "t b", "1 y" -> "t b"
-    """What one step may lose in any entry by itself: in the emissions, in their product, in the rescale."""
+    """The most that one step may lose in any entry by itself: in the emissions, in their product, in the rescale."""
     largest = torch.full_like(norm, 1.0) + column.amax()
     largest[0] = 2.0  # nothing was pushed yet
     return largest / norm + 1

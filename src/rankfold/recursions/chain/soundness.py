@@ -1,7 +1,7 @@
 """A bound on what underflow took from a scaled forward pass, sequence by sequence.
 
 Linear arithmetic loses entries far below the largest of their vector. That is harmless unless the rest of the sequence
-lifts a lost entry above those that were kept; here that is excluded, or found out. Unit: the smallest normal number.
+lifts a lost entry above the kept ones; here that is excluded, or detected. Unit: the smallest normal number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
 
 
 def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
-    """Whether every entry that matters exceeds what may be missing from it by 1 / round-off."""
+    """Whether every entry that matters exceeds its possible loss by 1 / round-off."""
     if f.verdict is not None:
         return f.verdict.sound.clone()
     column, loss = _losses(c, f)  # "1 y", "y"
@@ -54,7 +54,7 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
 
 
 def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
-    """The bound itself: what may be missing travels through the same steps as the message."""
+    """The bound itself: the possible loss travels through the same steps as the message."""
     column, loss = _losses(c, f)
     info = torch.finfo(column.dtype)
     each = per_entry(f.norm, column)

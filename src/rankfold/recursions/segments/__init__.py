@@ -31,7 +31,7 @@ __all__ = ["Messages", "SegmentPotentials", "carry", "log_z", "messages", "solve
 
 
 class Messages(NamedTuple):
-    """What each frame knows of its past and of its future: logarithms, float64, -inf beyond a length."""
+    """The messages of each frame, from its past and from its future: logarithms, float64, -inf beyond a length."""
 
     opened: Tensor  # "b t z"   log p(x_1..t-1, a segment of z begins at t)
     closed: Tensor  # "b t z"   log p(x_1..t, a segment of z ends at t)
@@ -52,7 +52,7 @@ def log_z(
         log Z = log sum_{K, z_1..K, d_1..K}  initial[z_1]  prod_k duration[z_k, d_k] prod_{t in k} obs_t[z_k]
                                              prod_k A[z_k, z_k+1]  final[z_K],        d_1 + .. + d_K = T
 
-    Cost: O(b t d z) additions and exponentials and one `push` a frame, O(b t z r) for a low-rank transition.
+    Cost: O(b t d z) additions and exponentials and one `push` per frame, O(b t z r) for a low-rank transition.
     Memory O(b t z) and a few windows "b d z". With `stretch`, messages of so many frames at a time and a window for
     each of these stretches: log_obs and its gradient are then all that is as long as the sequence, for one more
     forward pass in float64. By default batches of more than 2^23 entries "b t z" are cut, others are not.
@@ -64,7 +64,7 @@ def log_z(
     underflow could have taken is bounded, and sequences that fail are repeated in float64, then in
     logarithms, which `arithmetic="log"` asks for at once: worth it where frames differ by hundreds of nats
     and many transitions are forbidden. An impossible sequence has -inf and zero gradients; `strict` raises
-    instead. While a CUDA graph is captured nothing can be repeated: those sequences are NaN, never wrong.
+    instead. While a CUDA graph is captured nothing can be repeated: such sequences are NaN, never wrong.
     Source: the papers' HSMM (Chiu, Deng, Rush 2021, app. D), with low-rank products and without its
     tensor of all durations and transitions.
     """
@@ -78,7 +78,7 @@ def log_z(
 
 
 def messages(p: SegmentPotentials) -> Messages:
-    """What every frame knows of its past and its future, in logarithms, detached; exact at any range.
+    """The messages of every frame, from its past and from its future, in logarithms, detached; exact at any range.
 
         p(a segment of z begins at t | x) = exp(opened_t[z] + begun_t[z] - log Z)
         p(a segment of z ends at t | x)   = exp(closed_t[z] + after_t[z] - log Z)
@@ -109,7 +109,7 @@ def carry(p: SegmentPotentials) -> Tensor:  # "b d z"
     Then log Z of the stretches add up to that of the whole, exactly, whatever the weights are. All stretches but
     the last are `censored`: the border cuts a segment, it does not end one. Detached: gradients stop at
     the border, which is truncated back-propagation. Impossible sequences carry -inf; while a CUDA graph is
-    captured, those that would have to be repeated carry NaN.
+    captured, sequences that would have to be repeated carry NaN.
     """
     c = validate(p).detach()
     if not c.censored:

@@ -1,4 +1,4 @@
-"""Both passes over segments: forward log Z, backward how often everything is used, and the gradients made of it.
+"""Both passes over segments: log Z forward, posteriors backward, and the gradients made of them.
 
 One sweep serves both: backward it runs in reversed time, and what opens a segment is the future after its end. A
 segment's posteriors by duration, added up from the longest down, are those of its frames: nothing is subtracted.
@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 
 def forward(c: Segments, *, log: bool) -> Run:
-    """log Z, and for every frame what opens and what closes there."""
+    """log Z, and the weights of the segments that open and that close at every frame."""
     log_obs = c.observations()
     top = largest(log_obs)
     log_obs, log_top = (log_obs - top).contiguous(), top[..., 0].double()
@@ -83,7 +83,7 @@ class Uses(NamedTuple):
     starts: Tensor  # "t b z"            of a segment that begins at a frame
     ends: Tensor  # "t b z"              of a segment that ends at a frame; not of the last one
     durations: Tensor  # "d b z"         how often each duration is used, in expectation
-    cuts: Tensor | None  # "d b z"       the last segment by what was seen of it, where the end may cut it
+    cuts: Tensor | None  # "d b z"       the last segment by its visible length, where the end may cut it
     carried: Tensor | None  # "d b z"    the segment that was carried in, by its age
     log_onward: Tensor | None  # "d b z" log p(all frames | a segment of that age was carried in): float64
     log_begun: Tensor  # "t b z"         log p(frames from t on | a segment begins at t), over log_begun_scale
@@ -193,7 +193,7 @@ class _Tally:
         self.durations += share.sum(0)
 
     def by_age(self, x: Tensor, lengths: Tensor) -> Tensor:  # "u b z" -> "d b z"
-        """Of the segments that were carried in, by age."""
+        """The entries of the segments that were carried in, by age."""
         index = lengths + torch.arange(len(self.durations), device=lengths.device)[:, None]
         return x[index, torch.arange(len(lengths), device=lengths.device)]
 
@@ -205,7 +205,7 @@ def _small(c: Segments, back: Sweep) -> Tensor:  # "u b z"
 
 
 def _trusted(c: Segments, run: Run, uses: Uses, small: Tensor) -> Tensor:  # "b"
-    """Whether the states of every frame have all the mass, none if impossible, and what lacks digits none to speak of.
+    """Whether the states of every frame have all the mass (none if impossible), entries that lack digits almost none.
 
     Messages only ever lose mass, but for those too small for their digits: posteriors that sum to 1 lost none.
     """
@@ -286,7 +286,7 @@ def _of_factors(
         source = torch.cat([run.border.closed, source])
     inside, target = (x[len(target) - len(source) :] for x in (inside, target))
     if elsewhere is not None:
-        if not bool(target.any()):  # nothing moves here, and weights whose product overflowed would make that NaN
+        if not bool(target.any()):  # no transition is used, and weights whose product overflowed would make that NaN
             return tuple(torch.zeros_like(factor) for factor in c.transition.factors())
         inside = inside & ~elsewhere
     if may_look(source) and (c.ragged or elsewhere is not None):

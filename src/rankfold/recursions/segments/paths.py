@@ -20,7 +20,7 @@ from rankfold.recursions.segments.rungs import solve
 def best_segments(c: Segments, transition: MaxOperator) -> tuple[Tensor, Tensor, Tensor]:  # "b t", "b t", "b"
     """The states of the best segmentation, where its segments begin, and its log-weight.
 
-    States are -1 beyond a length and for impossible sequences. Cost: b t d z additions and one `push_max` a frame.
+    States are -1 beyond a length and for impossible sequences. Cost: b t d z additions and one `push_max` per frame.
     Memory: a pointer of each kind for every frame and state, in one to four bytes.
     """
     frames, durations = c.observations(), c.durations().double().unsqueeze(1)

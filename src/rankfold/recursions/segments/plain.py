@@ -62,7 +62,7 @@ def _retrace(c: Segments, known: Tensor) -> tuple[Tensor, bool]:  # "b" -> "b"
 def _expect_same(found: Sequence[Tensor], known: Sequence[Tensor]) -> None:
     """Raise unless a gradient on scaled vectors is the known one: where the range is too wide for them it is not.
 
-    Nor where it is so large that what is made of it next may overflow. Second derivatives are off by what differs here.
+    Nor where it is so large that the next product may overflow. Second derivatives are wrong by the difference here.
     """
     most = torch.finfo(torch.float64).max ** 0.5
     for one, other in zip(found, known, strict=True):
@@ -82,7 +82,7 @@ class Marks(NamedTuple):
     end: Tensor  # "b t z"     a segment ends
 
     def last(self, c: Segments) -> Tensor | float:  # "b 1 z"
-        """The ends of last segments; those that may be cut do not end."""
+        """The ends of last segments; a segment that may be cut does not end."""
         return (
             0.0
             if c.censored
@@ -130,7 +130,7 @@ def log_z_in_logs(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   f
 
 
 def log_z_scaled(c: Segments, marks: Marks | None = None) -> Tensor:  # "b"   float64
-    """The same on scaled vectors, right at weights of zero; a window holds what lies within 708 nats."""
+    """The same on scaled vectors, right at weights of zero; a window has a range of 708 nats."""
     c = c.double()
     log_durations, closings, frames = c.durations(), c.closings(), c.observations()
     top = log_durations.detach().amax()

@@ -1,4 +1,4 @@
-"""What a sum over segmentations is made of, and its validation.
+"""The potentials of a semi-Markov chain, and their validation.
 
 States hold for a while: a segment has a state and a duration, and a transition leads to the next segment.
 """
@@ -24,7 +24,7 @@ class SegmentPotentials(NamedTuple):
                  final[z_last]
 
     The durations add up to the length: the last segment ends with the sequence. `censored`: it may be cut
-    there, and counts with the weight of all durations that are at least as long as what was seen of it.
+    there, and counts with the weight of all durations at least as long as its visible part.
     A missing observation is a row of zeros in `log_obs`. Frames beyond a length are never used, nor are
     durations beyond it. A `log_initial` "b d z" is a state carried in from an earlier stretch: see `carry`.
     """
@@ -59,12 +59,12 @@ class Segments(Sequences):
 
     @property
     def is_carried(self) -> bool:
-        """Whether the first stretch of a sequence lies before."""
+        """Whether `log_initial` holds open segments carried in from an earlier stretch."""
         return self.log_initial.ndim == 3
 
     @property
     def longest(self) -> int:
-        """The longest duration that can be used here: none is longer than all frames, but for those carried in."""
+        """The longest usable duration: at most the number of frames, unless segments are carried in."""
         _, num_durations = self.log_duration.shape
         return num_durations if self.is_carried else min(num_durations, self.log_obs.shape[1])
 
@@ -73,7 +73,7 @@ class Segments(Sequences):
         return self.log_duration[:, : self.longest].mT.contiguous()
 
     def closings(self) -> Tensor:  # "d z"
-        """The log-weights of the last segment by what was seen of it: its duration, or all from it on."""
+        """The log-weights of the last segment by its visible length: of that duration, or of all from it on."""
         return survival(self.log_duration)[:, : self.longest].mT.contiguous() if self.censored else self.durations()
 
     @property
@@ -82,7 +82,7 @@ class Segments(Sequences):
         return self.censored or self.ends is not None
 
     def cuts(self) -> Tensor | None:  # "d z" or "d b z"
-        """The log-weights of a last segment that may go on, by what was seen of it; None: it does not."""
+        """The log-weights of a last segment that may go on, by its visible length; None: it does not."""
         if self.ends is not None:
             return self.ends[:, : self.longest].transpose(0, 1).contiguous()
         return self.closings() if self.censored else None
@@ -92,7 +92,7 @@ class Segments(Sequences):
         return self.log_final if self.ends is None else torch.zeros_like(self.log_final)
 
     def at_end(self) -> Tensor:  # "d b z"
-        """All that follows a segment still open at the end, by age: float64."""
+        """The log-weight of the future of a segment still open at the end, by age: float64."""
         if self.ends is not None:
             return self.ends[:, : self.longest].transpose(0, 1).double()
         return self.closings().double().unsqueeze(1) + self.log_final.double()

@@ -51,7 +51,7 @@ class SegmentRung:
         return SegmentRung(part, in_logs=in_logs)
 
     def forget(self, index: Tensor) -> None:
-        """Nothing: gradients leave out what is elsewhere."""
+        """Does nothing: gradients leave out the sequences of wider rungs."""
 
     def uses(self) -> passes.Uses:
         """The backward pass: posteriors of everything."""
@@ -89,7 +89,7 @@ class SegmentSolution(Retraced, Ladder[Segments, SegmentRung]):
         return grads
 
     def posteriors(self) -> Posteriors:
-        """What every frame knows, each sequence from its own rung: one backward pass."""
+        """Posteriors and messages of every frame, each sequence from its own rung: one backward pass."""
         c, frames, uses = self.problem, self.rung.run.frames, self.rung.uses()
         if not self.settled:
             self.repeat_untrusted(uses.trusted)
@@ -109,7 +109,7 @@ class SegmentSolution(Retraced, Ladder[Segments, SegmentRung]):
 
 
 def solve(c: Segments, arithmetic: Arithmetic) -> SegmentSolution:
-    """Run the forward pass; what is kept for the gradient is O(b t z)."""
+    """Run the forward pass; it keeps O(b t z) for the gradient."""
     if arithmetic == "log":
         return SegmentSolution(SegmentRung(c.double(), in_logs=True))
     return SegmentSolution(SegmentRung(c))

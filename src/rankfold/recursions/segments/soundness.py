@@ -1,6 +1,6 @@
 """A bound on what underflow took from the linear products of a forward pass over segments, sequence by sequence.
 
-The window is in logarithms and loses nothing; only what closes at a frame is scaled, pushed and may vanish.
+The window is in logarithms and loses nothing; only segments that close at a frame are scaled, pushed and may vanish.
 Unit: the smallest normal number; everything below it counts as lost. Rounding is not bounded.
 """
 
@@ -20,8 +20,8 @@ def lossless(c: Segments, run: Run) -> Tensor:  # "b"
     """Whether log_z is free of underflow, to the dtype's round-off.
 
     First every entry that was pushed is compared with the most that could be missing from it; transitions
-    without zeros pass. Sequences that fail get the bound itself, which costs a second pass over them: over all
-    where nobody can look which they are.
+    without zeros pass. Sequences that fail get the bound itself, which costs a second pass over them; over all
+    sequences, where values cannot be looked at.
     """
     sound = far_from_underflow(c, run)
     if not may_look(sound):
@@ -33,7 +33,7 @@ def lossless(c: Segments, run: Run) -> Tensor:  # "b"
 
 
 def far_from_underflow(c: Segments, run: Run) -> Tensor:  # "b"
-    """Whether every pushed entry exceeds what may be missing from it by 1 / round-off, and none overflowed."""
+    """Whether every pushed entry exceeds its possible loss by 1 / round-off, and none overflowed."""
     least, frames = least_opened(c), run.frames
     opened, top = frames.opened[1:], frames.top[:-1]
     if run.border is not None:
@@ -45,12 +45,12 @@ def far_from_underflow(c: Segments, run: Run) -> Tensor:  # "b"
 
 
 def _in_range(run: Run) -> Tensor:  # "b"
-    """Whether no product overflowed: what is infinite or undefined anywhere inside a sequence reaches its log Z."""
+    """Whether no product overflowed: an infinity or NaN anywhere inside a sequence reaches its log Z."""
     return run.log_z < float("inf")
 
 
 class _Noise(Linear):
-    """What may be missing, in units of `tiny`, on its way through the same frames and the same scales."""
+    """The possible loss, in units of `tiny`, on its way through the same frames and the same scales."""
 
     def __init__(self, c: Segments, run: Run) -> None:
         super().__init__(c.transition, run.log_obs)

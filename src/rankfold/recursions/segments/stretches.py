@@ -1,4 +1,4 @@
-"""Long sequences in stretches: borders are kept, what lies between them is made again when the gradient asks for it.
+"""Long sequences in stretches: borders are kept, messages between them are recomputed for the gradient.
 
 A border is a window "b d z": the open segments by age. Forward, it is carried on; backward, what the future makes of
 each open segment is the end of the stretch before. Nothing is cut off: the same sums, some of them twice.
@@ -34,7 +34,7 @@ def solve_long(c: Segments, arithmetic: Arithmetic, stretch: int | None = None) 
 
 
 def usual_stretch(num_sequences: int, num_frames: int, num_states: int, longest: int) -> int:
-    """The frames of a stretch where nobody says: all, or of a long batch so many that stretches and borders balance."""
+    """The default length of a stretch: all frames; in a long batch, so many that stretches and borders balance."""
     if num_sequences * num_frames * num_states <= HELD:
         return num_frames
     return min(num_frames, max(LEAST * longest, math.isqrt(num_frames * longest)))
@@ -43,7 +43,7 @@ def usual_stretch(num_sequences: int, num_frames: int, num_states: int, longest:
 def open_segments(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
     """The segments still open after the last frame, by age, over log Z; and log Z: float64, exact at any range.
 
-    log Z is that of what has been seen: the end may cut a segment, and `log_final`, which belongs to the last frame of
+    log Z is that of the frames so far: the end may cut a segment, and `log_final`, which belongs to the last frame of
     all, has no say here. While a CUDA graph is captured, NaN where a pass would have to be repeated.
     """
     c = c.double()
@@ -60,7 +60,7 @@ def open_segments(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
 
 
 class _StreamRung(SegmentRung):
-    """Sound only where every entry has all its digits: frames to come may lift any."""
+    """A rung that is sound only where every entry has all its digits: later frames may need any of them."""
 
     def sound(self) -> Tensor:  # "b"
         return far_from_underflow(self.problem, self.run)
@@ -89,7 +89,7 @@ class InStretches(Retraced):
         return range(0, int(self.problem.lengths.max()), self.size)
 
     def _split(self, start: int) -> tuple[Tensor, Tensor]:
-        """Of the sequences that reach this stretch: those that go on after it, and those that end in it."""
+        """The sequences that go on after this stretch, and the sequences that end in it."""
         lengths, stop = self.problem.lengths, start + self.size
         return (lengths > stop).nonzero()[:, 0], ((lengths > start) & (lengths <= stop)).nonzero()[:, 0]
 

@@ -1,8 +1,8 @@
 """One pass over all frames, in either direction: a window of open segments by age, and its sum.
 
-A frame adds its observations to all of them, one addition that also moves every age up by one; the sum over ages is
-what closes there, and one product with the transition opens the next segments. Logarithms, because frames of many
-features differ by thousands of nats; only the product is linear. Nothing is ever subtracted but a scale.
+A frame adds its observations to all of them, one addition that also raises every age by one; the sum over ages is
+the weight that closes there, and one product with the transition opens the next segments. Logarithms, because frames
+of many features differ by thousands of nats; only the product is linear. Nothing is ever subtracted but a scale.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rankfold.numerics.scaled import visible
 from rankfold.operators.protocol import Blocked, Composed, Operator
 from rankfold.recursions.segments.potentials import Segments
 
-# Frames between two changes of scale: a change costs a call, and values drift by some nats a frame without.
+# Frames between two changes of scale: a change costs a call, and values drift by some nats per frame without.
 RENEW = 8
 
 # (first step, weights of the segments closing there by age "s d b z", their log-scale "s b")
@@ -106,7 +106,7 @@ def least_opened(c: Segments, *, back: bool = False) -> Tensor:  # "z"
 
 
 class Sweep(NamedTuple):
-    """What a pass leaves, a step first; scales are float64, one for every step and sequence."""
+    """The result of a pass, steps first; scales are float64, one for every step and sequence."""
 
     opened: Tensor  # "s b z"     log-weight of all that lies behind a segment opening at this step
     log_before: Tensor  # "s b"   the scale of `opened`
@@ -119,7 +119,7 @@ def sweep(
     line: Line,
     entry: Tensor,  # "b z"
     log_obs: Tensor,  # "s b z"
-    log_path: Tensor,  # "s b"   float64: what was taken from the observations up to each step
+    log_path: Tensor,  # "s b"   float64: the scale taken from the observations up to each step
     durations: Tensor,  # "d z"
     *,
     ages: Tensor | None = None,  # "d b z"
@@ -130,7 +130,7 @@ def sweep(
 
     `ages` are segments open already, youngest first. Segments that have been open from the first step on
     close by `closings` instead of `durations`, if given. `seen` gets what closes at each step by age, some
-    steps at a time. Cost: a few calls a step on "d b z", one product; memory: `opened` and `closed` of all steps.
+    steps at a time. Cost: a few calls per step on "d b z", one product; memory: `opened` and `closed` of all steps.
     """
     (num_steps, num_sequences, num_states), num_ages = log_obs.shape, len(durations)
     rows = [log_obs.new_full((num_ages + 1, num_sequences, num_states), float("-inf")) for _ in range(2)]
@@ -177,7 +177,7 @@ def _stacked(
 
 
 class _Slots:
-    """Where each step writes what closes: one window, or as many as BLOCK entries hold if somebody looks at them."""
+    """Where each step writes closing segments: one window, or as many as BLOCK entries hold if `seen` reads them."""
 
     def __init__(self, num_steps: int, like: Tensor, seen: Seen | None) -> None:
         count = 1 if seen is None else max(1, min(num_steps, BLOCK // like.numel()))
@@ -209,7 +209,7 @@ def scan(
     closings: Tensor | None = None,  # "d z" or "d b z"
     seen: Seen | None = None,
 ) -> Sweep:
-    """What `sweep` returns and shows, in one launch if there is a kernel for it: arguments as there."""
+    """The same as `sweep`, in one launch if there is a kernel for it: arguments as there."""
     maps = _maps(line, log_obs, durations)
     if maps is None or not isinstance(line, Linear):
         return sweep(line, entry, log_obs, log_path, durations, ages=ages, closings=closings, seen=seen)
@@ -234,7 +234,7 @@ def scan(
 
 
 def _maps(line: Line, log_obs: Tensor, durations: Tensor) -> tuple[Tensor, ...] | None:
-    """What a step multiplies by, in order; None where the kernel does not serve."""
+    """The matrices that a step multiplies by, in order; None where the kernel does not serve."""
     if not isinstance(line, Linear) or not triton_serves(log_obs):
         return None
     op, work = line.transition, 2 * durations.numel()

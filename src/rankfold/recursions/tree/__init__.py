@@ -37,7 +37,7 @@ def log_z(
         log Z = log sum_a root[a] inside[0, T, a]
 
     Cost: a rule's `combine` for every split, T^3 / 6 of them, and its other steps for every span, T^2 / 2. Memory: the
-    chart, O(b t^2 l) with l what a rule makes of a child (its rank, or all its symbols); nothing of the size of the
+    chart, O(b t^2 l) with l the size of a child in its rule (the rank, or all symbols); nothing of the size of the
     splits, nor of the grammar for each sentence. Differentiable in every field, twice; d log Z / d log_span is the
     posterior of a bracket, d log Z / d log_leaf that of a word's symbol. Products are as exact as their dtype, whatever
     `precision` permits.

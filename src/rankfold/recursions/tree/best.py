@@ -24,7 +24,7 @@ def best_by_pairs(f: Forest) -> list[Tensor]:  # "b s n" by width; leaves at 1
 
         best[i, j, a] = span[i, j] + max_k max_{n, m}  log T[a, n, m] + best[i, k, n] + best[k, j, m]
 
-    Cost: n m a split, and a n m a span, n the symbols of all children; for rules of rank r also a n m r a width,
+    Cost: n m per split, and a n m per span, n the symbols of all children; for rules of rank r also a n m r per width,
     once for all sentences, if T is larger than a block, else once. Nothing larger than a block of T is ever held.
     """
     vectors = _words(f)
@@ -39,7 +39,7 @@ def best_by_pairs(f: Forest) -> list[Tensor]:  # "b s n" by width; leaves at 1
 
 
 def best_by_ranks(f: Forest) -> list[Tensor]:  # "b s n" by width; leaves at 1
-    """max over trees and the ranks of their rules, of CPDs.   (n + m + a) r a span, r a split."""
+    """max over trees and the ranks of their rules, of CPDs.   (n + m + a) r per span, r per split."""
     vectors = _words(f)
     sides: dict[tuple[object, ...], Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""What both kinds of charts share: cells by width, mantissas and scales, roots, labels.
+"""The common parts of both kinds of charts: cells by width, mantissas and scales, roots, labels.
 
 All spans of a width are a diagonal of a table of starts and ends.
 """

@@ -1,6 +1,6 @@
 """From the top of a chart down to the words: nodes of all trees at once, width by width.
 
-At each node a split and what the rule offers there, a rank or a pair of children, are chosen together. Choosing by
+At each node a split and an option of the rule there, a rank or a pair of children, are chosen together. Choosing by
 chance from a chart of sums gives samples, choosing the largest of a chart of maxima gives the best tree.
 """
 
@@ -61,7 +61,7 @@ class Ranks:
 
 
 class Pairs:
-    """Any rule by its pair of children, n m options a split."""
+    """Any rule by its pair of children, n m options per split."""
 
     def __init__(self, rule: BinaryOperator) -> None:
         self._rule = rule
@@ -107,7 +107,7 @@ class Traced(NamedTuple):
 
 
 class Sides:
-    """What options need of every child, kind by kind, made when first asked for."""
+    """The vectors of every child that options are made of, kind by kind, computed at first use."""
 
     def __init__(self, f: Forest, vectors: list[Tensor], views: Sequence[View]) -> None:
         self.vectors, self.views = vectors, views

@@ -19,7 +19,7 @@ from rankfold.recursions.tree.scaled import Chart, spans_by_width
 
 
 def log_z_scaled(f: Forest, chart: Chart) -> Tensor:  # "b"   float64
-    """log Z of every sentence; -inf for those that the chart has forgotten.
+    """log Z of every sentence; -inf for sentences that the chart has forgotten.
 
     The chart's scales are constants, and any constants give the same log Z: nothing is lost by not following them.
     """

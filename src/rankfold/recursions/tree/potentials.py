@@ -1,4 +1,4 @@
-"""What a sum over trees is made of, and its validation."""
+"""The potentials of trees, and their validation."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Forest(Problem):
         return tuple({id(x): x for x in self.rules.factors()}.values())
 
     def linear_factors(self) -> tuple[Tensor, ...]:
-        """The factors of the rules that are no logarithms."""
+        """The factors of the rules that are weights, not logarithms of weights."""
         pairs = ((x, log) for rule in self.rules for x, log in zip(rule.factors(), rule.log_factors, strict=True))
         return tuple({id(x): x for x, is_log in pairs if not is_log}.values())
 
     def with_factors(self, *factors: Tensor) -> Forest:
-        """The same forest of other rules; factors that rules share stay shared."""
+        """The same forest with other rules; factors that rules share stay shared."""
         new = {id(old): factor for old, factor in zip(self.factors(), factors, strict=True)}
         return self.replace(rules=self.rules.with_factors(*(new[id(old)] for old in self.rules.factors())))
 

@@ -27,7 +27,7 @@ from rankfold.recursions.tree.scaled import SeeLabels
 
 
 def share_factors(rules: Branch) -> bool:
-    """Whether all kinds of children have one head, and a child one left and one right factor whoever its sibling is."""
+    """Whether all kinds of children have one head, and a child the same left and right factor next to any sibling."""
     one, two, three, four = rules
     return (
         all(rule.cpd is not None for rule in rules)
@@ -62,7 +62,7 @@ class Sides:
 
 
 class Chart:
-    """What the inside pass leaves: vectors of all spans, the sides that parents see, and the shares of the splits."""
+    """The result of the inside pass: vectors of all spans, the sides that parents see, and the shares of the splits."""
 
     def __init__(self, f: Forest) -> None:
         self.sides = Sides(f.rules)
@@ -73,7 +73,7 @@ class Chart:
         self.grid = self.leaf.new_zeros(num, edge, edge, rank)  # [i, j] left side of words i..j-1, [j, i] right side
         self.scale = torch.full((num, edge, edge, 1), float("-inf"), dtype=torch.float64, device=self.leaf.device)
         self.ranks: list[Tensor] = []  # from width 2, "b s r"   mantissas before the head, largest entry 1
-        self.norms: list[Tensor] = []  # "b s 1"                 what each was divided by
+        self.norms: list[Tensor] = []  # "b s 1"                 the divisor of each
         self.tops: list[Tensor] = []  # "b s"    float64         the scale that the splits of a span were brought to
         self.scales: list[Tensor] = []  # "b s"  float64         inside = mantissa exp(scale)
         self.shares: list[Tensor] = []  # "b s k 1"              of the splits, the largest 1
@@ -83,7 +83,7 @@ class Chart:
         return [self.sides.parents(x) for x in self.ranks], self.scales
 
     def raw(self) -> Iterator[Tensor]:  # "b s n" by width from 2
-        """What the products of each width left over symbols, before it was scaled up."""
+        """The products of each width over symbols, before scaling."""
         pairs = zip(self.ranks, self.norms, strict=True)
         return (self.sides.parents(x) * norm.clamp(max=1.0) for x, norm in pairs)
 
@@ -96,7 +96,7 @@ class Chart:
 
 
 def inside(f: Forest) -> Chart:
-    """The vectors of all spans; 0 for those that reach beyond a length.   2 r^2 a span in rank space, r a split."""
+    """The vectors of all spans; 0 for spans that reach beyond a length.   2 r^2 per span in rank space, r per split."""
     chart = Chart(f)
     known = f.inside() & (chart.leaf.amax(-1) > 0)
     chart.leaf_scale = torch.where(known, chart.leaf_scale, float("-inf"))

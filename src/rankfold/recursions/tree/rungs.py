@@ -25,7 +25,7 @@ class ScaledRung:
     """A chart of scaled vectors. `over_symbols`: of the kind that `plain` can retrace, whatever the rules share.
 
     Products are as exact as the dtype, whatever the mode around them: they are a small part of a step, and rounded
-    operands would hide what the checks of soundness look for.
+    operands would hide the losses that the checks of soundness look for.
     """
 
     in_logs = False
@@ -74,7 +74,7 @@ class ScaledRung:
         if not may_look(here):
             here = torch.where(self.log_z.isnan(), float("nan"), here)
         grads = self._outside(here, of_factors=of_factors)
-        # A few roundings a width, each of at most 2 eps, with room for sums over many symbols.
+        # A few roundings per width, each of at most 2 eps, with a margin for sums over many symbols.
         tolerance = 64 * torch.finfo(f.log_leaf.dtype).eps * (f.log_leaf.shape[1] + 8)
         parts = (2 * f.lengths - 1) * here
         found = grads[0].double().sum((1, 2)) + grads[2].double().sum((1, 2))
@@ -186,7 +186,7 @@ class TreeSolution(Ladder[Forest, ScaledRung | LogRung]):
         return found
 
     def log_spans(self) -> tuple[list[Tensor], Tensor]:
-        """The logarithms of the vectors of all spans, float64, by width from 2; which sentences were solved in them."""
+        """The logarithms of the vectors of all spans, float64, by width from 2; which sentences needed logarithms."""
         found = self.rung.log_spans()
         in_logs = torch.full_like(self.problem.lengths, self.rung.in_logs, dtype=torch.bool)
         for index, wider in self.wider:
@@ -197,5 +197,5 @@ class TreeSolution(Ladder[Forest, ScaledRung | LogRung]):
 
 
 def solve(f: Forest, arithmetic: Arithmetic = "scaled") -> TreeSolution:
-    """Run the inside pass; what is kept for the gradient is a chart."""
+    """Run the inside pass; it keeps a chart for the gradient."""
     return TreeSolution(LogRung(f.double()) if arithmetic == "log" else ScaledRung(f))

@@ -24,7 +24,7 @@ from rankfold.recursions.tree.potentials import Forest
 
 
 class Leaves(NamedTuple):
-    """Words as children: each rule's side of them, made once a word."""
+    """Words as children: each rule's side of them, made once per word."""
 
     leaf_span: Tensor  # "b t l"
     span_leaf: Tensor  # "b t h"
@@ -33,12 +33,12 @@ class Leaves(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """What the inside pass leaves. Widths 0 and 1 of the lists are empty."""
+    """The result of the inside pass. Widths 0 and 1 of the lists are empty."""
 
     leaf: Tensor  # "b t p"       mantissas
     leaf_scale: Tensor  # "b t"   float64
     spans: list[Tensor]  # by width, "b s n"   mantissas, largest entry 1
-    norms: list[Tensor]  # "b s 1"             what each was divided by
+    norms: list[Tensor]  # "b s 1"             the divisor of each
     scales: list[Tensor]  # "b s"              float64: inside = mantissa exp(scale)
     tops: list[Tensor]  # "b s"                float64: the scale that the splits of a span were brought to
     shares: list[list[Tensor]]  # "b s k 1"    the splits' own scales in units of that, kind by kind
@@ -53,7 +53,7 @@ class Chart(NamedTuple):
         return self.spans[2:], self.scales[2:]
 
     def raw(self) -> Iterator[Tensor]:  # "b s n" by width from 2
-        """What the products of each width left, before it was scaled up."""
+        """The products of each width, before scaling."""
         return (x * norm.clamp(max=1.0) for x, norm in zip(self.spans[2:], self.norms[2:], strict=True))
 
     def forget(self, index: Tensor) -> None:  # "k"
@@ -78,7 +78,7 @@ def leaf_sides(rules: Branch, leaf: Tensor) -> Leaves:
 
 
 def inside(f: Forest) -> Chart:
-    """The vectors of all spans; 0 for those that reach beyond a length."""
+    """The vectors of all spans; 0 for spans that reach beyond a length."""
     num, num_words, _ = f.log_leaf.shape
     leaf, leaf_scale = leaf_mantissas(f)
     leaves = leaf_sides(f.rules, leaf)

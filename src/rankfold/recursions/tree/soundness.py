@@ -1,4 +1,4 @@
-"""What underflow may have taken from the charts of trees, sentence by sentence.
+"""A bound on the loss to underflow in the charts of trees, sentence by sentence.
 
 Units: `tiny`, the smallest normal number; everything below it counts as lost. A second recursion, over zeros and ones
 so that nothing underflows, tells a weight of 0 from one that underflow took.
@@ -16,7 +16,7 @@ from rankfold.recursions.tree.potentials import Forest
 
 
 def vectors_kept(f: Forest, chart: scaled.Chart) -> Tensor:  # "b"
-    """Whether what underflow took from a sentence's spans is below the round-off of their entries.
+    """Whether the loss to underflow in a sentence's spans is below the round-off of their entries.
 
     A term that underflows is below `tiny`, and grows on its way to the parents by at most the rules' `gain`.
     """
@@ -36,7 +36,7 @@ def vectors_kept(f: Forest, chart: scaled.Chart) -> Tensor:  # "b"
 
 
 def ranks_kept(f: Forest, chart: ranks.Chart) -> Tensor:  # "b"
-    """Whether what underflow took from a sentence is below the round-off of what is left.
+    """Whether the loss to underflow in a sentence is below the round-off of the rest.
 
     A term that underflows is below `tiny`. In a vector over ranks that makes at most k tiny / norm, for k terms; in the
     sides made of it that times the sums of their factors (`gain`). So every entry of a side, those of rank vectors need

@@ -52,9 +52,9 @@ def mass(rules: Branch) -> Tensor:  # "b n"   float64
 
     Rules are distributions in float64, normalised. Symbols that lead to one another are solved together, after those
     they lead to: exactly 1 where nothing is lost below and they have at most one child of their own kind on average;
-    else by Newton's method from 0, a system of their number a step. 1 is always written as the sum of a symbol's rules,
-    and what is near 1 is solved for what is missing: masses have the digits that the rules determine, but for those
-    that several symbols lose which lead to one another with probability 1 - e, 1 / e of them. A symbol from which no
+    else by Newton's method from 0, a linear system of their number per step. 1 is always written as the sum of a
+    symbol's rules, and masses near 1 are solved by their loss: they have the digits that the rules determine. Several
+    symbols that lead to one another with probability 1 - e lose a factor 1 / e of accuracy. A symbol from which no
     tree ends has 0. Cost: n^3, and of tables n^2 m. Source: Etessami, Yannakakis 2009.
     """
     num = _num_own(rules)
@@ -101,7 +101,7 @@ class _Mass:
         return found
 
     def _newton(self, group: _Group) -> None:
-        """From below; whichever of mass and loss is smaller is what a step is added to."""
+        """Newton's method from below; a step is added to mass or loss, whichever is smaller."""
         index, last = group.index, float("inf")
         for _ in range(MOST):
             step = group.system(self.mass, self.lost).solve(group.residual(self.mass, self.lost))
@@ -152,13 +152,13 @@ class _Group:
         return apart
 
     def missing(self, lost: Tensor) -> Tensor:  # "n" -> "k"
-        """What children outside the group lose: a sum, exactly 0 if they lose nothing."""
+        """The loss of children outside the group: a sum, exactly 0 if they lose nothing."""
         lost = lost.clone()
         lost[self.index] = 0.0
         return self.children(self.ones) @ lost
 
     def system(self, mass: Tensor, lost: Tensor) -> System:  # "n", "n"
-        """I less the children among these: 1 is the sum of a symbol's rules, and what is left of it is summed."""
+        """I less the children among these: 1 is the sum of a symbol's rules, and the rest of them is summed."""
         apart = self._apart(self.children(mass))
         inner = apart[:, self.index]  # a copy
         apart[:, self.index] = 0.0
@@ -257,7 +257,7 @@ class System(NamedTuple):
 def eliminate(rest: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:  # "b k", "b k k" -> "b k", "b k k"
     """The pivots of diag(rest + sum of inner's rows) - inner, and its factors without them, the lower one below.
 
-    Diagonals are never written: they stay sums of a row's rest and of what is beside it, so that nothing is subtracted.
+    Diagonals are never written: they stay sums of a row's rest and of its other entries, so that nothing is subtracted.
     Source: Grassmann, Taksar, Heyman 1985.
     """
     rest, inner, pivots = rest.clone(), inner.clone(), torch.empty_like(rest)
