@@ -1,6 +1,6 @@
 """Structured latent-variable models with very large state spaces, and exact inference.
 
-Names are loaded when they are asked for: importing the package loads no room, and not torch.
+Names are loaded on first use: importing the package loads no subpackage, and not torch.
 """
 
 from importlib import import_module

@@ -49,7 +49,7 @@ def read_bytes(path: str | Path, what: str = "a file") -> bytes:
 
 
 def read_json(path: str | Path, what: str = "a JSON file") -> Any:
-    """What a JSON file holds; `DataError` if it is no regular file, or not JSON in UTF-8."""
+    """The content of a JSON file; `DataError` if it is no regular file, or not JSON in UTF-8."""
     content = read_bytes(path, what)
     try:
         return json.loads(content)
@@ -77,7 +77,7 @@ def write_text(path: str | Path, text: str) -> None:
 def replace_file(
     path: Path, pieces: Iterable[bytes | memoryview], before_moving: Callable[[], None] | None = None
 ) -> None:
-    """Write a file beside its place, and move it there once the disk holds all of it.
+    """Write a file under a temporary name next to its place, and rename it once the disk holds all of it.
 
     `before_moving` is called in between: to put the earlier file elsewhere.
     """

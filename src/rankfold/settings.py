@@ -1,6 +1,6 @@
 """Frozen dataclass trees from TOML, strictly, and back.
 
-A key nobody knows, a value of another type and a number that is none are refused by name; nothing is guessed.
+Unknown keys, values of another type and numbers that are not finite are refused by name; nothing is guessed.
 What `to_toml` writes, `build` reads back equal.
 """
 
@@ -85,7 +85,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             f"{path}: line {number} holds the byte 0x{content[error.start]:02x}, which is not UTF-8.\n"
             "  TOML files are UTF-8: save it in that encoding."
         ) from None
-    except (ValueError, RecursionError) as error:  # beside bad TOML: numbers or tables without end
+    except (ValueError, RecursionError) as error:  # besides bad TOML: numbers or tables without end
         raise DataError(f"{path}: not valid TOML: {error}.\n  Strings stand in double quotes, tables in [ ].") from None
 
 
@@ -221,7 +221,7 @@ def _fields(settings: Any) -> list[dataclasses.Field[Any]]:
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """What a field holds if nothing is said; `MISSING` if something must be."""
+    """The default of a field; `MISSING` if it has none."""
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import rankfold
 from rankfold import cli
-from rankfold.cli.train import unread
+from rankfold.cli.train import unread_settings
 from rankfold.errors import DataError
 from rankfold.training import report
 from rankfold.training.recipes import load_recipe, recipe_groups, recipe_names
@@ -99,7 +99,7 @@ def test_the_command_is_the_function(
     ],
 )
 def test_settings_that_the_family_does_not_read_are_noted(recipe: str, settings: list[str], notes: list[str]) -> None:
-    found = unread(settings, load_recipe(recipe, settings))
+    found = unread_settings(settings, load_recipe(recipe, settings))
     assert len(found) == len(notes)
     assert all(note in line for note, line in zip(notes, found, strict=True))
 

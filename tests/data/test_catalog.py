@@ -286,7 +286,7 @@ def test_targets_that_are_no_folder(origin: Origin, tmp_path: Path) -> None:
 
 def test_unknown_names() -> None:
     with pytest.raises(DataError, match=r"(?s)'ptb_lm' is not a dataset.*ptb-lm, wikitext-2.*Did you mean ptb-lm\?"):
-        catalog.find("ptb_lm")
+        catalog.find_dataset("ptb_lm")
     with pytest.raises(DataError, match=r"(?s)'corpus' is not.*read_splits"):
         fetch("corpus", "nowhere")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankfold.data.frame_space import FrameSpace, smoothed
+from rankfold.data.frame_space import FrameSpace, smooth_frames
 from rankfold.data.frames import frames_of
 from rankfold.errors import DataError, DomainError
 
@@ -31,14 +31,14 @@ def by_hand(x: Any, num: int) -> Any:
 def test_smoothing_is_a_mean_over_neighbours(num: int) -> None:
     given = arrays(1, 2, 9, 40)
     given[3][[5, 6, 39]] = np.nan
-    for found, x in zip(smoothed(frames_of(given), num), given, strict=True):
+    for found, x in zip(smooth_frames(frames_of(given), num), given, strict=True):
         np.testing.assert_allclose(found, by_hand(x, num), rtol=1e-12)
 
 
 def test_a_window_has_a_middle() -> None:
     for num in (0, 2, -1):
         with pytest.raises(DomainError, match=f"smooth is {num}, but must be an odd number"):
-            smoothed(frames_of(arrays(4)), num)
+            smooth_frames(frames_of(arrays(4)), num)
 
 
 def test_the_training_set_is_the_scale_of_all() -> None:

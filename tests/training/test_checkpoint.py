@@ -69,7 +69,7 @@ def test_all_of_it_comes_back(family: str, kind: str, corpus: Corpus, tmp_path: 
     other_steps = optimizer(other, config.train)
     loaded.fill(other, other_steps)
     expect_equal(contents(model, steps_of), contents(other, other_steps))
-    again = loaded.carried(other, CPU)
+    again = loaded.carried_state(other, CPU)
     if family == "block":
         assert isinstance(again, BlockCarried)
         assert again.states.dtype == torch.int64
@@ -102,7 +102,7 @@ def test_before_the_first_update(corpus: Corpus, tmp_path: Path) -> None:
     loaded = load_checkpoint(tmp_path / "c")
     assert loaded.progress == Progress()
     assert loaded.progress.plateau.best == math.inf
-    assert loaded.carried(model, CPU) is None
+    assert loaded.carried_state(model, CPU) is None
     loaded.fill(model, steps_of)
     assert steps_of.state_dict()["state"] == {}
 

@@ -70,7 +70,7 @@ def test_all_of_it_comes_back_from_files_below_the_limit(
     other_steps = optimizer(other, config.train)
     loaded.fill(other, other_steps)
     expect_equal(contents(model, steps_of), contents(other, other_steps))
-    again = loaded.carried(other, torch.device("cpu"))
+    again = loaded.carried_state(other, torch.device("cpu"))
     for x, y in zip(*(x if isinstance(x, tuple) else (x,) for x in (again, carried)), strict=True):
         assert torch.equal(x, y)
 

@@ -1,4 +1,4 @@
-"""What states mean: the tokens they account for, the words they emit, the labels or parts of speech they stand for."""
+"""The meaning of states: the tokens they account for, the words they emit, their labels or parts of speech."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Command(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """By argparse's own way of mixing them, which comes back here twice; not where further commands follow."""
+        """By `parse_known_intermixed_args`, which calls this method again; not where subcommands follow."""
         if self.module is not None:
             chosen, self.module = import_module(f"rankfold.cli.{self.module}"), None
             self.description, self.epilog = chosen.DESCRIPTION, chosen.EXAMPLE

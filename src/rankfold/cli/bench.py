@@ -41,7 +41,7 @@ from rankfold.planning.measure import (
 )
 from rankfold.version import __version__
 
-SEED = 1  # of what a step drops
+SEED = 1  # of the dropout of a step
 DENSITY = 0.05  # of ones among random Bernoullis: about four keys of a piano
 EXACT = 1e-10  # float64 against float64: the same sums in another order
 # log Z against float64, relative.
@@ -63,7 +63,7 @@ example:
 
 
 class Gradients(NamedTuple):
-    """What a step gives."""
+    """The result of a step."""
 
     log_z: Tensor  # "b"
     parameters: tuple[Tensor, ...]  # the gradient of the sum of log Z in each
@@ -195,7 +195,7 @@ def draw_batch(config: Any, num_words: int, batch: int, length: int) -> Batch:
 
 
 def potentials_of(model: Any, batch: Batch, generator: torch.Generator | None = None) -> Any:
-    """Those of a batch whose frames, if it has any, are in the model's dtype."""
+    """The potentials of a batch; its frames, if it has any, are converted to the model's dtype."""
     if batch.values.is_floating_point():
         batch = batch._replace(values=batch.values.to(model.dtype))
     return model.potentials(batch, generator=generator)
@@ -211,7 +211,7 @@ def gradients(
 
 
 def differentiate(value: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """0 where the value does not depend on an input: a sequence of one word has no transition."""
+    """The gradients; 0 where the value does not depend on an input: a sequence of one word has no transition."""
     return torch.autograd.grad(value.sum(), inputs, allow_unused=True, materialize_grads=True)
 
 
@@ -333,7 +333,7 @@ def gradient_distance(found: Gradients, truth: Gradients) -> float:
 
 
 def gradient_lengths(found: Gradients, truth: Gradients) -> tuple[list[float], list[float]]:
-    """Of the differences, parameter by parameter, and of the second's gradients."""
+    """The norms of the differences, parameter by parameter, and of the second's gradients."""
     pairs = list(zip(found.parameters, truth.parameters, strict=True))
     apart = [float((one.double() - other.double()).norm()) for one, other in pairs]
     return apart, [float(other.double().norm()) for _, other in pairs]

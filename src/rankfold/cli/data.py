@@ -57,7 +57,7 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def run_get(arguments: argparse.Namespace) -> int:
     """Fetch a dataset and print its paths."""
-    dataset = catalog.find(arguments.name)
+    dataset = catalog.find_dataset(arguments.name)
     print(textwrap.fill(f"licence: {dataset.licence}", 100), file=sys.stderr)
     results = catalog.fetch(arguments.name, arguments.out, source=arguments.source, progress=_Quarters())
     if arguments.json:

@@ -140,7 +140,7 @@ def evaluate(
     method: Method = "posterior",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """The evaluation as plain data, `data` None of standard input; unknown words and empty lines are told."""
+    """The evaluation as plain data; `data` None: standard input. Unknown words and empty lines go to standard error."""
     model, vocabulary = load_words(path, device)
     options = _options(model, plan)
     config = _batching(path, protocol)
@@ -337,7 +337,7 @@ def segmentation(loaded: LoadedFrames, places: list[int]) -> dict[str, Any]:
 
 
 def log_difference(loaded: LoadedFrames) -> float:
-    """The largest difference, in nats per frame, between the fast arithmetic and logarithms, over a few beginnings."""
+    """The largest difference, in nats per frame, of fast arithmetic and logarithms, over starts of a few recordings."""
     model = loaded.model
     with torch.no_grad():
         parts = model.parts()

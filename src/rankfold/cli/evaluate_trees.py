@@ -25,7 +25,7 @@ from rankfold.cli.load import Text, data_config, expect_memory, load_words, tell
 from rankfold.cli.output import say
 from rankfold.cli.parse import parse_lines
 from rankfold.data.brackets import expect_words, read_trees
-from rankfold.data.sources import counted, prepared_trees
+from rankfold.data.sources import count_left_out, prepare_trees
 from rankfold.data.text import STDIN, find_split, read_sentences
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError
@@ -60,7 +60,7 @@ def evaluate_trees(
     """Scores of a grammar's trees, of the baselines, and perplexity, as plain data.
 
     `replaced` words of the trees are written otherwise before they are looked up. With `text`, the trees must have its
-    words. What is left out, and words that count as <unk>, are told on standard error.
+    words. Counts of trees and words left out, and of words read as <unk>, go to standard error.
     """
     model, vocabulary = load_words(path, device)
     expect_grammar(model)
@@ -116,10 +116,10 @@ def read_gold(paths: Sequence[Path], split: str, config: DataConfig) -> tuple[li
     for path in paths:
         file = path if path.is_file() else find_split(path, split, trees=True)
         bank = read_trees(file)
-        clean = prepared_trees(bank.trees, word_tags=config.word_tags)
+        clean = prepare_trees(bank.trees, word_tags=config.word_tags)
         gold += clean.trees
         places += [f"{file}, line {bank.lines[i]}" for i in clean.kept]
-        left_out.update(counted(clean))
+        left_out.update(count_left_out(clean))
     return gold, places, dict(left_out)
 
 

@@ -1,7 +1,7 @@
-"""`rankfold explain`: what a gradient step costs, in every order it can be computed, before a long job starts.
+"""`rankfold explain`: the cost of a gradient step, in every order it can be computed, before a long job starts.
 
-And what training would do about memory: how batches are cut, or what would fit. Of a grammar in a file: what its sum
-costs as written and in rank space.
+Also how training would cut batches to fit memory, or what would fit. Of a grammar in a file: the cost of its sum as
+written and in rank space.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def _text(result: dict[str, Any]) -> str:
 
 
 def _training_lines(training: dict[str, Any] | None, unit: str, *, known: bool) -> list[str]:
-    """What a person should know before `rankfold train`."""
+    """Lines to read before `rankfold train`."""
     if training is None:
         return []
     if training["fits"] is False:

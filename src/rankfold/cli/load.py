@@ -1,6 +1,6 @@
-"""The model that a command is told of, and its input: text or recordings, read and encoded as the model knows them.
+"""The model that a command names, and its input: text or recordings, read and encoded as the model knows them.
 
-Lines without words keep their place; unknown words and sentences too long for the memory are told before the work.
+Lines without words keep their place; unknown words and sentences too long for the memory are reported before the work.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def load_words(path: Path, device: str = "auto") -> tuple[AnyModel, Vocabulary]:
 
 
 def load_frames(path: Path, device: str = "auto") -> tuple[FrameModel, FrameSpace]:
-    """The model of frames of a run or folder, and what its features mean."""
+    """The model of frames of a run or folder, and the scale and names of its features."""
     folder = model_folder(path)
     if not holds_frames(path):
         raise UnsupportedError(
@@ -122,7 +122,7 @@ def holds_frames(path: Path) -> bool:
     try:
         family = json.loads((model_folder(path) / CONFIG).read_bytes())["model"]["family"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False  # loading it says what is wrong
+        return False  # loading it raises the error
     return family in get_args(FrameFamily)
 
 
@@ -167,7 +167,7 @@ class Text(NamedTuple):
 
 
 def text_path(arguments: argparse.Namespace) -> Path | None:
-    """The FILE a command is told of; None for standard input."""
+    """The FILE of a command; None for standard input."""
     if arguments.file is not None and arguments.data is not None:
         raise DataError(f"the text is given twice: as {arguments.file} and as --data {arguments.data}.")
     given = arguments.data if arguments.file is None else arguments.file
@@ -212,9 +212,8 @@ def tell_unknown(sentences: Iterable[Sequence[str]], vocabulary: Vocabulary) -> 
 def expect_memory(model: AnyModel, lengths: Sequence[int], where: str | Sequence[str], *, outside: bool) -> None:
     """Raise on a sentence that a grammar has no memory for, before anything is computed; other models have no limit.
 
-    `lengths`: words of each, by the number of its line, of which `where` is the beginning, or with the place of each;
-    `outside`: whether an outside pass follows the inside one. Memory grows with the square of a length, so one line may
-    take all.
+    `lengths`: the words of each sentence. `where`: text to put before a sentence's number in the error, or the place of
+    each sentence. `outside`: whether an outside pass follows the inside one. Memory grows with the square of a length.
     """
     memory = available(model.device.type)
 

@@ -1,4 +1,4 @@
-"""What commands print: JSON that every reader takes, tables that are Markdown and line up as plain text, progress."""
+"""Output of commands: strict JSON, tables that are Markdown and line up as plain text, progress."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ from typing import Any
 from rankfold.analysis.parsing import Decode, Parsed, expect_grammar, parse
 from rankfold.cli.load import Text, add_model, add_text, expect_memory, load_words, read_text, tell_unknown, text_path
 from rankfold.cli.output import say, to_json
-from rankfold.data.text import escaped, expect_no_brackets, holds_trees
+from rankfold.data.text import escape_brackets, expect_no_brackets, holds_trees
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
 from rankfold.plots.picture import expect_picture
 from rankfold.plots.trees import save_tree, tree_text
 
-MANY = 200  # sentences, from which on progress is told
+MANY = 200  # sentences, from which on progress is shown
 DESCRIPTION = (
     "Print the tree of every line, in brackets, one per line. A line of one word is a tag over it, an empty line "
     "stays empty, so that lines keep their numbers. Words the grammar does not know are kept, and count as "
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     text = read_text(path, ends=True)
     if arguments.escape:
-        text = text._replace(words=[[escaped(word) for word in words] for words in text.words])
+        text = text._replace(words=[[escape_brackets(word) for word in words] for words in text.words])
     for number, words in enumerate(text.words, 1):
         place = f"{text.where}, line {number}"
         expect_no_brackets(words, place, remedy="Give --escape to write them -LRB- and -RRB-")
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def parse_lines(model: AnyModel, text: Text, *, decode: Decode = "mbr", labels: bool = False) -> list[Parsed | None]:
-    """The tree of every line, None of one without words; what could not be parsed is told on standard error."""
+    """The tree of every line, None for one without words; lines that have no parse are reported on standard error."""
     sentences = text.sentences
     told = [0]
 

@@ -93,7 +93,7 @@ def predict(
 
 
 def _next(model: AnyModel, ids: list[int], vocabulary: Vocabulary) -> tuple[Tensor, list[str]]:  # "v"
-    """Log-probabilities, and what they are of; a grammar's end has no id, it comes last."""
+    """Log-probabilities and their words; a grammar's end has no id, it comes last."""
     expect_memory(model, [len(ids)], "sentence", outside=True)  # float64: as much as two passes hold
     found: Any = model.predict(model.batch(torch.tensor([ids])) if ids else None)
     if vocabulary.ends:

@@ -14,7 +14,7 @@ from rankfold.analysis.parsing import expect_grammar
 from rankfold.analysis.segmentation import segments_of
 from rankfold.cli.load import add_model, expect_sequences, holds_frames, known_ids, load_frames, load_words
 from rankfold.cli.output import say, to_json
-from rankfold.data.text import escaped
+from rankfold.data.text import escape_brackets
 from rankfold.data.trees import Tree
 from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.parsed_tree import as_tree
@@ -145,7 +145,7 @@ def sample_trees(model: AnyModel, num: int = 5, *, max_length: int = 40, generat
     assert model.vocabulary is not None
     found = expect_grammar(model).generate_trees(num, max_length=max_length, generator=generator)
     words = [model.vocabulary.decode(row) for row in found.words]
-    trees = [as_tree(tree, list(map(escaped, row))) for tree, row in zip(found.trees, words, strict=True)]
+    trees = [as_tree(tree, list(map(escape_brackets, row))) for tree, row in zip(found.trees, words, strict=True)]
     assert all(tree is not None for tree in trees)
     return Sentences(words, [tree for tree in trees if tree is not None], found.rejected)
 

@@ -103,7 +103,7 @@ def segment(loaded: LoadedFrames) -> list[dict[str, Any]]:
 
 
 def _cut_short(loaded: LoadedFrames) -> str | None:
-    """What to say where longer segments than the model has would explain the recordings better."""
+    """A warning if segments longer than the model allows would explain the recordings better."""
     model, frames = loaded.model, loaded.frames
     longest = model.config.max_duration
     if not model.config.has_segments or longest >= max(frames.lengths):

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 def tag(
     model: AnyModel, sentences: Sequence[Sequence[int]], method: Method = "posterior"
 ) -> tuple[list[list[int]], str]:
-    """The state of every word, that of `<eos>` left out, and what they are: "states" or "ranks".
+    """The state of every word, that of `<eos>` left out, and their kind: "states" or "ranks".
 
     -1 where a sentence is impossible under the model.
     """

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.data is None or arguments.out is None:
         raise DataError("train needs --data DIR and --out RUN; rankfold train --help shows an example.")
     config = run_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
-    for line in unread(arguments.settings, config):
+    for line in unread_settings(arguments.settings, config):
         say(line)
     result = train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
     print(to_json(_record(result, config), indent=2) if arguments.json else _text(result, config))
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     return INTERRUPTED
 
 
-def unread(settings: Sequence[str], config: Config) -> list[str]:
+def unread_settings(settings: Sequence[str], config: Config) -> list[str]:
     """A line for each of the settings that the family does not read; recipes may hold some for other families."""
     given = dict.fromkeys(setting.partition("=")[0].strip() for setting in settings)
     found = {key: readers(config.model, key.removeprefix("model.")) for key in given if key.startswith("model.")}

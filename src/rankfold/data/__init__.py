@@ -1,1 +1,1 @@
-"""Where sequences come from."""
+"""Data: texts, treebanks and recordings, read from files, validated, and cut into batches."""

@@ -50,7 +50,7 @@ class Batch(NamedTuple):
         return self._replace(values=self.values[which], lengths=self.lengths[which], labels=labels)
 
     def padded_to(self, shape: tuple[int, int], filler: float, shortest: int = 1) -> Batch:
-        """The same filled up to a number of sequences, so long, and of positions, all of the value `filler`."""
+        """The batch padded with `filler` to more sequences, each of length `shortest`, and more positions."""
         num, width = shape[0] - self.shape[0], shape[1] - self.shape[1]
         edges = [0, 0] * (self.values.ndim - 2) + [0, width, 0, num]
         labels = None if self.labels is None else pad(self.labels, [0, width, 0, num], value=UNKNOWN)
@@ -143,7 +143,7 @@ def equal_batches(
 def unsorted_batches(
     sentences: Iterable[Sequence[int]], max_tokens: int, *, generator: torch.Generator | None = None
 ) -> Batches:
-    """Batches of neighbours in shuffled order, under the same budget of padded tokens; file order without generator.
+    """Batches of consecutive sentences after a shuffle, of at most `max_tokens` padded; file order without generator.
 
     More padding and smaller batches than `length_batches`, hence more updates: on Penn Treebank with 256 tokens 6,520
     batches of 6.45 sentences, against 3,820. This is how the published low-rank and rank-space HMMs were trained.

@@ -1,4 +1,4 @@
-"""Trees from text: Penn Treebank brackets, one tree a line or spread over lines, plain or gzip.
+"""Trees from text: Penn Treebank brackets, one tree per line or spread over lines, plain or gzip.
 
     ( (S (NP-SBJ (NNP Ms.) (NNP Haag)) (VP (VBZ plays) (NP (NNP Elianti))) (. .)) )
 

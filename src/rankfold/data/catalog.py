@@ -262,7 +262,7 @@ _ENTRIES = (
 DATASETS: dict[str, Dataset] = {entry.name: entry for entry in _ENTRIES}
 
 
-def find(name: str) -> Dataset:
+def find_dataset(name: str) -> Dataset:
     """The catalogue entry of that name; `DataError` with the nearest name if there is none."""
     if name in DATASETS:
         return DATASETS[name]
@@ -280,10 +280,10 @@ def fetch(
 
     `source` is a folder or `file://` address to copy from (or one that holds a folder of the dataset's name), or the
     address of a mirror with the file names of the origin; without it, files are downloaded from their origin. Checked
-    files that are there already stay as they are. What broke off is kept as `.part`, and the next call goes on from
-    there; what has another checksum is kept as `.bad`.
+    files that are there already stay as they are. An interrupted download is kept as `.part`, and the next call
+    goes on from there; a file with another checksum is kept as `.bad`.
     """
-    dataset, target = find(name), Path(target_dir)
+    dataset, target = find_dataset(name), Path(target_dir)
     there = {file: _present(dataset, file, target) for file in dataset.files}
     origins = {file: _origin(dataset, file, source) for file, path in there.items() if path is None}
     try:

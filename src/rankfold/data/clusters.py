@@ -43,7 +43,7 @@ def uniform_clusters(num_words: int, num_clusters: int, *, seed: int) -> Cluster
     return Clusters(assignment, num_clusters)
 
 
-def checked_clusters(assignment: Tensor, num_clusters: int, where: str) -> Clusters:  # "v"
+def clusters_from_tensor(assignment: Tensor, num_clusters: int, where: str) -> Clusters:  # "v"
     """The clusters that a tensor from a file gives its words; `DataError` unless each of them has one."""
     good = assignment.ndim == 1 and assignment.dtype == torch.int64 and len(assignment) >= num_clusters
     if (

@@ -86,7 +86,7 @@ def read_docstrings(folder: str | Path | None = None) -> DocstringText:
 
 
 def split(sentences: Iterable[Sequence[str]], *, valid: float = 0.05, test: float = 0.05) -> dict[str, list[list[str]]]:
-    """Train, valid and test, each sentence placed by a hash of its words: no other sentence can move it."""
+    """Train, valid and test, each sentence placed by a hash of its words alone, whatever the others are."""
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise DomainError(f"valid is {valid} and test is {test}, but they are shares, at least 0 and below 1 together.")
     parts: dict[str, list[list[str]]] = {"train": [], "valid": [], "test": []}
@@ -98,7 +98,7 @@ def split(sentences: Iterable[Sequence[str]], *, valid: float = 0.05, test: floa
 
 
 def write_corpus(folder: str | Path, *, source: str | Path | None = None) -> dict[str, Path]:
-    """Write `train.txt`, `valid.txt` and `test.txt`, one sentence a line; files that hold the same stay untouched.
+    """Write `train.txt`, `valid.txt` and `test.txt`, one sentence per line; files that hold the same stay untouched.
 
     A file of that name that holds anything else is never written over: `DataError`, and nothing is written.
     """
@@ -117,7 +117,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _parsed(path: Path) -> ast.AST | None:
-    """The syntax tree of a file; None for what is no file, a pipe among others, or no Python."""
+    """The syntax tree of a file; None if it is not a regular file (a pipe, say) or not Python."""
     if not path.is_file():
         return None
     try:
@@ -276,7 +276,7 @@ def write_toy_corpus(folder: str | Path, *, num: int = 4000, num_held_out: int =
 
 
 def _with_rare_names(sentences: list[list[str]], every: int = 40) -> list[list[str]]:
-    """The first name of every so-manieth sentence that has one becomes a name of its own, made of four syllables."""
+    """In every n-th sentence with a name, the first name becomes a name of its own, made of four syllables."""
     names, syllables = {choice.parts[0] for choice in grammar()["NAME"]}, ("ba", "do", "ki", "lu", "me")
     named = [words for words in sentences if names & set(words)]
     for i, words in enumerate(named[::every]):
@@ -285,17 +285,17 @@ def _with_rare_names(sentences: list[list[str]], every: int = 40) -> list[list[s
     return sentences
 
 
-def _draw(symbol: str, rules: dict[str, list[Choice]], generator: torch.Generator, room: list[int]) -> Tree | None:
-    """A tree under a symbol; None once it has more words than there is room for."""
+def _draw(symbol: str, rules: dict[str, list[Choice]], generator: torch.Generator, left: list[int]) -> Tree | None:
+    """A tree under a symbol; None once it has more words than `left[0]` allows."""
     choices = rules[symbol]
     weights = torch.tensor([choice.weight for choice in choices], dtype=torch.float32)
     parts = choices[int(torch.multinomial(weights, 1, generator=generator))].parts
     if parts[0] not in rules:
-        room[0] -= 1
-        return Tree(symbol, parts) if room[0] >= 0 else None
+        left[0] -= 1
+        return Tree(symbol, parts) if left[0] >= 0 else None
     children = []
     for part in parts:
-        child = _draw(part, rules, generator, room)
+        child = _draw(part, rules, generator, left)
         if child is None:
             return None
         children.append(child)

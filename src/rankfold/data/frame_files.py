@@ -17,7 +17,7 @@ from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
-from rankfold.data.frames import Frames, Missing, checked_features, expect_one_width, frames_of
+from rankfold.data.frames import Frames, Missing, expect_one_width, frames_of, validate_features
 from rankfold.errors import DataError, DomainError
 from rankfold.files import expect_file, expect_unpacked
 
@@ -40,7 +40,7 @@ def read_frames(
     """The sequences of a file, or of all files of a folder in the order of their names.
 
     .npy  one sequence "t f".
-    .csv  one sequence: a line a frame, commas between numbers, a line of names first or not. An empty field and `nan`
+    .csv  one sequence: a line per frame, commas between numbers, a line of names first or not. An empty field and `nan`
           are missing values. `header` says whether the first line is names: "yes", "no", or "auto": it is if it holds
           no number, and is not if it holds nothing else; whole numbers that may be either are refused.
     .npz  with the key `features`: all frames "n f", cut by `lengths`; `labels` "n", `split` (0 train, 1 valid, 2 test),
@@ -101,7 +101,7 @@ def _members(path: Path, stream: IO[bytes]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _array(stream: IO[bytes], size: int) -> np.ndarray[Any, Any]:
-    """The array of a .npy file of so many bytes; `ValueError` for what numpy.save does not write of plain numbers."""
+    """The array of a .npy file of so many bytes; `ValueError` unless numpy.save wrote it, of plain numbers."""
     magic = stream.read(8)
     if magic[:6] != NPY or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
         raise ValueError("not an array that numpy.save wrote")
@@ -145,7 +145,7 @@ def _file(path: Path, missing: Missing, header: Header) -> Frames:
 
 
 def _stacked(path: Path, arrays: Mapping[str, Any], missing: Missing) -> Frames:
-    """One array of all frames, and beside it what belongs to frames, sequences and features."""
+    """One array of all frames, with the arrays about its frames, sequences and features."""
     features = arrays["features"]
     lengths = arrays.get("lengths", np.array([len(features) if features.ndim else 0]))
     splits = arrays.get("split")
@@ -198,7 +198,7 @@ def _csv(path: Path, missing: Missing, header: Header) -> Frames:
     if not rows:
         raise DataError(f"{path}: {'a line of names and no frames' if names else 'the file is empty'}.")
     first = 1 if names is None else 2
-    x, partly = checked_features(np.array(rows), str(path), missing=missing, row="line", first=first)
+    x, partly = validate_features(np.array(rows), str(path), missing=missing, row="line", first=first)
     if header == "auto" and names is None and _may_be_names(lines):
         raise DataError(
             f"{path}, line 1: {','.join(lines[0])[:40]!r} may be names of columns or the first frame.\n"

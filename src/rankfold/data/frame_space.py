@@ -59,7 +59,7 @@ def feature_scale(train: Frames) -> Scale:
     """The mean and the standard deviation (divided by n) of every feature over the frames of `train` that are there.
 
     In float64, in two passes, so that a large mean costs no digits. A constant feature has no spread: its scale is 1,
-    which moves it to 0 and says so. Constant means equal in every frame, not of small spread.
+    so it becomes 0, and it is listed. Constant means equal in every frame, not of small spread.
     """
     seen = [x[~np.isnan(x[:, 0])].astype(np.float64) for x in train.features]
     num_frames = sum(map(len, seen))
@@ -85,7 +85,7 @@ class FrameSpace:
     """How frames are read for one model.
 
     standardise   "train": features by their mean and deviation in the training set, which `mean` and `scale` keep;
-                  "recording": by those of each recording itself, whoever made it; "none": as they are.
+                  "recording": by those of each recording itself; "none": as they are.
     smooth        each feature is first replaced by its mean over so many frames, this one in the middle
     """
 
@@ -97,14 +97,14 @@ class FrameSpace:
     feature_names: tuple[str, ...] | None = None
     label_names: tuple[str, ...] | None = None
     labelled: bool = False  # whether labels bound states in training: then the first states are the labels
-    fps: float | None = None  # frames a second of the training set
+    fps: float | None = None  # frames per second of the training set
 
     @classmethod
     def of(
         cls, train: Frames, *, standardise: Standardise = "train", smooth: int = 1, labelled: bool = False
     ) -> FrameSpace:
         """The space of a training set."""
-        train = smoothed(train, smooth)
+        train = smooth_frames(train, smooth)
         scale = feature_scale(train) if standardise == "train" else None
         return cls(
             train.num_features,
@@ -119,7 +119,7 @@ class FrameSpace:
         )
 
     def apply(self, frames: Frames) -> Frames:
-        """The frames as the model knows them; raises on other features than those it was trained on."""
+        """The frames smoothed and scaled for the model; raises on other features than those it was trained on."""
         origin = "" if frames.source is None else f"{frames.source}: "
         if frames.num_features != self.num_features:
             raise DataError(
@@ -133,7 +133,7 @@ class FrameSpace:
                 f"{origin}feature {place} is called {other!r}, but {own!r} where the model was trained.\n"
                 "  Give the same features, in the same order."
             )
-        frames = smoothed(frames, self.smooth)
+        frames = smooth_frames(frames, self.smooth)
         if self.standardise == "recording":
             _expect_spread(frames, origin)
             scaled = [
@@ -144,7 +144,7 @@ class FrameSpace:
 
     @property
     def log_volume(self) -> float | None:
-        """What a density of standardised frames loses, in nats a frame, when it becomes one of frames as they were.
+        """Log-density per frame, in nats, of standardised frames minus that of the same frames in their own units.
 
         None where each recording has a scale of its own.
         """
@@ -194,7 +194,7 @@ def _expect_spread(frames: Frames, origin: str) -> None:
             )
 
 
-def smoothed(frames: Frames, num: int) -> Frames:
+def smooth_frames(frames: Frames, num: int) -> Frames:
     """Frames averaged over the `num` (an odd number) around each, fewer at the ends; missing ones stay missing.
 
     Differences of running sums, in float64.   Cost: O(frames features).

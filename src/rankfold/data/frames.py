@@ -1,6 +1,6 @@
-"""Sequences of feature vectors, checked at the door: lists of arrays "t f", with or without labels.
+"""Sequences of feature vectors, validated: lists of arrays "t f", with or without labels.
 
-A frame nobody saw is a row of NaN. Nothing else is repaired: an error names the file or sequence, the row, the value
+A missing frame is a row of NaN. Nothing else is repaired: an error names the file or sequence, the row, the value
 and what to do.
 """
 
@@ -41,7 +41,7 @@ class Frames:
     label_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     splits: tuple[str, ...] | None = None  # of each sequence: train, valid or test
-    fps: float | None = None  # frames a second
+    fps: float | None = None  # frames per second
     source: Path | None = None
     constant: tuple[ConstantFeature, ...] = ()
     num_missing: int = 0  # frames that are rows of NaN
@@ -145,7 +145,7 @@ def frames_of(
         if given is not None and len(given) != len(arrays):
             raise DataError(f"{where}{len(given)} {what} for {len(arrays)} sequences; one each was expected.")
     spots = [f"{where}sequence {name!r}" if len(arrays) > 1 or not where else where[:-2] for name in called]
-    pairs = [checked_features(array, spot, missing=missing) for array, spot in zip(arrays, spots, strict=True)]
+    pairs = [validate_features(array, spot, missing=missing) for array, spot in zip(arrays, spots, strict=True)]
     checked, partly = [x for x, _ in pairs], sum(num for _, num in pairs)
     expect_one_width(checked, spots, feature_names)
     wide = np.result_type(*(x.dtype for x in checked))
@@ -165,7 +165,7 @@ def frames_of(
     )
 
 
-def checked_features(
+def validate_features(
     array: Any, where: str, *, missing: Missing = "error", row: str = "row", first: int = 0
 ) -> tuple[Features, int]:
     """The frames "t f" of one sequence as floats, and how many rows that were missing in part are missing now.
@@ -218,7 +218,7 @@ def checked_features(
 
 
 def as_array(given: Any, where: str) -> NDArray[Any]:
-    """An array from anything that turns into one; what a masked array masks is missing."""
+    """An array from anything that converts to one; masked entries of a masked array are missing."""
     given = given.detach().cpu() if hasattr(given, "detach") else given
     if isinstance(given, np.ma.MaskedArray):
         values = np.ma.getdata(given).astype(object if given.dtype.kind in "OUS" else np.float64)

@@ -35,7 +35,7 @@ Unary = Literal["keep", "top", "join"]
 
 @dataclass
 class CleaningReport:
-    """How many of what were changed or dropped."""
+    """Counts of the changes made and of the words, constituents and trees dropped."""
 
     trees_read: int = 0
     words_read: int = 0
@@ -216,7 +216,7 @@ def _whole(value: Tree | str) -> Tree:
 
 @dataclass(frozen=True)
 class Source:
-    """Sentences of a file, and what of it was left out, by name; nothing else was. Iterates over the sentences."""
+    """Sentences of a file, and counts of everything left out of it, by name. Iterates over the sentences."""
 
     sentences: list[list[str]]
     left_out: dict[str, int] = field(default_factory=dict)
@@ -245,26 +245,26 @@ def read_source(path: Path, *, word_tags: Literal["all", "penn"] = "all", bracke
     """The sentences of a file of text, or of trees by its name (`.trees`, `.trees.txt`, `.mrg`, plain or .gz)."""
     if not holds_trees(path):
         return read_text(path, brackets=brackets)
-    clean = prepared_trees(read_trees(path).trees, word_tags=word_tags)
+    clean = prepare_trees(read_trees(path).trees, word_tags=word_tags)
     if not clean.trees:
         raise DataError(f"{path}: no tree has a word left.\n  data.word_tags is {word_tags!r}: are its tags others?")
-    return Source([tree.words for tree in clean.trees], counted(clean))
+    return Source([tree.words for tree in clean.trees], count_left_out(clean))
 
 
 def read_text(path: Path | None, *, brackets: bool = True) -> Source:
-    """The sentences of a text; empty lines are none, and counted."""
+    """The sentences of a text; empty lines are skipped and counted."""
     text = read_sentences(path, brackets=brackets)
     return Source(text.sentences, {"empty_lines": text.num_empty_lines} if text.num_empty_lines else {})
 
 
-def prepared_trees(trees: list[Tree], *, word_tags: Literal["all", "penn"] = "all") -> CleanTrees:
-    """Trees without traces and without words that do not count; words stay as they are written, as does one word."""
+def prepare_trees(trees: list[Tree], *, word_tags: Literal["all", "penn"] = "all") -> CleanTrees:
+    """Trees without traces and without words that do not count; the words' spelling and one-word trees stay."""
     keep = None if word_tags == "all" else PENN_WORD_TAGS
     return clean_trees(trees, keep_tags=keep, lower=False, numbers=False, drop_single=False)
 
 
-def counted(clean: CleanTrees) -> dict[str, int]:
-    """What cleaning left out of the sentences."""
+def count_left_out(clean: CleanTrees) -> dict[str, int]:
+    """Counts of the trees, traces and words that cleaning left out, by name."""
     report = clean.report
     found = {
         "trees_without_words": report.trees_without_words,

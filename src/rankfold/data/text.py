@@ -1,4 +1,4 @@
-"""Sentences from text files: UTF-8, plain or gzip, one sentence a line, words apart by white space.
+"""Sentences from text files: UTF-8, plain or gzip, one sentence per line, words apart by white space.
 
 Every rule is checked while reading, and nothing is repaired: an error names the file, the line and the token.
 """
@@ -120,7 +120,7 @@ def expect_no_brackets(tokens: Sequence[str], where: str, *, remedy: str = "Writ
             )
 
 
-def escaped(word: str) -> str:
+def escape_brackets(word: str) -> str:
     """A word as treebanks write it: brackets are -LRB- and -RRB-."""
     return word.replace("(", "-LRB-").replace(")", "-RRB-")
 

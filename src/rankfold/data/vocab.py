@@ -1,4 +1,4 @@
-"""Words and their ids: a closed vocabulary built from a training text, saved beside the model that uses it.
+"""Words and their ids: a closed vocabulary built from a training text, saved next to the model that uses it.
 
 Two ids are fixed: 0 is the unknown word `<unk>`, 1 is the end of a sentence `<eos>`, which vocabularies of grammars do
 not have: trees end by themselves. There is no start and no padding symbol: both would take probability from real words.
@@ -69,7 +69,7 @@ class Encoded:
 
     @property
     def num_tokens(self) -> int:
-        """The denominator of a perplexity: all words and one end a sentence, whether or not the ids hold an `<eos>`.
+        """The denominator of a perplexity: all words and one end per sentence, whether or not the ids hold an `<eos>`.
 
         Grammars generate no end, but their published perplexities count one: exp(-log p / (words + sentences)).
         """

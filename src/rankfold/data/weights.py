@@ -1,7 +1,7 @@
 """Tensors on disk without pickle: whole or not at all, and checked to the last bit when they come back.
 
-A file is in the safetensors format, with a sha256 of everything in it among its metadata. Each file is written beside
-the one it replaces and takes its name at the end.
+A file is in the safetensors format, with a sha256 of everything in it among its metadata. Each file is written next
+to the one it replaces and takes its name at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.files import expect_file, read_bytes, replace_file, sync_folder
 
 MARK = "#"  # name#0, name#1, ...: never part of a parameter's name
-# Bytes of a file beside its numbers and texts: its length and checksum; for each tensor, its type, shape and place.
+# Bytes of a file besides its numbers and texts: its length and checksum; for each tensor, its type, shape and place.
 FILE, ENTRY = 256, 128
 
 
@@ -72,7 +72,7 @@ def _joined(name: str, parts: Mapping[str, Tensor], where: str | Path) -> Tensor
 
 
 def _row_bytes(x: Tensor) -> int:
-    """Of the slices along the first axis, which are never cut; a number by itself is one."""
+    """Bytes of a slice along the first axis, which is never cut; a scalar is one slice."""
     return x.element_size() * max(1, x[0].numel() if x.ndim and len(x) else 1)
 
 
@@ -126,7 +126,7 @@ def save_sharded(
     max_shard_bytes: int | None = None,
     metadata: Mapping[str, str] | None = None,
     superseding: bool = False,
-    beside: Sequence[str] = (),
+    other_indices: Sequence[str] = (),
     before_moving: Callable[[], None] | None = None,
 ) -> list[Path]:
     """The files written: `model.safetensors`, or above the limit shards and their index as Hugging Face lays them out.
@@ -134,8 +134,8 @@ def save_sharded(
     No tensor is divided: one above the limit has a shard of its own. Until the last file is in place, `load_sharded`
     gives the earlier weights, or refuses where shards of both have the same names; it never mixes them.
     With `superseding` no names are the same, so that the earlier weights load until the new index is in place; then
-    their shards are removed, but for those that the indices named in `beside` hold. `before_moving` is called when
-    everything is on disk, before the file that loads takes its name.
+    their shards are removed, except shards that `other_indices` (names of index files) list. `before_moving` is called
+    when everything is on disk, before the file that loads takes its name.
     """
     folder = Path(folder)
     shards = _divide(tensors, max_shard_bytes)
@@ -144,9 +144,9 @@ def save_sharded(
     if len(shards) == 1:
         save_tensors(whole, tensors, metadata, before_moving=before_moving)
         _retire(index)  # where there is an index, it is what loads
-        _sweep(folder, stem, _named(folder, beside))
+        _sweep(folder, stem, _named(folder, other_indices))
         return [whole]
-    letter = f"-{_free_letter(folder, stem, [index.name, *beside])}" if superseding else ""
+    letter = f"-{_free_letter(folder, stem, [index.name, *other_indices])}" if superseding else ""
     names = [f"{stem}{letter}-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     digests = [_save(folder / name, shard, metadata or {}) for name, shard in zip(names, shards, strict=True)]
     total = {"total_size": sum(map(_num_bytes, tensors.values())), CHECKSUM: _joint(digests)}
@@ -154,7 +154,7 @@ def save_sharded(
     content = json.dumps({"metadata": total, "weight_map": weight_map}, indent=2) + "\n"
     replace_file(index, [content.encode()], before_moving)
     _retire(whole)  # other readers prefer it to the index
-    _sweep(folder, stem, _named(folder, beside).union(names))
+    _sweep(folder, stem, _named(folder, other_indices).union(names))
     return [*(folder / name for name in names), index]
 
 
@@ -240,7 +240,7 @@ def _retire(path: Path) -> None:
 
 
 def _named(folder: Path, indices: Sequence[str]) -> set[str]:
-    """The shards that any of these indices names; an index that is not there, or that nobody can read, names none."""
+    """The shards that any of these indices names; a missing or unreadable index names none."""
     names: set[str] = set()
     for index in indices:
         with contextlib.suppress(DataError):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from rankfold.data.text import escaped
+from rankfold.data.text import escape_brackets
 from rankfold.data.trees import Tree
 from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.counts import expected_counts
@@ -148,7 +148,8 @@ class TreeQuery(Query):
         ends = [len(row) for row in rows] if lengths is None else lengths.tolist()
         names = self.vocabulary.words if self.vocabulary is not None else None
         return [
-            [escaped(str(i) if names is None else names[i]) for i in row[:n]] for row, n in zip(rows, ends, strict=True)
+            [escape_brackets(str(i) if names is None else names[i]) for i in row[:n]]
+            for row, n in zip(rows, ends, strict=True)
         ]
 
     def __repr__(self) -> str:

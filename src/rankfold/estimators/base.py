@@ -1,4 +1,4 @@
-"""What both estimators do with arrays: fit, ask, segment, sample, follow a stream."""
+"""The methods that both estimators share: fit, score, predict, segment, sample, filter a stream."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ScikitLearnMethods:
         return {name: getattr(self, name) for name in self._names()}
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters; what was fitted stays until the next fit."""
+        """Change parameters; a fitted model stays until the next fit."""
         names = self._names()
         for name, value in params.items():
             if name not in names:
@@ -74,7 +74,7 @@ class ScikitLearnMethods:
         return hasattr(self, "history_")
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn may expect: asked for by scikit-learn alone."""
+        """The tags that scikit-learn reads."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
         kind = OBSERVATIONS.get(getattr(self, "observations", "gaussian"))
@@ -108,7 +108,7 @@ ROW = np.dtype(
 
 
 class Stream(NamedTuple):
-    """What is carried from one frame to the next."""
+    """The state carried from one frame to the next."""
 
     log_next: Tensor  # "1 z": of the next state; "1 d z": of the open segments, by age
     log_likelihood: float  # of all frames so far
@@ -143,8 +143,8 @@ class Estimator(ScikitLearnMethods):
     ) -> Self:
         """Fit to sequences; "em": exact, never decreasing steps; "sgd": Adam on the same objective.
 
-        Of `n_init` starts the one with the largest objective stays. `y` takes the lengths, too, if it is they that come
-        there, as with hmmlearn; a target, with an entry for each row, is not used: it is there for pipelines.
+        Of `n_init` starts the one with the largest objective stays. `y` may hold the lengths
+        instead, as with hmmlearn; a target, with an entry for each row, is accepted for pipelines and ignored.
         """
         found = prepare_fit(self, X, lengths_of(X, y, lengths), labels)
         outcome = found.run(algorithm)
@@ -246,7 +246,7 @@ class Estimator(ScikitLearnMethods):
         return given.back(self._cut(given, found))
 
     def step(self, frame: Any, state: Stream | None = None) -> tuple[NDArray[Any], Stream]:
-        """The probability "z" of the state at one more frame of a stream, and what to pass to the next step.
+        """The probability "z" of the state at one more frame of a stream, and the `state` for the next step.
 
         A frame is a vector of features (NaN: missing), or one symbol. `state.log_likelihood` is that of all so far.
         """

@@ -1,4 +1,4 @@
-"""The parameters of an estimator, validated when `fit` begins: what came, what was expected, what to do."""
+"""The parameters of an estimator, validated at the start of `fit`; errors say what was expected and what to do."""
 
 from __future__ import annotations
 

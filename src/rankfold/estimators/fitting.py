@@ -29,9 +29,9 @@ from rankfold.training.initialisation import initialise
 
 
 def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior) -> None:
-    """Set some tables of the model; raises on other names, shapes, and on what is no distribution.
+    """Set some tables of the model; raises on other names or shapes, and unless rows are distributions.
 
-    Raises, too, on what the fit's own constraints rule out: EM would step away from it, to a lower likelihood.
+    Raises, too, on tables that the fit's own constraints rule out: EM would step away from it, to a lower likelihood.
     """
     modules: list[Any] = [x for x in (model.dynamics, model.observation, model.duration) if x is not None]
     known = {name: table for module in modules for name, table in module.tables().items()}
@@ -113,7 +113,7 @@ def _like(given: Any, name: str, table: Table) -> Tensor:
     return x
 
 
-# Where the search for a longest duration begins and ends, in frames: a step's cost grows with it.
+# The range of the search for `max_duration`, in frames: a step's cost grows with it.
 FIRST_CHOSEN, MOST_CHOSEN = 20, 1280
 
 
@@ -127,8 +127,8 @@ class Outcome(NamedTuple):
     counts: Counts  # of all sequences
 
     def running(self, num_frames: int) -> Running:
-        """What stepwise EM goes on from: a fit counts as many calls as it took steps."""
-        return Running(len(self.history), self.counts.scaled(1 / num_frames), num_frames)
+        """The state from which stepwise EM goes on: a fit counts as many calls as it took steps."""
+        return Running(len(self.history), self.counts.times(1 / num_frames), num_frames)
 
 
 class Fit(NamedTuple):
@@ -204,7 +204,7 @@ class Fit(NamedTuple):
         return model, running, value
 
     def _descend(self, model: FrameModel) -> tuple[list[float], bool, float]:
-        """Adam on the objective of EM, `batch_size` sequences a step; the start, or the parameters after the best pass.
+        """Adam on the objective of EM, `batch_size` sequences per step; keeps the best parameters after any pass.
 
         A step takes the gradient of its sequences' share of likelihood and prior. Not monotone. It stops where a pass
         gains, and less than `tol` per frame. Returned: the objective after each pass, and that of the model.
@@ -303,7 +303,7 @@ def prepare_fit(estimator: Any, x: Any, lengths: Any, labels: Any, *, again: boo
 
 
 def _features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
-    """The scale of the features, and what the parameters say of variances; raises where a feature tells nothing."""
+    """The scale of the features, and the prior of the variances; raises where a feature is constant or missing."""
     kind = OBSERVATIONS[params["observations"]]
     if kind.symbols:
         return Prior()

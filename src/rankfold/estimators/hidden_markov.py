@@ -26,7 +26,7 @@ class HMM(Estimator):
     n_init, max_iter    the best of so many starts; at most so many EM steps (or passes of gradient steps) each
     tol                 stop when a step gains less than this, in nats per frame; None: never
     learning_rate       of algorithm="sgd"; `batch_size`: how many sequences per gradient step
-    n_symbols           categorical: symbols are 0..n_symbols - 1; None: those that are there
+    n_symbols           categorical: symbols are 0..n_symbols - 1; None: the symbols of the data
     missing             of a frame with some features NaN: "feature" sums over those alone, exactly; "row" takes the
                         whole frame for missing; "error" refuses it
     """

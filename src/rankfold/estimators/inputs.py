@@ -1,4 +1,4 @@
-"""What estimators take: one array, an array and lengths, or a list of arrays; validated before any work."""
+"""Inputs of estimators: one array, an array and lengths, or a list of arrays; validated before any work."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def lengths_of(x: Any, y: Any, lengths: Any) -> Any:
 
 
 def names_of(x: Any) -> tuple[str, ...] | None:
-    """The names of the columns, if they are strings; of a list, those that all its tables have."""
+    """The names of the columns, if they are strings; of a list, the names common to all its tables."""
     tables = x if isinstance(x, list | tuple) else [x]
     found = [_columns(table, i) for i, table in enumerate(tables)]
     for i, names in enumerate(found):
@@ -121,7 +121,7 @@ def expect_names(known: Sequence[str] | None, given: Sequence[str] | None, who: 
 def read_features(
     x: Any, lengths: Any, labels: Any, *, num_states: int, observations: str, missing: Missing, dtype: str = "float64"
 ) -> Inputs:
-    """Sequences of feature vectors that the observations allow. What `dtype` cannot hold is refused.
+    """Sequences of feature vectors that the observations allow. Values that `dtype` cannot hold are refused.
 
     `missing`: of a frame with some NaN, "feature" takes the others, "row" none, "error" refuses it.
     """

@@ -152,7 +152,7 @@ def symbol_ids(given: Inputs, symbols: NDArray[Any]) -> list[NDArray[np.int64]]:
 
 
 def collect_symbols(given: Inputs, num_symbols: int | None) -> NDArray[Any]:
-    """All symbols, sorted: those that occur, or 0..num_symbols - 1."""
+    """All symbols, sorted: the ones in the data, or 0..num_symbols - 1."""
     assert given.missing is not None
     if num_symbols is not None:
         return np.arange(num_symbols)

@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether both tensors have the same axes in one order, in which the output has those that stay."""
+        """Whether both tensors have the same axes in one order, and the output keeps that order."""
         kept = tuple(axis for axis in self.left_axes if axis in self.out_axes)
         return self.left_axes == self.right_axes and kept == self.out_axes
 
@@ -58,7 +58,7 @@ class Contraction(NamedTuple):
 
     @property
     def multiply_adds(self) -> int:
-        """Multiplications with an addition each, of all steps."""
+        """Multiply-adds of all steps."""
         return sum(step.multiply_adds for step in self.steps)
 
     @property

@@ -1,4 +1,4 @@
-"""What a sum costs before it is taken, in multiply-adds and bytes, rule by rule: numbers (`cost`), the cheapest of a
+"""The cost of a sum in advance, in multiply-adds and bytes, rule by rule: numbers (`cost`), the cheapest of a
 grammar's equal forms (`plan`), and a text that compares the rules as written with rank space (`explain`)."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RuleCost:
     uses: int
     steps: int  # how often its most costly step is taken: once a use, or once for all ways to split one nonterminal
     multiply_adds: int
-    bytes: int  # of what is read and written by all steps
+    bytes: int  # read and written by all steps
     monomial: str  # its most costly step in the letters of the domains
 
 
@@ -53,12 +53,12 @@ class Cost:
 
     @property
     def multiply_adds(self) -> int:
-        """Of everything."""
+        """The multiply-adds of all rules and derived factors."""
         return sum(own.multiply_adds for own in (*self.rules.values(), *self.derived.values()))
 
     @property
     def bytes(self) -> int:
-        """Of everything."""
+        """The bytes of all rules and derived factors."""
         return sum(own.bytes for own in (*self.rules.values(), *self.derived.values()))
 
 

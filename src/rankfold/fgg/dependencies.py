@@ -1,4 +1,4 @@
-"""Which nonterminals need which: those that take part in a derivation, and those that need each other.
+"""Which nonterminals need which: reachable and productive ones, and cycles of nonterminals.
 
 The rules of a nonterminal need the nonterminals of their right sides. All of this is linear in the rules.
 """

@@ -103,7 +103,7 @@ Factor = Tensor | nn.Module | Factored
 class Expression:
     """A sum of products of labelled factors: axes numbered in order of appearance, those not in `output` summed.
 
-    Equal expressions are equal values, so that what is derived twice is made once and shares its label.
+    Expressions compare by value, so equal derived factors are computed once and share a label.
     """
 
     inputs: tuple[tuple[str, Axes], ...]

@@ -1,4 +1,4 @@
-"""What all models share: distributions, from a batch to its log-likelihood, what training asks, a folder.
+"""The base of all models: distributions, the log-likelihood of a batch, costs for training, saving and loading.
 
 A model gives `parts` (its distributions, without a batch), `potentials` (with one), and names its recursion.
 Dropout happens exactly where a generator is given.
@@ -49,7 +49,7 @@ def linear(operators: Iterable[HasFactors]) -> list[Tensor]:
 
 
 class Shares(NamedTuple):
-    """Probabilities that were made in linear space, and logarithms that were made of such."""
+    """Probabilities computed in linear space, and logarithms of such probabilities."""
 
     linear: Sequence[Tensor]
     logs: Sequence[Tensor] = ()
@@ -81,10 +81,10 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
 
     config: Any
     num_words: int  # or symbols, or features of a frame
-    vocabulary: Vocabulary | None = None  # what the ids of words mean, where known
-    space: FrameSpace | None = None  # what the features of frames mean, where known
+    vocabulary: Vocabulary | None = None  # the words of the ids, where known
+    space: FrameSpace | None = None  # scale and names of the features, where known
     is_bound: ClassVar[bool] = False  # whether `log_likelihood` is a lower bound of it
-    denominator: ClassVar[str]  # what is counted where a likelihood is divided
+    denominator: ClassVar[str]  # the number that log-likelihoods are divided by, in words
     filler: float = 0.0  # the value of positions that only fill a shape
     shortest: ClassVar[int] = 1  # the length of a sequence that only fills a shape
 
@@ -98,7 +98,7 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
 
     @abstractmethod
     def own_parts(self, generator: torch.Generator | None = None) -> Parts:
-        """The same as the dtype of the parameters makes them: probabilities below its smallest number are 0."""
+        """The same in the dtype of the parameters, in which small probabilities may underflow to 0."""
 
     def shares(self, parts: Parts) -> Shares:
         """The parts that are probabilities in linear space; none where all are logarithms."""
@@ -130,8 +130,8 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
     ) -> Potentials:  # allowed "b t z" bool
         """The weights of all hidden paths of a batch. `parts` saves computing them again for every batch.
 
-        `carried` is what a stream left behind (see `carry`). `allowed` are the states a position may have, an exact
-        constraint: log Z is then that of paths that keep to it.
+        `carried` is the state of a stream after the last batch (see `carry`). `allowed` are the states a position may
+        have, an exact constraint: log Z is then that of paths that keep to it.
         """
 
     def log_z(
@@ -141,11 +141,11 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         return log_z(cast(Any, potentials), arithmetic, precision)
 
     def carry(self, potentials: Potentials, parts: Parts | None = None) -> Any:
-        """What the next stretch of a stream needs to know, detached. `parts`: those that dropped states, if any did."""
+        """The state of streams after a batch, detached. `parts`: the ones of this batch, if states were dropped."""
         raise UnsupportedError(f"{self.config.family} is of whole sentences: it carries nothing from one to the next.")
 
     def carried_of(self, tensors: Sequence[Tensor]) -> Any:
-        """What was carried, from its tensors."""
+        """The carried state, from its tensors."""
         (one,) = tensors
         return one
 
@@ -169,26 +169,26 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
 
     @abstractmethod
     def expect_values(self, batch: Batch) -> None:
-        """Raise unless the values of a batch are such as the model knows."""
+        """Raise unless the model has a probability for the values of a batch."""
 
     def refuse_allowed(self, allowed: Tensor | None) -> None:
-        """Raise if states are said that positions may have, of a model that has no such states."""
+        """Raise if `allowed` states are given to a model that cannot be constrained by them."""
         if allowed is not None:
             raise UnsupportedError(
                 f"allowed states are for models whose positions have them: {self.config.family} is none."
             )
 
     def num_counted(self, batch: Batch) -> int:
-        """What the measure of a batch divides by; see `denominator`."""
+        """The number of tokens or frames that the measure of a batch divides by; see `denominator`."""
         return batch.num_tokens
 
     def log_prior(self) -> Tensor:  # ""   float64
-        """What the settings say of the parameters beforehand, up to a constant; 0 if they say nothing."""
+        """The log-prior of the parameters under the settings, up to a constant; 0 without a prior."""
         return torch.zeros((), dtype=torch.float64, device=self.device)
 
     @abstractmethod
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
-        """What a gradient step costs, in operations and bytes, for each elimination order; the cheapest first."""
+        """The cost of a gradient step, in operations and bytes, for each elimination order; the cheapest first."""
 
     def order(self, plan: PlanName, batch: int, length: int, device: str, precision: Precision) -> PlanName:
         """The elimination order that was asked for; "auto": the cheapest for a batch of this shape.
@@ -212,7 +212,7 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         return length * (plan.token_bytes if gradients else plan.eval_token_bytes)
 
     def widen(self, made: Made, make: Callable[[], Made], shares: Callable[[Made], Shares]) -> Made:
-        """What was made of the parameters, or the same in float64 where float32 lost a probability below 1e-38.
+        """Distributions computed from the parameters, in float64 where float32 lost a probability below 1e-38.
 
         One look at each table; only where one holds something near 0, all are made in float64 and compared. Gradients
         reach the parameters either way. Without effect in float64, and while a CUDA graph is captured.
@@ -258,12 +258,12 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the parameters are made of."""
+        """The dtype of the parameters."""
         return next(self.parameters()).dtype
 
 
 class _Made(nn.Module):
-    """What a model makes of its parameters, as the call of a module."""
+    """The computation of distributions from parameters, as the call of a module."""
 
     def __init__(self, model: nn.Module, make: Callable[[], Any]) -> None:
         super().__init__()
@@ -296,7 +296,7 @@ class WordModel(Model[Parts, Potentials]):
         """The log-probability of every word as the next one, after each sequence of a batch (or at the start)."""
 
     def batch(self, words: Tensor, lengths: Tensor | None = None) -> Batch:  # "b t", "b"
-        """Word ids as a batch on the model's device; raises on what is not one."""
+        """Word ids as a batch on the model's device; raises on anything else."""
         if not isinstance(words, Tensor) or words.dtype not in IDS or words.ndim != 2 or not words.numel():
             what = f"shape {tuple(words.shape)}, {words.dtype}" if isinstance(words, Tensor) else type(words).__name__
             raise ShapeError(f'words is {what}, but integer ids "b t" were expected, at least one.')

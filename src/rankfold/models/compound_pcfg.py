@@ -2,7 +2,7 @@
 
     h ~ normal(0, 1);   p(x | h) = sum over trees under the grammar of h
 
-Given h trees are summed out exactly; over h there is no closed form, so what is trained and reported is a bound:
+Given h trees are summed out exactly; over h there is no closed form, so a bound is trained and reported:
 
     log p(x) >= E_q(h | x)[log p(x | h)] - KL(q(h | x) || normal)          estimated with one draw of h
 
@@ -37,13 +37,13 @@ Latent = Literal["draw", "mean"]
 
 
 class CompoundParts(NamedTuple):
-    """What does not depend on a sentence."""
+    """The parts that do not depend on a sentence."""
 
     halves: Halves
 
 
 class BoundPotentials(TreePotentials):
-    """The trees of each sentence given its vector, and what the vector costs."""
+    """The trees of each sentence given its vector, and the KL divergence of the vector."""
 
     divergence: Tensor  # "b"   float64, nats
 
@@ -73,7 +73,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         return CompoundParts(self.grammar.halves())
 
     def posterior(self, batch: Batch) -> LatentGaussian:
-        """q(h | x): what the encoder makes of each sentence."""
+        """q(h | x): the encoder's distribution of the vector of each sentence."""
         found: LatentGaussian = self.encoder(batch)
         return found
 
@@ -141,7 +141,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
     def tree_potentials(
         self, batch: Batch, *, parts: CompoundParts | None = None, labels: bool = False
     ) -> BoundPotentials:
-        """What trees are asked of: those given the mean of q, over nonterminals with or without `labels`."""
+        """The potentials that trees are decoded from, given the mean of q: over nonterminals, whatever `labels`."""
         return self._sound(self.potentials(batch, parts=parts, latent="mean"), batch, "mean")
 
     def predict(self, batch: Batch | None = None, *, parts: CompoundParts | None = None) -> NextWord:
@@ -207,7 +207,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
             return None
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
-        """What a gradient step costs; the bytes of a token are those of a token in a sentence of this length."""
+        """The cost of a gradient step; the bytes of a token are those of a token in a sentence of this length."""
         n, p = self.config.num_nonterminals, self.config.num_preterminals
         sizes = TreeSizes(n, p, self.num_words, self.config.dim, self.num_parameters)
         return tree_plans(sizes, [pair_rules(n, p, [None] * 4, own_rules=True)], batch, length, device, precision)

@@ -1,4 +1,4 @@
-"""What models are made of: flat records, the `[model]` table of a recipe and of a saved model.
+"""Configurations of models: flat records, the `[model]` table of a recipe and of a saved model.
 
 Three of them: words left to right, grammars, frames. All say what data they are of, how likelihoods are measured, and
 which families read a setting.
@@ -43,11 +43,11 @@ class Measure:
     """How good a likelihood is, small is good: perplexity of words, nats per frame of recordings."""
 
     name: str
-    unit: str  # what it is per
+    unit: str  # what it is per: tokens, frames
     of_words: bool
 
     def __call__(self, log_likelihood: float, tokens: int) -> float:
-        """Of so many tokens; a perplexity is infinite where a sentence is impossible, or out of a float's range."""
+        """The measure; a perplexity is infinite where a sentence is impossible, or it is out of a float's range."""
         nats = -log_likelihood / tokens
         if not self.of_words:
             return nats
@@ -93,7 +93,7 @@ _FRAMES_READ_BY: dict[str, tuple[FrameFamily, ...]] = {  # settings that not eve
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+    """Sizes and choices. A family ignores the settings of others, so configurations differ by one line."""
 
     data: ClassVar[DataKind] = "text"
     measure: ClassVar[Measure] = PERPLEXITY
@@ -106,7 +106,7 @@ class ModelConfig:
     dim: int = 128  # of embeddings and residual layers
     num_layers: int = 2  # residual layers of each network
     neural: bool = True  # false: free tables, the ablation
-    init: InitKind = "spread"  # all but rank: how the embeddings of the emissions begin
+    init: InitKind = "spread"  # all but rank: initialisation of the embeddings of the emissions
     feature_map: FeatureKind = "exp"  # lhmm, banded
     band: int = 8  # banded: diagonals on each side of the main one
     band_init: float | None = None  # banded: log-weight at the start; None: as much mass as the low-rank part
@@ -171,9 +171,9 @@ class ModelConfig:
 
     @property
     def graphs_carry(self) -> bool:
-        """Whether a captured graph can vouch for what streams carry.
+        """Whether a captured graph can vouch for the carried state of streams.
 
-        What other chains carry comes from several arithmetics, of which a graph has the first alone.
+        The state of other chains may need a fallback to wider arithmetic, and a graph has only the first one.
         """
         return self.family == "block"
 
@@ -184,13 +184,13 @@ class ModelConfig:
 
     @property
     def size(self) -> str:
-        """How large the model is, in words."""
+        """The size of the model, as text for people."""
         return f"{self.num_states:,} states"
 
 
 @dataclass(frozen=True)
 class GrammarConfig:
-    """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+    """Sizes and choices. A family ignores the settings of others, so configurations differ by one line."""
 
     data: ClassVar[DataKind] = "sentences"
     measure: ClassVar[Measure] = PERPLEXITY
@@ -207,7 +207,7 @@ class GrammarConfig:
     num_layers: int = 2  # residual layers of each network
     neural: bool = True  # false: free tables
     released: bool = False  # rankpcfg, lpcfg: the networks of the authors' code instead of those of their paper
-    init: Init = "family"  # how parameters begin; "family": as its paper says
+    init: Init = "family"  # initialisation of parameters; "family": as its paper says
     low_rank: tuple[ChildKind, ...] = ("span_span",)  # lpcfg: which kinds of children are of low rank
     latent_dim: int = 64  # cpcfg: of the vector drawn for each sentence
     encoder_dim: int = 512  # cpcfg: of the network that guesses it, in each direction
@@ -243,13 +243,13 @@ class GrammarConfig:
 
     @property
     def size(self) -> str:
-        """How large the grammar is, in words."""
+        """The size of the grammar, as text for people."""
         return f"{self.num_nonterminals:,} nonterminals, {self.num_preterminals:,} preterminals"
 
 
 @dataclass(frozen=True)
 class FrameConfig:
-    """Sizes and choices. A family reads what concerns it and ignores the rest, so families differ by one line."""
+    """Sizes and choices. A family ignores the settings of others, so configurations differ by one line."""
 
     data: ClassVar[DataKind] = "recordings"
     measure: ClassVar[Measure] = NATS
@@ -277,7 +277,7 @@ class FrameConfig:
     dim: int = 128  # neural: of embeddings and residual layers
     num_layers: int = 2  # neural: residual layers of each network
     feature_map: FeatureKind = "exp"  # frame_lhmm, lhsmm, neural
-    # How parameters begin. "spread": drawn; "kmeans": drawn, until training puts the means where the frames are;
+    # Initialisation. "spread": drawn; "kmeans": drawn, until training puts the means where the frames are;
     # "papers": all states alike, or as the papers' networks do.
     init: FrameInit = "spread"
     state_dropout: float = 0.0
@@ -356,7 +356,7 @@ class FrameConfig:
 
     @property
     def size(self) -> str:
-        """How large the model is, in words."""
+        """The size of the model, as text for people."""
         return f"{self.num_states:,} states"
 
 
@@ -366,7 +366,7 @@ CONFIGS = (ModelConfig, GrammarConfig, FrameConfig)
 
 
 def frame_family(*, segments: bool, low_rank: bool) -> FrameFamily:
-    """The first family of frames that has durations, and a rank, or not."""
+    """The family of frames with or without durations, with or without a rank."""
     return next(x for x in get_args(FrameFamily) if (x in SEGMENTS, x in LOW_RANK) == (segments, low_rank))
 
 

@@ -49,12 +49,12 @@ class FrameModel(StateModel):
         return cls(*frame_tables(log_initial, transition, **tables))
 
     def move_to(self, frames: Frames) -> None:
-        """Move fresh parameters to where the frames are.
+        """Shift and scale initial parameters to the mean and spread of the frames.
 
         Gaussian: drawn means are taken as deviations from the mean of all frames, in units of their standard deviation;
-        variances begin as those of all frames. With init "papers" there are no deviations: all states begin alike, as
-        in the semi-Markov models of Chiu, Deng, Rush 2021. Bernoullis: drawn log-odds are added to those of all
-        frames, with one more frame of each value, so that no feature begins impossible. Others stay as drawn.
+        variances are initialised to those of all frames. With init "papers" there are no deviations: all states start
+        alike, as in the semi-Markov models of Chiu, Deng, Rush 2021. Bernoullis: drawn log-odds are added to those of
+        all frames, with one more frame of each value, so that no value starts with probability 0. Others stay as drawn.
         """
         if self.observation.symbols:
             return
@@ -68,7 +68,7 @@ class FrameModel(StateModel):
         return frames.to(dtype) if frames.is_floating_point() and dtype != self.dtype else frames
 
     def expect_values(self, batch: Batch) -> None:
-        """Raise unless the frames are such as the model has seen: their width, their values, their lengths."""
+        """Raise unless the model can take the frames: their width, their values, their lengths."""
         frames, width, symbols = batch.values, self.num_words, self.observation.symbols
         wanted = '"b t" whole numbers' if symbols else f'"b t f" floats with f = {width}'
         fits = (
@@ -109,7 +109,7 @@ class FrameModel(StateModel):
         return self.log_likelihood(batch)
 
     def log_prior(self) -> Tensor:  # ""   float64
-        """What the settings say of the parameters beforehand, up to a constant; 0 without `variance_prior`."""
+        """The log-prior of the parameters, up to a constant; 0 without `variance_prior`."""
         return self.observation.log_prior(Prior(variance_frames=self.config.variance_prior))
 
     def batch(self, frames: Any, *, labels: Any = None) -> Batch:
@@ -175,7 +175,7 @@ def _batch(model: FrameModel, frames: Any, labels: Any) -> Batch:
 
 
 def _missing_beyond(batch: Batch) -> Tensor:  # "b t f" or "b t"
-    """The frames, missing beyond their length: nothing that stands there reaches a product."""
+    """The frames, with padding set to missing: no value there reaches a product."""
     inside = torch.arange(batch.values.shape[1], device=batch.lengths.device) < batch.lengths[:, None]
     if batch.values.ndim == 2:
         return batch.values.masked_fill(~inside, UNKNOWN)

@@ -23,7 +23,7 @@ from rankfold.decoding.query import TreeQuery
 from rankfold.errors import UnsupportedError
 from rankfold.models.base import Shares, WordModel, linear
 from rankfold.models.config import FACTORED, KINDS, GrammarConfig, GrammarFamily, PlanName
-from rankfold.models.tables import GrammarTables, check_factors, checked_grammar, expect_few_rules
+from rankfold.models.tables import GrammarTables, check_factors, expect_few_rules, validate_grammar
 from rankfold.numerics.precision import Precision
 from rankfold.numerics.scaled import largest
 from rankfold.operators import Branch
@@ -40,7 +40,7 @@ Rules = SoftmaxRules | FreeRules | FactoredRules | FreeFactors | SimpleRules | L
 
 
 class GrammarParts(NamedTuple):
-    """The distributions of a grammar, and what was made of them so far, so that batches share it."""
+    """The distributions of a grammar, and results computed from them so far, which batches share."""
 
     log_root: Tensor  # "n"
     log_root_leaf: Tensor | None  # "p"
@@ -69,7 +69,7 @@ Trees = TypeVar("Trees", bound=TreePotentials)
 
 
 class Grammar(WordModel[Parts, Trees]):
-    """What all grammars share: sentences of words, each by itself."""
+    """The base of all grammars: sentences of words, each by itself."""
 
     config: GrammarConfig
     denominator = "words + sentences, although no end is generated"
@@ -80,7 +80,7 @@ class Grammar(WordModel[Parts, Trees]):
         self.config, self.num_words = config, num_words
 
     def refuse_context(self, carried: Any, allowed: Tensor | None) -> None:
-        """Raise on what no sentence of a grammar has: a state carried in, states of its words."""
+        """Raise on a carried state and on constraints of word states, which grammars do not have."""
         self.refuse_allowed(allowed)
         if carried is not None:
             raise UnsupportedError("a grammar is of sentences: it carries nothing from one to the next.")
@@ -91,7 +91,7 @@ class Grammar(WordModel[Parts, Trees]):
 
     @abstractmethod
     def tree_potentials(self, batch: Batch, *, parts: Parts | None = None, labels: bool = False) -> Trees:
-        """What trees are asked of; with `labels` over nonterminals."""
+        """The potentials that trees are decoded from; with `labels` over nonterminals."""
 
     @abstractmethod
     def generate_trees(
@@ -107,7 +107,7 @@ class Grammar(WordModel[Parts, Trees]):
         return TreeQuery(potentials, vocabulary=self.vocabulary)
 
     def num_counted(self, batch: Batch) -> int:
-        """Words, and one end a sentence, as published."""
+        """Words, and one end per sentence, as published."""
         return batch.num_tokens + len(batch.lengths)
 
 
@@ -133,7 +133,7 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
         nonterminals first, or a `Branch`, which is written out; emission "p v". float32 or float64; every distribution
         sums to 1. Zeros stay zero, in training too.
         """
-        root, rules, emission = (x.detach() for x in checked_grammar(root, rules, emission))
+        root, rules, emission = (x.detach() for x in validate_grammar(root, rules, emission))
         table = from_dense(rules).log()
         return cls._free(root, FreeRules(table, len(emission)), emission, "npcfg", 1)
 
@@ -223,13 +223,13 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
     def tree_potentials(
         self, batch: Batch, *, parts: GrammarParts | None = None, labels: bool = False
     ) -> TreePotentials:
-        """What trees are asked of: the cheaper elimination order, or with `labels` always that over nonterminals."""
+        """The potentials that trees are decoded from: in the cheaper order, or with `labels` over nonterminals."""
         return self.potentials(batch, parts=parts, plan="state" if labels else None)
 
     def predict(self, batch: Batch | None = None, *, parts: GrammarParts | None = None) -> NextWord:
         """How each beginning of a sentence goes on: its next word, or its end; see `rankfold.prefix`.
 
-        Without a batch: the first word. All -inf after words that no sentence begins with.
+        Without a batch: the first word. All -inf after a prefix of probability 0.
         """
         with torch.no_grad():
             parts = self.parts() if parts is None else parts
@@ -259,7 +259,7 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
             )
 
     def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
-        """What a gradient step costs; the bytes of a token are those of a token in a sentence of this length."""
+        """The cost of a gradient step; the bytes of a token are those of a token in a sentence of this length."""
         config = self.config
         n, p, rank = config.num_nonterminals, config.num_preterminals, config.rank
         if config.family in FACTORED:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from rankfold.data.clusters import Clusters, checked_clusters
+from rankfold.data.clusters import Clusters, clusters_from_tensor
 from rankfold.data.frame_space import FILE as SPACE
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.vocab import FORMAT as VOCABULARY
@@ -32,8 +32,8 @@ def save_model(
 ) -> None:
     """Write a model into a folder, each file whole or not at all; the configuration last.
 
-    `max_shard_bytes` as for others to read: no table is cut. With `file_bytes` no file of weights is larger, tables
-    are cut by rows, and an earlier model of the folder loads until all of this one is there.
+    `max_shard_bytes`: shards as other programs read them, no table is cut. With `file_bytes` no file of weights is
+    larger, tables are cut by rows, and an earlier model of the folder loads until all of this one is there.
     """
     folder = Path(folder)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
@@ -141,7 +141,7 @@ def _clusters(config: Any, tensors: dict[str, Tensor], folder: Path) -> Clusters
         return None
     if CLUSTER not in tensors:
         raise DataError(f"{folder}: the weights hold no {CLUSTER!r}, which a block model needs.")
-    return checked_clusters(tensors[CLUSTER], config.num_clusters, f"{folder}: {CLUSTER}")
+    return clusters_from_tensor(tensors[CLUSTER], config.num_clusters, f"{folder}: {CLUSTER}")
 
 
 def _expect_fit(sized: Model[Any, Any], tensors: dict[str, Tensor], folder: Path) -> None:

@@ -29,7 +29,7 @@ from rankfold.recursions.chain.potentials import ChainPotentials
 
 
 class RankParts(NamedTuple):
-    """The factors, and what was made of them so far, so that batches share it."""
+    """The factors, and products computed from them so far, which batches share."""
 
     log_initial: Tensor  # "r"
     factors: Factors

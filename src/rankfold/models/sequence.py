@@ -238,7 +238,7 @@ class StateModel(Model[StateParts, Any]):
         *,
         whole: bool = False,
     ) -> Plans:
-        """What a gradient step of so many sequences and positions costs, in operations and bytes.
+        """The cost of a gradient step of so many sequences and positions, in operations and bytes.
 
         `whole`: long sequences of segments are not cut into stretches, as in a captured graph.
         """
@@ -322,7 +322,7 @@ def _restricted(log_obs: Tensor, allowed: Tensor, parts: StateParts) -> Tensor: 
 
 
 def _continued(parts: StateParts, carried: Tensor) -> Tensor:  # "b z" or "b d z", of all states
-    """The carried distribution over states, conditioned on those that dropout keeps."""
+    """The carried distribution over states, conditioned on the states that dropout keeps."""
     if parts.kept is not None:
         carried = carried.index_select(-1, parts.kept)
     elif parts.log_mask is not None:

@@ -1,4 +1,4 @@
-"""What is known beforehand, as exact constraints: labels of some frames, the order of segments, forbidden transitions.
+"""Supervision as exact constraints: labels of some frames, the order of segments, forbidden transitions.
 
 Nothing here is a penalty: paths that break a constraint have weight 0, and log Z is that of the others. The posterior
 is then the one given the constraint.
@@ -58,7 +58,7 @@ def in_order(potentials: FramePotentials, orders: Sequence[Sequence[int]]) -> Fr
     """The paths that pass through these states in this order, one segment each: `orders[i]` of sequence i.
 
     The result is over places in the orders, those of all sequences one after the other: `order_of` says which place is
-    which state. A frame moves on to the next place or stays; a segment always moves on, and equal neighbours are two
+    which state. A frame goes on to the next place or stays; a segment always goes on, and equal neighbours are two
     segments. Of a chain equal neighbours are refused: it cannot tell where one ends. Cost: that of a banded chain of as
     many states as all orders have places, so give sequences in small batches.
     """

@@ -1,4 +1,4 @@
-"""Models from distributions that are known: what their tables must be; of grammars, and of frames."""
+"""Models from known distributions: validation of the tables of grammars and of models of frames."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def expect_distributions(table: Tensor, name: str) -> None:  # "... v"
         raise DomainError(f"{where} sums to {float(total[wrong[0]]):.6g}, but probabilities sum to 1.")
 
 
-def checked_grammar(root: Tensor, rules: Tensor | Branch, emission: Tensor) -> GrammarTables:
+def validate_grammar(root: Tensor, rules: Tensor | Branch, emission: Tensor) -> GrammarTables:
     """The tables of a grammar, whose sizes and sums fit together; rules by kind of child are written out."""
     if isinstance(rules, Branch):
         rules = to_dense(rules)

@@ -13,7 +13,7 @@ from rankfold.analysis.states import UsageSummary, state_usage
 from rankfold.errors import DataError
 from rankfold.plots.picture import new_figure, save_figure
 
-# Blue, vermilion and green of Okabe and Ito, which colour-blind readers tell apart; grey for what is compared with.
+# Blue, vermilion and green of Okabe and Ito, which colour-blind readers tell apart; grey for baselines.
 TRAIN, VALID, STATES, BASELINE = "#0072B2", "#D55E00", "#009E73", "0.35"
 
 

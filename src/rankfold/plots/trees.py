@@ -16,7 +16,7 @@ from rankfold.errors import DataError
 from rankfold.plots.picture import SVG_MARK, expect_picture
 
 MARK = " *"
-# A branch with more to come, the last branch, the line past what is below a branch, and the link of a unary chain.
+# A branch with more to come, the last branch, the line past the subtree of a branch, and the link of a unary chain.
 _BOXES = ("\u251c\u2500 ", "\u2514\u2500 ", "\u2502  ", " \u2500 ")
 _ASCII = ("+- ", "`- ", "|  ", " - ")
 

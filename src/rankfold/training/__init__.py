@@ -1,1 +1,1 @@
-"""What a training run is made of."""
+"""Training: recipes, data, gradients or EM, evaluation, checkpoints, and the loop that joins them."""

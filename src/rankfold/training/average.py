@@ -48,7 +48,7 @@ class Average:
             self._fill(held)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps, by name; empty without an average."""
+        """The tensors for a checkpoint, by name; empty without an average."""
         return {**self._average, "updates": torch.tensor(self.updates)} if self.decay else {}
 
     def load(self, tensors: Mapping[str, Tensor], where: str | Path = "the checkpoint") -> None:

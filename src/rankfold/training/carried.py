@@ -1,4 +1,4 @@
-"""What streams carry from batch to batch: nothing, a tensor, or a tuple of tensors; streams come first in each."""
+"""The state that streams carry from batch to batch: None, a tensor or a tuple of tensors; first axis: streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything a run needs to go on as if it had never stopped, in one file, or several, replaced as a whole.
+"""Checkpoints: a resumed run goes on as if it had never stopped. One file, or several, replaced as a whole.
 
 The one before it is kept, and is what a run goes on from where the newest is damaged or gone.
 Random numbers need no state: those of an update are drawn from a generator made of (seed, update).
@@ -60,7 +60,7 @@ def save_checkpoint(
     shard_bytes: int = 0,
     moments: Literal["float32", "bf16"] = "float32",
 ) -> None:
-    """Write all of it; the earlier checkpoint stays, as the one before, and what was before that goes at the end.
+    """Write a checkpoint; the last one stays as the previous one, whose own predecessor is removed at the end.
 
     With `shard_bytes`, in files of at most so many bytes and an index next to them. With moments="bf16" the
     optimiser's averages lose all but 8 bits: half the bytes of them, and a run that goes on is no longer the same.
@@ -85,7 +85,7 @@ def save_checkpoint(
         max_shard_bytes=limit,
         metadata=metadata,
         superseding=True,
-        beside=[_index(_before(path)).name, _bad(_index(path)).name],
+        other_indices=[_index(_before(path)).name, _bad(_index(path)).name],
         before_moving=lambda: _step_back(path),
     )
 
@@ -150,7 +150,7 @@ class Loaded:
         content["state"] = states
         optimizer.load_state_dict(content)
 
-    def carried(self, model: Model[Any, Any], device: torch.device) -> Any:
+    def carried_state(self, model: Model[Any, Any], device: torch.device) -> Any:
         """The state of a stream, as the model carries it; None if there was none."""
         leaves = [x.to(device) for _, x in sorted(self.of("carried").items())]
         types = [x.dtype for x in leaves]
@@ -206,7 +206,7 @@ def _load(path: Path) -> Loaded:
 
 
 def _progress(content: Any) -> Progress:
-    """What a checkpoint says of its run; `TypeError` or `ValueError` for what no run writes."""
+    """The progress a checkpoint records; `TypeError` or `ValueError` for values that no run writes."""
     progress = Progress(**{**content, "plateau": Plateau(**content["plateau"])})
     for record in (progress, progress.plateau):
         for name, default in vars(type(record)()).items():
@@ -219,7 +219,7 @@ def _progress(content: Any) -> Progress:
 
 
 def update_seed(seed: int, update: int, part: int = 0) -> int:
-    """A seed for the random numbers of one batch of an update: no two, nor those of neighbouring seeds, are alike."""
+    """A seed for the random numbers of one batch of an update, different for each and for each seed of a run."""
     digest = hashlib.sha256(f"update:{seed}:{update}:{part}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 

@@ -83,12 +83,12 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Optimisation, evaluation, and what is written when."""
+    """Optimisation, evaluation, checkpoints and logs."""
 
     updates: int = 4000
     seed: int = 1
     optimizer: Literal["adamw", "adam", "em"] = "adamw"  # em: frames in free tables; an update is one step over all
-    smoothing: float = 0.0  # em: what is added to the count of every start, move, duration and symbol
+    smoothing: float = 0.0  # em: added to the count of every start, transition, duration and symbol
     lr: float = 3e-3
     betas: tuple[float, ...] = (0.9, 0.999)
     weight_decay: float = 0.0

@@ -1,4 +1,4 @@
-"""A folder of text as what a run needs: ids, vocabulary, batches of every epoch, word clusters."""
+"""A folder of text, read for a run: ids, vocabulary, batches of every epoch, word clusters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Corpus:
     train: Encoded
     valid: Encoded
     test: Encoded | None
-    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by split, what is not in it
+    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by split, counts of what was left out
 
     @property
     def splits(self) -> dict[str, Encoded]:
@@ -48,11 +48,11 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of all ids: what a resumed run must find again."""
+        """The sha256 of all ids: a resumed run must find the same."""
         return hashlib.sha256(repr([split.sentences for split in self.splits.values()]).encode()).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """What was read, counted: words that became <unk> among it."""
+        """Counts of the data read, words that became <unk> included."""
         return {
             "fingerprint": self.fingerprint,
             "vocabulary": len(self.vocabulary),
@@ -91,7 +91,7 @@ class Corpus:
         return lines
 
     def epoch(self, config: DataConfig, seed: int, epoch: int) -> Batches | list[Batch]:
-        """The batches of an epoch, the same whenever asked."""
+        """The batches of an epoch, the same at every call."""
         generator, rows = epoch_generator(seed, epoch), self._short_enough(config, epoch)
         if config.batching == "streams":
             return streams(rows, config.num_streams, config.window, generator=generator)

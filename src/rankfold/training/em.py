@@ -55,7 +55,7 @@ class Counts(NamedTuple):
     duration: Tensor | None  # "z d"
     log_likelihood: float
 
-    def scaled(self, by: float) -> Counts:
+    def times(self, by: float) -> Counts:
         """All counts times a number."""
         duration = None if self.duration is None else self.duration * by
         dynamics = tuple(x * by for x in self.dynamics)
@@ -233,13 +233,13 @@ def stepwise(
     counts = expect(model, groups)
     value = counts.log_likelihood + float(log_prior(model, prior).detach())
     num = sum(one.batch.num_tokens for one in groups)
-    counts = counts.scaled(1 / num)
+    counts = counts.times(1 / num)
     calls, frames = 1, num
     if running is not None:
         calls, frames = running.calls + 1, running.frames + num
         share = calls**-0.6
-        counts = running.counts.scaled(1 - share).plus(counts.scaled(share))
-    maximise(model, counts.scaled(frames), prior)
+        counts = running.counts.times(1 - share).plus(counts.times(share))
+    maximise(model, counts.times(frames), prior)
     return Running(calls, counts, frames), value
 
 
@@ -295,7 +295,7 @@ class EMSteps:
         return counts.log_likelihood, 0.0
 
 
-def begin(model: FrameModel, frames: Frames, seed: int) -> None:
+def initialise_from_recipe(model: FrameModel, frames: Frames, seed: int) -> None:
     """Initialise a model from the training recordings, as its recipe says."""
     sequences, labels = training_set(frames, model)
     prior = recipe_prior(model, sequences, 0.0)

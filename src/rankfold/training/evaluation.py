@@ -21,7 +21,7 @@ FRAME_BYTES, FRAME_TABLES = 2**30, 6  # of recordings: tables "b t z" that an ev
 
 
 class Evaluation(NamedTuple):
-    """exp(-log_likelihood / tokens): tokens are words and one end a sentence, which grammars count but do not make;
+    """exp(-log_likelihood / tokens): tokens are words and one end per sentence, which grammars count but do not make;
     of recordings the frames that are not missing.
     """
 
@@ -31,12 +31,12 @@ class Evaluation(NamedTuple):
     is_bound: bool = False  # whether the log-likelihood is a lower bound of it, and the perplexity an upper one
 
     def value(self, measure: Measure) -> float:
-        """How good it is, by a measure."""
+        """The value of a measure: perplexity, or nats per frame."""
         return measure(self.log_likelihood, self.tokens)
 
     @property
     def nats(self) -> float:
-        """The negative log-likelihood of a token, or of a frame."""
+        """The negative log-likelihood per token, or per frame."""
         return self.value(NATS)
 
     @property
@@ -82,7 +82,7 @@ def log_check(
 ) -> tuple[float, int]:
     """The largest difference between the fast arithmetic and logarithms in float64, in nats per token; and of how many.
 
-    The latter's distributions are made of the parameters in float64, too: what float32 has no number for is found out.
+    The distributions, too, are computed in float64, so probabilities that underflow in float32 show as a difference.
     Logarithms are slow: a few sentences from all over the text, cut to `num_tokens` tokens in all; of grammars to a
     quarter.
     """

@@ -27,7 +27,7 @@ from rankfold.training.shapes import rows_that_fit
 
 
 class Gradients:
-    """Fills the parameters' gradients; on a GPU by captured graphs where it can. Labels of a batch bind its states."""
+    """Fills the parameters' gradients; on a GPU by captured graphs where it can. Labels constrain states."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Gradients:
     def _replayed(
         self, graphs: GraphedGradients, batch: Batch, tokens: int, seed: int, carried: Any
     ) -> tuple[Tensor, Any]:
-        """Add the gradient of one batch's share of the loss, by graphs; its log-likelihood, and what is carried on."""
+        """Add the gradient of one batch's share of the loss, by graphs; its log-likelihood, and the state after it."""
         found, after = torch.zeros((), dtype=torch.float64, device=self.model.device), []
         for rows in self._rows(batch):
             value, own = graphs.step(batch.rows(rows), tokens, seed, rows_of(carried, rows))
@@ -89,7 +89,7 @@ class Gradients:
         return found, None if after[0] is None else join_rows(after)
 
     def _clipped(self) -> Tensor:  # ""
-        """The norm of the gradient, which is then no longer than the recipe allows."""
+        """Clip the gradient to the recipe's norm; its norm before."""
         return torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.clip or math.inf)
 
     def _batch(self, batch: Batch, tokens: int, seed: int) -> float:
@@ -101,7 +101,7 @@ class Gradients:
         return sum(value for value, _ in found)
 
     def _part(self, batch: Batch, rows: slice, tokens: int, seed: int, carried: Any) -> tuple[float, Any]:
-        """Add the gradient of some rows; their log-likelihood, and what streams carry on.
+        """Add the gradient of some rows; their log-likelihood, and the state of streams after them.
 
         Nothing that has a history outlives the part: it would keep nodes of the parameters that belong to this stream,
         and a graph that is captured on another breaks off when it meets them.
@@ -129,7 +129,7 @@ class Gradients:
         return value, self.model.carry(p, parts) if self.streams and not batch.last else None
 
     def _add_prior(self) -> None:
-        """Add the gradient of what is no matter of a batch; in an update a prior counts by its share of all tokens."""
+        """Add the gradient of -log_prior / num_tokens: over a pass through the training set the prior counts once."""
         if self.has_prior:
             (-self.model.log_prior() / self.num_tokens).backward()  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""Gradients of a batch as captured CUDA graphs: one launch instead of hundreds, where launches are what takes time.
+"""Gradients of a batch as captured CUDA graphs: one launch instead of hundreds, where launches take most of the time.
 
 Shapes repeat: batches are filled up to a few, with rows of weight 0 (`training/shapes.py`), and states that are dropped
 each by itself are masked. A state carried along streams goes in and out by buffers; the first batch has a graph of its
@@ -24,7 +24,7 @@ from rankfold.training.shapes import Shapes, shapes_of
 
 
 def graphs_serve(config: Config, device: str) -> bool:
-    """Whether a recipe's gradients can be captured: on a GPU; of streams if a graph can vouch for what they carry."""
+    """Whether a recipe's gradients can be captured: on a GPU; of streams if a graph can vouch for their state."""
     carries = config.data.batching != "streams" or config.model.graphs_carry
     return config.train.graphs and device.startswith("cuda") and carries
 
@@ -36,16 +36,16 @@ class Captured(NamedTuple):
     batch: Batch  # the inputs, on the device
     weight: Tensor  # "b"   float64: 1 for a sentence, 0 for a row that only fills the shape
     share: Tensor  # ""     float64: 1 / tokens of the update
-    carried: Any  # what streams carry in; None: a first batch, or no streams
+    carried: Any  # the state of streams before the batch; None: a first batch, or no streams
     used: list[bool]  # which parameters have a gradient: the start has none where a state is carried in
     log_likelihood: Tensor  # ""   float64
-    after: Any  # what streams carry on; None: no streams
+    after: Any  # the state of streams after it; None: no streams
 
 
 class GraphedGradients:
     """Adds the gradient of -log_likelihood / tokens to the parameters, shape by shape from a captured graph.
 
-    Labels of a batch bind its states.
+    Labels of a batch constrain its states.
     """
 
     def __init__(self, model: Model[Any, Any], filled: Shapes | int, precision: Precision) -> None:
@@ -82,7 +82,7 @@ class GraphedGradients:
     def step(self, batch: Batch, tokens: int, seed: int, carried: Any = None) -> tuple[Tensor, Any]:
         """The same of a batch that goes on from a carried state, if there is one, and the state that streams carry on.
 
-        Another step overwrites the log-likelihood, not what is carried on.
+        Another step overwrites the log-likelihood, not the carried state.
         """
         shape = self.filled.of(batch)
         assert shape is not None, "takes() said no"
@@ -112,7 +112,7 @@ class GraphedGradients:
                 buffer.copy_(x, non_blocking=True)
 
     def _attach(self, used: list[bool]) -> None:
-        """Let the parameters that get a gradient have it where graphs add, from 0 if they had none."""
+        """Point the parameters' gradients at the buffers that graphs add to, zeroed if they had none."""
         for x, grad, gets in zip(self.parameters, self.grads, used, strict=True):
             if gets and x.grad is not grad:
                 x.grad = grad.zero_() if x.grad is None else grad.copy_(x.grad)

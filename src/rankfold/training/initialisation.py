@@ -1,4 +1,4 @@
-"""Where training on recordings begins: means by k-means, transitions and durations by what the nearest means do.
+"""Initialisation from recordings: means by k-means, transitions and durations from runs of the nearest means.
 
 Labels count where there are some. Of networks only means and variances can be set. k-means: Arthur, Vassilvitskii 2007,
 distances by matrix products.
@@ -29,7 +29,7 @@ def initialise(
     *,
     near: bool,
 ) -> None:
-    """Let the model's distributions begin where the frames are. `near`: at k-means; else at frames drawn at random."""
+    """Initialise the model's distributions from the frames: means by k-means (`near`), else frames drawn at random."""
     observation, num_states = model.observation, model.config.num_states
     frames = torch.cat(list(sequences))
     frames = frames.double() if frames.is_floating_point() else frames
@@ -122,7 +122,7 @@ def assign(x: Tensor, means: Tensor) -> Tensor:  # "n f", "k f" -> "n"
 
 
 def _spread_out(x: Tensor, num_means: int, rng: np.random.Generator, fixed: Tensor | None) -> Tensor:
-    """The start: each further mean is a frame, drawn by its squared distance to the nearest mean so far."""
+    """k-means++: each further mean is a frame, drawn by its squared distance to the nearest mean so far."""
     chosen = [] if fixed is None else list(fixed.unbind(0))
     if not chosen:
         chosen.append(x[int(rng.integers(len(x)))])

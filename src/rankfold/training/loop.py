@@ -49,7 +49,7 @@ class Result:
 
     @property
     def best_valid_perplexity(self) -> float:
-        """That of a model of words."""
+        """The best validation perplexity, of a model of words."""
         return self.best_valid
 
 
@@ -125,7 +125,7 @@ class Trainer:
         if loaded:
             loaded.fill(self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)
-            self.gradients.carried = loaded.carried(self.model, self.device)
+            self.gradients.carried = loaded.carried_state(self.model, self.device)
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
             report.say(f"{moved} lines of metrics after the last checkpoint moved to metrics.lost.jsonl")
@@ -213,7 +213,7 @@ class Trainer:
         return {f"train_{self.task.measure.name}": found, **stepped, **self._bound()}
 
     def _not_finite(self, batches: list[Any], what: str) -> DomainError:
-        """The error that ends a run whose numbers are none, with the data that did it on disk."""
+        """The error that ends a run whose loss is not finite; the batch that caused it is saved."""
         path = self.run_dir.path / f"bad-batch-{self.progress.update + 1}.json"
         content = {"update": self.progress.update + 1, **self.task.plain(batches)}
         write_text(path, json.dumps(content, indent=1) + "\n")

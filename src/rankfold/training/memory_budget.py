@@ -78,12 +78,12 @@ def memory_budget(
 
 
 def _smaller(before: int, now: int) -> int:
-    """The fewer tokens at once; 0 stands for any number."""
+    """The smaller of two limits on tokens at once; 0 stands for no limit."""
     return min(before or now, now or before)
 
 
 def fit(config: Config, data: DataSizes, device: str, memory: int | None) -> Budget:
-    """What fits into so many bytes; `UnsupportedError` with settings that would fit if not even one sequence does."""
+    """The budget for so many bytes; `UnsupportedError` with settings that would fit if not even one sequence does."""
     if memory is None:
         return Budget()
     for graphs in (True, False) if config.train.graphs and device.startswith("cuda") else (False,):
@@ -193,7 +193,7 @@ def _at_once(config: Config, length: int) -> int:
 
 
 def _state_bytes(config: Config, plan: Plan) -> int:
-    """What stays from update to update. An average is kept next to the parameters, which it swaps with."""
+    """Bytes that stay from update to update. An average is kept next to the parameters, which it swaps with."""
     return plan.state_bytes + (2 * FLOAT * plan.parameters if config.train.average else 0)
 
 
@@ -217,10 +217,10 @@ def longest_sentence(config: Config, num_words: int, device: str, memory: int) -
     """The longest sentence a grammar can be trained on, one at a time, in so many bytes; 0 if there is none."""
     lengths = range(2, LONGEST)
 
-    def needed(length: int) -> int:
+    def num_bytes(length: int) -> int:
         return least_memory(config, DataSizes(num_words, length, length), device).total
 
-    fitting = bisect_right(lengths, memory, key=needed)
+    fitting = bisect_right(lengths, memory, key=num_bytes)
     return lengths[fitting - 1] if fitting else 0
 
 

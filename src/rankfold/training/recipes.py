@@ -95,7 +95,7 @@ def _read(text: str) -> dict[str, Any]:
 
 
 def _resolve(mapping: dict[str, Any], text: str) -> dict[str, Any]:
-    """The tables of a recipe, with those of its base below them; what describes it is left out."""
+    """The tables of a recipe, on top of those of its base; without description and group."""
     for key in ("description", "group"):
         value = mapping.pop(key, "")
         if not isinstance(value, str):
@@ -116,7 +116,7 @@ def _resolve(mapping: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def _nearest(name: str) -> str:
-    """The shipped recipes that are most like a name, those that contain it before others, or how to list them."""
+    """The shipped recipes that are most like a name, ones that contain it first, or how to list them."""
     containing = [known for known in recipe_names() if name in known and len(name) > 2]
     near = difflib.get_close_matches(name, containing or recipe_names(), n=4, cutoff=0.0 if containing else 0.6)
     if not near:

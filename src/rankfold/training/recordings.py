@@ -1,7 +1,7 @@
-"""Recordings as what a run needs: frames on one scale, batches of every epoch, long ones in windows.
+"""Recordings, read for a run: frames on one scale, batches of every epoch, long ones in windows.
 
 Batches are of whole recordings, or ("streams") groups of `num_streams` recordings of like lengths, each cut into as
-many windows of at most `window` frames as the longest needs: all rows of a group begin and end together.
+many windows of at most `window` frames as the longest needs: all rows of a group start and end together.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Recordings:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of all frames and of the labels that count: what a resumed run must find again."""
+        """The sha256 of all frames and of the labels that count: a resumed run must find the same."""
         digest = hashlib.sha256()
         for name, split in self.splits.items():
             digest.update(f"{name}:{split.lengths}:{split.num_features}:{split.features[0].dtype}".encode())
@@ -60,7 +60,7 @@ class Recordings:
         return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """What was read, counted."""
+        """Counts of the data read."""
         return {
             "fingerprint": self.fingerprint,
             "features": self.space.num_features,
@@ -78,7 +78,7 @@ class Recordings:
         }
 
     def warnings(self) -> list[str]:
-        """What a reader of the results should know."""
+        """Warnings for a reader of the results."""
         lines = [
             f"{name}: {line}"
             for name, split in self.splits.items()
@@ -92,7 +92,7 @@ class Recordings:
         return lines
 
     def epoch(self, config: DataConfig, seed: int, epoch: int, *, symbols: bool = False) -> FrameBatches:
-        """The batches of an epoch, the same whenever asked. `symbols`: frames are ids in one column."""
+        """The batches of an epoch, the same at every call. `symbols`: frames are ids in one column."""
         return frame_batches(self.train, config, generator=epoch_generator(seed, epoch), symbols=symbols)
 
 

@@ -1,4 +1,4 @@
-"""How a run tells a person what it does: a bar on a terminal, plain lines elsewhere; TensorBoard on request.
+"""Progress of a run, for a person: a bar on a terminal, plain lines elsewhere; TensorBoard on request.
 
 Everything goes to standard error. rich is used where it is installed.
 """
@@ -15,10 +15,10 @@ from rankfold.errors import UnsupportedError
 
 
 class Reporter:
-    """Says nothing: what the loop uses unless told otherwise. Subclasses speak."""
+    """The default reporter of the loop: silent. Subclasses print."""
 
     def start(self, done: int, total: int) -> None:
-        """The run is about to begin, or to go on."""
+        """The run is about to start, or to resume."""
 
     def say(self, line: str) -> None:
         """One line for a person."""
@@ -112,7 +112,7 @@ def summary(record: dict[str, Any]) -> str:
 
 
 def tensorboard_writer() -> Callable[[Path, int], Any]:
-    """What opens a TensorBoard writer in a run's folder, after so many updates; raises where it is not installed."""
+    """A function that opens a TensorBoard writer in a run's folder, after so many updates; raises if not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

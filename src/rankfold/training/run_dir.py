@@ -151,14 +151,14 @@ class RunDir:
         return whole.count(b"\n")
 
     def note(self, text: str) -> None:
-        """Add to the log what went wrong, with the date; nothing else is in it, and most runs have none."""
+        """Add an error to the log, with the date; only errors are in it, and most runs have no log."""
         try:
             self._keep(LOG, f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n".encode())
         except OSError as error:
             raise _failed(self.path / LOG, error) from error
 
     def close(self) -> None:
-        """Let another process have the folder; one in which no run began is as before. A second call does nothing."""
+        """Release the folder; one in which no run started is left as it was. A second call does nothing."""
         unused = self._lock is not None and _removed(self.path, self._lock)
         for descriptor in (self._metrics, self._lock):
             if descriptor is not None:

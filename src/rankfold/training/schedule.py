@@ -49,7 +49,7 @@ def learning_rate(update: int, config: TrainConfig, plateau: Plateau) -> float:
 
 
 def warmup_warnings(config: TrainConfig) -> list[str]:
-    """What to tell of a run too short for its rise, as one whose updates were cut; no line if it is not."""
+    """A warning if the run is too short for its warm-up (its updates were cut, say); else no line."""
     if config.optimizer == "em" or config.warmup < config.updates:
         return []
     return [

@@ -1,4 +1,4 @@
-"""What a run needs before its first update: folder, device, clusters, optimiser; and its signals."""
+"""Preparation of a run before its first update: folder, device, clusters, optimiser; and its signals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rankfold.data.clusters import Clusters, checked_clusters
+from rankfold.data.clusters import Clusters, clusters_from_tensor
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.files import read_json
 from rankfold.models.base import Model
@@ -58,7 +58,7 @@ def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | 
     model: Any = config.model
     if loaded and model.has_clusters:
         held = loaded.of("model").get(CLUSTER, torch.zeros(0))
-        found = checked_clusters(held, model.num_clusters, f"{loaded.path}: {CLUSTER}")
+        found = clusters_from_tensor(held, model.num_clusters, f"{loaded.path}: {CLUSTER}")
         given, own = len(found.assignment), len(corpus.vocabulary)
         if given != own:
             raise DataError(f"{loaded.path}: clusters of {given:,} words, but the vocabulary has {own:,}.")
@@ -67,7 +67,7 @@ def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | 
 
 
 def choose_device(name: str, asked: str = "train.device") -> torch.device:
-    """The device of a name; "auto" is a GPU if there is one. `asked` is who asks, for the error."""
+    """The device of a name; "auto" is a GPU if there is one. `asked` names the setting in errors."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError(f"{asked} is cuda, but torch sees no CUDA device here.\n  Use auto, or cpu.")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
@@ -84,7 +84,7 @@ def optimizer(model: Model[Any, Any], config: TrainConfig) -> torch.optim.Optimi
 def signals(stop: Callable[[], bool]) -> Iterator[None]:
     """Ctrl-C, SIGTERM and a closed terminal call `stop`, which says whether to stop at once; only in the main thread.
 
-    What was started to outlive its terminal (nohup) does.
+    A process started with nohup still outlives its terminal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -30,7 +30,7 @@ class Shapes:
         self.data, self.part_tokens, self.tree_width = data, part_tokens, tree_width
 
     def multiple(self, width: int) -> int:
-        """What the width is padded up to a multiple of."""
+        """The number that widths are padded up to a multiple of."""
         return WIDTH
 
     def of(self, batch: Batch) -> tuple[int, int] | None:
@@ -75,7 +75,7 @@ class TreeShapes(Shapes):
         return TREE_WIDTH
 
     def _narrowest(self, padded: int) -> int:
-        """Trees have few rows: those that only fill cost more than they save."""
+        """Trees have few rows: padding rows cost more than they save."""
         rounded = self.data.rounding % TREE_WIDTH == 0
         return padded if rounded else max(2, padded - TREE_WIDTH + 1)
 

@@ -23,7 +23,7 @@ from rankfold.models.config import DataKind, FrameConfig, Measure
 from rankfold.training.checkpoint import Loaded, Progress
 from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
-from rankfold.training.em import EMSteps, begin
+from rankfold.training.em import EMSteps, initialise_from_recipe
 from rankfold.training.evaluation import Data
 from rankfold.training.gradients import Gradients
 from rankfold.training.memory_budget import Budget, DataSizes, memory_budget
@@ -219,7 +219,7 @@ class FrameTask(Task):
     def steps(self, model: Any, *arguments: Any) -> Any:
         em, train = self.config.train.optimizer == "em", self.data.train
         if em or self.own.init == "kmeans":  # a resumed run overwrites this from its checkpoint
-            begin(model, train, self.config.train.seed)
+            initialise_from_recipe(model, train, self.config.train.seed)
         return EMSteps(train, model, self.config.train.smoothing) if em else super().steps(model, *arguments)
 
     def lines(self, model: Model[Any, Any]) -> list[str]:

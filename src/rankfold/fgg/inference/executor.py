@@ -230,7 +230,7 @@ class Execution:
             self.scaling.keep(block.table, scale)
 
     def _child(self, group: Group, k: int) -> tuple[Tensor, Tensor | None]:  # "p*s b ...", "p*s b"
-        """What the k-th children of the group's rules gave, and the logarithms of their scales."""
+        """The inside weights of the k-th children of the group's rules, and the logarithms of their scales."""
         table = group.children[k][0]
         blocks = self.blocks[table]
         how = gather(group, k, self.begins[table], blocks, self.like.device)

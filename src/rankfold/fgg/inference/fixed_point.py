@@ -1,9 +1,8 @@
 """Sums of recursive grammars, of infinitely many derivations: the least solution of psi = F(psi), by Newton's method.
 
-Nonterminals that need each other are solved together, what they need before them, in logarithms: any range. From below
-Newton's iterates rise to the least solution wherever there is one; where the sum is infinite they cannot, and that is
-raised. At the solution one more use of every rule, in linear space where that loses nothing, gives the last digits and
-the gradients.
+Nonterminals that need each other are solved together, after all others that they need, in logarithms: any range. From
+below Newton's iterates increase to the least solution if there is one; an infinite sum has none, and raises. At the
+solution one more use of every rule, in linear space where that loses nothing, gives the last digits and the gradients.
 """
 
 from __future__ import annotations

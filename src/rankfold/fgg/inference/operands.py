@@ -94,7 +94,7 @@ def gather(group: Group, k: int, begins: Sequence[int], blocks: Sequence[Tensor]
 
 
 def memoise(group: Group, key: object, make: Callable[[], T]) -> T:
-    """What `make` gave the first time: it depends on the structure alone."""
+    """The result of `make`, computed once: it depends on the structure alone."""
     if key not in group.made:
         group.made[key] = make()
     return cast(T, group.made[key])
@@ -175,7 +175,7 @@ def rule_sum(
     sentence: int,
     arithmetic: Semiring,
 ) -> Tensor:  # over the nodes of the output
-    """The product of a rule's factors and children, summed over all nodes but the output and those that `values` holds.
+    """The product of a rule's factors and children, summed over all nodes but the output and the nodes in `values`.
 
     `factors` and `children` are tensors in the arithmetic; children of one sentence, by label.
     """

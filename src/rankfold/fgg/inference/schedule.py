@@ -161,7 +161,7 @@ def _groups(
 
 
 def _signature(hrg: HRG, rule: Rule, row_of: Mapping[str, tuple[str, int]]) -> Signature:
-    """What two rules must share to be summed in one contraction."""
+    """The signature that two rules must share to be summed in one contraction."""
     place = {node.name: k for k, node in enumerate(rule.right.nodes)}
     return (
         rule.template,

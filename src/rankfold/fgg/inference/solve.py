@@ -30,7 +30,7 @@ At = Mapping[int, Tensor]  # by place of a node, the entries wanted there
 def solve(g: Grammar, tapped: Tapped = (), *, weights: Weights | None = None) -> Execution:
     """A sound pass in scaled arithmetic or, where there is none, in logarithms; autograd follows it."""
     plan = schedule(g.hrg, _whole(tapped))
-    if weights is None:  # views: what is done to their gradients is done to no tensor of the caller's
+    if weights is None:  # views: hooks on their gradients touch no tensor of the caller's
         weights = {label: x.view_as(x) if x.requires_grad else x for label, x in _weights_at_words(g, plan).items()}
     return fall_back(g, plan, weights, tapped)
 

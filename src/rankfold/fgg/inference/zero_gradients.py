@@ -112,7 +112,7 @@ class _AddZeroGradients(Function):
 
 
 def _gradients(run: Execution, value: Tensor, grad: Tensor, *, is_log: bool) -> dict[str, Tensor]:
-    """By factor the gradient of the value, log Z or Z, times that of it; float64."""
+    """By factor the gradient through the value, log Z or Z, given `grad`, the gradient of the value; float64."""
     total = {label: torch.zeros_like(x) for label, x in run.weights.items()}
     for sign in (1.0, -1.0):
         part = torch.relu(sign * grad.double())

@@ -29,7 +29,7 @@ def elaborate(lines: Statements) -> Grammar:
 
 @dataclass
 class _LabelDraft:
-    """What is known of a label: its first token and the domain of each position so far."""
+    """A label so far: its first token and the domain of each position so far."""
 
     at: Token
     is_terminal: bool
@@ -288,7 +288,7 @@ def automatic_names(lefts: Iterable[str]) -> Iterator[str]:
 def _infer_domains(drafts: list[_RuleDraft], labels: Mapping[str, _LabelDraft], domains: Mapping[str, Domain]) -> None:
     """Fill in the domains of all nodes and labels; raises at a node whose domain nothing tells.
 
-    What is written spreads from labels to the nodes they touch and from nodes to labels, until nothing changes. A node
+    Written domains spread from labels to the nodes they touch and from nodes to labels, until nothing changes. A node
     that touches a union and some of its parts is of the union.
     """
     places = [_places(draft, labels) for draft in drafts]

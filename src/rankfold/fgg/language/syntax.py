@@ -210,7 +210,7 @@ class _Reader:
             elif self.word("start"):
                 self.start()
             elif self.word("given"):
-                self.observed()
+                self.observed_values()
             else:
                 self.rule()
         self.found.end = self.here
@@ -287,7 +287,7 @@ class _Reader:
             rows.append(self.numbers(one, depth - 1, why))
         return rows
 
-    def observed(self) -> None:
+    def observed_values(self) -> None:
         self.at += 1
         name = self.take("name", "the name of observed values")
         self.take("=", "=")

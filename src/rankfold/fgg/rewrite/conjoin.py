@@ -100,7 +100,7 @@ def _pair_name(one: Label, two: Label) -> str:
 
 
 def _shape(hrg: HRG, rule: Rule) -> object:
-    """What must be equal for two rules to conjoin: external nodes and the nodes of nonterminals, with their domains."""
+    """The key that two rules share if they conjoin: external nodes, nodes of nonterminals, and their domains."""
 
     def types(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         return tuple((name, rule.right.node(name).domain) for name in names)

@@ -25,8 +25,8 @@ def decompose(g: Grammar, factors: Mapping[str, Given] | None = None) -> Grammar
 
     `factors[label]` is a `Factored`, or matrices (or modules that give them), one for each node, ranks last; None: all
     factors of the grammar that are `Factored`. Nothing is ever multiplied out. Parts that are one tensor share one
-    label, so give factors that have parts in common in one call: what is later derived of them is derived once. The
-    tensor is what the parts say: what the label had is replaced.
+    label, so give factors that have parts in common in one call: factors derived from them are then computed once. The
+    tensor of the parts replaces the label's former factor.
     """
     if factors is None:
         factors = {name: value for name, value in g.factors.items() if isinstance(value, Factored)}

@@ -153,7 +153,7 @@ def reading_order(hrg: HRG, rule: Rule, edges: Iterable[Edge], new: Iterable[Edg
 def put_in_order(
     hrg: HRG, rule: Rule, edges: Sequence[Edge], gone: Collection[Edge], made: Edge, symbol: Callable[[str], str]
 ) -> tuple[Edge, ...]:
-    """A rule's edges with `made` in place of those that are gone, its symbols and nonterminals named as before.
+    """A rule's edges with `made` in place of the removed ones, its symbols and nonterminals named as before.
 
     `edges` are those of the rule, nonterminals perhaps under other labels. Where no place of `made` keeps the order (it
     names symbols on both sides of something), each symbol of an edge that is gone is named before it, at its old place,

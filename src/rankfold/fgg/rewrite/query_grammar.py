@@ -2,7 +2,7 @@
 
 The slots of a rule are its nonterminals and the symbols it emits, in the order in which its edges name them; a
 constant of the observed domain is a symbol too. The query's rules share the paths of its automaton out to these slots.
-A nonterminal `X[i,j]` derives what is read from state i to state j; only items of whole derivations are made.
+A nonterminal `X[i,j]` derives the strings read from state i to state j; only items of whole derivations are made.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Slot(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A nonterminal that derives what is read between two states; `open`: labels its brackets still ask for.
+    """A nonterminal that derives the strings read between two states; `open`: labels its brackets still ask for.
 
     Required labels of one span are met along a chain of rules that read nothing else, each item closing its own.
     """

@@ -36,16 +36,16 @@ def rank_space(g: Grammar) -> Grammar:
     For B-FGGs (Definition 6): every rule has exactly one external node, which touches no nonterminal; the start symbol,
     which has none, is exempt. Factors that tie two states to each other must be given by ranks first (`decompose`); a
     factor between a nonterminal's state and its only child's (a change of symbols, a part of a union) is passed on.
-    Works on a grammar before or after its query: symbols keep their order. Derivations stay one to one; what is best
-    or counted would be ranks, so `best` and counting refuse. Cost: for each pair of a side and a head their product, a
-    state times both their ranks; differentiable. Source: Yang, Liu, Tu 2022, section 4.
+    Works on a grammar before or after its query: symbols keep their order. Derivations stay one to one, but
+    maxima and counts would be over ranks, so `best` and counting refuse. Cost: for each pair of a side and a head their
+    product, a state times both their ranks; differentiable. Source: Yang, Liu, Tu 2022, section 4.
     """
     return _Builder(g).grammar()
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What a child's state meets above it, state first; `through` are the nonterminals it was passed on by."""
+    """The factors on a child's state above it, state first; `through` are the nonterminals it was passed on by."""
 
     expression: Expression
     domains: tuple[str, ...]  # of the axes that stay
@@ -183,7 +183,7 @@ class _Builder:
     def body(
         self, own: _StateNodes, gone: tuple[Edge, ...], *, kept: Edge | None = None, in_place: bool = False
     ) -> tuple[Edge, ...]:
-        """The rule's edges, with or without those that are gone; children seen through the factors on their states."""
+        """The rule's edges, with or without the removed ones; children seen through the factors on their states."""
         sides = [edge for state in own.children for edge in own.factors_at(state)[0]]
         found: list[Edge] = []
         for edge in own.rule.right.edges:

@@ -28,7 +28,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class _Part:
-    """Edges of a rule, by place, and the nodes that are summed over among them; `out`: those that it leaves."""
+    """Edges of a rule, by place, and the nodes that are summed over among them; `out`: the nodes it keeps."""
 
     places: tuple[int, ...]
     out: tuple[str, ...]
@@ -114,7 +114,7 @@ def _children(hrg: HRG, rule: Rule) -> list[_Part]:
 
 
 def _key(hrg: HRG, rule: Rule, part: _Part, *, is_kind: bool = False) -> Key:
-    """What is summed: equal for sums that are one; `is_kind`: for sums of one shape."""
+    """A key, equal for equal sums; with `is_kind`, for sums of one shape."""
     number: dict[str, int] = {}
     found: list[object] = []
     for k in part.places:
@@ -200,7 +200,7 @@ class _Additions:
         self.origins: dict[Key, str] = {}
 
     def grammar(self, rules: list[Rule]) -> HRG:
-        """The grammar of the rewritten rules and those that were added."""
+        """The grammar of the rewritten rules and the added ones."""
         labels = (*self.hrg.labels, *self.labels.values())
         return replace(self.hrg, labels=labels, rules=(*rules, *self.rules)) if self.rules else self.hrg
 
