@@ -25,7 +25,7 @@ from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import FILE, FrameSpace
 from rankfold.data.frames import Frames, Missing
 from rankfold.data.text import STDIN, read_lines
-from rankfold.data.vocab import Vocabulary
+from rankfold.data.vocab import EOS, Vocabulary
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.base import Model
 from rankfold.models.catalog import AnyModel
@@ -178,10 +178,24 @@ def text_path(arguments: argparse.Namespace) -> Path | None:
     return None
 
 
-def read_text(path: Path | None, *, ends: bool = False) -> Text:
-    """The lines of a file, or (None) of standard input. With `ends`, `<eos>` is a word like others."""
-    lines = read_lines(path, ends=ends)
-    return Text(str(STDIN if path is None else path), lines, [line.split() for line in lines])
+def read_text(path: Path | None, vocabulary: Vocabulary, *, ends: bool = False) -> Text:
+    """The lines of a file, or (None) of standard input, cut into words as the text of the vocabulary was.
+
+    With `ends`, `<eos>` is a word like others.
+    """
+    # Where a tokenizer cuts words, <eos> in a text is no end of a sentence, but characters like others.
+    lines = read_lines(path, ends=ends or vocabulary.tokenizer.kind != "spaces")
+    words = [split_line(line, vocabulary, ends=ends) for line in lines]
+    return Text(str(STDIN if path is None else path), lines, words)
+
+
+def split_line(line: str, vocabulary: Vocabulary, *, ends: bool = False) -> list[str]:
+    """The words of a line, cut as the text of the vocabulary was. With `ends`, `<eos>` is a word by itself."""
+    if not ends or vocabulary.tokenizer.kind == "spaces":
+        return vocabulary.tokenizer.tokenize(line)
+    first, *others = line.split(EOS)
+    words = vocabulary.tokenizer.tokenize(first)
+    return words + [word for part in others for word in (EOS, *vocabulary.tokenizer.tokenize(part))]
 
 
 def known_ids(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:

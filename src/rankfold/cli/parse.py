@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{path} is a file of trees by its name, but sentences are parsed, one per line.\n"
             f"  To compare the grammar's trees with these: rankfold evaluate {arguments.folder} --trees {path}"
         )
-    text = read_text(path, ends=True)
+    text = read_text(path, vocabulary, ends=True)
     if arguments.escape:
         text = text._replace(words=[[escape_brackets(word) for word in words] for words in text.words])
     for number, words in enumerate(text.words, 1):

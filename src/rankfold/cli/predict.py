@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankfold.cli.load import add_model, expect_memory, known_ids, load_words
+from rankfold.cli.load import add_model, expect_memory, known_ids, load_words, split_line
 from rankfold.cli.output import to_json
 from rankfold.data.text import read_lines
 from rankfold.data.vocab import EOS, Vocabulary
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.text == ["-"] or arguments.data is not None:
         file = None if arguments.data in (None, "-") else Path(arguments.data)
         return _run_lines(model, vocabulary, read_lines(file, ends=True), arguments)
-    prefix = " ".join(arguments.text or [arguments.prefix]).split()
+    prefix = split_line(" ".join(arguments.text or [arguments.prefix]), vocabulary, ends=True)
     found = predict(model, vocabulary, prefix, top=arguments.top)
     if arguments.json:
         print(to_json({"prefix": prefix, "next": found}, indent=2))
@@ -62,9 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_lines(model: AnyModel, vocabulary: Vocabulary, lines: list[str], arguments: argparse.Namespace) -> int:
     """A table for each line, in their order; after an empty line come the first words of sentences."""
     for line in lines:
-        found = predict(model, vocabulary, line.split(), top=arguments.top)
+        words = split_line(line, vocabulary, ends=True)
+        found = predict(model, vocabulary, words, top=arguments.top)
         if arguments.json:
-            print(to_json({"prefix": line.split(), "next": found}))
+            print(to_json({"prefix": words, "next": found}))
         else:
             print(f"{line}\n{_table(found)}\n")
     return 0

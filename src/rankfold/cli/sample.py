@@ -12,7 +12,7 @@ import torch
 
 from rankfold.analysis.parsing import expect_grammar
 from rankfold.analysis.segmentation import segments_of
-from rankfold.cli.load import add_model, expect_sequences, holds_frames, known_ids, load_frames, load_words
+from rankfold.cli.load import add_model, expect_sequences, holds_frames, known_ids, load_frames, load_words, split_line
 from rankfold.cli.output import say, to_json
 from rankfold.data.text import escape_brackets
 from rankfold.data.trees import Tree
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_grammar(arguments, model)
     if arguments.trees:
         raise UnsupportedError(f'--trees is for grammars, but this model is of the family "{model.config.family}".')
-    prefix = arguments.prefix.split()
+    prefix = split_line(arguments.prefix, vocabulary)
     drawn = sample(
         model, vocabulary, arguments.num, seed=arguments.seed, prefix=prefix, max_length=arguments.max_length
     )
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json({"prefix": prefix, "seed": arguments.seed, "sentences": drawn}, indent=2))
     else:
-        print("\n".join(" ".join(sentence["words"]) for sentence in drawn))
+        print("\n".join(vocabulary.tokenizer.detokenize(sentence["words"]) for sentence in drawn))
     return 0
 
 

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print one line for each."""
     model, vocabulary = load_words(arguments.folder, arguments.device)
-    text = read_text(text_path(arguments), ends=arguments.no_eos)
+    text = read_text(text_path(arguments), vocabulary, ends=arguments.no_eos)
     text.tell_empty()
     tell_unknown(text.sentences, vocabulary)
     if arguments.no_eos and not vocabulary.ends:

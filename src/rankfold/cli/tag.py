@@ -54,7 +54,7 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print one line for each sentence."""
     model, vocabulary = load_words(arguments.folder, arguments.device)
-    text = read_text(text_path(arguments))
+    text = read_text(text_path(arguments), vocabulary)
     text.tell_empty()
     tell_unknown(text.sentences, vocabulary)
     found, of = tag(model, vocabulary.encode_all(text.sentences).sentences, arguments.method)

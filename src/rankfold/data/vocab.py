@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rankfold.data.tokenize import UNK as UNKNOWN
+from rankfold.data.tokenize import Tokenizer
 from rankfold.errors import DataError, DomainError, expect_absent
 from rankfold.files import read_json, write_text
 
@@ -47,7 +49,7 @@ def number_to_n(word: str) -> str:
     return _NUMBER.sub("N", word)
 
 
-UNK, EOS = "<unk>", "<eos>"
+UNK, EOS = UNKNOWN, "<eos>"
 FORMAT, VERSION = "rankfold-vocabulary", 1
 
 
@@ -87,13 +89,14 @@ class Vocabulary:
     """Words in the order of their ids, and how often the training text held each.
 
     `counts[0]` is that of `<unk>` after rare words were cut; with `ends`, `counts[1]` is the number of sentences. Words
-    are looked up as `spelling` writes them.
+    are looked up as `spelling` writes them; `tokenizer` cuts a line of new text into words, as the training text was.
     """
 
     words: tuple[str, ...]
     counts: tuple[int, ...]
     ends: bool = True  # false: sentences of a grammar, which have no <eos>
     spelling: Spelling = field(default_factory=Spelling)
+    tokenizer: Tokenizer = field(default_factory=Tokenizer)
     index: Mapping[str, int] = field(init=False, compare=False)
     unk_id: ClassVar[int] = 0
     eos_id: ClassVar[int] = 1
@@ -120,6 +123,7 @@ class Vocabulary:
         min_count: int = 1,
         ends: bool = True,
         spelling: Spelling | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> Vocabulary:
         """The words of a text: `<unk>`, `<eos>`, then the most frequent first, equal counts in order of code points.
 
@@ -148,7 +152,8 @@ class Vocabulary:
         num_unk = num_tokens + sum(count for count, _ in kept)
         num_fixed = (num_unk, num_sentences) if ends else (num_unk,)
         words = (*fixed, *(word for _, word in kept))
-        return cls(words, (*num_fixed, *(-count for count, _ in kept)), ends, spelling)
+        counted = (*num_fixed, *(-count for count, _ in kept))
+        return cls(words, counted, ends, spelling, tokenizer or Tokenizer())
 
     @property
     def has_unk_mass(self) -> bool:
@@ -198,6 +203,7 @@ class Vocabulary:
         content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "words": self.words, "counts": self.counts}
         content |= {} if self.ends else {"ends": False}
         content |= {"spelling": self._rules()} if self.spelling else {}
+        content |= {} if self.tokenizer.kind == "spaces" else {"tokenizer": self.tokenizer.to_mapping()}
         write_text(path, json.dumps(content) + "\n")
 
     @classmethod
@@ -243,8 +249,8 @@ def _check(tokens: Sequence[str], where: str) -> None:
         )
 
 
-def _parse(content: Any) -> tuple[tuple[str, ...], tuple[int, ...], bool, Spelling]:
-    """Words, counts, ends and spelling of a parsed `vocab.json`."""
+def _parse(content: Any) -> tuple[tuple[str, ...], tuple[int, ...], bool, Spelling, Tokenizer]:
+    """Words, counts, ends, spelling and tokenizer of a parsed `vocab.json`."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f'not a vocabulary: an object with "format": "{FORMAT}" was expected.')
     if content.get("version") != VERSION:
@@ -258,4 +264,5 @@ def _parse(content: Any) -> tuple[tuple[str, ...], tuple[int, ...], bool, Spelli
     known = isinstance(rules, dict) and rules.keys() <= {"lower", "numbers"}
     if type(ends) is not bool or not known or not all(type(rule) is bool for rule in rules.values()):
         raise DataError('"ends" must be true or false, "spelling" an object of "lower" and "numbers".')
-    return tuple(words), tuple(counts), ends, Spelling(**rules)
+    tokenizer = Tokenizer.from_mapping(content["tokenizer"]) if "tokenizer" in content else Tokenizer()
+    return tuple(words), tuple(counts), ends, Spelling(**rules), tokenizer

@@ -24,6 +24,7 @@ from rankfold.data.brown import brown
 from rankfold.data.clusters import Clusters, read_clusters, uniform_clusters
 from rankfold.data.sources import Source, read_source, read_text
 from rankfold.data.text import find_split, has_split
+from rankfold.data.tokenize import Tokenizer
 from rankfold.data.vocab import Encoded, Spelling, Vocabulary
 from rankfold.errors import DataError
 from rankfold.models.config import AnyConfig
@@ -134,7 +135,7 @@ def read_corpus(
     """train and valid, and test if it is there; the vocabulary is built from train unless one is given.
 
     For a grammar also of trees, whose words are read and nothing else; its sentences have no `<eos>`, and those of one
-    word are left out unless it generates them.
+    word are left out unless it generates them. The vocabulary takes on the tokenizer of a prepared folder.
     """
     trees = _is_grammar(model)
     paths = {split: find_split(folder, split, trees=trees) for split in ("train", "valid")}
@@ -149,6 +150,7 @@ def read_corpus(
             min_count=config.min_count,
             ends=not trees,
             spelling=Spelling(config.lower, config.numbers),
+            tokenizer=Tokenizer.load(folder),
         )
     expect_ends(vocabulary, model)
     if config.max_length:
