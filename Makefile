@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILES := pyproject.toml constraints.txt
 
-.PHONY: demo test lint hunt bench clean
+.PHONY: demo test lint hunt bench docs wheel clean
 
 demo: $(VENV)/.plots
 	$(BIN)/rankfold demo
@@ -28,6 +28,10 @@ hunt: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks libraries
+
+# The site, into build/site; any warning stops it. Nothing is fetched while it is built or read.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV)

@@ -20,7 +20,7 @@ WRITTEN = 2**26  # entries of a matrix that a GPU reads in less than 100 microse
 
 
 class Sum(RowOperator):
-    """A[z, y] = sum_i terms[i][z, y].   push and pull: the cost of all terms."""
+    """`A[z, y] = sum_i terms[i][z, y]`.   push and pull: the cost of all terms."""
 
     def __init__(self, terms: Sequence[Operator]) -> None:
         if isinstance(terms, Operator):
