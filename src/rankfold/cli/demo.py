@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rankfold.analysis.bracketing import BracketScores, evaluate_brackets, right_branching
-from rankfold.analysis.ngrams import KneserNeyBigram, Unigram
+from rankfold.analysis.ngrams import KneserNey, Unigram
 from rankfold.analysis.parsing import parse
 from rankfold.analysis.states import UsageSummary, state_usage, top_words
 from rankfold.cli.load import expect_sequences
@@ -91,7 +91,7 @@ def demo(
     num_words, test = len(corpus.vocabulary), corpus.test.sentences
     baselines = {
         "unigram": Unigram.fit(corpus.train.sentences, num_words).perplexity(test),
-        "Kneser-Ney bigram": KneserNeyBigram.fit(corpus.train.sentences, num_words).perplexity(test),
+        "Kneser-Ney bigram": KneserNey.fit(corpus.train.sentences, num_words, 2).perplexity(test),
     }
     outcome = train(config, folder, _next_run(out, "run"), report=report)
     result: dict[str, Any] = {"finished": outcome.finished, "run": str(outcome.run)}

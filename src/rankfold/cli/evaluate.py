@@ -16,6 +16,7 @@ import torch
 
 from rankfold.analysis.segmentation import SegmentationScores, evaluate_segmentation
 from rankfold.analysis.states import How, tag_scores
+from rankfold.cli.baselines import baselines_text, compare, run_data, training_text
 from rankfold.cli.evaluate_trees import evaluate_trees, trees_text
 from rankfold.cli.load import (
     LoadedFrames,
@@ -49,6 +50,7 @@ Protocol = Literal["sentences", "streams"]
 DESCRIPTION = (
     "Print the perplexity of a text. Tokens are its words and one <eos> per sentence; words the model does not "
     "know count as <unk>. A sample is computed again with logarithms, and the largest difference shown. With "
+    "--baselines, next to n-gram models of the text that the run was trained on. With "
     "--trees, how many brackets of gold trees a grammar finds, next to trees that need none. Of a model of "
     "frames: the nats per frame of recordings, and with labels the scores of its segments."
 )
@@ -56,6 +58,7 @@ EXAMPLE = """\
 example:
   rankfold evaluate runs/small ptb
   rankfold evaluate runs/small ptb --split valid --json
+  rankfold evaluate runs/small --baselines
   rankfold evaluate runs/small words.txt --tags tags.txt
   rankfold evaluate runs/grammar --trees gum.test.trees.txt.gz
   rankfold evaluate runs/walks recordings.npz"""
@@ -91,6 +94,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("sentences", "streams"),
         help="sentences by themselves, or one text with the state carried across (default: as the run was trained)",
     )
+    parser.add_argument(
+        "--baselines",
+        action="store_true",
+        help="also the perplexities of a unigram and of Kneser-Ney models of order 2 to 5; without FILE, on the run's "
+        "own data",
+    )
+    parser.add_argument(
+        "--train", type=Path, metavar="DIR", help="with --baselines: the run's training data, where they have moved"
+    )
     parser.add_argument("--tags", type=Path, metavar="FILE", help="gold tags, one per word, line by line with the text")
     add_method(parser)
     add_missing(parser)
@@ -105,6 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
         result = evaluate_recordings(folder, data, missing=arguments.missing, header=arguments.header, **common)
         text = frames_text
     elif arguments.trees:
+        if arguments.baselines:
+            raise DataError("--baselines compares perplexities, --trees brackets: one of them.")
         words = (text_path(arguments) or STDIN) if given else None
         replaced = pairs(arguments.replace)
         result = evaluate_trees(
@@ -113,7 +127,18 @@ def run(arguments: argparse.Namespace) -> int:
         text = trees_text
     else:
         how = {"plan": arguments.plan, "protocol": arguments.protocol, "method": arguments.method}
-        result = evaluate(folder, text_path(arguments), tags=arguments.tags, **how, **common)
+        if arguments.train is not None and not arguments.baselines:
+            raise DataError("--train names the text of --baselines, which is not given.")
+        own = arguments.train or run_data(folder) if arguments.baselines and not given else None
+        result = evaluate(
+            folder,
+            text_path(arguments) if own is None else own,
+            tags=arguments.tags,
+            baselines=arguments.baselines,
+            train=arguments.train,
+            **how,
+            **common,
+        )
         text = words_text
     print(to_json(result, indent=2) if arguments.json else text(result))
     return 0
@@ -121,6 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _recordings_path(arguments: argparse.Namespace) -> Path:
     given = {"--trees": arguments.trees, "--tags": arguments.tags, "--protocol": arguments.protocol}
+    given |= {"--baselines": arguments.baselines, "--train": arguments.train}
     strange = [name for name, value in given.items() if value]
     data = text_path(arguments)
     if strange or data is None:
@@ -138,13 +164,19 @@ def evaluate(
     protocol: Protocol | None = None,
     tags: Path | None = None,
     method: Method = "posterior",
+    baselines: bool = False,
+    train: Path | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """The evaluation as plain data; `data` None: standard input. Unknown words and empty lines go to standard error."""
+    """The evaluation as plain data; `data` None: standard input. Unknown words and empty lines go to standard error.
+
+    With `baselines` also those of n-gram models of the run's training text, which `train` names where it has moved.
+    """
     model, vocabulary = load_words(path, device)
     options = _options(model, plan)
     config = _batching(path, protocol)
     trees = model.config.data == "sentences"
+    corpus = training_text(path, model, train) if baselines else None
     if data is not None and (data.is_dir() or begins_names(data)):
         data = find_split(data, split, trees=trees)
     text, left_out = _text_of(model, data)
@@ -182,6 +214,14 @@ def evaluate(
         "largest_log_difference": difference,
         "log_checked_sentences": checked,
     }
+    if corpus is not None:
+        carried = config.batching == "streams"
+        result["baselines"] = {
+            "family": model.config.family,
+            "train": str(train or run_data(path)),
+            "train_tokens": corpus.train.num_tokens,
+            "models": compare(model, corpus.train.sentences, encoded.sentences, found.tokens, carried=carried),
+        }
     return result if gold is None else {**result, "tags": _tags(model, encoded.sentences, gold, method)}
 
 
@@ -274,6 +314,8 @@ def words_text(result: dict[str, Any]) -> str:
             f"V {tags['v_measure']:.4f} (h {tags['homogeneity']:.4f}, c {tags['completeness']:.4f})  "
             f"{tags['states_used']:,} {tags['of']} used"
         )
+    if "baselines" in result:
+        lines.append(baselines_text(result))
     return "\n".join(lines)
 
 

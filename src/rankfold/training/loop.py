@@ -94,7 +94,8 @@ def train(
             run.note(told)
         if not resume:  # the recipe last: a folder with one is a run
             task.keep(run.path)
-            for name, content in (("environment", environment()), ("data", task.summary())):
+            noted = {"path": str(Path(data).absolute()), **task.summary()}
+            for name, content in (("environment", environment()), ("data", noted)):
                 write_text(run.path / f"{name}.json", json.dumps(content, indent=2) + "\n")
             write_text(run.path / RECIPE, to_toml(config))
         try:
