@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from rankfold import prefix
-from rankfold.analysis.parsing import parse
 from rankfold.cli import main
 from rankfold.cli.evaluate_trees import evaluate_trees
 from rankfold.data.brackets import parse_tree, parse_trees
@@ -21,6 +20,7 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.errors import UnsupportedError
 from rankfold.models import ModelConfig, build_model, load_model
 from rankfold.models.config import GrammarConfig
+from rankfold.models.parsing import parse
 
 SENTENCES = [["the", "dog", "saw", "a", "cat"], ["a", "cat", "slept"], ["the", "cat", "saw", "the", "dog"], ["go"]]
 TREES = """(S (NP (D the) (N dog)) (VP (V saw) (NP (D a) (N cat))))
@@ -245,7 +245,7 @@ def test_a_tree_that_no_memory_holds_is_named(
     first, second = tmp_path / "a.trees", tmp_path / "b.trees"
     first.write_text(TREES)
     second.write_text("(UH yes)\n(S (-NONE- *))\n(S (A a) (B b))\n(S" + " (D the)" * 300 + ")\n")
-    monkeypatch.setattr("rankfold.cli.load.available", lambda _: 2**20)
+    monkeypatch.setattr("rankfold.models.strings.available", lambda _: 2**20)
     assert main(["evaluate", str(run), "--trees", str(first), str(second)]) == 2
     assert f"{second}, line 4: a sentence of 300 words needs" in capsys.readouterr().err
 
@@ -357,8 +357,15 @@ def test_next_words(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_next_words_refused(tmp_path: Path, capsys: Captured) -> None:
     assert main(["predict", str(saved(tmp_path / "compound", "cpcfg")), "the"]) == 2
     assert "there is no closed form" in capsys.readouterr().err
-    assert main(["predict", str(saved(tmp_path / "model")), "the", "zebra"]) == 2
-    assert "'zebra' is not among the 8 words" in capsys.readouterr().err
+
+
+def test_next_words_after_an_unknown_one(run: Path, capsys: Captured) -> None:
+    assert main(["predict", str(run), "the", "<unk>"]) == 0
+    expected = capsys.readouterr().out
+    assert main(["predict", str(run), "the", "zebra"]) == 0
+    out, err = capsys.readouterr()
+    assert out == expected
+    assert "counted as <unk>: 1, of them zebra (1)" in err
 
 
 def test_a_model_without_trees_is_not_asked_for_them(tmp_path: Path, capsys: Captured) -> None:

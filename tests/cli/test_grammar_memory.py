@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.cli import load, main
-from rankfold.models import load_model
+from rankfold.cli import main
+from rankfold.models import load_model, strings
 from tests.cli.test_grammar_commands import Captured, given, saved
 
 NUM_WORDS = 40
@@ -25,7 +25,7 @@ def test_a_sentence_that_is_too_long(
     options = ["--trees", str(trees)] if command == "evaluate" else []
     plan = load_model(run).plan(1, 30).best
     memory = 30 * (plan.eval_token_bytes if command == "score" else plan.token_bytes)
-    monkeypatch.setattr(load, "available", lambda device: memory)
+    monkeypatch.setattr(strings, "available", lambda device: memory)
     assert main([command, str(run), *options]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -33,6 +33,6 @@ def test_a_sentence_that_is_too_long(
     fits = re.search(r"At most (\d+) words fit", err)
     assert fits is not None
     assert 30 <= int(fits[1]) < NUM_WORDS
-    monkeypatch.setattr(load, "available", lambda device: None)  # where nobody says
+    monkeypatch.setattr(strings, "available", lambda device: None)  # where nobody says
     given(monkeypatch, f"a cat\n{' '.join(words)}\n")
     assert main([command, str(run), *options]) == 0

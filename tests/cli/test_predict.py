@@ -39,7 +39,6 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["the", "zebra"], "'zebra' is not among the 10 words"),
         (["the <eos>"], "token 2 is <eos>"),
         (["--top", "0"], "--top is 0"),
     ],
@@ -60,3 +59,13 @@ def test_beginnings_from_a_pipe_or_a_file(
     assert as_lines(capsys, "predict", model, "--data", tmp_path / "text.txt", "--top", "3") == alone
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"the cat\n\na\n")))
     assert as_lines(capsys, "predict", model, "-", "--top", "3") == alone
+
+
+def test_an_unknown_word_counts_as_unk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same rule as for the words of score, tag and parse, and told like there."""
+    model = save_model(tmp_path / "model")
+    expected = said(capsys, "predict", model, "the <unk>")
+    assert cli.main(["predict", str(model), "the zebra"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == expected
+    assert "counted as <unk>: 1, of them zebra (1)" in captured.err

@@ -9,7 +9,7 @@ import pytest
 
 from rankfold import cli
 from rankfold.cli.load import load_words
-from rankfold.cli.sample import sample
+from rankfold.models.strings import generate, seeded
 from tests.cli.test_language_models import FAMILIES, as_json, said, save_model
 
 
@@ -40,8 +40,9 @@ def test_a_prefix_is_shown_and_long_sentences_are_told(tmp_path: Path, capsys: p
 @pytest.mark.parametrize("family", FAMILIES)
 def test_words_come_as_often_as_predicted(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = save_model(tmp_path / "model", family)
-    drawn = sample(*load_words(folder), 4000, prefix=["the"], max_length=1)
-    counts = Counter(sentence["words"][1] if len(sentence["words"]) > 1 else "<eos>" for sentence in drawn)
+    model, _ = load_words(folder)
+    drawn = generate(model, 4000, prefix=["the"], max_length=1, generator=seeded(model, 1))
+    counts = Counter(sentence.words[1] if len(sentence.words) > 1 else "<eos>" for sentence in drawn)
     for entry in as_json(capsys, "predict", folder, "the", "--top", "99")["next"]:
         share = entry["probability"]
         deviation = (share * (1 - share) / 4000) ** 0.5
@@ -51,7 +52,6 @@ def test_words_come_as_often_as_predicted(family: str, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--prefix", "the zebra"], "'zebra' is not among the 10 words"),
         (["--prefix", "the <eos>"], "token 2 is <eos>"),
         (["--num", "0"], "must be at least 1"),
         (["--max-length", "0"], "must be at least 1"),
@@ -63,3 +63,13 @@ def test_mistakes_exit_2(arguments: list[str], words: str, tmp_path: Path, capsy
     captured = capsys.readouterr()
     assert words in captured.err
     assert captured.out == ""
+
+
+def test_an_unknown_word_of_the_prefix_counts_as_unk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is shown as it was given."""
+    model = save_model(tmp_path / "model")
+    expected = said(capsys, "sample", model, "--prefix", "the <unk>")
+    assert cli.main(["sample", str(model), "--prefix", "the zebra"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.replace("the zebra", "the <unk>") == expected
+    assert "counted as <unk>: 1, of them zebra (1)" in captured.err

@@ -14,8 +14,8 @@ import torch
 
 from rankfold import cli
 from rankfold.cli.load import load_words
-from rankfold.cli.score import score
 from rankfold.models.config import Family
+from rankfold.models.strings import score
 from tests.cli.test_language_models import FAMILIES, as_lines, said, save_model
 
 TOY = "a b\nb c a\n<unk> c\n"
@@ -52,7 +52,7 @@ def test_strings_of_one_length_sum_to_1(
     assert len(vocabulary) == 5
     for length in (1, 2, 3):
         strings = list(itertools.product(vocabulary.words, repeat=length))
-        found = score(model, vocabulary, strings, end=False)
+        found = score(model, strings, end=False)
         assert sum(math.exp(entry.log_prob) for entry in found) == pytest.approx(1, abs=atol)
         assert {entry.tokens for entry in found} == {length}
 

@@ -39,7 +39,7 @@ def test_graphs_give_the_gradients_of_eager_steps(family: str) -> None:
 def test_the_next_word_is_that_of_a_cpu(family: str) -> None:
     model = build_model(tiny(family).model, 12, seed=3).double()
     words, lengths = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 0]]), torch.tensor([4, 3])
-    wanted = model.predict(model.batch(words, lengths))
+    wanted = model.predict_ids(model.batch(words, lengths))
     model.to(CUDA)
-    for found, cpu in zip(model.predict(model.batch(words, lengths)), wanted, strict=True):
+    for found, cpu in zip(model.predict_ids(model.batch(words, lengths)), wanted, strict=True):
         torch.testing.assert_close(found.cpu(), cpu, rtol=1e-10, atol=1e-10)

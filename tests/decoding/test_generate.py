@@ -41,27 +41,27 @@ def expect_frequencies(drawn: list[list[int]], probabilities: dict[tuple[int, ..
 @every_case
 def test_frequencies(case: Case) -> None:
     model = case.build()
-    drawn = model.generate(3000, end=NEVER, max_length=2, generator=seeded())
+    drawn = model.generate_ids(3000, end=NEVER, max_length=2, generator=seeded())
     expect_frequencies(drawn, exact(model, [], 2))
 
 
 @every_case
 def test_a_prefix_is_gone_on_from(case: Case) -> None:
     model = case.build()
-    drawn = model.generate(3000, prefix=[0, 1, 1], end=NEVER, max_length=2, generator=seeded(1))
+    drawn = model.generate_ids(3000, prefix=[0, 1, 1], end=NEVER, max_length=2, generator=seeded(1))
     expect_frequencies(drawn, exact(model, [0, 1, 1], 2))
 
 
 @every_case
 def test_a_seed_repeats(case: Case) -> None:
     model = case.build()
-    one, two, other = (model.generate(20, max_length=9, generator=seeded(seed)) for seed in (0, 0, 1))
+    one, two, other = (model.generate_ids(20, max_length=9, generator=seeded(seed)) for seed in (0, 0, 1))
     assert one == two != other
 
 
 def test_the_end_symbol_stops() -> None:
     model = BY_NAME["lhmm-neural-3-2"].build()
-    drawn = model.generate(2000, end=1, max_length=3, generator=seeded())
+    drawn = model.generate_ids(2000, end=1, max_length=3, generator=seeded())
     assert all(1 not in sentence and len(sentence) <= 3 for sentence in drawn)
     # The probability of an end at once, after one word, after two, or of none in three.
     probabilities = exact(model, [], 3)
@@ -75,10 +75,10 @@ def test_the_default_end_is_that_of_a_vocabulary() -> None:
     emission = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]], dtype=torch.float64)
     transition = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     model = HMM.from_tables(torch.tensor([1.0, 0.0], dtype=torch.float64), transition, emission)
-    drawn = model.generate(50, generator=seeded())
+    drawn = model.generate_ids(50, generator=seeded())
     assert {tuple(sentence) for sentence in drawn} == {(0,), (2,)}
-    assert model.generate(3, prefix=[2], generator=seeded()) == [[], [], []]
-    longer = model.generate(3, end=NEVER, max_length=5, generator=seeded())
+    assert model.generate_ids(3, prefix=[2], generator=seeded()) == [[], [], []]
+    longer = model.generate_ids(3, end=NEVER, max_length=5, generator=seeded())
     assert [len(sentence) for sentence in longer] == [5, 5, 5]
     assert all(sentence[1::2] == [1, 1] for sentence in longer)
 
@@ -86,22 +86,22 @@ def test_the_default_end_is_that_of_a_vocabulary() -> None:
 def test_max_length() -> None:
     model = BY_NAME["hmm-free-3"].build()
     for length in (1, 2, 17):
-        assert [len(x) for x in model.generate(4, end=NEVER, max_length=length, generator=seeded())] == [length] * 4
+        assert [len(x) for x in model.generate_ids(4, end=NEVER, max_length=length, generator=seeded())] == [length] * 4
 
 
 def test_one_sentence_by_default() -> None:
-    assert len(BY_NAME["rank-free-3-2"].build().generate(generator=seeded())) == 1
+    assert len(BY_NAME["rank-free-3-2"].build().generate_ids(generator=seeded())) == 1
 
 
 @pytest.mark.parametrize("name", ["hmm-neural-3", "block-free-6-2", "rank-neural-3-2"])
 def test_the_door(name: str) -> None:
     model = BY_NAME[name].build()
     with pytest.raises(DomainError, match="num is 0 and max_length 5"):
-        model.generate(0, max_length=5)
+        model.generate_ids(0, max_length=5)
     with pytest.raises(DomainError, match="max_length 0"):
-        model.generate(1, max_length=0)
+        model.generate_ids(1, max_length=0)
     with pytest.raises(DomainError, match="id 3, but this model knows 0 to 2"):
-        model.generate(prefix=[0, 3])
+        model.generate_ids(prefix=[0, 3])
 
 
 def test_weights_of_zero_and_of_any_range() -> None:

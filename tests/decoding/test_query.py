@@ -183,7 +183,7 @@ def test_wrong_lengths(name: str, lengths: Tensor, error: type[Exception], text:
     with pytest.raises(error, match=text):
         model(words, lengths).log_prob()
     with pytest.raises(error, match=text):
-        model.predict(model.batch(words, lengths))
+        model.predict_ids(model.batch(words, lengths))
 
 
 @families

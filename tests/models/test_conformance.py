@@ -141,19 +141,19 @@ def test_predict(case: Case, dropout: bool) -> None:
     def probability(rows: list[list[int]]) -> Tensor:
         return model.log_likelihood(Batch(torch.tensor(rows), torch.tensor([len(row) for row in rows])), parts=parts)
 
-    first = model.predict(parts=parts)
+    first = model.predict_ids(parts=parts)
     assert first.dtype == torch.float64
     assert not first.requires_grad
     torch.testing.assert_close(first, probability([[0], [1], [2]])[None].detach(), **EXACT)
     batch = some_strings()
-    found = model.predict(batch, parts=parts)
+    found = model.predict_ids(batch, parts=parts)
     for i, row in enumerate(as_rows(batch)):
         expected = probability([[*row, v] for v in range(3)]) - probability([row])
         torch.testing.assert_close(found[i], expected.detach(), **EXACT)
     for log_prob in (first, found):
         torch.testing.assert_close(log_prob.exp().sum(1), torch.ones(len(log_prob), dtype=torch.float64), **EXACT)
     if not dropout:
-        assert torch.equal(model.predict(batch), found)
+        assert torch.equal(model.predict_ids(batch), found)
 
 
 @every_case
@@ -173,8 +173,8 @@ def test_the_global_generator_is_left_alone(case: Case) -> None:
     model.parts()
     model.parts(seeded())
     model.log_likelihood(some_strings(), generator=seeded()).sum().backward()
-    model.predict(some_strings())
-    model.generate(3, max_length=3, generator=seeded())
+    model.predict_ids(some_strings())
+    model.generate_ids(3, max_length=3, generator=seeded())
     query = model(torch.tensor([[0, 1]]))
     query.sample(2, generator=seeded())
     query.mbr()

@@ -118,8 +118,8 @@ def test_one_state_and_float32() -> None:
 def test_a_prefix_that_cannot_be() -> None:
     model = HMM.from_tables(*tensors())
     with pytest.raises(DomainError, match="prefix has probability 0"):
-        model.generate(prefix=[2, 0, 2], generator=seeded())
-    assert (model.predict(model.batch(torch.tensor([[2, 0, 2]]))) == -INF).all()
+        model.generate_ids(prefix=[2, 0, 2], generator=seeded())
+    assert (model.predict_ids(model.batch(torch.tensor([[2, 0, 2]]))) == -INF).all()
 
 
 def changed(which: int, index: Any, value: float) -> list[Tensor]:

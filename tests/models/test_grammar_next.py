@@ -29,8 +29,8 @@ def test_next_word(case: GrammarCase) -> None:
     given = written_out(model)
     strings = [[2, 0, 1], [1, 1, 0], [0, 0, 2]]
     lengths = [3, 1, 2]
-    found = model.predict(model.batch(torch.tensor(strings), torch.tensor(lengths)))
-    first = model.predict()
+    found = model.predict_ids(model.batch(torch.tensor(strings), torch.tensor(lengths)))
+    first = model.predict_ids()
     whole = model.log_likelihood(model.batch(torch.tensor(strings), torch.tensor(lengths))).detach()
     for b, string in enumerate([*(x[:n] for x, n in zip(strings, lengths, strict=True)), []]):
         total = oracle.prefix(string, **given)
@@ -50,6 +50,6 @@ def test_after_words_that_no_sentence_begins_with() -> None:
     rules[0, 1, 2] = 1.0  # the first symbol of a word, then the second
     root = torch.ones(1, dtype=torch.float64)
     model = PCFG.from_tables(root, rules, torch.eye(2, dtype=torch.float64))
-    found = model.predict(model.batch(torch.tensor([[1, 0], [0, 1], [0, 0]]), torch.tensor([1, 2, 1])))
+    found = model.predict_ids(model.batch(torch.tensor([[1, 0], [0, 1], [0, 0]]), torch.tensor([1, 2, 1])))
     assert found.log_words.exp().tolist() == [[0, 0], [0, 0], [0, 1]]
     assert found.log_end.exp().tolist() == [0, 1, 0]

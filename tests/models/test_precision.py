@@ -68,6 +68,6 @@ def test_ids_outside_the_vocabulary_are_refused() -> None:
 
 def test_many_sentences_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankfold.models.sequence.AT_ONCE", 4)
-    drawn = model_of("lhmm").generate(11, max_length=5, generator=torch.Generator().manual_seed(0))
+    drawn = model_of("lhmm").generate_ids(11, max_length=5, generator=torch.Generator().manual_seed(0))
     assert len(drawn) == 11
     assert len({tuple(ids) for ids in drawn}) > 1

@@ -15,9 +15,7 @@ import torch
 
 from rankfold.analysis.bracketing import BracketScores, evaluate_brackets, right_branching
 from rankfold.analysis.ngrams import KneserNey, Unigram
-from rankfold.analysis.parsing import parse
 from rankfold.analysis.states import UsageSummary, state_usage, top_words
-from rankfold.cli.load import expect_sequences
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.data.batch import length_batches
@@ -28,6 +26,7 @@ from rankfold.errors import DataError
 from rankfold.models import load_model
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import HMMS
+from rankfold.models.parsing import parse
 from rankfold.plots.learning import plot_learning
 from rankfold.plots.picture import require_matplotlib
 from rankfold.plots.trees import save_tree, tree_text
@@ -152,10 +151,7 @@ def _top_states(model: AnyModel, usage: UsageSummary) -> list[dict[str, Any]]:
 
 
 def _samples(model: AnyModel, seed: int) -> list[str]:
-    assert model.vocabulary is not None
-    generator = torch.Generator().manual_seed(seed)
-    drawn = expect_sequences(model, "demo").generate(NUM_SENTENCES, generator=generator, max_length=40)
-    return [" ".join(model.vocabulary.decode(ids)) for ids in drawn]
+    return model.generate(NUM_SENTENCES, max_length=40, seed=seed)
 
 
 def _text(result: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ from rankfold.cli.load import (
     text_path,
 )
 from rankfold.cli.output import say, to_json
-from rankfold.cli.tag import Method, add_method, tag
+from rankfold.cli.tag import add_method
 from rankfold.data.batch import Batch
 from rankfold.data.frame_files import Header
 from rankfold.data.frames import UNKNOWN, Missing
@@ -42,6 +42,7 @@ from rankfold.data.text import STDIN, Sentences, begins_names, find_split, holds
 from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import PlanName, readers
+from rankfold.models.strings import Method, tag
 from rankfold.numerics.precision import matmul_precision
 from rankfold.training import evaluation
 from rankfold.training.config import DataConfig

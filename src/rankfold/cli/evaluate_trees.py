@@ -20,8 +20,7 @@ from rankfold.analysis.bracketing import (
     random_binary,
     right_branching,
 )
-from rankfold.analysis.parsing import Decode, expect_grammar
-from rankfold.cli.load import Text, data_config, expect_memory, load_words, tell_unknown
+from rankfold.cli.load import Text, data_config, load_words, tell_unknown
 from rankfold.cli.output import say
 from rankfold.cli.parse import parse_lines
 from rankfold.data.brackets import expect_words, read_trees
@@ -30,6 +29,8 @@ from rankfold.data.text import STDIN, find_split, read_sentences
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.parsing import Decode, expect_grammar
+from rankfold.models.strings import expect_memory
 from rankfold.training import evaluation
 from rankfold.training.config import DataConfig
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rankfold.cli.output import say
@@ -25,18 +22,15 @@ from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import FILE, FrameSpace
 from rankfold.data.frames import Frames, Missing
 from rankfold.data.text import STDIN, read_lines
-from rankfold.data.vocab import EOS, Vocabulary
+from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.models.base import Model
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import FrameConfig, FrameFamily
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.pretrained import load_model
-from rankfold.models.sequence import SequenceModel
-from rankfold.planning.machine import GIB, available
+from rankfold.models.strings import answer_each, expect_ends, split_line
 from rankfold.settings import build, read_toml
 from rankfold.training.config import Config, DataConfig
-from rankfold.training.corpus import expect_ends
 from rankfold.training.recordings import expect_observed, frame_batches, read_splits
 from rankfold.training.run_dir import CONFIG, model_folder, recipe_path
 from rankfold.training.setup import choose_device
@@ -132,16 +126,6 @@ def data_config(path: Path) -> DataConfig:
     return DataConfig() if recipe is None else build(Config, read_toml(recipe), source=recipe).data
 
 
-def expect_sequences(model: AnyModel, what: str) -> SequenceModel[Any, Any, Any]:
-    """The model, if it reads words from left to right; `UnsupportedError` for a grammar."""
-    if model.config.data != "text":
-        raise UnsupportedError(
-            f'rankfold {what} is for models of sequences, but "{model.config.family}" is a family of grammars.\n'
-            "  Of a grammar ask rankfold parse, score, sample, predict, evaluate, explain."
-        )
-    return cast(SequenceModel[Any, Any, Any], model)
-
-
 class Text(NamedTuple):
     """The lines of a text; those without words are no sentences, but keep their place."""
 
@@ -189,27 +173,6 @@ def read_text(path: Path | None, vocabulary: Vocabulary, *, ends: bool = False) 
     return Text(str(STDIN if path is None else path), lines, words)
 
 
-def split_line(line: str, vocabulary: Vocabulary, *, ends: bool = False) -> list[str]:
-    """The words of a line, cut as the text of the vocabulary was. With `ends`, `<eos>` is a word by itself."""
-    if not ends or vocabulary.tokenizer.kind == "spaces":
-        return vocabulary.tokenizer.tokenize(line)
-    first, *others = line.split(EOS)
-    words = vocabulary.tokenizer.tokenize(first)
-    return words + [word for part in others for word in (EOS, *vocabulary.tokenizer.tokenize(part))]
-
-
-def known_ids(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:
-    """The ids of the beginning of a sentence; `DataError` for a word the model does not know."""
-    for word in words:
-        if not vocabulary.knows(word):
-            raise DataError(
-                f"{word!r} is not among the {len(vocabulary):,} words of the model.\n"
-                "  Write <unk> where an unknown word is meant."
-            )
-    ids = vocabulary.encode(words)
-    return ids[:-1] if vocabulary.ends else ids
-
-
 def tell_unknown(sentences: Iterable[Sequence[str]], vocabulary: Vocabulary) -> int:
     """How many words count as <unk>; said on standard error, the most frequent first."""
     unknown = Counter(word for words in sentences for word in words if not vocabulary.knows(word))
@@ -221,28 +184,6 @@ def tell_unknown(sentences: Iterable[Sequence[str]], vocabulary: Vocabulary) -> 
         if not vocabulary.has_unk_mass:
             say("warning: the training text held no <unk>, so unknown words have no trained probability")
     return unknown.total()
-
-
-def expect_memory(model: AnyModel, lengths: Sequence[int], where: str | Sequence[str], *, outside: bool) -> None:
-    """Raise on a sentence that a grammar has no memory for, before anything is computed; other models have no limit.
-
-    `lengths`: the words of each sentence. `where`: text to put before a sentence's number in the error, or the place of
-    each sentence. `outside`: whether an outside pass follows the inside one. Memory grows with the square of a length.
-    """
-    memory = available(model.device.type)
-
-    needed = partial(model.sequence_bytes, gradients=outside)
-    longest = max(lengths, default=0)
-    if model.config.data != "sentences" or memory is None or longest < 2 or needed(longest) <= memory:
-        return
-    fitting = 1 + bisect_right(range(2, longest), memory, key=needed)
-    at = lengths.index(longest)
-    place = f"{where} {at + 1}" if isinstance(where, str) else where[at]
-    raise DataError(
-        f"{place}: a sentence of {longest:,} words needs {needed(longest) / GIB:.3g} GiB, "
-        f"but {model.device.type} has {memory / GIB:.3g} GiB.\n"
-        f"  At most {fitting:,} words fit: part it, or leave it out."
-    )
 
 
 class LoadedFrames(NamedTuple):
@@ -282,20 +223,6 @@ def load_recordings(
         given = next(iter(found.values()))
     expect_observed(given, model.config)
     return LoadedFrames(model, space, given, space.apply(given))
-
-
-def answer_each(
-    model: Model[Any, Any],
-    groups: Iterable[list[int]],
-    batches: Iterable[Batch],
-    question: Callable[[Batch], Iterable[Any]],
-) -> list[Any]:
-    """The answer to each sequence, by its place; the question is asked of batches, `groups` are the places of each."""
-    answers: dict[int, Any] = {}
-    with torch.no_grad():
-        for places, batch in zip(groups, batches, strict=True):
-            answers.update(zip(places, question(batch.to(model.device)), strict=True))
-    return [answers[place] for place in range(len(answers))]
 
 
 def answer_recordings(model: FrameModel, frames: Frames, question: Callable[[Batch], Iterable[Any]]) -> list[Any]:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankfold.analysis.parsing import Decode, Parsed, expect_grammar, parse
-from rankfold.cli.load import Text, add_model, add_text, expect_memory, load_words, read_text, tell_unknown, text_path
+from rankfold.cli.load import Text, add_model, add_text, load_words, read_text, tell_unknown, text_path
 from rankfold.cli.output import say, to_json
 from rankfold.data.text import escape_brackets, expect_no_brackets, holds_trees
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
+from rankfold.models.parsing import Decode, Parsed, expect_grammar, parse
+from rankfold.models.strings import expect_memory
 from rankfold.plots.picture import expect_picture
 from rankfold.plots.trees import save_tree, tree_text
 

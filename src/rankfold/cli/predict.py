@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from rankfold.cli.load import add_model, expect_memory, known_ids, load_words, split_line
+from rankfold.cli.load import add_model, load_words, tell_unknown
 from rankfold.cli.output import to_json
 from rankfold.data.text import read_lines
-from rankfold.data.vocab import EOS, Vocabulary
 from rankfold.errors import DomainError
-from rankfold.models.catalog import AnyModel
+from rankfold.models.strings import Predicted, predict, split_line
 
 DESCRIPTION = (
     "Print the likeliest next words after the beginning of a sentence, or its first words; <eos> is its end. "
@@ -43,60 +37,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table."""
+    """Print a table for each beginning, in their order; after an empty line come the first words of sentences."""
     model, vocabulary = load_words(arguments.folder, arguments.device)
     if sum(map(bool, (arguments.text, arguments.prefix, arguments.data))) > 1:
         raise DomainError("the beginning of the sentence is given twice: TEXT, --prefix or --data, one of them.")
-    if arguments.text == ["-"] or arguments.data is not None:
+    if arguments.top < 1:
+        raise DomainError(f"--top is {arguments.top}, but must be at least 1.")
+    many = arguments.text == ["-"] or arguments.data is not None
+    if many:
         file = None if arguments.data in (None, "-") else Path(arguments.data)
-        return _run_lines(model, vocabulary, read_lines(file, ends=True), arguments)
-    prefix = split_line(" ".join(arguments.text or [arguments.prefix]), vocabulary, ends=True)
-    found = predict(model, vocabulary, prefix, top=arguments.top)
-    if arguments.json:
-        print(to_json({"prefix": prefix, "next": found}, indent=2))
+        lines = read_lines(file, ends=True)
     else:
-        print(_table(found))
-    return 0
-
-
-def _run_lines(model: AnyModel, vocabulary: Vocabulary, lines: list[str], arguments: argparse.Namespace) -> int:
-    """A table for each line, in their order; after an empty line come the first words of sentences."""
-    for line in lines:
-        words = split_line(line, vocabulary, ends=True)
-        found = predict(model, vocabulary, words, top=arguments.top)
+        lines = [" ".join(arguments.text or [arguments.prefix])]
+    beginnings = [split_line(line, vocabulary, ends=True) for line in lines]
+    tell_unknown(beginnings, vocabulary)
+    for line, words in zip(lines, beginnings, strict=True):
+        found = predict(model, words, top=arguments.top)
         if arguments.json:
-            print(to_json({"prefix": words, "next": found}))
+            content = {"prefix": words, "next": [_record(entry) for entry in found]}
+            print(to_json(content, indent=None if many else 2))
         else:
-            print(f"{line}\n{_table(found)}\n")
+            print(f"{line}\n{_table(found)}\n" if many else _table(found))
     return 0
 
 
-def _table(found: list[dict[str, Any]]) -> str:
-    width = max(len(entry["word"]) for entry in found)
-    return "\n".join(f"{entry['word']:<{width}}  {entry['probability']:.6f}" for entry in found)
+def _table(found: list[Predicted]) -> str:
+    width = max(len(entry.word) for entry in found)
+    return "\n".join(f"{entry.word:<{width}}  {math.exp(entry.log_prob):.6f}" for entry in found)
 
 
-def predict(
-    model: AnyModel, vocabulary: Vocabulary, prefix: Sequence[str] = (), *, top: int = 10
-) -> list[dict[str, Any]]:
-    """The likeliest next words with their probabilities, the likeliest first; `<eos>` is one of them."""
-    if top < 1:
-        raise DomainError(f"--top is {top}, but must be at least 1.")
-    ids = known_ids(prefix, vocabulary)
-    log_probs, names = _next(model, ids, vocabulary)
-    if not bool((log_probs > float("-inf")).any()):
-        raise DomainError("the text has probability 0 under this model: nothing can follow it.")
-    best = log_probs.topk(min(top, len(names)))
-    return [
-        {"word": names[i], "probability": math.exp(value), "log_prob": value}
-        for value, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-    ]
-
-
-def _next(model: AnyModel, ids: list[int], vocabulary: Vocabulary) -> tuple[Tensor, list[str]]:  # "v"
-    """Log-probabilities and their words; a grammar's end has no id, it comes last."""
-    expect_memory(model, [len(ids)], "sentence", outside=True)  # float64: as much as two passes hold
-    found: Any = model.predict(model.batch(torch.tensor([ids])) if ids else None)
-    if vocabulary.ends:
-        return found[0], list(vocabulary.words)
-    return torch.cat([found.log_words[0], found.log_end]), [*vocabulary.words, EOS]
+def _record(entry: Predicted) -> dict[str, str | float]:
+    return {"word": entry.word, "probability": math.exp(entry.log_prob), "log_prob": entry.log_prob}

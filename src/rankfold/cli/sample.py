@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from rankfold.analysis.parsing import expect_grammar
 from rankfold.analysis.segmentation import segments_of
-from rankfold.cli.load import add_model, expect_sequences, holds_frames, known_ids, load_frames, load_words, split_line
+from rankfold.cli.load import add_model, holds_frames, load_frames, load_words, tell_unknown
 from rankfold.cli.output import say, to_json
 from rankfold.data.text import escape_brackets
 from rankfold.data.trees import Tree
@@ -20,6 +18,8 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.parsed_tree import as_tree
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
 from rankfold.models.catalog import AnyModel
+from rankfold.models.parsing import expect_grammar
+from rankfold.models.strings import generate, seeded, split_line
 
 DESCRIPTION = (
     "Print sentences drawn from a model, exactly and independently; the same for the same seed. Of a model of "
@@ -48,34 +48,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the sentences, or recordings."""
-    _check_seed(arguments.seed)
     if holds_frames(arguments.folder):
         return _run_frames(arguments)
     if arguments.out is not None:
         raise UnsupportedError("--out is for models of frames: sentences are printed.")
     model, vocabulary = load_words(arguments.folder, arguments.device)
     if model.config.data == "sentences":
-        return _run_grammar(arguments, model)
+        return _run_grammar(arguments, model, vocabulary)
     if arguments.trees:
         raise UnsupportedError(f'--trees is for grammars, but this model is of the family "{model.config.family}".')
     prefix = split_line(arguments.prefix, vocabulary)
-    drawn = sample(
-        model, vocabulary, arguments.num, seed=arguments.seed, prefix=prefix, max_length=arguments.max_length
-    )
-    cut = sum(not sentence["ended"] for sentence in drawn)
+    tell_unknown([prefix], vocabulary)
+    generator = seeded(model, arguments.seed)
+    drawn = generate(model, arguments.num, prefix=prefix, max_length=arguments.max_length, generator=generator)
+    cut = sum(not sentence.ended for sentence in drawn)
     if cut:
         say(f"{cut} of {len(drawn)} sentences were cut at --max-length {arguments.max_length}")
     if arguments.json:
-        print(to_json({"prefix": prefix, "seed": arguments.seed, "sentences": drawn}, indent=2))
+        print(to_json({"prefix": prefix, "seed": arguments.seed, "sentences": [x._asdict() for x in drawn]}, indent=2))
     else:
-        print("\n".join(vocabulary.tokenizer.detokenize(sentence["words"]) for sentence in drawn))
+        print("\n".join(vocabulary.tokenizer.detokenize(sentence.words) for sentence in drawn))
     return 0
 
 
-def _run_grammar(arguments: argparse.Namespace, model: AnyModel) -> int:
+def _run_grammar(arguments: argparse.Namespace, model: AnyModel, vocabulary: Vocabulary) -> int:
     if arguments.prefix:
         raise UnsupportedError("--prefix is for models of sequences: a grammar makes a sentence from its root.")
-    generator = torch.Generator(device=model.device).manual_seed(arguments.seed)
+    generator = seeded(model, arguments.seed)
     drawn = sample_trees(model, arguments.num, max_length=arguments.max_length, generator=generator)
     if drawn.rejected:
         say(f"{drawn.rejected:,} sentences of more than {arguments.max_length} words were drawn and left out")
@@ -83,7 +82,8 @@ def _run_grammar(arguments: argparse.Namespace, model: AnyModel) -> int:
         sentences = [{"words": words, "tree": str(tree)} for words, tree in zip(drawn.words, drawn.trees, strict=True)]
         print(to_json({"seed": arguments.seed, "rejected": drawn.rejected, "sentences": sentences}, indent=2))
     else:
-        print("\n".join(map(str, drawn.trees) if arguments.trees else map(" ".join, drawn.words)))
+        read = vocabulary.tokenizer.detokenize
+        print("\n".join(map(str, drawn.trees) if arguments.trees else map(read, drawn.words)))
     return 0
 
 
@@ -104,29 +104,6 @@ def _run_frames(arguments: argparse.Namespace) -> int:
             )
     print(to_json(plain(drawn)) if arguments.json else recordings_text(drawn))
     return 0
-
-
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**63:
-        raise DomainError(f"seed is {seed}, but must be at least 0 and below 2**63.")
-
-
-def sample(
-    model: AnyModel,
-    vocabulary: Vocabulary,
-    num: int = 5,
-    *,
-    seed: int = 1,
-    prefix: Sequence[str] = (),
-    max_length: int = 100,
-) -> list[dict[str, Any]]:
-    """The words of each sentence, prefix included, and whether it ended before `max_length` words of its own."""
-    _check_seed(seed)
-    ids = known_ids(prefix, vocabulary)
-    model = expect_sequences(model, "sample")
-    generator = torch.Generator(device=model.device).manual_seed(seed)
-    rows = model.generate(num, prefix=ids, max_length=max_length, generator=generator)
-    return [{"words": [*prefix, *vocabulary.decode(row)], "ended": len(row) < max_length} for row in rows]
 
 
 class Sentences(NamedTuple):
@@ -157,7 +134,7 @@ def sample_recordings(
     if num < 1 or length < 1:
         raise DomainError(f"--num is {num} and --max-length {length}, but both must be at least 1.")
     model, space = load_frames(path, device)
-    generator = torch.Generator(device=model.device).manual_seed(seed)
+    generator = seeded(model, seed)
     drawn = model.sample(length, num, generator=generator)
     features = [space.undo(x.cpu().numpy()) for x, _ in drawn]
     return {

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Literal
 
-import torch
-
-from rankfold.cli.load import (
-    add_model,
-    add_text,
-    answer_each,
-    expect_sequences,
-    load_words,
-    read_text,
-    tell_unknown,
-    text_path,
-)
+from rankfold.cli.load import add_model, add_text, load_words, read_text, tell_unknown, text_path
 from rankfold.cli.output import say, to_json
-from rankfold.data.batch import Batch, length_batches
-from rankfold.models.catalog import AnyModel
+from rankfold.models.strings import tag
 
-Method = Literal["posterior", "viterbi"]
-NUM_TOKENS = 1024  # of a batch: each holds a posterior of all states
 DESCRIPTION = (
     "Print every sentence as word/STATE; an empty line stays empty. A rank-space "
     "model has summed its states out: its tags are ranks."
@@ -65,27 +49,3 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print(" ".join(f"{word}/{state}" for word, state in zip(words, states, strict=True)))
     return 0
-
-
-def tag(
-    model: AnyModel, sentences: Sequence[Sequence[int]], method: Method = "posterior"
-) -> tuple[list[list[int]], str]:
-    """The state of every word, that of `<eos>` left out, and their kind: "states" or "ranks".
-
-    -1 where a sentence is impossible under the model.
-    """
-    expect_sequences(model, "tag")
-    with torch.no_grad():
-        parts = model.parts()
-    of = "states"
-
-    def best_paths(batch: Batch) -> list[list[int]]:
-        nonlocal of
-        query = model.query(model.potentials(batch, parts=parts))
-        of = query.of
-        paths: list[list[int]] = (query.viterbi() if method == "viterbi" else query.mbr()).path.tolist()
-        return paths
-
-    batches = length_batches(sentences, NUM_TOKENS)
-    paths = answer_each(model, batches.groups, batches, best_paths)
-    return [path[: len(words) - 1] for path, words in zip(paths, sentences, strict=True)], of

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from rankfold.data.batch import Batch
 from rankfold.data.frame_space import FrameSpace
+from rankfold.data.trees import Tree
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect_plain, may_look
 from rankfold.models.config import PlanName
@@ -33,6 +34,7 @@ Potentials = TypeVar("Potentials")
 IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 TELLING = 1e-3  # nats: more is not rounding
 Made = TypeVar("Made")
+Sentences = list[Any] | tuple[Any, ...]  # of strings, or of lists of words
 
 
 class HasFactors(Protocol):
@@ -256,6 +258,69 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
             )
         return model
 
+    @overload
+    def score(self, text: str, *, end: bool = True) -> float | None: ...
+    @overload
+    def score(self, text: Sentences, *, end: bool = True) -> list[float | None]: ...
+    def score(self, text: str | Sentences, *, end: bool = True) -> Any:
+        """The log-probability of a sentence in nats, `<eos>` included where the model has one; as `rankfold score`.
+
+        A string, or a list of sentences, each a string or a list of words; None where there is no word. With `end`
+        false, of the text as the beginning of a sentence. Words that the vocabulary does not have count as `<unk>`.
+        """
+        from rankfold.models.strings import score_text  # it imports us
+
+        return score_text(self, text, end=end)
+
+    def predict(self, text: str = "", *, top: int = 10) -> list[tuple[str, float]]:
+        """The likeliest next words after the beginning of a sentence, with probabilities; `<eos>` is its end."""
+        from rankfold.models.strings import expect_vocabulary, predict, words_of
+
+        words = words_of(text, expect_vocabulary(self, "predict"), ends=True)
+        return [(word, math.exp(log_prob)) for word, log_prob in predict(self, words, top=top)]
+
+    def generate(self, num: int = 1, *, prefix: str = "", max_length: int = 100, seed: int | None = None) -> list[str]:
+        """Independent sentences as strings; with a seed those that `rankfold sample --seed` prints, else new ones.
+
+        At most `max_length` words after the prefix. A longer sentence is cut there; a grammar draws another instead.
+        """
+        from rankfold.models.strings import expect_vocabulary, generate, seeded, words_of
+
+        vocabulary, generator = expect_vocabulary(self, "generate"), seeded(self, seed)
+        begun = words_of(prefix, vocabulary)
+        drawn = generate(self, num, prefix=begun, max_length=max_length, generator=generator)
+        return [vocabulary.tokenizer.detokenize(found.words) for found in drawn]
+
+    @overload
+    def tag(self, text: str, *, method: Literal["posterior", "viterbi"] = ...) -> list[tuple[str, int]]: ...
+    @overload
+    def tag(self, text: Sentences, *, method: Literal["posterior", "viterbi"] = ...) -> list[list[tuple[str, int]]]: ...
+    def tag(self, text: str | Sentences, *, method: Literal["posterior", "viterbi"] = "posterior") -> Any:
+        """The words of a sentence with their hidden states, as `rankfold tag`; of a list of sentences a list.
+
+        "posterior": the likeliest state of each word; "viterbi": the likeliest path. A rank-space model has ranks.
+        -1 where a sentence is impossible.
+        """
+        from rankfold.models.strings import tag_text
+
+        return tag_text(self, text, method=method)
+
+    @overload
+    def parse(self, text: str, *, decode: Literal["mbr", "viterbi"] = ..., labels: bool = False) -> Tree | None: ...
+    @overload
+    def parse(
+        self, text: Sentences, *, decode: Literal["mbr", "viterbi"] = ..., labels: bool = False
+    ) -> list[Tree | None]: ...
+    def parse(self, text: str | Sentences, *, decode: Literal["mbr", "viterbi"] = "mbr", labels: bool = False) -> Any:
+        """The tree of a sentence, by a grammar, as `rankfold parse`; None where there is no word.
+
+        "mbr": the most brackets expected to be right; "viterbi": the most probable tree. `labels`: the grammar's
+        symbols instead of X and T. Flat where the sentence is impossible.
+        """
+        from rankfold.models.strings import parse_text
+
+        return parse_text(self, text, decode=decode, labels=labels)
+
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the parameters."""
@@ -292,7 +357,7 @@ class WordModel(Model[Parts, Potentials]):
         return self.query(self.potentials(self.batch(words, lengths), parts=self._wide(self.own_parts())))
 
     @abstractmethod
-    def predict(self, batch: Batch | None = None, *, parts: Parts | None = None) -> Any:
+    def predict_ids(self, batch: Batch | None = None, *, parts: Parts | None = None) -> Any:
         """The log-probability of every word as the next one, after each sequence of a batch (or at the start)."""
 
     def batch(self, words: Tensor, lengths: Tensor | None = None) -> Batch:  # "b t", "b"

@@ -144,7 +144,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         """The potentials that trees are decoded from, given the mean of q: over nonterminals, whatever `labels`."""
         return self._sound(self.potentials(batch, parts=parts, latent="mean"), batch, "mean")
 
-    def predict(self, batch: Batch | None = None, *, parts: CompoundParts | None = None) -> NextWord:
+    def predict_ids(self, batch: Batch | None = None, *, parts: CompoundParts | None = None) -> NextWord:
         """Refused: the next word has no closed form."""
         raise UnsupportedError(
             "the next word under a compound PCFG is a mean over vectors of sentences that nobody has seen to their "

@@ -226,7 +226,7 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
         """The potentials that trees are decoded from: in the cheaper order, or with `labels` over nonterminals."""
         return self.potentials(batch, parts=parts, plan="state" if labels else None)
 
-    def predict(self, batch: Batch | None = None, *, parts: GrammarParts | None = None) -> NextWord:
+    def predict_ids(self, batch: Batch | None = None, *, parts: GrammarParts | None = None) -> NextWord:
         """How each beginning of a sentence goes on: its next word, or its end; see `rankfold.prefix`.
 
         Without a batch: the first word. All -inf after a prefix of probability 0.

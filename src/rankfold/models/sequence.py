@@ -45,7 +45,7 @@ class HasEmission(Protocol):
 
 Parts = TypeVar("Parts", bound=HasEmission)
 Carried = TypeVar("Carried")
-AT_ONCE = 256  # sentences that `generate` draws together: each holds a row of the transition and of the emissions
+AT_ONCE = 256  # sentences that `generate_ids` draws together: each holds a row of the transition and of the emissions
 
 
 class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Carried]):
@@ -64,7 +64,7 @@ class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Car
     def transition_rows(self, parts: Parts, index: Tensor) -> Tensor:  # "k" -> "k z"
         """The log-distribution of the next hidden value, given this one."""
 
-    def generate(
+    def generate_ids(
         self,
         num: int = 1,
         *,
@@ -94,7 +94,7 @@ class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Car
                 )
             return drawn
 
-    def predict(self, batch: Batch | None = None, *, parts: Parts | None = None) -> Tensor:  # "b v"   float64
+    def predict_ids(self, batch: Batch | None = None, *, parts: Parts | None = None) -> Tensor:  # "b v"   float64
         """The log-probability of every word as the next one, after each sequence of a batch (or at the start)."""
         with torch.no_grad():
             parts = self.parts() if parts is None else parts

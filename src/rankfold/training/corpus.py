@@ -28,6 +28,7 @@ from rankfold.data.tokenize import Tokenizer
 from rankfold.data.vocab import Encoded, Spelling, Vocabulary
 from rankfold.errors import DataError
 from rankfold.models.config import AnyConfig
+from rankfold.models.strings import expect_ends
 from rankfold.training.config import DataConfig
 
 
@@ -180,18 +181,6 @@ def _source(path: Path, config: DataConfig, model: Any) -> Source:
         return read_text(path)
     source = read_source(path, word_tags=config.word_tags)
     return source if model.single_words else source.longer_than_one()
-
-
-def expect_ends(vocabulary: Vocabulary, model: AnyConfig | None) -> None:
-    """Raise if a grammar gets sentences that end in <eos>, or another model sentences that do not."""
-    grammar = _is_grammar(model)
-    if vocabulary.ends == grammar:
-        has, wants = ("has <eos>", "no <eos>") if grammar else ("has no <eos>", "<eos> at the end of each")
-        what = "a grammar" if grammar else "a model of sequences"
-        raise DataError(
-            f"the vocabulary {has}, but {what} is of sentences with {wants}.\n"
-            f"  It was built for another model: build it with Vocabulary.build(..., ends={not grammar})."
-        )
 
 
 def find_clusters(config: Any, corpus: Corpus, seed: int, progress: Callable[[str], None]) -> Clusters | None:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rankfold.data.batch import Batch, Batches, length_batches, streams
+from rankfold.data.batch import Batch, length_batches, streams
 from rankfold.data.frames import Frames
 from rankfold.models.base import Model, WordModel
 from rankfold.models.config import NATS, PERPLEXITY, DataKind, Measure
+from rankfold.models.parsing import tree_batches
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.config import DataConfig
 from rankfold.training.recordings import whole_recordings
@@ -103,25 +104,6 @@ def log_check(
             gap = 0.0 if bool((fast == slow).all()) else float((fast - slow).abs().max())
             worst = max(worst, gap / len(row))
     return worst, len(rows)
-
-
-def tree_batches(
-    model: Model[Any, Any],
-    rows: Sequence[Sequence[int]],
-    tokens: int = 4096,
-    *,
-    memory: int = BYTES,
-    gradients: bool = False,
-) -> Batches:
-    """Batches of like lengths for a grammar, whose memory grows with the square of a length: at least one sentence.
-
-    `gradients`: memory for an outside pass, too, which posteriors of spans need.
-    """
-
-    def cost(width: int) -> int:
-        return max(1, model.sequence_bytes(width, gradients=gradients), width * memory // tokens)
-
-    return length_batches(rows, memory, cost=cost)
 
 
 def evaluation_batches(model: Model[Any, Any], data: Any, config: DataConfig) -> Iterable[Batch]:

@@ -7,17 +7,18 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 
+from rankfold.data.batch import Batches, length_batches
 from rankfold.data.trees import Tree
 from rankfold.decoding.mbr import mbr
 from rankfold.decoding.parsed_tree import SPAN, TAG, ParsedTree, as_tree
 from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import UnsupportedError
-from rankfold.models.catalog import AnyModel
+from rankfold.models.base import Model
 from rankfold.models.pcfg import Grammar
-from rankfold.training.evaluation import tree_batches
 
 Decode = Literal["mbr", "viterbi"]
 BYTES = 2**30  # of a batch at most
+EVALUATED_BYTES = 2**31  # without posteriors
 
 
 class Parsed(NamedTuple):
@@ -28,7 +29,7 @@ class Parsed(NamedTuple):
     score: float | None  # mbr: the brackets expected to be right; viterbi: the log-probability of tree and words
 
 
-def expect_grammar(model: AnyModel) -> Grammar[Any, Any]:
+def expect_grammar(model: Model[Any, Any]) -> Grammar[Any, Any]:
     """The model, if it is a grammar; `UnsupportedError` for one of sequences."""
     if model.config.data != "sentences":
         raise UnsupportedError(
@@ -38,8 +39,27 @@ def expect_grammar(model: AnyModel) -> Grammar[Any, Any]:
     return cast(Grammar[Any, Any], model)
 
 
+def tree_batches(
+    model: Model[Any, Any],
+    rows: Sequence[Sequence[int]],
+    tokens: int = 4096,
+    *,
+    memory: int = EVALUATED_BYTES,
+    gradients: bool = False,
+) -> Batches:
+    """Batches of like lengths for a grammar, whose memory grows with the square of a length: at least one sentence.
+
+    `gradients`: memory for an outside pass, too, which posteriors of spans need.
+    """
+
+    def cost(width: int) -> int:
+        return max(1, model.sequence_bytes(width, gradients=gradients), width * memory // tokens)
+
+    return length_batches(rows, memory, cost=cost)
+
+
 def parse(
-    model: AnyModel,
+    model: Model[Any, Any],
     sentences: Sequence[Sequence[str]],
     *,
     decode: Decode = "mbr",
