@@ -31,13 +31,14 @@ def leaf_mantissas(f: Forest) -> tuple[Tensor, Tensor]:  # "b t p", "b t" float6
 
 
 def divisor(raw: Tensor) -> Tensor:  # "b s n" -> "b s 1"
-    """The largest entry of each span; of one without any weight a number that leaves its scale finite.
+    """The largest entry of each span; 1 for one without any weight, which leaves its scale that of its splits.
 
     A weight of exactly 0 may be all that keeps a span from having weight: its gradient goes through that span, in
-    the scale of the splits there. Half of the dtype's range below them nothing else is disturbed by it.
+    the scale of the splits there. Where such a scale is so high that what has weight falls below the dtype's range
+    next to it, the checks of soundness see the loss.
     """
     norm = raw.amax(-1, keepdim=True)
-    return torch.where(norm == 0, torch.finfo(raw.dtype).tiny ** 0.5, norm)
+    return torch.where(norm == 0, 1.0, norm)
 
 
 def plus(scale: Tensor, log_scale: Tensor | float) -> Tensor:
