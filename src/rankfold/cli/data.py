@@ -11,6 +11,7 @@ from typing import Any
 from rankfold.cli.output import to_json
 from rankfold.data import catalog
 
+COMPUTES = False
 DESCRIPTION = "List the texts the library knows, or put one into a folder as train.txt, valid.txt and test.txt."
 EXAMPLE = "example:\n  rankfold data list"
 GET_EXAMPLE = """\
