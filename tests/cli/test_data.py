@@ -8,6 +8,7 @@ import pytest
 
 from rankfold import cli
 from rankfold.data.catalog import DATASETS, Dataset, File
+from rankfold.data.prepare import Megabytes
 
 TEXT = b"a b c\n" * 100_000
 
@@ -105,3 +106,47 @@ def test_help_ends_with_an_example(action: list[str], capsys: pytest.CaptureFixt
         cli.main(["data", *action, "--help"])
     assert stop.value.code == 0
     assert "example:\n  rankfold data" in capsys.readouterr().out
+
+
+def book(folder: Path) -> Path:
+    path = folder / "book.txt"
+    path.write_text("".join(f"The cat sat on mat {i}.\n\n" for i in range(60)))
+    return path
+
+
+def test_prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["data", "prepare", str(book(tmp_path)), "--out", str(out), "--seed", "3"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        "1 file, 1,430 bytes: 120 lines (60 empty), 60 documents",
+        "layout lines; tokenizer simple: 60 sentences, 420 tokens of 66 types",
+        "split by documents (parted by blank lines), seed 3: train 54 sentences, 378 tokens, valid 3 sentences, "
+        "21 tokens, test 3 sentences, 21 tokens",
+    ]
+    assert f"rankfold train --data {out}" in captured.err
+    assert (out / "train.txt").read_text().splitlines()[0].startswith("The cat sat on mat ")
+
+
+def test_prepare_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["data", "prepare", str(book(tmp_path)), "--out", str(tmp_path / "out"), "--json"]
+    assert cli.main([*arguments, "--tokenizer", "characters", "--split", "line", "--layout", "lines"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tokenizer"], found["split_by"], found["sentences"]["train"]) == ("characters", "line", 54)
+
+
+def test_prepare_refuses_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"caf\xe9\n")
+    assert cli.main(["data", "prepare", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert "line 1: byte 4 of the file is 0xe9" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_progress_is_told_now_and_then() -> None:
+    said: list[str] = []
+    progress = Megabytes("read", said.append, every=0.0)
+    progress(12_000_000)
+    assert said[0].startswith("read 12 MB, ")
+    Megabytes("read", said.append)(1)
+    assert len(said) == 1

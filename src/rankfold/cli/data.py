@@ -1,23 +1,34 @@
-"""`rankfold data`: the texts the library knows, and how to get them."""
+"""`rankfold data`: the texts the library knows, how to get them, and how to prepare one of your own."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import textwrap
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from rankfold.cli.output import to_json
+from rankfold.cli.output import say, to_json
 from rankfold.data import catalog
+from rankfold.data.prepare import Megabytes, SplitBy, prepare
+from rankfold.data.raw_text import Layout
+from rankfold.data.tokenize import Kind
 
-COMPUTES = False
-DESCRIPTION = "List the texts the library knows, or put one into a folder as train.txt, valid.txt and test.txt."
+DESCRIPTION = (
+    "List the texts the library knows, put one into a folder as train.txt, valid.txt and test.txt, or prepare a text "
+    "of your own in that way."
+)
 EXAMPLE = "example:\n  rankfold data list"
 GET_EXAMPLE = """\
 example:
   rankfold data get ptb-lm --out ptb                  (downloads 6 MB)
   rankfold data get ptb-lm --out ptb --from FOLDER    (copies, without a network)"""
+PREPARE_EXAMPLE = """\
+example:
+  rankfold data prepare book.txt --out book
+  rankfold data prepare *.txt.gz --out books --split file --seed 7
+  zcat news.gz | rankfold data prepare - --out news --tokenizer characters"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +55,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     getting.add_argument("--json", action="store_true", help="print one JSON object")
     getting.set_defaults(run=run_get)
+    preparing = actions.add_parser(
+        "prepare",
+        help="cut a text of your own into sentences, tokens and splits",
+        description="Cut texts (plain or .gz) into sentences, tokens and splits, in a new folder for rankfold train "
+        "--data: train.txt, valid.txt, test.txt, and prepared.json, which says how they were made.",
+        epilog=PREPARE_EXAMPLE,
+    )
+    preparing.add_argument("files", nargs="+", metavar="FILE", help="texts in UTF-8; - is standard input")
+    preparing.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the result")
+    preparing.add_argument(
+        "--tokenizer",
+        choices=get_args(Kind),
+        default="simple",
+        help="simple: words and punctuation (default); spaces: words are apart already; characters; subwords: trained "
+        "on the text, needs the package tokenizers",
+    )
+    preparing.add_argument("--types", type=int, default=4000, metavar="N", help="how many subwords (default: 4000)")
+    preparing.add_argument(
+        "--layout",
+        choices=("auto", *get_args(Layout)),
+        default="auto",
+        help="lines of a paragraph belong together (wrapped), or each is a paragraph, or a sentence; auto: by the "
+        "first megabyte (default)",
+    )
+    preparing.add_argument(
+        "--split",
+        choices=("auto", *get_args(SplitBy)),
+        default="auto",
+        help="held out are whole files, documents (parted by blank lines) or lines; auto: the first of these of which "
+        "there are 20 (default)",
+    )
+    preparing.add_argument("--seed", type=int, default=1, help="of the draw of what is held out (default: 1)")
+    preparing.add_argument("--json", action="store_true", help="print one JSON object")
+    preparing.set_defaults(run=run_prepare)
 
 
 def run_list(arguments: argparse.Namespace) -> int:
@@ -65,6 +110,23 @@ def run_get(arguments: argparse.Namespace) -> int:
         print(to_json({result.split: {"path": str(result.path), "action": result.action} for result in results}))
     else:
         print("\n".join(f"{result.split:<6} {result.action:<14} {result.path}" for result in results))
+    return 0
+
+
+def run_prepare(arguments: argparse.Namespace) -> int:
+    """Prepare a text and print its counts."""
+    found = prepare(
+        arguments.files,
+        arguments.out,
+        tokenizer=arguments.tokenizer,
+        layout=None if arguments.layout == "auto" else arguments.layout,
+        split_by=None if arguments.split == "auto" else arguments.split,
+        seed=arguments.seed,
+        num_types=arguments.types,
+        progress=Megabytes("read", say),
+    )
+    print(to_json(asdict(found), indent=2) if arguments.json else "\n".join(found.lines()))
+    say(f"next: rankfold train --data {arguments.out} --out RUN")
     return 0
 
 

@@ -21,7 +21,7 @@ from rankfold.files import read_json, write_text
 Kind = Literal["spaces", "simple", "characters", "subwords"]
 FILE, FORMAT, VERSION = "tokenizer.json", "rankfold-tokenizer", 1
 SPACE = "\u2581"  # stands for a space in tokens of characters and subwords
-REMEMBERED, LONGEST = 2**17, 40  # chunks kept by a memory, and characters of one: 30 MB at most
+REMEMBERED, LONGEST = 2**18, 40  # chunks kept by a memory, and characters of one: about 50 MB
 UNK = "<unk>"
 
 # Scripts written without spaces: each character is a token.
@@ -127,6 +127,8 @@ def simple_tokens(chunk: str) -> list[str]:
     sign, a run of equal ones is a token. Chinese and Japanese characters are tokens by themselves. Tokens are
     tokens of themselves; `<unk>` is one, and so are -LRB- and the like.
     """
+    if chunk.isascii() and chunk.isalpha():
+        return [chunk]
     shadow = chunk
     if not chunk.isascii():  # \w has no combining marks: letters in their places
         shadow = "".join("a" if c in JOINERS or unicodedata.category(c)[0] == "M" else c for c in chunk)
