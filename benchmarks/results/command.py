@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.results import comparisons, grammars, language_models, music
+from benchmarks.results import comparisons, grammars, language_models, marks, music, summary
 from benchmarks.results.archive import Record, read_archives, read_run_folders, write_archives, write_run
 from benchmarks.results.runs import read_runs
 from benchmarks.steps import pages as steps
@@ -57,8 +57,10 @@ def write_pages(folder: Path, *, pictures: bool) -> None:
     """Every page and picture, from the runs and measurements of the folder."""
     runs = read_runs(folder)
     counts = {page.PAGE: page.write(folder, runs, pictures=pictures) for page in (language_models, grammars, music)}
-    steps.write(folder, list(counts), pictures=pictures)
-    comparisons.write(folder, list(counts))
+    pages = [page for first in counts for page in marks.pages_of(folder, first)]
+    steps.write(folder, pages, pictures=pictures)
+    comparisons.write(folder, pages)
+    summary.write(folder, runs)
     _say(", ".join(f"{num} runs in {page}" for page, num in counts.items()))
 
 

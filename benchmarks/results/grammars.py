@@ -47,7 +47,8 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
             raise DataError(f"{path}: no such file, but {found[0].run.name} is a run of a grammar, which goes there.")
         return 0
     tables, rows = read_published()
-    names = marks.find(path, KIND)
+    pages = marks.pages_of(folder, PAGE)
+    names = [name for page in pages for name in marks.find(folder / page, KIND)]
     if sorted(names) != sorted([*tables, *EXTRA]):
         raise DataError(
             f"{path}: has marks for {', '.join(names) or 'nothing'}, but those of the page are "
@@ -74,7 +75,7 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
         picture = f"![F1 and perplexity against the number of preterminals]({SYMBOLS})"
         return marks.join(table, picture if name == "symbols" and sized else "")
 
-    marks.replace(folder, [PAGE], KIND, body)
+    marks.replace(folder, pages, KIND, body)
     return len(found)
 
 

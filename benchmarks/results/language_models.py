@@ -26,6 +26,8 @@ HEAD = (
     "run",
 )
 LEFT = (0, 5, 9)  # columns of words
+SHORT = "chosen"  # a table of our own recipes alone, with these columns
+SHORT_HEAD = ("model", "published valid / test", "valid", "test", "GPU minutes", "run")
 
 
 def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
@@ -37,14 +39,16 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
     )
     if not path.is_file():
         raise DataError(f"{path}: no such file; the page of language models was expected.")
-    corpora = marks.find(path, KIND)
+    pages = marks.pages_of(folder, PAGE)
+    corpora = [corpus for page in pages for corpus in marks.find(folder / page, KIND)]
     if sorted(corpora) != sorted({row.corpus for row in rows}):
         raise DataError(
             f"{path}: has marks for {', '.join(corpora) or 'nothing'}, but the papers' rows are of "
             f"{', '.join(sorted({row.corpus for row in rows}))}.\n"
             "  A table goes between <!-- results NAME --> and <!-- end of results -->."
         )
-    marks.replace(folder, [PAGE], KIND, lambda corpus: section(corpus, rows, found))
+    marks.replace(folder, pages, KIND, lambda corpus: section(corpus, rows, found))
+    marks.replace(folder, pages, SHORT, lambda corpus: short_table(corpus, rows, found))
     if found and pictures:
         draw_perplexities(found, folder / PICTURE)
     return len(found)
@@ -68,6 +72,15 @@ def section(corpus: str, rows: Sequence[Row], runs: Sequence[Run]) -> str:
         marks.number_notes(notes),
         "\n".join(f"- `{run.name}`: `{run.command}`" for run in [*shown, *others]),
     )
+
+
+def short_table(corpus: str, rows: Sequence[Row], runs: Sequence[Run]) -> str:
+    """The finished runs that are named as their recipes, which are ours, next to what is published."""
+    pairs = [(row, run) for row in rows for run in runs if row.corpus == corpus and run.name == row.recipe]
+    lines = [_line(row.model, row, run) for row, run in pairs if run.finished]
+    columns = [HEAD.index(title) for title in SHORT_HEAD]
+    chosen = [[line[i] for i in columns] for line in lines]
+    return marks.table(SHORT_HEAD, chosen, left=(0, len(columns) - 1))
 
 
 def _line(model: str, row: Row | None, run: Run | None) -> list[str]:

@@ -11,6 +11,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 
 
+def pages_of(folder: Path, page: str) -> list[str]:
+    """A page of the folder and its appendices, whose names begin with its own: `music.md`, `music-runs.md`."""
+    return [page, *sorted(path.name for path in folder.glob(f"{page.removesuffix('.md')}-*.md"))]
+
+
 def find(path: Path, kind: str) -> list[str]:
     """The names of a page's parts of a kind, in order."""
     return [found["name"] or "" for found in _pattern(kind).finditer(path.read_text(encoding="utf-8"))]

@@ -16,6 +16,7 @@ import torch
 import rankfold
 from rankfold.cli import COMMANDS, doctor, main
 from rankfold.cli.output import to_json
+from tests.cli.test_language_models import write_corpus, write_recipe
 
 CODE = "import os, sys, rankfold_command; assert 'torch' not in sys.modules; sys.argv = ['rankfold', '--version']\n"
 CODE += "try: rankfold_command.main()\nexcept SystemExit: print(os.environ['OMP_WAIT_POLICY'])"
@@ -166,3 +167,47 @@ def test_numbers_that_are_none_become_null() -> None:
     value = {"a": math.inf, "b": [1.5, -math.inf, {"c": math.nan}], "d": (1, "x", None, True)}
     assert json.loads(to_json(value)) == {"a": None, "b": [1.5, None, {"c": None}], "d": [1, "x", None, True]}
     assert to_json({"a": 1}, indent=2) == '{\n  "a": 1\n}'
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_quiet_and_those_that_compute_have_threads(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    action = ["list"] if name == "data" else []
+    with pytest.raises(SystemExit):
+        main([name, *action, "--help"])
+    out = capsys.readouterr().out
+    assert "--quiet" in out
+    assert ("--threads N" in out) == (name not in ("data", "completion"))
+
+
+def test_quiet_leaves_results_and_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, recipe = write_corpus(tmp_path / "data"), write_recipe(tmp_path / "tiny.toml")
+    train = ["train", "--recipe", str(recipe), "--data", str(data), "--out", str(tmp_path / "run")]
+    assert main([*train, "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert "test perplexity" in captured.out
+    assert captured.err == ""
+    score = ["score", str(tmp_path / "run"), str(data / "test.txt")]
+    assert main(score) == 0
+    loud = capsys.readouterr()
+    assert "<unk>" in loud.err
+    assert main([*score, "--quiet"]) == 0
+    assert capsys.readouterr() == (loud.out, "")
+    assert main([*score[:2], str(tmp_path / "none.txt"), "--quiet"]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    before, seen = torch.get_num_threads(), []
+    monkeypatch.setattr(doctor, "doctor", lambda **_: seen.append(torch.get_num_threads()) or 1 / 0)
+    for wanted in (1, 3):
+        with pytest.raises(ZeroDivisionError):
+            main(["doctor", "--threads", str(wanted)])
+    assert seen == [1, 3]
+    assert torch.get_num_threads() == before
+    for wrong in ("0", "-1", "two"):
+        with pytest.raises(SystemExit) as stop:
+            main(["doctor", "--threads", wrong])
+        assert stop.value.code == 2
+        assert "at least 1" in capsys.readouterr().err

@@ -1,15 +1,17 @@
 """The command line: one file per command, each a plain function Python can call too.
 
 A command's module has DESCRIPTION, EXAMPLE, `add_arguments` and `run`; it is loaded, and torch with it, when chosen.
-Results go to standard output, progress to standard error. Exit 2 for the user's mistake, 1 for ours.
+Results go to standard output, progress to standard error. Exit 2 for the user's mistake, 1 for ours. Every command has
+--quiet, and --threads unless its module says COMPUTES = False.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -29,6 +31,7 @@ COMMANDS = {  # a module of this package each: its help
     "demo": "train a model of 1,024 states on Python's docstrings, and show what it learned",
     "bench": "check a gradient step of your model, then time it on this machine",
     "doctor": "versions, devices, Triton and a 5-second exactness check",
+    "completion": "a script that completes commands and options, for bash, zsh or fish",
 }
 
 
@@ -44,13 +47,22 @@ class Command(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **settings})
 
+    def load(self) -> None:
+        """Import the command's module, once, and take its arguments."""
+        if self.module is None:
+            return
+        chosen, self.module = import_module(f"rankfold.cli.{self.module}"), None
+        self.description, self.epilog = chosen.DESCRIPTION, chosen.EXAMPLE
+        self.set_defaults(run=getattr(chosen, "run", None))  # those of its actions, where it has some
+        chosen.add_arguments(self)
+        actions = self._subparsers._group_actions if self._subparsers is not None else []
+        inner = [parser for action in actions if action.choices for parser in dict(action.choices).values()]
+        for parser in inner or [self]:
+            _add_common(parser, computes=getattr(chosen, "COMPUTES", True))
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """By `parse_known_intermixed_args`, which calls this method again; not where subcommands follow."""
-        if self.module is not None:
-            chosen, self.module = import_module(f"rankfold.cli.{self.module}"), None
-            self.description, self.epilog = chosen.DESCRIPTION, chosen.EXAMPLE
-            self.set_defaults(run=getattr(chosen, "run", None))  # those of its actions, where it has some
-            chosen.add_arguments(self)
+        self.load()
         if self._mixed or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._mixed = True
@@ -58,6 +70,23 @@ class Command(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self._mixed = False
+
+
+def _add_common(parser: argparse.ArgumentParser, *, computes: bool) -> None:
+    """--quiet and --threads."""
+    parser.add_argument(
+        "--quiet", action="store_true", help="no progress and no remarks on standard error; errors stay"
+    )
+    if computes:
+        parser.add_argument(
+            "--threads", type=_whole, metavar="N", help="threads that one product may use (default: one for each core)"
+        )
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}, but a whole number, at least 1, was expected")
+    return int(text)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -82,27 +111,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError  # it loads torch
-
     try:
-        status: int = chosen.run(chosen)
+        with _quiet(getattr(chosen, "quiet", False)), _threads(getattr(chosen, "threads", None)):
+            status: int = chosen.run(chosen)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (DataError, DomainError, ShapeError, UnsupportedError, OSError) as error:
-        print(f"rankfold: {error}", file=sys.stderr)
-        return 2
-    except (RuntimeError, MemoryError, OverflowError) as error:
-        if not _is_memory(error):
+    except Exception as error:
+        told = _told(error)
+        if told is None:
             raise
-        print(
-            f"rankfold: not enough memory ({(str(error) or type(error).__name__).splitlines()[0][:120]})\n"
-            "  rankfold explain says what a model and a batch need.",
-            file=sys.stderr,
-        )
+        print(f"rankfold: {told}", file=sys.stderr)
         return 2
     return status
+
+
+def _told(error: Exception) -> str | None:
+    """What a person is told of an error; None of our own mistakes."""
+    from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError  # it loads torch
+
+    if isinstance(error, DataError | DomainError | ShapeError | UnsupportedError | OSError):
+        return str(error)
+    if isinstance(error, RuntimeError | MemoryError | OverflowError) and _is_memory(error):
+        return (
+            f"not enough memory ({(str(error) or type(error).__name__).splitlines()[0][:120]})\n"
+            "  rankfold explain says what a model and a batch need."
+        )
+    return None
+
+
+@contextlib.contextmanager
+def _quiet(quiet: bool) -> Iterator[None]:
+    """Standard error leads nowhere until an error leaves the command."""
+    if not quiet:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
+
+
+@contextlib.contextmanager
+def _threads(num: int | None) -> Iterator[None]:
+    """Torch has so many threads, and afterwards as many as before."""
+    if num is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(num)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _is_memory(error: Exception) -> bool:

@@ -192,3 +192,17 @@ def test_sources_are_all_used() -> None:
     content = tomllib.loads(Path(runs.__file__).with_name("published.toml").read_text())
     assert set(content["sources"]) == {row["source"] for row in content["rows"] if "source" in row}
     assert all("source" in row for row in content["rows"] if "valid" in row or "test" in row)
+
+
+def test_tables_stand_on_the_page_or_its_appendices(folder: Path) -> None:
+    (folder / NAME).write_text("# Short\n<!-- chosen ptb --><!-- end of chosen -->\n")
+    appendix = folder / NAME.replace(".md", "-runs.md")
+    appendix.write_text(PAGE)
+    recipe = "lhmm-4096-1024-ptb"
+    add_run(folder, recipe, recipe, FINISHED)
+    add_run(folder, f"{recipe}-seed2", recipe, FINISHED, sets=["train.seed=2"])  # not the recipe itself
+    add_run(folder, "hmm-4096-ptb", "hmm-4096-ptb", FINISHED[:2])  # unfinished
+    assert main([str(folder), "--no-picture"]) == 0
+    cells = ["LHMM, 4,096 states, rank 1,024", "156 / -", "140.0", "130.0", "3.0", f"`{recipe}`"]
+    assert lines(folder, "")[1:] == [cells]  # below the head
+    assert f"| `{recipe}-seed2` |" in appendix.read_text()
