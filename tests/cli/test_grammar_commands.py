@@ -324,6 +324,10 @@ def test_sentences_made_up(family: str, tmp_path: Path, capsys: Captured) -> Non
     assert main(["sample", str(run), *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [" ".join(entry["words"]) for entry in found["sentences"]] == sentences
+    assert main(["sample", str(run), *options, "--trees", "--top-k", "1", "--no-unk"]) == 0
+    chosen = parse_trees(capsys.readouterr().out)
+    assert [tree.spans() for tree in chosen] == [tree.spans() for tree in trees]
+    assert "<unk>" not in {word for tree in chosen for word in tree.words}
     assert main(["sample", str(run), "--prefix", "the"]) == 2
     assert "a grammar makes a sentence from its root" in capsys.readouterr().err
 

@@ -56,6 +56,8 @@ def test_words_come_as_often_as_predicted(family: str, tmp_path: Path, capsys: p
         (["--num", "0"], "must be at least 1"),
         (["--max-length", "0"], "must be at least 1"),
         (["--seed", "-1"], "seed is -1"),
+        (["--temperature", "0"], "top_k = 1"),
+        (["--top-k", "0"], "top_k is 0"),
     ],
 )
 def test_mistakes_exit_2(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,3 +75,26 @@ def test_an_unknown_word_of_the_prefix_counts_as_unk(tmp_path: Path, capsys: pyt
     captured = capsys.readouterr()
     assert captured.out.replace("the zebra", "the <unk>") == expected
     assert "counted as <unk>: 1, of them zebra (1)" in captured.err
+
+
+def test_words_are_chosen_as_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an HMM; the distributions themselves are tests/decoding/test_generate.py's."""
+    folder = save_model(tmp_path / "model")
+    plain = said(capsys, "sample", folder, "--num", "30", "--max-length", "6")
+    assert "<unk>" in plain
+    assert "<unk>" not in said(capsys, "sample", folder, "--num", "30", "--max-length", "6", "--no-unk")
+    assert said(capsys, "sample", folder, "--num", "30", "--max-length", "6", "--temperature", "1.0") == plain
+    likeliest = as_json(capsys, "predict", folder, "--top", "2")["next"]
+    first = {
+        line.split()[0]
+        for line in said(capsys, "sample", folder, "--num", "30", "--max-length", "6", "--top-k", "2").splitlines()
+    }
+    assert first == {entry["word"] for entry in likeliest}
+    cold = said(capsys, "sample", folder, "--num", "20", "--temperature", "0.001", "--max-length", "4")
+    assert len(set(cold.splitlines())) == 1
+    model, _ = load_words(folder)
+    drawn = model.generate(4, max_length=6, temperature=0.8, top_k=3, no_unk=True, seed=9)
+    options = ["--temperature", "0.8", "--top-k", "3", "--no-unk"]
+    assert (
+        said(capsys, "sample", folder, "--num", "4", "--max-length", "6", "--seed", "9", *options).splitlines() == drawn
+    )

@@ -284,6 +284,7 @@ def test_models_of_words_and_frames_are_not_mixed_up(run: Path, data: Path, tmp_
         assert "a model of frames" in refused(capsys, *command)
     assert "--trees is for models of words" in refused(capsys, "evaluate", run, "--trees", data)
     assert "--prefix and --trees are for models of words" in refused(capsys, "sample", run, "--prefix", "a")
+    assert "--no-unk choose words" in refused(capsys, "sample", run, "--temperature", "0.5")
 
 
 def test_a_lost_space_is_told(run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:

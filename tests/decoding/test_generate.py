@@ -9,7 +9,7 @@ import torch
 
 from rankfold import DomainError
 from rankfold.data.batch import Batch
-from rankfold.decoding.generate import generate_words
+from rankfold.decoding.generate import WordChoice, generate_words
 from rankfold.models import HMM
 from rankfold.models.catalog import AnyModel
 from tests.models.cases import BY_NAME, CASES, Case, seeded
@@ -127,3 +127,68 @@ def test_rows_are_asked_for_the_living_only() -> None:
     out = generate_words(log_next, rows, lambda index: stay[index], end=0, max_length=3, generator=seeded())
     assert out == [[], [1, 1, 1], [1, 1, 1]]
     assert set(asked) == {2}
+
+
+def changed(weights: list[float], choice: WordChoice) -> list[float]:
+    """The distribution of a choice, in plain Python."""
+    kept = [0.0 if i in choice.excluded else weight for i, weight in enumerate(weights)]
+    likeliest = sorted(range(len(kept)), key=lambda i: (-kept[i], i))[: choice.top_k]
+    powers = [weight ** (1 / choice.temperature) if i in likeliest else 0.0 for i, weight in enumerate(kept)]
+    return [power / sum(powers) for power in powers]
+
+
+CHOICES = [WordChoice(0.5), WordChoice(3.0), WordChoice(top_k=2), WordChoice(excluded=(1,)), WordChoice(0.7, 1, (0,))]
+
+
+@pytest.mark.parametrize(
+    ("case", "choice"),
+    [*((case, WordChoice(0.5, excluded=(1,))) for case in CASES), *((BY_NAME["hmm-free-3"], x) for x in CHOICES)],
+    ids=str,
+)
+def test_every_word_is_drawn_from_its_own_changed_distribution(case: Case, choice: WordChoice) -> None:
+    model = case.build()
+
+    def step(prefix: list[int]) -> list[float]:
+        return changed([exact(model, prefix, 1)[(word,)] for word in range(3)], choice)
+
+    first = step([0])
+    truth = {(a, b): first[a] * second for a in range(3) for b, second in enumerate(step([0, a]))}
+    drawn = model.generate_ids(1000, prefix=[0], end=NEVER, max_length=2, choice=choice, generator=seeded())
+    count = Counter(map(tuple, drawn))
+    assert set(count) <= {string for string, share in truth.items() if share > 0}
+    for string, share in truth.items():  # five standard deviations, and two more where next to nothing is expected
+        assert abs(count[string] - 1000 * share) <= 5 * math.sqrt(1000 * share * (1 - share)) + 2
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_a_choice_is_the_formula(choice: WordChoice) -> None:
+    weights = torch.tensor([[0.5, 0.2, 0.3], [0.25, 0.25, 0.5], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    rows = weights[:2] if 0 in choice.excluded else weights
+    found = choice(rows.log()).exp()
+    torch.testing.assert_close(found.tolist(), [changed(row, choice) for row in rows.tolist()], rtol=1e-12, atol=0)
+
+
+def test_a_choice_leaves_its_input_alone_and_names_what_is_left_out() -> None:
+    log_words = torch.tensor([[0.0, -INF, -INF]])
+    with pytest.raises(DomainError, match="none is left to draw"):
+        WordChoice(excluded=(0,))(log_words)
+    assert log_words.tolist() == [[0.0, -INF, -INF]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [({"temperature": 0.0}, "top_k = 1"), ({"temperature": INF}, "finite"), ({"temperature": -1.0}, "above 0"),
+     ({"temperature": float("nan")}, "above 0"), ({"top_k": 0}, "at least 1")],
+)  # fmt: skip
+def test_choices_that_are_none(bad: dict[str, float], words: str) -> None:
+    with pytest.raises(DomainError, match=words):
+        WordChoice(**bad)
+
+
+def test_ends_are_words_that_a_choice_weighs_too() -> None:
+    model = BY_NAME["hmm-free-3"].build()
+    drawn = model.generate_ids(50, end=1, max_length=4, choice=WordChoice(excluded=(1,)), generator=seeded())
+    assert all(len(row) == 4 and 1 not in row for row in drawn)
+    sharp = model.generate_ids(20, end=1, max_length=9, choice=WordChoice(top_k=1), generator=seeded())
+    assert len(set(map(tuple, sharp))) == 1
+    assert all(1 not in row for row in sharp)

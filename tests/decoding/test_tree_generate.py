@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rankfold import BinaryDense, Branch, DomainError, ShapeError, TreePotentials, generate_trees, rank_space
+from rankfold.decoding.generate import Generated, WordChoice
 from rankfold.recursions.tree import log_z
 from tests.decoding.grammars import N, P, V, emission, normalised, root
 from tests.recursions.trees import potentials, shapes
@@ -109,3 +110,27 @@ def test_refusals() -> None:
     endless = Branch(*(BinaryDense(torch.full(s, 0.25 if s == (2, 2, 2) else 0.0)) for s in shapes(N, P)))
     with pytest.raises(DomainError, match=r"(?s)\d+ sentences grew beyond max_length=5 words while 0 of 2 did not"):
         draw(endless, torch.zeros(2), max_rejected=10)
+
+
+@pytest.mark.parametrize("choice", [WordChoice(0.5), WordChoice(top_k=1), WordChoice(excluded=(0,))], ids=str)
+def test_a_choice_changes_words_given_their_symbols_and_no_tree(choice: WordChoice) -> None:
+    rules, words = normalised("shared"), emission()
+
+    def draw(**how: Any) -> Generated:
+        seed = torch.Generator().manual_seed(5)
+        return generate_trees(rules, root()[:N], lambda k: words[k], 800, max_length=6, generator=seed, **how)
+
+    found = draw(choice=choice)
+    assert found.trees == draw().trees  # the same draws: words come last
+    for tag in range(P):
+        emitted = Counter(
+            word
+            for sentence, tree in zip(found.words, found.trees, strict=True)
+            for word, own in zip(sentence, tree.tags or (), strict=True)
+            if own == tag
+        )
+        shares = choice(words[tag].double()).exp().tolist()
+        for word, share in enumerate(shares):
+            wanted = emitted.total() * share
+            assert abs(emitted[word] - wanted) <= 5 * math.sqrt(wanted * (1 - share)) + 1e-9
+    assert draw(choice=WordChoice()) == draw()

@@ -15,20 +15,25 @@ from rankfold.cli.output import say, to_json
 from rankfold.data.text import escape_brackets
 from rankfold.data.trees import Tree
 from rankfold.data.vocab import Vocabulary
+from rankfold.decoding.generate import WordChoice
 from rankfold.decoding.parsed_tree import as_tree
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
 from rankfold.models.catalog import AnyModel
 from rankfold.models.parsing import expect_grammar
-from rankfold.models.strings import generate, seeded, split_line
+from rankfold.models.strings import generate, seeded, split_line, word_choice
 
 DESCRIPTION = (
-    "Print sentences drawn from a model, exactly and independently; the same for the same seed. Of a model of "
-    "frames: recordings of --max-length frames, a line of states and their durations each."
+    "Print sentences drawn from a model, exactly and independently; the same for the same seed. --no-unk, --top-k and "
+    "--temperature change, in this order, the distribution that each word is drawn from, which is renormalised: the "
+    "probability of a word given all words before it, <eos> among them; of a grammar that of a word given its symbol, "
+    "and trees stay as they are. Of a model of frames: recordings of --max-length frames, a line of states and their "
+    "durations each."
 )
 EXAMPLE = """\
 example:
   rankfold sample runs/small --num 3
   rankfold sample runs/small --prefix "the company" --seed 7 --json
+  rankfold sample runs/small --temperature 0.7 --top-k 50 --no-unk
   rankfold sample runs/grammar --num 3 --trees
   rankfold sample runs/walks --num 10 --max-length 200 --out drawn.npz"""
 
@@ -42,6 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-length", type=int, default=100, metavar="N", help="words after the prefix at most (default: 100)"
     )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=1.0,
+        metavar="T",
+        help="draw words from their probabilities to the power of 1/T: below 1 likelier ones, above 1 more even ones",
+    )
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw among the K likeliest words alone")
+    parser.add_argument("--no-unk", action="store_true", help="never draw <unk>")
     parser.add_argument("--trees", action="store_true", help="grammars: print the trees that made the sentences")
     parser.add_argument("--out", type=Path, metavar="FILE", help="models of frames: save features and states as .npz")
 
@@ -59,8 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UnsupportedError(f'--trees is for grammars, but this model is of the family "{model.config.family}".')
     prefix = split_line(arguments.prefix, vocabulary)
     tell_unknown([prefix], vocabulary)
-    generator = seeded(model, arguments.seed)
-    drawn = generate(model, arguments.num, prefix=prefix, max_length=arguments.max_length, generator=generator)
+    generator, choice = seeded(model, arguments.seed), _choice(arguments)
+    drawn = generate(
+        model, arguments.num, prefix=prefix, max_length=arguments.max_length, choice=choice, generator=generator
+    )
     cut = sum(not sentence.ended for sentence in drawn)
     if cut:
         say(f"{cut} of {len(drawn)} sentences were cut at --max-length {arguments.max_length}")
@@ -71,11 +87,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _choice(arguments: argparse.Namespace) -> WordChoice:
+    return word_choice(arguments.temperature, arguments.top_k, no_unk=arguments.no_unk)
+
+
 def _run_grammar(arguments: argparse.Namespace, model: AnyModel, vocabulary: Vocabulary) -> int:
     if arguments.prefix:
         raise UnsupportedError("--prefix is for models of sequences: a grammar makes a sentence from its root.")
     generator = seeded(model, arguments.seed)
-    drawn = sample_trees(model, arguments.num, max_length=arguments.max_length, generator=generator)
+    drawn = sample_trees(
+        model, arguments.num, max_length=arguments.max_length, choice=_choice(arguments), generator=generator
+    )
     if drawn.rejected:
         say(f"{drawn.rejected:,} sentences of more than {arguments.max_length} words were drawn and left out")
     if arguments.json:
@@ -90,6 +112,8 @@ def _run_grammar(arguments: argparse.Namespace, model: AnyModel, vocabulary: Voc
 def _run_frames(arguments: argparse.Namespace) -> int:
     if arguments.prefix or arguments.trees:
         raise UnsupportedError("--prefix and --trees are for models of words, but this is one of frames.")
+    if _choice(arguments).changes:
+        raise UnsupportedError("--temperature, --top-k and --no-unk choose words, but this is a model of frames.")
     if arguments.out is not None:
         expect_npz(arguments.out)  # before the work
     drawn = sample_recordings(
@@ -114,13 +138,20 @@ class Sentences(NamedTuple):
     rejected: int
 
 
-def sample_trees(model: AnyModel, num: int = 5, *, max_length: int = 40, generator: torch.Generator) -> Sentences:
+def sample_trees(
+    model: AnyModel,
+    num: int = 5,
+    *,
+    max_length: int = 40,
+    choice: WordChoice | None = None,
+    generator: torch.Generator,
+) -> Sentences:
     """Independent sentences of at most `max_length` words, exactly as the grammar has them given that length.
 
     Those of a compound PCFG each under a vector of its own.
     """
     assert model.vocabulary is not None
-    found = expect_grammar(model).generate_trees(num, max_length=max_length, generator=generator)
+    found = expect_grammar(model).generate_trees(num, max_length=max_length, choice=choice, generator=generator)
     words = [model.vocabulary.decode(row) for row in found.words]
     trees = [as_tree(tree, list(map(escape_brackets, row))) for tree, row in zip(found.trees, words, strict=True)]
     assert all(tree is not None for tree in trees)

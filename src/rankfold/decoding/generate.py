@@ -6,7 +6,9 @@ off. Of a grammar from the root down, all waiting nodes of all sentences at once
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,6 +19,74 @@ from rankfold.errors import DomainError, ShapeError
 from rankfold.numerics.log_space import log_sum, pick
 from rankfold.operators.binary import BinaryOperator, Branch, expect_branch
 from rankfold.recursions.tree.termination import log_kinds
+
+
+@dataclass(frozen=True)
+class WordChoice:
+    """A distribution of words, changed before a word is drawn from it: without some words, of the likeliest alone,
+    flatter or sharper. Renormalised, so what is drawn from is
+
+        q(w)  proportional to  p(w)^(1 / temperature)    for the top_k likeliest w that are not excluded, else 0
+
+    Words of equal probability at the border of `top_k`: those of the smaller ids. The same for every temperature.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None  # None: all
+    excluded: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise DomainError(
+                f"temperature is {self.temperature}, but must be above 0 and finite.\n"
+                "  The likeliest word each time is top_k = 1."
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise DomainError(f"top_k is {self.top_k}, but must be at least 1.")
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes any distribution."""
+        return self != WordChoice()
+
+    def __call__(self, log_words: Tensor) -> Tensor:  # "... v" -> "... v"
+        """log q of each distribution; `DomainError` where only excluded words have a probability."""
+        log_words = log_words.clone()
+        log_words[..., list(self.excluded)] = float("-inf")
+        if self.top_k is not None and self.top_k < log_words.shape[-1]:
+            order = log_words.argsort(dim=-1, descending=True, stable=True)
+            log_words.scatter_(-1, order[..., self.top_k :], float("-inf"))
+        if not bool((log_words > float("-inf")).any(-1).all()):
+            raise DomainError("only excluded words have a probability here: none is left to draw.\n  Exclude fewer.")
+        return torch.log_softmax(log_words / self.temperature, -1)
+
+
+def generate_chosen(
+    log_next: Callable[[list[list[int]]], Tensor],  # beginnings of one length -> "b v"
+    num: int,
+    choice: WordChoice,
+    *,
+    prefix: Sequence[int] = (),
+    end: int,
+    max_length: int,
+    generator: torch.Generator | None = None,
+) -> list[list[int]]:
+    """Continuations of a prefix, word by word: each is drawn from `choice` of p(word | all words before it).
+
+    `end` is a word like others. The result is exactly the product of these distributions; with words excluded it is
+    not p(sentence | no such word), which would weigh what may come later, too. Without `end` and the prefix; cut after
+    `max_length` words. Cost: the distribution of the next word, after all words so far, for every word.
+    """
+    rows: list[list[int]] = [list(prefix) for _ in range(num)]
+    alive = list(range(num))
+    for _ in range(max_length):
+        words = pick(choice(log_next([rows[i] for i in alive])), generator).tolist()
+        for i, word in zip(alive, words, strict=True):
+            rows[i].append(word)
+        alive = [i for i, word in zip(alive, words, strict=True) if word != end]
+        if not alive:
+            break
+    return [row[len(prefix) : len(row) - (row[-1] == end)] for row in rows]
 
 
 def generate_words(
@@ -75,9 +145,12 @@ def generate_trees(
     max_length: int,
     log_root_leaf: Tensor | None = None,  # "p"
     max_rejected: int = 100_000,
+    choice: WordChoice | None = None,
     generator: torch.Generator | None = None,
 ) -> Generated:
     """Sentences of at most `max_length` words with the trees that made them, independent and exact.
+
+    `choice`: each word is drawn from the choice of p(word | its symbol); the trees stay as they are.
 
     Rules, root and emissions are distributions: each parent's rules of all four kinds sum to 1. Sentences that grow
     longer are rejected and drawn anew, which leaves exactly p(sentence, tree | length <= max_length); how many there
@@ -102,7 +175,10 @@ def generate_trees(
                 )
         trees = [_tree(sentence, grammar.num_spans) for sentence in done]
         tags = torch.tensor([tag for tree in trees for tag in tree.tags or ()], device=log_root.device)
-        drawn = iter(pick(log_emission_rows(tags).double(), generator).tolist())
+        log_words = log_emission_rows(tags).double()
+        if choice is not None and choice.changes:
+            log_words = choice(log_words)
+        drawn = iter(pick(log_words, generator).tolist())
     return Generated([[next(drawn) for _ in tree.tags or ()] for tree in trees], trees, rejected)
 
 

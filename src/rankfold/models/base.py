@@ -279,16 +279,29 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         words = words_of(text, expect_vocabulary(self, "predict"), ends=True)
         return [(word, math.exp(log_prob)) for word, log_prob in predict(self, words, top=top)]
 
-    def generate(self, num: int = 1, *, prefix: str = "", max_length: int = 100, seed: int | None = None) -> list[str]:
+    def generate(
+        self,
+        num: int = 1,
+        *,
+        prefix: str = "",
+        max_length: int = 100,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        no_unk: bool = False,
+        seed: int | None = None,
+    ) -> list[str]:
         """Independent sentences as strings; with a seed those that `rankfold sample --seed` prints, else new ones.
 
         At most `max_length` words after the prefix. A longer sentence is cut there; a grammar draws another instead.
+        Each word is drawn from p(word | all words before it), `<eos>` a word like others, with `no_unk` without
+        `<unk>`, restricted to its `top_k` likeliest words, to the power of 1 / temperature, and renormalised. Of a
+        grammar that is done to p(word | its symbol), and trees are drawn as they are.
         """
-        from rankfold.models.strings import expect_vocabulary, generate, seeded, words_of
+        from rankfold.models.strings import expect_vocabulary, generate, seeded, word_choice, words_of
 
         vocabulary, generator = expect_vocabulary(self, "generate"), seeded(self, seed)
-        begun = words_of(prefix, vocabulary)
-        drawn = generate(self, num, prefix=begun, max_length=max_length, generator=generator)
+        begun, choice = words_of(prefix, vocabulary), word_choice(temperature, top_k, no_unk=no_unk)
+        drawn = generate(self, num, prefix=begun, max_length=max_length, choice=choice, generator=generator)
         return [vocabulary.tokenizer.detokenize(found.words) for found in drawn]
 
     @overload

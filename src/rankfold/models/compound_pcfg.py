@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.decoding.generate import Generated, generate_trees
+from rankfold.decoding.generate import Generated, WordChoice, generate_trees
 from rankfold.decoding.parsed_tree import ParsedTree
 from rankfold.decoding.query import TreeQuery
 from rankfold.errors import DomainError, UnsupportedError, may_look
@@ -157,6 +157,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         *,
         max_length: int = 100,
         max_rejected: int = 100_000,
+        choice: WordChoice | None = None,
         generator: torch.Generator | None = None,
     ) -> Generated:
         """Sentences of at most `max_length` words and the trees that made them, each under a vector of its own.
@@ -174,7 +175,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         with torch.no_grad():
             halves = self.parts().halves
             while len(words) < num:
-                drawn = self._attempt(halves, max_length, generator)
+                drawn = self._attempt(halves, max_length, choice, generator)
                 if drawn is not None:
                     words, trees = words + drawn.words, trees + drawn.trees
                     continue
@@ -186,12 +187,16 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
                     )
         return Generated(words, trees, rejected)
 
-    def _attempt(self, halves: Halves, max_length: int, generator: torch.Generator | None) -> Generated | None:
+    def _attempt(
+        self, halves: Halves, max_length: int, choice: WordChoice | None, generator: torch.Generator | None
+    ) -> Generated | None:
         """One sentence under the grammar of a vector; None if it grew too long."""
         like = halves.root
         vector = torch.randn(1, self.config.latent_dim, generator=generator, device=like.device, dtype=like.dtype)
         roots, rules, words = self.grammar(vector, halves)
         log_rows = words.log_rows(0)
+        if choice is not None and choice.changes:
+            log_rows = choice(log_rows)
         try:
             return generate_trees(
                 Branch(*(BinaryDense.unchecked(rule.factors()[0][0]) for rule in rules)),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.decoding.generate import Generated, generate_trees
+from rankfold.decoding.generate import Generated, WordChoice, generate_trees
 from rankfold.decoding.online import next_words
 from rankfold.decoding.prefix import prefix
 from rankfold.decoding.query import TreeQuery
@@ -95,7 +95,12 @@ class Grammar(WordModel[Parts, Trees]):
 
     @abstractmethod
     def generate_trees(
-        self, num: int = 1, *, max_length: int = 100, generator: torch.Generator | None = None
+        self,
+        num: int = 1,
+        *,
+        max_length: int = 100,
+        choice: WordChoice | None = None,
+        generator: torch.Generator | None = None,
     ) -> Generated:
         """Sentences of at most `max_length` words and the trees that made them."""
 
@@ -243,7 +248,12 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
             return NextWord(words - log_prefix, found.log_whole[each, at] - log_prefix.squeeze(-1))
 
     def generate_trees(
-        self, num: int = 1, *, max_length: int = 100, generator: torch.Generator | None = None
+        self,
+        num: int = 1,
+        *,
+        max_length: int = 100,
+        choice: WordChoice | None = None,
+        generator: torch.Generator | None = None,
     ) -> Generated:
         """Sentences of at most `max_length` words and the trees that made them; see `rankfold.generate_trees`."""
         with torch.no_grad():
@@ -255,6 +265,7 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
                 num,
                 max_length=max_length,
                 log_root_leaf=parts.log_root_leaf,
+                choice=choice,
                 generator=generator,
             )
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
-from rankfold.decoding.generate import generate_words
+from rankfold.decoding.generate import WordChoice, generate_chosen, generate_words
 from rankfold.decoding.online import next_words
 from rankfold.decoding.query import PathQuery, Values
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, same_kind
@@ -45,6 +45,7 @@ class HasEmission(Protocol):
 
 Parts = TypeVar("Parts", bound=HasEmission)
 Carried = TypeVar("Carried")
+CHOSEN_AT_ONCE = 16  # the same of a `WordChoice`: each holds a distribution of all states and one of all words
 AT_ONCE = 256  # sentences that `generate_ids` draws together: each holds a row of the transition and of the emissions
 
 
@@ -71,9 +72,13 @@ class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Car
         prefix: Sequence[int] = (),
         end: int = Vocabulary.eos_id,
         max_length: int = 100,
+        choice: WordChoice | None = None,
         generator: torch.Generator | None = None,
     ) -> list[list[int]]:
-        """Word ids of `num` independent sentences that go on after `prefix`, which is not repeated; without `end`."""
+        """Word ids of `num` independent sentences that go on after `prefix`, which is not repeated; without `end`.
+
+        `choice`: each word is drawn from the choice of p(word | all words before it), the states summed out.
+        """
         if num < 1 or max_length < 1:
             raise DomainError(f"num is {num} and max_length {max_length}, but both must be at least 1.")
         with torch.no_grad():
@@ -83,6 +88,17 @@ class SequenceModel(WordModel[Parts, Potentials], Generic[Parts, Potentials, Car
             if not bool((log_next > float("-inf")).any()):
                 raise DomainError("the prefix has probability 0 under this model: nothing can follow it.")
             drawn: list[list[int]] = []
+            if choice is not None and choice.changes:
+
+                def log_words(rows: list[list[int]]) -> Tensor:  # "b v"
+                    found = self.predict_ids(self.batch(torch.tensor(rows)) if rows[0] else None, parts=parts)
+                    return found.expand(len(rows), -1)
+
+                while len(drawn) < num:
+                    rest = min(CHOSEN_AT_ONCE, num - len(drawn))
+                    drawn += generate_chosen(
+                        log_words, rest, choice, prefix=prefix, end=end, max_length=max_length, generator=generator
+                    )
             while len(drawn) < num:
                 drawn += generate_words(
                     log_next.expand(min(AT_ONCE, num - len(drawn)), -1),

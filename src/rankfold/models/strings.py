@@ -17,6 +17,7 @@ from torch import Tensor
 from rankfold.data.batch import Batch, length_batches
 from rankfold.data.text import expect_no_brackets
 from rankfold.data.vocab import EOS, Vocabulary
+from rankfold.decoding.generate import WordChoice
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.base import Model
 from rankfold.models.parsing import Decode, expect_grammar, parse, tree_batches
@@ -263,23 +264,35 @@ def seeded(model: Model[Any, Any], seed: int | None) -> torch.Generator:
     return generator.manual_seed(seed)
 
 
+def word_choice(temperature: float = 1.0, top_k: int | None = None, *, no_unk: bool = False) -> WordChoice:
+    """The change of a distribution of words, `<unk>` left out or not."""
+    return WordChoice(temperature, top_k, (Vocabulary.unk_id,) if no_unk else ())
+
+
 def generate(
     model: Model[Any, Any],
     num: int = 1,
     *,
     prefix: Sequence[str] = (),
     max_length: int = 100,
+    choice: WordChoice | None = None,
     generator: torch.Generator | None = None,
 ) -> list[Drawn]:
-    """Independent sentences; those of a grammar are drawn given that they have at most `max_length` words."""
+    """Independent sentences; those of a grammar are drawn given that they have at most `max_length` words.
+
+    `choice` changes the distribution that each word is drawn from: of sequences p(word | all words before it), of
+    grammars p(word | its symbol), under trees as they are.
+    """
     vocabulary = expect_vocabulary(model, "generate")
     if model.config.data == "sentences":
         if prefix:
             raise UnsupportedError("a prefix is for models of sequences: a grammar makes a sentence from its root.")
-        trees = expect_grammar(model).generate_trees(num, max_length=max_length, generator=generator)
+        trees = expect_grammar(model).generate_trees(num, max_length=max_length, choice=choice, generator=generator)
         return [Drawn(vocabulary.decode(row), True) for row in trees.words]
     ids = prefix_ids(prefix, vocabulary)
-    rows = expect_sequences(model, "sample").generate_ids(num, prefix=ids, max_length=max_length, generator=generator)
+    rows = expect_sequences(model, "sample").generate_ids(
+        num, prefix=ids, max_length=max_length, choice=choice, generator=generator
+    )
     return [Drawn([*prefix, *vocabulary.decode(row)], len(row) < max_length) for row in rows]
 
 
