@@ -111,6 +111,12 @@ def state_profiles(
     )
 
 
+def word_entropies(chain: HiddenChain) -> Floats:  # "z"
+    """The entropy of p(word | state) of every state, in nats."""
+    rows = (chain.word_rows(own) for own in chain.blocks(chain.num_words))
+    return _floats(torch.cat([torch.special.entr(row).sum(1).double() for row in rows]))
+
+
 def _words(chain: HiddenChain, index: Tensor, unigram: Tensor, top: int) -> tuple[Ranked, Ranked, Floats]:
     """The most probable words, the most typical ones with their lift, and the entropy of the words."""
     probable, typical, entropies = [], [], []

@@ -26,6 +26,7 @@ COMMANDS = {  # a module of this package each: its help
     "segment": "cut recordings into segments",
     "predict": "the likeliest next words",
     "tag": "the hidden state of every word",
+    "states": "what each hidden state says, how often, and what follows and precedes it",
     "explain": "operations, memory and the largest batch, before a job starts",
     "data": "list known texts, and get one into a folder",
     "demo": "train a model of 1,024 states on Python's docstrings, and show what it learned",

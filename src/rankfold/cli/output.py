@@ -38,6 +38,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) 
     return "\n".join("| " + " | ".join(line) + " |" for line in (cells[0], rule, *cells[1:]))
 
 
+def printable(word: str) -> str:
+    """A word as a terminal may show it: control characters, which could steer it, are written as escapes."""
+    return word if word.isprintable() else ascii(word)[1:-1]
+
+
 def say(line: str) -> None:
     """Print one line for a person, on standard error."""
     print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,65 @@
+"""States with their words as text: plain data for tables, JSON and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rankfold.analysis.hidden_chain import HiddenChain
+from rankfold.analysis.state_profiles import Ranked, StateProfiles, Use
+from rankfold.errors import DomainError
+
+
+def named_states(chain: HiddenChain, profiles: StateProfiles, words: Sequence[str]) -> list[dict[str, Any]]:
+    """One mapping for each state: lists are [word, number] or [state, number, the state's most probable word]."""
+    if len(words) != chain.num_words:
+        raise DomainError(f"{len(words)} words came, but the model knows {chain.num_words}.")
+    neighbours = np.unique(np.concatenate([profiles.next.ids.ravel(), profiles.previous.ids.ravel()]))
+    says = best_words(chain, [state for state in neighbours.tolist() if state >= 0], words)
+    return [
+        {
+            "state": int(profiles.states[i]),
+            "use": float(profiles.share[i]),
+            "word_entropy": float(profiles.word_entropy[i]),
+            "next_entropy": float(profiles.next_entropy[i]),
+            "words": _pairs(profiles.words, i, words),
+            "typical": _pairs(profiles.typical, i, words),
+            "next": _states(profiles.next, i, says),
+            "previous": _states(profiles.previous, i, says),
+        }
+        for i in range(len(profiles.states))
+    ]
+
+
+def best_words(chain: HiddenChain, states: Sequence[int], words: Sequence[str]) -> dict[int, str]:
+    """The most probable word of each of these states."""
+    index = torch.tensor(list(states), dtype=torch.int64, device=chain.device)
+    found = [chain.word_rows(own).argmax(1) for own in chain.blocks(chain.num_words, index)] if len(index) else []
+    ids = torch.cat(found).tolist() if found else []
+    return {state: words[i] for state, i in zip(states, ids, strict=True)}
+
+
+def most_used(use: Use, num: int) -> list[int]:
+    """The states of the largest share, the largest first; of equal ones the smallest number. None without a share."""
+    order = np.argsort(-use.share, kind="stable")[:num]
+    return [int(state) for state in order if use.share[state] > 0]
+
+
+def effective_number(share: NDArray[np.float64]) -> float:
+    """exp(entropy of the shares): 1 if one state does all, z if all do the same."""
+    positive = share[share > 0]
+    return float(np.exp(-(positive * np.log(positive)).sum()))
+
+
+def _pairs(ranked: Ranked, row: int, words: Sequence[str]) -> list[list[Any]]:
+    entries = zip(ranked.ids[row].tolist(), ranked.values[row].tolist(), strict=True)
+    return [[words[i], value] for i, value in entries if i >= 0]
+
+
+def _states(ranked: Ranked, row: int, says: dict[int, str]) -> list[list[Any]]:
+    entries = zip(ranked.ids[row].tolist(), ranked.values[row].tolist(), strict=True)
+    return [[state, value, says[state]] for state, value in entries if state >= 0]
