@@ -28,7 +28,7 @@ COMMANDS = {  # a module of this package each: its help
     "tag": "the hidden state of every word",
     "states": "what each hidden state says, how often, and what follows and precedes it",
     "explain": "operations, memory and the largest batch, before a job starts",
-    "data": "list known texts, and get one into a folder",
+    "data": "list known texts, get one into a folder, prepare your own",
     "demo": "train a model of 1,024 states on Python's docstrings, and show what it learned",
     "bench": "check a gradient step of your model, then time it on this machine",
     "doctor": "versions, devices, Triton and a 5-second exactness check",

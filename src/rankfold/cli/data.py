@@ -15,6 +15,7 @@ from rankfold.data.prepare import Megabytes, SplitBy, prepare
 from rankfold.data.raw_text import Layout
 from rankfold.data.tokenize import Kind
 
+COMPUTES = False
 DESCRIPTION = (
     "List the texts the library knows, put one into a folder as train.txt, valid.txt and test.txt, or prepare a text "
     "of your own in that way."
