@@ -10,7 +10,7 @@ import torch
 
 import rankfold
 
-ROOMS = ("estimators", "fgg", "models", "online", "recursions")
+ROOMS = ("callbacks", "estimators", "fgg", "models", "online", "recursions")
 
 
 def test_every_name_is_there_and_named_once() -> None:

@@ -30,6 +30,7 @@ _HOMES = {  # module: names; the same for type checkers in __init__.pyi
     "training.run_dir": "load",
 }
 _ROOMS = {
+    "callbacks": "training.callbacks",
     "estimators": "estimators",
     "fgg": "fgg",
     "models": "models",

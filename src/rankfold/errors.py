@@ -80,8 +80,17 @@ def expect_plain(x: Tensor, *, name: str) -> None:
         )
 
 
+def refuse_mps(device: str | torch.device, *, name: str = "device") -> None:
+    """Raise for the GPUs of Apple, by name: log-probabilities are summed in float64, which they do not have."""
+    if str(device).partition(":")[0] == "mps":
+        raise UnsupportedError(
+            f"{name} is mps, but sums of log-probabilities are in float64, which torch has not on mps.\n  Use cpu."
+        )
+
+
 def expect_device(device: str | torch.device, *, name: str = "device") -> torch.device:
     """The device of a name; `UnsupportedError` for one that torch does not know, or that is not here."""
+    refuse_mps(device, name=name)
     try:
         return torch.empty(0, device=torch.device(device)).device
     except (RuntimeError, AssertionError, TypeError) as error:

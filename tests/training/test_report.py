@@ -21,8 +21,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("data"))
 
 
-def test_a_run_is_silent_unless_told_otherwise(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    train(tiny(), data, tmp_path / "run")
+def test_a_run_is_silent_if_asked_to_be(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(tiny(), data, tmp_path / "run", quiet=True)
     assert capfd.readouterr() == ("", "")
 
 

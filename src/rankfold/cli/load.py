@@ -23,7 +23,7 @@ from rankfold.data.frame_space import FILE, FrameSpace
 from rankfold.data.frames import Frames, Missing
 from rankfold.data.text import STDIN, read_lines
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.errors import DataError, DomainError, UnsupportedError, refuse_mps
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import FrameConfig, FrameFamily
 from rankfold.models.frame_model import FrameModel
@@ -48,9 +48,22 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """--device and --json."""
     parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda where there is one (default)"
+        "--device",
+        type=device_name,
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto: cuda where there is one (default)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def device_name(text: str) -> str:
+    """The name of a device as it is; mps is refused with the reason."""
+    try:
+        refuse_mps(text)
+    except UnsupportedError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def add_text(parser: argparse.ArgumentParser, what: str = "one sentence per line") -> None:

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rankfold.cli.load import device_name
 from rankfold.cli.output import say, to_json
 from rankfold.errors import DataError
 from rankfold.models.config import readers
 from rankfold.training import report
+from rankfold.training.callbacks import LOGGERS
 from rankfold.training.config import Config
 from rankfold.training.loop import Result, train
 from rankfold.training.recipes import recipe_groups, run_config
@@ -29,6 +31,8 @@ example:
   rankfold train --recipe small-lhmm --data ptb --out runs/small
   rankfold train --recipe small-lhmm --set model.num_states=256 --set train.updates=100 --data ptb --out runs/tiny
   rankfold train --resume --data ptb --out runs/small
+  rankfold train --resume --set train.updates=8000 --data ptb --out runs/small
+  rankfold train --init-from runs/small --data letters --out runs/letters
   rankfold train --recipe small-tnpcfg --data treebank/gum --out runs/grammar
   rankfold train --recipe segment-hsmm --data recordings.npz --out runs/walks
   rankfold train --list"""
@@ -45,7 +49,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="RUN", help="folder of the run")
     add_settings(parser)
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out, by its own recipe")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run in --out, by its own recipe; --set train.updates=N extends it",
+    )
+    parser.add_argument(
+        "--init-from", type=Path, metavar="RUN", help="start with the parameters and the vocabulary of a run or model"
+    )
+    parser.add_argument("--device", type=device_name, choices=("auto", "cpu", "cuda"), help="the setting train.device")
+    parser.add_argument(
+        "--log",
+        action="append",
+        choices=sorted(LOGGERS),
+        default=[],
+        help="log evaluations there, too; may be repeated",
+    )
     parser.add_argument("--list", action="store_true", help="print the recipes to pick from, in groups")
     parser.add_argument("--all", action="store_true", help="with --list: the rows of the papers' tables as well")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -72,10 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("--all goes with --list: it shows the rows of the papers' tables as well.")
     if arguments.data is None or arguments.out is None:
         raise DataError("train needs --data DIR and --out RUN; rankfold train --help shows an example.")
-    config = run_config(arguments.recipe, arguments.settings, arguments.out, resume=arguments.resume)
+    started = {"resume": arguments.resume, "init_from": arguments.init_from}
+    config = run_config(arguments.recipe, arguments.settings, arguments.out, device=arguments.device, **started)
+    callbacks = [LOGGERS[name]() for name in dict.fromkeys(arguments.log)]
     for line in unread_settings(arguments.settings, config):
         say(line)
-    result = train(config, arguments.data, arguments.out, resume=arguments.resume, report=report.reporter())
+    result = train(config, arguments.data, arguments.out, callbacks=callbacks, report=report.reporter(), **started)
     print(to_json(_record(result, config), indent=2) if arguments.json else _text(result, config))
     if result.finished:
         return 0

@@ -30,6 +30,7 @@ from rankfold.errors import DataError
 from rankfold.models.config import AnyConfig
 from rankfold.models.strings import expect_ends
 from rankfold.training.config import DataConfig
+from rankfold.training.in_memory import is_in_memory, text_sources
 
 
 @dataclass(frozen=True)
@@ -127,23 +128,30 @@ def cut_rows(rows: Sequence[Sequence[int]], config: DataConfig, generator: torch
 
 
 def read_corpus(
-    folder: str | Path,
+    data: Any,
     config: DataConfig,
     vocabulary: Vocabulary | None = None,
     *,
     model: AnyConfig | None = None,
 ) -> Corpus:
-    """train and valid, and test if it is there; the vocabulary is built from train unless one is given.
+    """train and valid, and test if it is there, of a folder, or given in Python (`in_memory`).
+
+    The vocabulary is built from train unless one is given.
 
     For a grammar also of trees, whose words are read and nothing else; its sentences have no `<eos>`, and those of one
     word are left out unless it generates them. The vocabulary takes on the tokenizer of a prepared folder.
     """
     trees = _is_grammar(model)
-    paths = {split: find_split(folder, split, trees=trees) for split in ("train", "valid")}
-    if has_split(folder, "test", trees=trees):
-        paths["test"] = find_split(folder, "test", trees=trees)
-    sources = {split: _source(path, config, model) for split, path in paths.items()}
-    _expect_some(sources, paths)
+    if is_in_memory(data):
+        sources = {split: _usable(x, model) for split, x in text_sources(data, brackets=not trees).items()}
+        places = {split: f"data[{split!r}]" for split in sources}
+    else:
+        paths = {split: find_split(data, split, trees=trees) for split in ("train", "valid")}
+        if has_split(data, "test", trees=trees):
+            paths["test"] = find_split(data, "test", trees=trees)
+        sources = {split: _source(path, config, model) for split, path in paths.items()}
+        places = {split: str(path) for split, path in paths.items()}
+    _expect_some(sources, places)
     if vocabulary is None:
         vocabulary = Vocabulary.build(
             sources["train"],
@@ -151,23 +159,23 @@ def read_corpus(
             min_count=config.min_count,
             ends=not trees,
             spelling=Spelling(config.lower, config.numbers),
-            tokenizer=Tokenizer.load(folder),
+            tokenizer=None if is_in_memory(data) else Tokenizer.load(data),
         )
     expect_ends(vocabulary, model)
     if config.max_length:
         sources["train"] = sources["train"].up_to(config.max_length)
-        _expect_some(sources, paths)
+        _expect_some(sources, places)
     encoded = {split: vocabulary.encode_all(source) for split, source in sources.items()}
     left_out = {split: source.left_out for split, source in sources.items() if source.left_out}
     return Corpus(vocabulary, encoded["train"], encoded["valid"], encoded.get("test"), left_out)
 
 
-def _expect_some(sources: Mapping[str, Source], paths: Mapping[str, Path]) -> None:
+def _expect_some(sources: Mapping[str, Source], places: Mapping[str, str]) -> None:
     for split, source in sources.items():
         if not len(source):
             what = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in source.left_out.items())
             raise DataError(
-                f"{paths[split]}: no sentence is left without {what}.\n"
+                f"{places[split]}: no sentence is left without {what}.\n"
                 "  A grammar takes sentences of two words and more (model.single_words), up to data.max_length."
             )
 
@@ -179,8 +187,12 @@ def _is_grammar(model: AnyConfig | None) -> bool:
 def _source(path: Path, config: DataConfig, model: Any) -> Source:
     if not _is_grammar(model):
         return read_text(path)
-    source = read_source(path, word_tags=config.word_tags)
-    return source if model.single_words else source.longer_than_one()
+    return _usable(read_source(path, word_tags=config.word_tags), model)
+
+
+def _usable(source: Source, model: Any) -> Source:
+    """Without sentences of one word where a grammar does not generate them."""
+    return source.longer_than_one() if _is_grammar(model) and not model.single_words else source
 
 
 def find_clusters(config: Any, corpus: Corpus, seed: int, progress: Callable[[str], None]) -> Clusters | None:

@@ -9,14 +9,17 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rankfold.errors import DataError, DomainError
 from rankfold.files import write_text
+from rankfold.models.base import Model
 from rankfold.models.pretrained import load_any, save_model
 from rankfold.settings import to_toml
 from rankfold.training.average import Average
+from rankfold.training.callbacks import Callback
 from rankfold.training.checkpoint import (
     Loaded,
     Progress,
@@ -28,11 +31,13 @@ from rankfold.training.checkpoint import (
 )
 from rankfold.training.config import Config
 from rankfold.training.evaluation import Evaluation, evaluate
+from rankfold.training.in_memory import is_in_memory, name_data
+from rankfold.training.init_from import Origin, expect_checkpoint
 from rankfold.training.recipes import run_config
-from rankfold.training.report import Reporter, summary, tensorboard_writer
-from rankfold.training.run_dir import BEST, CHECKPOINT, RECIPE, RunDir, environment
-from rankfold.training.schedule import learning_rate, warmup_warnings
-from rankfold.training.setup import choose_device, data_fingerprint, open_run, optimizer, signals
+from rankfold.training.report import Reporter, reporter, summary, tensorboard_writer
+from rankfold.training.run_dir import BEST, CHECKPOINT, METRICS, RECIPE, RunDir, environment, load, read_metrics
+from rankfold.training.schedule import extension_line, learning_rate, warmup_warnings
+from rankfold.training.setup import choose_device, data_fingerprint, num_threads, open_run, optimizer, signals
 from rankfold.training.task import Task, read_task
 
 
@@ -46,6 +51,17 @@ class Result:
     best_valid: float  # the best validation: perplexity of words, nats per frame of recordings
     test: Evaluation | None  # of the best model, once finished
     seconds: float  # of training, over all its parts
+    device: str = "cpu"  # where it was trained
+
+    @cached_property
+    def model(self) -> Model[Any, Any]:
+        """The best model so far, by the validation set, on the device of the training; loaded when asked for."""
+        return load(self.run, device=self.device)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All records of the run, in order: those of training, evaluations, and the last one with the test."""
+        return read_metrics(self.run / METRICS)
 
     @property
     def best_valid_perplexity(self) -> float:
@@ -54,30 +70,62 @@ class Result:
 
 
 def train(
-    recipe: Config | str | Path | None,
-    data: str | Path,
-    out: str | Path,
+    recipe: Config | str | Path | None = None,
+    data: Any = None,
+    out: str | Path | None = None,
     *,
     settings: Sequence[str] = (),
     resume: bool = False,
+    init_from: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    device: str | None = None,
+    threads: int | None = None,
+    quiet: bool = False,
     report: Reporter | None = None,
 ) -> Result:
-    """Train a model on the data of a folder or file, into a run directory; with `resume`, from its last checkpoint.
+    """Train a model into the run directory `out`; with `resume`, go on from its last checkpoint.
 
-    `recipe`: a built-in name, a TOML file, or a `Config`; None takes that of the run to resume. `settings` such as
-    "model.rank=64" change it.
+    `recipe`: a built-in name, a TOML file, or a `Config`; None takes that of the run to resume or to start from.
+    `data`: a folder or file, a list of sentences (strings or lists of words), recordings (arrays "t f"), or a
+    dictionary of these by split: train, valid, test. `settings` such as "model.rank=64" change the recipe; `device`
+    is train.device. `init_from`: a run or model whose parameters are the first. A resumed run may be extended by more
+    train.updates. Progress is shown on standard error, unless `quiet`.
     """
-    config = run_config(recipe, settings, out, resume=resume)
-    report = report or Reporter()
-    with open_run(config, out, resume=resume) as run:
-        task = read_task(config, data, run.path, report, resume=resume)
+    if data is None or out is None:
+        raise DataError("train needs data and out: the data to train on, and the folder of the run.")
+    config = run_config(recipe, settings, out, resume=resume, init_from=init_from, device=device)
+    report = Reporter() if quiet else report or reporter()
+    with num_threads(threads):
+        return _train(config, data, Path(out), report, callbacks, init_from, resume=resume)
+
+
+def _train(
+    config: Config,
+    data: Any,
+    out: Path,
+    report: Reporter,
+    callbacks: Sequence[Callback],
+    init_from: str | Path | None,
+    *,
+    resume: bool,
+) -> Result:
+    if resume and init_from is not None:
+        raise DataError("a resumed run has its own parameters: give --resume or --init-from, one of them.")
+    choose_device(config.train.device)  # found missing before any work
+    origin = None if init_from is None else Origin(init_from)
+    if origin is not None:
+        origin.expect_kind(config.model)
+    opened, before = open_run(config, out, resume=resume)
+    with opened as run:
+        task = read_task(config, data, run.path, report, resume=resume, origin=origin)
         checkpoint = run.path / CHECKPOINT
         loaded = load_checkpoint(checkpoint) if resume and has_checkpoint(checkpoint) else None
         if resume and not loaded:
+            expect_checkpoint(run.path)
             report.say(f"{run.path} holds no checkpoint: the run starts again from its first update")
         if resume and data_fingerprint(run.path) != task.fingerprint:
             raise DataError(
-                f"{data}: {task.changed} {run.path} was started with.\n"
+                f"{name_data(data)}: {task.changed} {run.path} was started with.\n"
                 "  Resume with the same --data, or start another run."
             )
         if loaded and math.isfinite(loaded.progress.plateau.best) and not (run.path / BEST / "config.json").is_file():
@@ -85,7 +133,14 @@ def train(
                 f"{run.path / BEST}: no such model, but the checkpoint knows of one, which the test needs.\n"
                 "  Bring that folder back, too."
             )
-        trainer = Trainer(config, task, run, report, loaded)
+        extended = config.train.updates > before.train.updates
+        if extended and loaded and loaded.progress.stopped:
+            raise DataError(
+                f"{run.path} stopped early, after update {loaded.progress.update:,}, with train.patience="
+                f"{config.train.patience}: more updates would not be made.\n"
+                "  Start another run from it: --init-from."
+            )
+        trainer = Trainer(config, task, run, report, loaded, callbacks, origin)
         if loaded and loaded.damage:
             kept = ", ".join(file.name for file in put_aside(checkpoint))
             told = f"{loaded.damage}\n  The run goes on from the checkpoint before it, after update "
@@ -94,25 +149,51 @@ def train(
             run.note(told)
         if not resume:  # the recipe last: a folder with one is a run
             task.keep(run.path)
-            noted = {"path": str(Path(data).absolute()), **task.summary()}
+            path = None if is_in_memory(data) else str(Path(data).absolute())
+            noted = {"path": path, **task.summary()}
             for name, content in (("environment", environment()), ("data", noted)):
                 write_text(run.path / f"{name}.json", json.dumps(content, indent=2) + "\n")
+            if origin is not None:
+                origin.note(run.path)
+        if extended:
+            told = extension_line(before.train, config.train, trainer.progress.update, trainer.progress.plateau)
+            report.say(told)
+            run.note(told)
+        if not resume or config != before:
             write_text(run.path / RECIPE, to_toml(config))
+        result = None
         try:
-            return trainer.run()
+            if origin is not None:
+                trainer.checkpoint()  # a run that goes on needs no other
+            result = trainer.run()
         finally:
             trainer.close()
+            for callback in callbacks:
+                callback.end(result)
+        return result
 
 
 class Trainer:
     """A run in progress."""
 
-    def __init__(self, config: Config, task: Task, run: RunDir, report: Reporter, loaded: Loaded | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        run: RunDir,
+        report: Reporter,
+        loaded: Loaded | None,
+        callbacks: Sequence[Callback] = (),
+        origin: Origin | None = None,
+    ) -> None:
         self.config, self.task, self.run_dir, self.report = config, task, run, report
+        self.callbacks, self.origin = callbacks, origin
         self.device = choose_device(config.train.device)
         self.progress = loaded.progress if loaded else Progress()
+        if self.progress.update < config.train.updates and not self.progress.stopped:
+            self.progress.finished = False  # extended
         opens = tensorboard_writer() if config.train.tensorboard else None  # found missing before any work
-        task.prepare(loaded)
+        task.prepare(loaded, origin)
         task.expect_batches()  # too few tokens are found out before any work
         budget = task.budget(self.device, self.progress, report.say)
         self.eval_data = replace(config.data, eval_tokens=budget.eval_tokens or config.data.eval_tokens)
@@ -121,8 +202,10 @@ class Trainer:
             expect_shards(self.model, config)
         self.model.to(self.device)
         self.optimizer = optimizer(self.model, config.train)
-        self.average = Average(self.model, config.train.average)
         self.gradients = task.steps(self.model, self.optimizer, config, budget, self._not_finite)
+        if origin is not None:
+            origin.fill(self.model)
+        self.average = Average(self.model, config.train.average)
         if loaded:
             loaded.fill(self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)
@@ -132,13 +215,15 @@ class Trainer:
             report.say(f"{moved} lines of metrics after the last checkpoint moved to metrics.lost.jsonl")
         self.writer = opens(run.path, self.progress.update) if opens else None
         self.interrupted = False
+        self.latest: dict[str, Any] = {}  # the last record of training
 
     def run(self) -> Result:
         """Train until the budget is spent, early stopping says so, or a signal comes."""
         progress, config = self.progress, self.config.train
         first, *lines = self.task.lines(self.model)
         going_on = f", from update {progress.update:,}" if progress.update else ""
-        for line in (f"{first}, on {self.device}{going_on}", *lines):
+        started_from = self.origin.lines(self.task.data) if self.origin else []
+        for line in (f"{first}, on {self.device}{going_on}", *started_from, *lines):
             self.report.say(line)
         if config.optimizer_state == "bf16":
             self.report.say(
@@ -149,6 +234,8 @@ class Trainer:
             self.report.say(line)
         if progress.finished:
             self.report.say("the run was finished already")
+        for callback in self.callbacks:
+            callback.start(self.run_dir.path, self.config, progress.update)
         self.report.start(progress.update, config.updates)
         with signals(self._stop):
             for batches in self._updates():
@@ -161,9 +248,13 @@ class Trainer:
                 if record:
                     self._write({"update": done, "epoch": progress.epoch, **record})
                 self.report.update(done, record)
+                self.latest |= record
+                if "best" in record:
+                    for callback in self.callbacks:
+                        callback.evaluation(done, {"epoch": progress.epoch, **self.latest})
                 interrupted = self.interrupted  # read once: a signal may come between the lines
                 if interrupted or progress.stopped or done == config.updates or done % config.checkpoint_every == 0:
-                    self._checkpoint()
+                    self.checkpoint()
                 if progress.stopped:
                     self.report.say(f"stopped early: no better evaluation in the last {config.patience}")
                 if interrupted:
@@ -263,7 +354,8 @@ class Trainer:
                 if isinstance(value, float):
                     self.writer.add_scalar(name, value, record["update"])
 
-    def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
+        """Write down where the run stands."""
         self.run_dir.sync()
         self.progress.metrics_size = self.run_dir.metrics_size()
         save_checkpoint(
@@ -285,7 +377,7 @@ class Trainer:
         if self.task.has_test and math.isfinite(self.progress.plateau.best):
             best = load_any(self.run_dir.path / BEST, device=str(self.device))
             test = evaluate(best, self.task.split("test"), self.eval_data)  # float32, as `rankfold evaluate` does
-            result = Result(**{**vars(result), "test": test})
+            result = replace(result, test=test)
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
         final |= {f"best_valid_{measure.name}": result.best_valid, **self._bound()}
         if result.test:
@@ -297,7 +389,7 @@ class Trainer:
         if not self.progress.finished:
             self._write(final)
             self.progress.finished = True
-            self._checkpoint()
+            self.checkpoint()
         return result
 
     def close(self) -> None:
@@ -308,7 +400,8 @@ class Trainer:
 
     def _result(self, *, finished: bool) -> Result:
         progress = self.progress
-        return Result(self.run_dir.path, progress.update, finished, progress.plateau.best, None, progress.seconds)
+        run, best, device = self.run_dir.path, progress.plateau.best, str(self.device)
+        return Result(run, progress.update, finished, best, None, progress.seconds, device)
 
     def _stop(self) -> bool:
         """A signal came: the first lets the update finish and a checkpoint be written, the second ends at once."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from rankfold.errors import DataError
+from rankfold.errors import DataError, refuse_mps
+from rankfold.files import read_json
 from rankfold.settings import assign, build, read_toml
 from rankfold.training.config import Config
-from rankfold.training.run_dir import RECIPE, RunDir
+from rankfold.training.run_dir import CONFIG, RECIPE, RunDir, model_folder, recipe_path
 
 PAPERS = "papers.toml"
 GROUPS = (
@@ -55,15 +57,32 @@ def load_recipe(name: str | Path, settings: Sequence[str] = ()) -> Config:
 
 
 def run_config(
-    recipe: Config | str | Path | None, settings: Sequence[str], out: str | Path, *, resume: bool = False
+    recipe: Config | str | Path | None,
+    settings: Sequence[str],
+    out: str | Path,
+    *,
+    resume: bool = False,
+    init_from: str | Path | None = None,
+    device: str | None = None,
 ) -> Config:
-    """The configuration of a run: a recipe with settings on top, or (None, of a resumed run) the recipe of its own."""
+    """The configuration of a run: a recipe with settings on top.
+
+    Without a recipe, that of the run that is resumed, or of the run or model that this one starts from. `device`: the
+    setting train.device.
+    """
+    if device is not None:
+        refuse_mps(device)
     if isinstance(recipe, Config):
         if settings:
             raise DataError("settings change a recipe by name or file: of a Config take dataclasses.replace.")
-        return recipe
+        chosen: Any = recipe.train.device if device is None else device
+        return replace(recipe, train=replace(recipe.train, device=chosen))
+    if device is not None:
+        settings = [*settings, f"train.device={device}"]
     if recipe is not None:
         return load_recipe(recipe, settings)
+    if init_from is not None and not resume:
+        return _config_of(Path(init_from), settings)
     if not resume:
         names = ", ".join(name for group in recipe_groups().values() for name in group)
         raise DataError(f"train needs --recipe: a TOML file, or one of {names}.\n  rankfold train --list says more.")
@@ -73,6 +92,20 @@ def run_config(
     for setting in settings:
         assign(mapping, setting)
     return build(Config, mapping, source=path)
+
+
+def _config_of(origin: Path, settings: Sequence[str]) -> Config:
+    """The recipe of the run at a path, or of a model by itself the defaults for that model; with settings on top."""
+    recipe = recipe_path(origin)
+    if recipe is not None:
+        mapping = read_toml(recipe)
+    else:
+        recipe = model_folder(origin) / CONFIG
+        content = read_json(recipe, "the config.json of a model")
+        mapping = {"model": content.get("model")} if isinstance(content, dict) else {}
+    for setting in settings:
+        assign(mapping, setting)
+    return build(Config, mapping, source=recipe)
 
 
 @cache

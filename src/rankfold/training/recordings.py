@@ -31,6 +31,7 @@ from rankfold.errors import DataError
 from rankfold.models.config import FrameConfig
 from rankfold.training.config import DataConfig
 from rankfold.training.corpus import cut_rows
+from rankfold.training.in_memory import frame_splits, is_in_memory, name_data
 
 
 @dataclass(frozen=True)
@@ -96,25 +97,33 @@ class Recordings:
         return frame_batches(self.train, config, generator=epoch_generator(seed, epoch), symbols=symbols)
 
 
-def read_recordings(path: str | Path, config: DataConfig, model: FrameConfig) -> Recordings:
-    """The splits of a file or folder, checked against what the model observes, and brought onto one scale.
+def read_recordings(
+    data: Any, config: DataConfig, model: FrameConfig, *, space: FrameSpace | None = None
+) -> Recordings:
+    """The splits of a file or folder, or given in Python (`in_memory`), checked against what the model observes, and
+    brought onto one scale: that of the training set, or of a `space` that is given.
 
     A folder with `train`, `valid` and `test` in it (folders, or files in .npy, .npz, .csv) has those splits; a set with
     the key `split` has its own; piano rolls theirs. A set without any is all training.
     """
-    found = read_splits(Path(path), missing=config.missing, header=config.header)
+    path = name_data(data)
+    if is_in_memory(data):
+        found = frame_splits(data, missing=config.missing)
+    else:
+        found = read_splits(Path(data), missing=config.missing, header=config.header)
     if "train" not in found:
         raise DataError(f"{path}: no split 'train'; there are {', '.join(found)}.\n  Training needs one.")
     for split in found.values():
         expect_observed(split, model)
-    train = _labelled(found["train"], config.labelled, model, Path(path))
+    train = _labelled(found["train"], config.labelled, model, path)
     measured = model.observation.measured
-    space = FrameSpace.of(
-        found["train"],
-        standardise=config.standardise if measured else "none",
-        smooth=config.smooth if measured else 1,
-        labelled=config.labelled > 0,
-    )
+    if space is None:
+        space = FrameSpace.of(
+            found["train"],
+            standardise=config.standardise if measured else "none",
+            smooth=config.smooth if measured else 1,
+            labelled=config.labelled > 0,
+        )
     scaled = {name: space.apply(split) for name, split in found.items()}
     train = space.apply(train if config.unlabelled or not config.labelled else train.subset(range(config.labelled)))
     valid = scaled.get("valid")
@@ -171,7 +180,7 @@ def num_labelled(frames: Frames) -> int:
     return 0 if frames.labels is None else sum(bool((y != UNKNOWN).any()) for y in frames.labels)
 
 
-def _labelled(train: Frames, num: int, model: FrameConfig, path: Path) -> Frames:
+def _labelled(train: Frames, num: int, model: FrameConfig, path: str) -> Frames:
     """The training set with the labels of its first `num` recordings; those of the others are hidden."""
     if not num:
         return replace(train, labels=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,17 @@ class Bar(Lines):
 
 
 def reporter() -> Reporter:
-    """A bar if standard error is a terminal and rich is there, else lines."""
-    if sys.stderr.isatty():
-        try:
-            import rich  # noqa: F401
-        except ImportError:
-            return Lines()
-        return Bar()
-    return Lines()
+    """A bar in a terminal, and in a notebook that has ipywidgets, if rich is there; else lines."""
+    needed = ("rich", "ipywidgets") if in_notebook() else ("rich",)
+    if not (in_notebook() or sys.stderr.isatty()) or not all(map(find_spec, needed)):
+        return Lines()
+    return Bar()
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules.get("IPython")
+    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
 def summary(record: dict[str, Any]) -> str:

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.files import expect_file, open_own
 from rankfold.models.base import Model
-from rankfold.models.pretrained import load_any
+from rankfold.models.pretrained import DTYPES, load_any
 from rankfold.version import __version__
 
 try:
@@ -35,8 +35,18 @@ CONFIG = "config.json"  # of a model
 RECIPE, CHECKPOINT, METRICS = "recipe.toml", "checkpoint.safetensors", "metrics.jsonl"
 # Where a checkpoint is in shards, and the one before it.
 CHECKPOINTS = tuple(f"checkpoint{x}.safetensors{y}" for x in ("", "-before") for y in ("", ".index.json"))
-LOST, LOCK, BEST, LOG = "metrics.lost.jsonl", "lock", "best", "log.txt"
-OTHERS = ("data.json", "environment.json", "vocab.json", "frames.json", LOST, LOG, BEST, "tensorboard")  # a run's, too
+LOST, LOCK, BEST, LOG, INIT = "metrics.lost.jsonl", "lock", "best", "log.txt", "init.json"
+OTHERS = (
+    "data.json",
+    "environment.json",
+    "vocab.json",
+    "frames.json",
+    INIT,
+    LOST,
+    LOG,
+    BEST,
+    "tensorboard",
+)  # a run's, too
 # Disks, mostly of a network, that keep no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -151,7 +161,7 @@ class RunDir:
         return whole.count(b"\n")
 
     def note(self, text: str) -> None:
-        """Add an error to the log, with the date; only errors are in it, and most runs have no log."""
+        """Add an event to the log, with the date: an error, or an extension; most runs have no log."""
         try:
             self._keep(LOG, f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n".encode())
         except OSError as error:
@@ -333,9 +343,16 @@ def _failed(path: Path, error: OSError) -> OSError:
     return OSError(error.errno, f"{path} could not be written: {error.strerror}. Lines before are untouched")
 
 
-def load(folder: str | Path, *, device: str = "cpu") -> Model[Any, Any]:
-    """The best model of a run, or the model that `save_pretrained` wrote into a folder; of words or of frames."""
-    return load_any(model_folder(Path(folder)), device=device)
+def load(folder: str | Path, *, device: str = "cpu", dtype: str | torch.dtype | None = None) -> Model[Any, Any]:
+    """The best model of a run, or the model that `save_pretrained` wrote into a folder; of words or of frames.
+
+    `device`: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one. `dtype`: "float32", "float64"; None: as saved.
+    """
+    if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
+        raise UnsupportedError(f"dtype is {dtype}, but models are of {' or '.join(DTYPES)}.")
+    auto = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load_any(model_folder(Path(folder)), device=auto if device == "auto" else device)
+    return model if dtype is None else model.to(getattr(torch, str(dtype).removeprefix("torch.")))
 
 
 def model_folder(path: Path) -> Path:

@@ -48,6 +48,20 @@ def learning_rate(update: int, config: TrainConfig, plateau: Plateau) -> float:
     return warm * (config.min_lr + (config.lr - config.min_lr) * left)
 
 
+def extension_line(before: TrainConfig, config: TrainConfig, update: int, plateau: Plateau) -> str:
+    """How an extended run goes on: by the schedule of its new number of updates, from the next update on."""
+    line = f"extended from {before.updates:,} to {config.updates:,} updates, after update {update:,}"
+    if config.optimizer == "em":
+        return line
+    if config.schedule in ("constant", "plateau"):
+        return f"{line}; the {config.schedule} schedule does not depend on their number"
+    last, following = learning_rate(max(0, update - 1), before, plateau), learning_rate(update, config, plateau)
+    return (
+        f"{line}; the {config.schedule} schedule is that of {config.updates:,} updates from here on: the rate goes "
+        f"from {last:.2e} to {following:.2e}, and ends at {config.min_lr:.2e}"
+    )
+
+
 def warmup_warnings(config: TrainConfig) -> list[str]:
     """A warning if the run is too short for its warm-up (its updates were cut, say); else no line."""
     if config.optimizer == "em" or config.warmup < config.updates:

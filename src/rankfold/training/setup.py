@@ -4,43 +4,53 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rankfold.data.clusters import Clusters, clusters_from_tensor
-from rankfold.errors import DataError, UnsupportedError
+from rankfold.errors import DataError, DomainError, UnsupportedError, refuse_mps
 from rankfold.files import read_json
 from rankfold.models.base import Model
 from rankfold.models.pretrained import CLUSTER
 from rankfold.settings import build, differences, read_toml
-from rankfold.training.checkpoint import Loaded
 from rankfold.training.config import Config, TrainConfig
 from rankfold.training.corpus import Corpus, find_clusters
 from rankfold.training.report import Reporter
 from rankfold.training.run_dir import RECIPE, RunDir
 
 
-def open_run(config: Config, out: str | Path, *, resume: bool) -> RunDir:
-    """The run's folder; a resumed run must be of the same recipe."""
+def open_run(config: Config, out: str | Path, *, resume: bool) -> tuple[RunDir, Config]:
+    """The run's folder, and the recipe it has so far.
+
+    A resumed run must be of the same recipe, but for its device and for more updates, by which it is extended.
+    """
     if not resume:
-        return RunDir.create(out)
+        return RunDir.create(out), config
     run = RunDir.open(out)
     try:
         before = build(Config, read_toml(run.path / RECIPE), source=run.path / RECIPE)
-        changed = differences(before, config)
+        now, first = config.train, before.train
+        changed = differences(replace(before, train=replace(first, updates=now.updates, device=now.device)), config)
         if changed:
             raise DataError(
                 f"{out} was started with another recipe: {'; '.join(changed)}.\n"
-                "  Resume without --recipe and --set, or start another run."
+                "  Only train.updates may grow, and train.device change. Resume without --recipe and --set, start "
+                "another run, or one from this one: --init-from."
+            )
+        if now.updates < first.updates:
+            raise DataError(
+                f"{out}: train.updates is {now.updates:,}, but the run is one of {first.updates:,}: it can be "
+                "extended, not cut.\n  Give more updates, or start another run."
             )
     except ValueError:
         run.close()
         raise
-    return run
+    return run, before
 
 
 def data_fingerprint(path: Path) -> str:
@@ -53,21 +63,41 @@ def data_fingerprint(path: Path) -> str:
     return fingerprint
 
 
-def clusters(config: Config, corpus: Corpus, report: Reporter, loaded: Loaded | None) -> Clusters | None:
-    """A resumed run has its clusters in the checkpoint; they are not searched again."""
+def clusters(
+    config: Config, corpus: Corpus, report: Reporter, held: Mapping[str, torch.Tensor] | None, path: Path | None
+) -> Clusters | None:
+    """Clusters of the words. Those of a checkpoint, or of the model that a run starts from, are not searched again:
+    `held` are its tensors, `path` names it.
+    """
     model: Any = config.model
-    if loaded and model.has_clusters:
-        held = loaded.of("model").get(CLUSTER, torch.zeros(0))
-        found = clusters_from_tensor(held, model.num_clusters, f"{loaded.path}: {CLUSTER}")
+    if held is not None and model.has_clusters:
+        found = clusters_from_tensor(held.get(CLUSTER, torch.zeros(0)), model.num_clusters, f"{path}: {CLUSTER}")
         given, own = len(found.assignment), len(corpus.vocabulary)
         if given != own:
-            raise DataError(f"{loaded.path}: clusters of {given:,} words, but the vocabulary has {own:,}.")
+            raise DataError(f"{path}: clusters of {given:,} words, but the vocabulary has {own:,}.")
         return found
     return find_clusters(model, corpus, config.train.seed, report.say)
 
 
+@contextmanager
+def num_threads(num: int | None) -> Iterator[None]:
+    """So many threads of torch on the CPU; as many as before at the end. None changes nothing."""
+    if num is None:
+        yield
+        return
+    if num < 1:
+        raise DomainError(f"threads is {num}, but must be at least 1.")
+    before = torch.get_num_threads()
+    torch.set_num_threads(num)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def choose_device(name: str, asked: str = "train.device") -> torch.device:
     """The device of a name; "auto" is a GPU if there is one. `asked` names the setting in errors."""
+    refuse_mps(name, name=asked)
     if name == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError(f"{asked} is cuda, but torch sees no CUDA device here.\n  Use auto, or cpu.")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")

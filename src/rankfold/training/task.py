@@ -13,7 +13,7 @@ import torch
 
 from rankfold.data.batch import Batch
 from rankfold.data.clusters import Clusters
-from rankfold.data.frame_space import FILE
+from rankfold.data.frame_space import FILE, FrameSpace
 from rankfold.data.frames import UNKNOWN, Frames
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError
@@ -26,6 +26,8 @@ from rankfold.training.corpus import Corpus, read_corpus
 from rankfold.training.em import EMSteps, initialise_from_recipe
 from rankfold.training.evaluation import Data
 from rankfold.training.gradients import Gradients
+from rankfold.training.in_memory import name_data
+from rankfold.training.init_from import Origin
 from rankfold.training.memory_budget import Budget, DataSizes, memory_budget
 from rankfold.training.recordings import Recordings, read_recordings
 from rankfold.training.report import Reporter
@@ -41,8 +43,10 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def read(cls, config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> Task:
-        """The data of a folder or file."""
+    def read(
+        cls, config: Config, data: Any, run: Path, report: Reporter, *, resume: bool, origin: Origin | None = None
+    ) -> Task:
+        """The data of a folder or file, or given in Python; as `origin`, the model a run starts from, knows them."""
 
     @property
     def measure(self) -> Measure:
@@ -77,8 +81,8 @@ class Task(ABC):
     def keep(self, folder: Path) -> None:
         """Write the vocabulary, or the scale of the features, with which a resumed run reads the same data."""
 
-    def prepare(self, loaded: Loaded | None) -> None:
-        """Compute word clusters, if the model needs them and the checkpoint has none."""
+    def prepare(self, loaded: Loaded | None, origin: Origin | None = None) -> None:
+        """Compute word clusters, if the model needs them and neither the checkpoint nor the origin has some."""
         return
 
     @abstractmethod
@@ -126,9 +130,13 @@ class TextTask(Task):
         self._clusters: Clusters | None = None
 
     @classmethod
-    def read(cls, config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> TextTask:
-        """The text of a folder; a resumed run has its vocabulary already."""
-        vocabulary = Vocabulary.load(run / "vocab.json") if resume else None
+    def read(
+        cls, config: Config, data: Any, run: Path, report: Reporter, *, resume: bool, origin: Origin | None = None
+    ) -> TextTask:
+        """The text of a folder or list; a resumed run has its vocabulary already."""
+        vocabulary = origin.model.vocabulary if origin else None
+        if resume:
+            vocabulary = Vocabulary.load(run / "vocab.json")
         return cls(config, read_corpus(data, config.data, vocabulary, model=config.model), report)
 
     @property
@@ -138,8 +146,11 @@ class TextTask(Task):
     def keep(self, folder: Path) -> None:
         self.data.vocabulary.save(folder / "vocab.json")
 
-    def prepare(self, loaded: Loaded | None) -> None:
-        self._clusters = clusters(self.config, self.data, self.report, loaded)
+    def prepare(self, loaded: Loaded | None, origin: Origin | None = None) -> None:
+        held, path = (loaded.of("model"), loaded.path) if loaded else (None, None)
+        if origin is not None:
+            held, path = origin.model.state_dict(), origin.path
+        self._clusters = clusters(self.config, self.data, self.report, held, path)
 
     def expect_batches(self) -> None:
         if self.config.data.batching == "streams" or self.config.data.curriculum_start:
@@ -187,12 +198,15 @@ class FrameTask(Task):
         self.own: FrameConfig = dataclasses.replace(model, num_features=num_features(model, recordings))
 
     @classmethod
-    def read(cls, config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> FrameTask:
-        """The recordings of a file or folder."""
+    def read(
+        cls, config: Config, data: Any, run: Path, report: Reporter, *, resume: bool, origin: Origin | None = None
+    ) -> FrameTask:
+        """The recordings of a file or folder, or given as arrays; a resumed run has their scale already."""
         model: Any = config.model
-        task = cls(config, read_recordings(data, config.data, model))
-        expect_variance(task.own, task.data.train, data)
-        expect_durations(task.own, task.data.train, data)
+        space = FrameSpace.load(run / FILE) if resume else origin.model.space if origin else None
+        task = cls(config, read_recordings(data, config.data, model, space=space))
+        expect_variance(task.own, task.data.train, name_data(data))
+        expect_durations(task.own, task.data.train, name_data(data))
         return task
 
     @property
@@ -245,16 +259,18 @@ class FrameTask(Task):
 TASKS: dict[DataKind, type[Task]] = {"text": TextTask, "sentences": TextTask, "recordings": FrameTask}
 
 
-def read_task(config: Config, data: str | Path, run: Path, report: Reporter, *, resume: bool) -> Task:
+def read_task(
+    config: Config, data: Any, run: Path, report: Reporter, *, resume: bool, origin: Origin | None = None
+) -> Task:
     """The task of a recipe; its kind is that of the model."""
-    return TASKS[config.model.data].read(config, data, run, report, resume=resume)
+    return TASKS[config.model.data].read(config, data, run, report, resume=resume, origin=origin)
 
 
 def _rows(batches: Sequence[Batch]) -> list[torch.Tensor]:  # "t" or "t f" each
     return [row[:length] for batch in batches for row, length in zip(batch.values, batch.lengths.tolist(), strict=True)]
 
 
-def expect_variance(model: FrameConfig, train: Frames, data: str | Path) -> None:
+def expect_variance(model: FrameConfig, train: Frames, data: str) -> None:
     """`DataError` for a Gaussian feature that is the same in all training frames, as the model sees them."""
     if model.observation.measured and train.constant:
         first = train.constant[0]
@@ -265,7 +281,7 @@ def expect_variance(model: FrameConfig, train: Frames, data: str | Path) -> None
         )
 
 
-def expect_durations(model: FrameConfig, train: Frames, data: str | Path) -> None:
+def expect_durations(model: FrameConfig, train: Frames, data: str) -> None:
     """An error for segments longer than any recording, and for labels that last longer than a segment can."""
     if not model.has_segments:
         return
