@@ -33,6 +33,20 @@ bench: $(VENV)/.bench
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The wheel, into build/wheel, and in an empty environment: its version, a small model and sentences drawn from it.
+EMPTY := build/wheel/empty/bin
+wheel: $(VENV)/.dev
+	rm -rf build/wheel
+	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel
+	$(PYTHON) -m venv build/wheel/empty
+	$(EMPTY)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(EMPTY)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build/wheel/rankfold-*.whl
+	$(EMPTY)/rankfold --version
+	$(EMPTY)/rankfold doctor --seconds 5
+	cd build/wheel && empty/bin/python -c 'from rankfold.data.demo import write_corpus; write_corpus("corpus")'
+	cd build/wheel && empty/bin/rankfold train --recipe small-lhmm --data corpus --out run --set model.num_states=256 model.rank=64 train.updates=200
+	cd build/wheel && empty/bin/rankfold sample run --num 3
+
 clean:
 	rm -rf $(VENV)
 
