@@ -26,7 +26,7 @@ def reference_tree_log_z(tensors: Tensors, config: Any, batch: Any) -> Tensor:  
     Cost: p v for the emissions; with a rank r (tnpcfg, rankpcfg, spcfg) r for each split and 3 n r or 2 r^2 for each
     span; else n^2 for each split and n^3 + 2 n^2 p for each span, or the rank in place of an n. All of it is held for
     the backward pass. "rankpcfg" sums its parents out, as its authors do; "tnpcfg" does not, as its authors do not.
-    Source of the maths: `docs/families.md`.
+    Source of the maths: `docs/families-grammars.md`.
     """
     log_root = torch.log_softmax(_out(tensors, "root.out", network(tensors, "root.mlp", tensors["root.embedding"])), 1)
     symbols = tensors.get("emission.symbol")
