@@ -145,6 +145,12 @@ class Text(NamedTuple):
     where: str
     lines: list[str]
     words: list[list[str]]  # of each line
+    first: int = 1  # the number of the first line, where it is a piece of a text
+
+    @property
+    def places(self) -> list[str]:
+        """Where each line stands, for an error."""
+        return [f"{self.where}, line {number}" for number in range(self.first, self.first + len(self.words))]
 
     @property
     def sentences(self) -> list[list[str]]:
@@ -155,12 +161,6 @@ class Text(NamedTuple):
         """The answers to its sentences, with `empty` at the lines without words."""
         following = iter(answers)
         return [next(following) if words else empty for words in self.words]
-
-    def tell_empty(self) -> None:
-        """Say on standard error how many lines have no words."""
-        num = len(self.words) - len(self.sentences)
-        if num:
-            say(f"{self.where}: {num:,} empty {'line stays' if num == 1 else 'lines stay'} empty")
 
 
 def text_path(arguments: argparse.Namespace) -> Path | None:
@@ -176,27 +176,39 @@ def text_path(arguments: argparse.Namespace) -> Path | None:
 
 
 def read_text(path: Path | None, vocabulary: Vocabulary, *, ends: bool = False) -> Text:
-    """The lines of a file, or (None) of standard input, cut into words as the text of the vocabulary was.
+    """All lines of a file, or (None) of standard input, cut into words as the text of the vocabulary was.
 
     With `ends`, `<eos>` is a word like others.
     """
-    # Where a tokenizer cuts words, <eos> in a text is no end of a sentence, but characters like others.
-    lines = read_lines(path, ends=ends or vocabulary.tokenizer.kind != "spaces")
+    lines = read_lines(path, ends=keeps_ends(vocabulary, ends=ends))
     words = [split_line(line, vocabulary, ends=ends) for line in lines]
     return Text(str(STDIN if path is None else path), lines, words)
+
+
+def keeps_ends(vocabulary: Vocabulary, *, ends: bool) -> bool:
+    """Whether `<eos>` may stand in a line: where a tokenizer cuts words, it is characters like others."""
+    return ends or vocabulary.tokenizer.kind != "spaces"
 
 
 def tell_unknown(sentences: Iterable[Sequence[str]], vocabulary: Vocabulary) -> int:
     """How many words count as <unk>; said on standard error, the most frequent first."""
     unknown = Counter(word for words in sentences for word in words if not vocabulary.knows(word))
-    if unknown:
-        ordered = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))
-        shown = ", ".join(f"{word} ({count:,})" for word, count in ordered[:NUM_SHOWN])
-        more = f" and {len(ordered) - NUM_SHOWN:,} more" if len(ordered) > NUM_SHOWN else ""
-        say(f"words not in the vocabulary, counted as <unk>: {unknown.total():,}, of them {shown}{more}")
-        if not vocabulary.has_unk_mass:
-            say("warning: the training text held no <unk>, so unknown words have no trained probability")
+    tell_unknown_words(unknown, vocabulary)
     return unknown.total()
+
+
+def tell_unknown_words(unknown: Counter[str], vocabulary: Vocabulary, *, others: int = 0) -> None:
+    """Say on standard error which words count as <unk>, the most frequent first; `others` were not counted by word."""
+    if not unknown:
+        return
+    ordered = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{word} ({count:,})" for word, count in ordered[:NUM_SHOWN])
+    more = f" and {len(ordered) - NUM_SHOWN:,} more" if len(ordered) > NUM_SHOWN else ""
+    beyond = f", and {others:,} words that came after so many different ones" if others else ""
+    total = unknown.total() + others
+    say(f"words not in the vocabulary, counted as <unk>: {total:,}, of them {shown}{more}{beyond}")
+    if not vocabulary.has_unk_mass:
+        say("warning: the training text held no <unk>, so unknown words have no trained probability")
 
 
 class LoadedFrames(NamedTuple):

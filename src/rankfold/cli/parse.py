@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankfold.cli.load import Text, add_model, add_text, load_words, read_text, tell_unknown, text_path
+import torch
+
+from rankfold.cli.load import NUM_SHOWN, Text, add_model, add_text, load_words, text_path
 from rankfold.cli.output import say, to_json
+from rankfold.cli.stream import stream
 from rankfold.data.text import escape_brackets, expect_no_brackets, holds_trees
+from rankfold.data.trees import Tree
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
@@ -58,42 +62,58 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.draw is not None and arguments.draw.suffix.lower() != ".svg":
         raise DataError(f"--draw is {arguments.draw}, but pictures are SVG: a name in .svg was expected.")
     model, vocabulary = load_words(arguments.folder, arguments.device)
-    expect_grammar(model)
+    grammar = expect_grammar(model)
     path = text_path(arguments)
     if path is not None and holds_trees(path):
         raise DataError(
             f"{path} is a file of trees by its name, but sentences are parsed, one per line.\n"
             f"  To compare the grammar's trees with these: rankfold evaluate {arguments.folder} --trees {path}"
         )
-    text = read_text(path, vocabulary, ends=True)
-    if arguments.escape:
-        text = text._replace(words=[[escape_brackets(word) for word in words] for words in text.words])
-    for number, words in enumerate(text.words, 1):
-        place = f"{text.where}, line {number}"
-        expect_no_brackets(words, place, remedy="Give --escape to write them -LRB- and -RRB-")
-        if EOS in words:
-            raise DataError(
-                f"{place}: word {words.index(EOS) + 1} is {EOS}, which no sentence of a grammar has.\n"
-                "  Remove it: a line is a sentence."
-            )
     if arguments.draw:
         expect_picture(arguments.draw)  # before the work
-    expect_memory(model, list(map(len, text.words)), f"{text.where}, line", outside=True)
-    at = _line_to_draw(text, arguments.line) if arguments.draw else 0
-    tell_unknown(text.words, vocabulary)
-    found = parse_lines(model, text, decode=arguments.decode, labels=arguments.labels)
-    for number, (words, parsed) in enumerate(zip(text.words, found, strict=True), 1):
-        if arguments.json:
-            print(to_json(_record(number, words, parsed)))
-        elif parsed is None:
-            print()
-        else:
-            print(tree_text(parsed.tree) + "\n" if arguments.pretty else parsed.tree)
-    if arguments.draw:
-        chosen = found[at]
-        assert chosen is not None
-        say(f"drawn {save_tree(chosen.tree, arguments.draw)}: line {at + 1}")
+    drawing = _Drawing(arguments.line) if arguments.draw else None
+    doubts = _Doubts()
+
+    def check(text: Text) -> None:
+        for place, words in zip(text.places, _escaped(text, arguments.escape).words, strict=True):
+            expect_no_brackets(words, place, remedy="Give --escape to write them -LRB- and -RRB-")
+            if EOS in words:
+                raise DataError(
+                    f"{place}: word {words.index(EOS) + 1} is {EOS}, which no sentence of a grammar has.\n"
+                    "  Remove it: a line is a sentence."
+                )
+        expect_memory(model, list(map(len, text.words)), text.places, outside=True)
+        if drawing is not None:
+            drawing.look(text)
+
+    parts = None
+    for text in stream(path, vocabulary, ends=True, check=check, done="parsed", whole=bool(drawing)):
+        with torch.no_grad():
+            parts = grammar.parts() if parts is None else parts
+        if drawing is not None:
+            drawing.expect_chosen(text.where)
+        text = _escaped(text, arguments.escape)
+        found = text.align(parse(model, text.sentences, decode=arguments.decode, labels=arguments.labels, parts=parts))
+        doubts.see(text, found)
+        for number, (words, parsed) in enumerate(zip(text.words, found, strict=True), text.first):
+            if drawing is not None and number == drawing.number and parsed is not None:
+                drawing.tree = parsed.tree
+            if arguments.json:
+                print(to_json(_record(number, words, parsed)))
+            elif parsed is None:
+                print()
+            else:
+                print(tree_text(parsed.tree) + "\n" if arguments.pretty else parsed.tree)
+    doubts.tell()
+    if drawing is not None:
+        assert drawing.tree is not None
+        say(f"drawn {save_tree(drawing.tree, arguments.draw)}: line {drawing.number}")
     return 0
+
+
+def _escaped(text: Text, escape: bool) -> Text:
+    """The text, if asked for with brackets in words as treebanks write them."""
+    return text._replace(words=[list(map(escape_brackets, words)) for words in text.words]) if escape else text
 
 
 def parse_lines(model: AnyModel, text: Text, *, decode: Decode = "mbr", labels: bool = False) -> list[Parsed | None]:
@@ -107,28 +127,57 @@ def parse_lines(model: AnyModel, text: Text, *, decode: Decode = "mbr", labels: 
         told[0] = done
 
     found: list[Parsed | None] = text.align(parse(model, sentences, decode=decode, labels=labels, progress=progress))
-    text.tell_empty()
-    cannot = [number for number, parsed in enumerate(found, 1) if parsed is not None and not parsed.possible]
-    impossible = [number for number in cannot if len(text.words[number - 1]) > 1]
-    if len(cannot) > len(impossible):
-        num = len(cannot) - len(impossible)
-        many = "line" if num == 1 else "lines"
-        say(f"{num:,} {many} of one word, which this grammar does not generate: a tag and no more")
-    if impossible:
-        shown = ", ".join(map(str, impossible[:5]))
-        say(f"{len(impossible):,} sentences are impossible under the grammar, their trees flat: lines {shown}")
+    doubts = _Doubts()
+    doubts.see(text, found)
+    doubts.tell()
     return found
 
 
-def _line_to_draw(text: Text, number: int | None) -> int:
-    """The index of the line to draw."""
-    if number is None:
-        return next(i for i, words in enumerate(text.words) if words)
-    if not 1 <= number <= len(text.words):
-        raise DataError(f"--line is {number}, but {text.where} has lines 1 to {len(text.words)}.")
-    if not text.words[number - 1]:
-        raise DataError(f"--line is {number}, but that line is empty: there is no tree to draw.")
-    return number - 1
+class _Doubts:
+    """Lines that the grammar cannot make."""
+
+    def __init__(self) -> None:
+        self.num_single = self.num_impossible = 0
+        self.lines: list[int] = []  # the first impossible ones
+
+    def see(self, text: Text, found: Sequence[Parsed | None]) -> None:
+        for number, (words, parsed) in enumerate(zip(text.words, found, strict=True), text.first):
+            if parsed is not None and not parsed.possible:
+                self.num_single += len(words) == 1
+                self.num_impossible += len(words) > 1
+                self.lines += [number] if len(words) > 1 and len(self.lines) < NUM_SHOWN else []
+
+    def tell(self) -> None:
+        """Say it on standard error."""
+        if self.num_single:
+            many = "line" if self.num_single == 1 else "lines"
+            say(f"{self.num_single:,} {many} of one word, which this grammar does not generate: a tag and no more")
+        if self.num_impossible:
+            shown = ", ".join(map(str, self.lines))
+            say(f"{self.num_impossible:,} sentences are impossible under the grammar, their trees flat: lines {shown}")
+
+
+class _Drawing:
+    """Which line is drawn: the one asked for, or the first that has words."""
+
+    def __init__(self, asked: int | None) -> None:
+        self.asked, self.number, self.num_lines, self.empty = asked, asked, 0, False
+        self.tree: Tree | None = None
+
+    def look(self, text: Text) -> None:
+        """See the lines of a piece before they are parsed."""
+        for number, words in enumerate(text.words, text.first):
+            if self.number is None and words:
+                self.number = number
+            self.empty = self.empty or (number == self.asked and not words)
+        self.num_lines = text.first + len(text.words) - 1
+
+    def expect_chosen(self, where: str) -> None:
+        """Raise if the line asked for is not there, or has no words."""
+        if self.empty:
+            raise DataError(f"--line is {self.asked}, but that line is empty: there is no tree to draw.")
+        if self.asked is not None and not 1 <= self.asked <= self.num_lines:
+            raise DataError(f"--line is {self.asked}, but {where} has lines 1 to {self.num_lines}.")
 
 
 def _record(number: int, words: Sequence[str], parsed: Parsed | None) -> dict[str, Any]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from rankfold.cli.load import add_model, add_text, load_words, read_text, tell_unknown, text_path
+import torch
+
+from rankfold.cli.load import Text, add_model, add_text, load_words, text_path
 from rankfold.cli.output import say, to_json
+from rankfold.cli.stream import stream
 from rankfold.errors import UnsupportedError
 from rankfold.models.strings import Scored, expect_memory, score
 
@@ -36,23 +39,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print one line for each."""
     model, vocabulary = load_words(arguments.folder, arguments.device)
-    text = read_text(text_path(arguments), vocabulary, ends=arguments.no_eos)
-    text.tell_empty()
-    tell_unknown(text.sentences, vocabulary)
     if arguments.no_eos and not vocabulary.ends:
         raise UnsupportedError(
             "--no-eos is for models of sequences: sentences of a grammar have no <eos> to leave out."
         )
-    expect_memory(model, list(map(len, text.words)), f"{text.where}, line", outside=False)
-    single = 0 if model.config.single_words else sum(len(words) == 1 for words in text.sentences)
-    if single:
-        say(f"{single:,} lines of one word: this grammar gives them no probability, hence -inf")
+    single = 0
+
+    def check(text: Text) -> None:
+        nonlocal single
+        expect_memory(model, list(map(len, text.words)), text.places, outside=False)
+        single += 0 if model.config.single_words else sum(len(words) == 1 for words in text.sentences)
+
     if model.is_bound:
         say("log-probabilities of this family are lower bounds")
-    scored = text.align(score(model, text.sentences, end=not arguments.no_eos), EMPTY)
-    for line, found in zip(text.lines, scored, strict=True):
-        if arguments.json:
-            print(to_json({"line": line, **found._asdict()}))
-        else:
-            print(f"{found.log_prob:.6f}\t{line}" if found.tokens else "")
+    parts = None
+    for text in stream(text_path(arguments), vocabulary, ends=arguments.no_eos, check=check, done="scored"):
+        with torch.no_grad():
+            parts = model.parts() if parts is None else parts
+        asked = text.sentences
+        scored = text.align(score(model, asked, end=not arguments.no_eos, parts=parts) if asked else (), EMPTY)
+        for line, found in zip(text.lines, scored, strict=True):
+            if arguments.json:
+                print(to_json({"line": line, **found._asdict()}))
+            else:
+                print(f"{found.log_prob:.6f}\t{line}" if found.tokens else "")
+    if single:
+        say(f"{single:,} lines of one word: this grammar gives them no probability, hence -inf")
     return 0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from rankfold.cli.load import add_model, add_text, load_words, read_text, tell_unknown, text_path
+import torch
+
+from rankfold.cli.load import add_model, add_text, load_words, text_path
 from rankfold.cli.output import say, to_json
-from rankfold.models.strings import tag
+from rankfold.cli.stream import stream
+from rankfold.models.strings import expect_sequences, tag
 
 DESCRIPTION = (
     "Print every sentence as word/STATE; an empty line stays empty. A rank-space "
@@ -38,14 +41,17 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print one line for each sentence."""
     model, vocabulary = load_words(arguments.folder, arguments.device)
-    text = read_text(text_path(arguments), vocabulary)
-    text.tell_empty()
-    tell_unknown(text.sentences, vocabulary)
-    found, of = tag(model, vocabulary.encode_all(text.sentences).sentences, arguments.method)
+    of = getattr(expect_sequences(model, "tag"), "of", "states")
     say(f"the tags are {of}")
-    for words, states in zip(text.words, text.align(found, []), strict=True):
-        if arguments.json:
-            print(to_json({"words": words, "states": states, "of": of}))
-        else:
-            print(" ".join(f"{word}/{state}" for word, state in zip(words, states, strict=True)))
+    parts = None
+    for text in stream(text_path(arguments), vocabulary, done="tagged"):
+        with torch.no_grad():
+            parts = model.parts() if parts is None else parts
+        rows = vocabulary.encode_all(text.sentences).sentences
+        found = tag(model, rows, arguments.method, parts=parts).states if rows else []
+        for words, states in zip(text.words, text.align(found, []), strict=True):
+            if arguments.json:
+                print(to_json({"words": words, "states": states, "of": of}))
+            else:
+                print(" ".join(f"{word}/{state}" for word, state in zip(words, states, strict=True)))
     return 0

@@ -10,12 +10,13 @@ import gzip
 import io
 import os
 import re
+import select
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
@@ -71,27 +72,66 @@ def read_sentences(path: str | Path | None, *, max_line_bytes: int = LONGEST_LIN
 
 
 def read_lines(path: Path | None, *, ends: bool = False, max_line_bytes: int = LONGEST_LINE) -> list[str]:
+    """The lines of a file, or (None) of standard input; see `iterate_lines`."""
+    return list(iterate_lines(path, ends=ends, max_line_bytes=max_line_bytes))
+
+
+def iterate_lines(
+    path: Path | None, *, ends: bool = False, max_line_bytes: int = LONGEST_LINE, arriving: Arriving | None = None
+) -> Iterator[str]:
     """The lines of a file, or (None) of standard input, in their order, empty ones too, without their line ends.
 
-    At least one has a word. With `ends`, `<eos>` is a word like others.
+    One of them is in memory at a time. At least one has a word. With `ends`, `<eos>` is a word like others.
     """
     where = STDIN if path is None else path
+    number, has_words = 0, False
     if path is not None:
         _check_file(path)
     with (
-        contextlib.nullcontext(sys.stdin.buffer)
+        contextlib.nullcontext(arriving or sys.stdin.buffer)
         if path is None
         else open_bytes(path, gzipped=path.suffix == ".gz") as stream
     ):
-        lines = [
-            _text(line, f"{where}, line {number}", first=number == 1, ends=ends)
-            for number, line in enumerate(limited_lines(stream, where, max_line_bytes), 1)
-        ]
-    if not any(map(str.split, lines)):
+        for number, line in enumerate(limited_lines(stream, where, max_line_bytes), 1):
+            text = _text(line, f"{where}, line {number}", first=number == 1, ends=ends)
+            has_words = has_words or bool(text.split())
+            yield text
+    if not has_words:
         said = "" if path is None else "the file is "
-        what = said + (f"{len(lines)} lines, all of them empty" if lines else "empty")
+        what = said + (f"{number} lines, all of them empty" if number else "empty")
         raise DataError(f"{where}: {what}; at least one sentence was expected, one a line.")
-    return lines
+
+
+class Arriving:
+    """Lines of standard input as they come, and whether the next is there already."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream, self.held, self.at = stream, b"", 0  # read, and up to where it was handed out
+        self.read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)  # read1: what is there
+
+    def readline(self, limit: int) -> bytes:
+        """The next line with its end, or so many bytes of it; nothing at the end."""
+        parts, size = [], 0
+        while size < limit:
+            if self.at == len(self.held):
+                self.held, self.at = self.read(2**16), 0
+                if not self.held:
+                    break
+            stop = self.held.find(b"\n", self.at) + 1 or len(self.held)
+            parts.append(self.held[self.at : min(stop, self.at + limit - size)])
+            self.at, size = self.at + len(parts[-1]), size + len(parts[-1])
+            if parts[-1].endswith(b"\n"):
+                break
+        return b"".join(parts)
+
+    def is_idle(self, seconds: float = 0.05) -> bool:
+        """Whether no whole line is there, and nothing comes within the time; never of what is no pipe or terminal."""
+        if self.held.find(b"\n", self.at) >= 0:
+            return False
+        try:
+            return not select.select([self.stream], [], [], seconds)[0]
+        except (OSError, ValueError, TypeError):  # no descriptor to wait for
+            return False
 
 
 def write_new(texts: Mapping[Path, str]) -> None:
@@ -241,7 +281,13 @@ def _check_file(path: Path) -> None:
     expect_file(path, "a text file")
 
 
-def limited_lines(stream: BinaryIO, path: Path, max_line_bytes: int) -> Iterator[bytes]:
+class HasLines(Protocol):
+    """A stream of bytes that is read by lines."""
+
+    def readline(self, limit: int, /) -> bytes: ...
+
+
+def limited_lines(stream: HasLines, path: Path, max_line_bytes: int) -> Iterator[bytes]:
     """Lines of bytes, never more than `max_line_bytes` of one in memory; `DataError` for a longer one."""
     number = 0
     try:

@@ -65,6 +65,7 @@ def parse(
     decode: Decode = "mbr",
     labels: bool = False,
     progress: Callable[[int], None] | None = None,
+    parts: Any = None,
 ) -> list[Parsed]:
     """A binary tree for each sentence of one word or more, in their order; words that are unknown count as `<unk>`.
 
@@ -82,7 +83,7 @@ def parse(
     long = [i for i, row in enumerate(rows) if len(row) > 1]
     done = len(rows) - len(single) - len(long)
     with torch.no_grad():
-        parts = grammar.parts()
+        parts = grammar.parts() if parts is None else parts
         for own, named in ((single, True), (long, labels)):
             batches = tree_batches(model, [rows[i] for i in own], memory=BYTES, gradients=True) if own else None
             for group, batch in zip(batches.groups, batches, strict=True) if batches else ():
