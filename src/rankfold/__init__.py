@@ -26,7 +26,7 @@ _HOMES = {  # module: names; the same for type checkers in __init__.pyi
     "recursions.chain.potentials": "ChainPotentials",
     "recursions.segments.potentials": "SegmentPotentials",
     "recursions.tree.potentials": "TreePotentials",
-    "training.loop": "train",
+    "run_report.training": "train",
     "training.run_dir": "load",
 }
 _ROOMS = {

@@ -34,7 +34,7 @@ from rankfold.recursions.blocks.potentials import BlockPotentials as BlockPotent
 from rankfold.recursions.chain.potentials import ChainPotentials as ChainPotentials
 from rankfold.recursions.segments.potentials import SegmentPotentials as SegmentPotentials
 from rankfold.recursions.tree.potentials import TreePotentials as TreePotentials
+from rankfold.run_report.training import train as train
 from rankfold.training import callbacks as callbacks
-from rankfold.training.loop import train as train
 from rankfold.training.run_dir import load as load
 from rankfold.version import __version__ as __version__

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankfold.analysis.decoded_frames import best_states
 from rankfold.cli import main
-from rankfold.cli.load import best_states, load_recordings
+from rankfold.cli.load import load_recordings
 from rankfold.data.frame_files import read_frames
 from rankfold.models import ModelConfig, build_model
 from rankfold.models.frame_model import FrameModel

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.plots.learning import _limits, _spread, _ticks, plot_learning
+from rankfold.plots.learning import axis_limits, plot_learning, round_ticks, spread_labels
 
 METRICS: list[dict[str, Any]] = [
     {"update": 0, "train_perplexity": 9000.0, "seconds": 1.0},
@@ -93,18 +93,18 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_limits_leave_out_an_untrained_start() -> None:
-    assert _limits([9000.0, 300.0, 250.0], []) == pytest.approx((250 / 1.12, 750 * 1.12))
-    assert _limits([400.0, 300.0, 250.0], [200.0]) == pytest.approx((200 / 1.12, 400 * 1.12))
+    assert axis_limits([9000.0, 300.0, 250.0], []) == pytest.approx((250 / 1.12, 750 * 1.12))
+    assert axis_limits([400.0, 300.0, 250.0], [200.0]) == pytest.approx((200 / 1.12, 400 * 1.12))
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.3, 1.7), (95, 180), (100, 1000), (80, 12_000), (1, 1e6)])
 def test_ticks_are_few_and_inside(low: float, high: float) -> None:
-    ticks = _ticks(low, high)
+    ticks = round_ticks(low, high)
     assert 1 <= len(ticks) <= 8
     assert all(low <= tick <= high for tick in ticks)
     assert ticks == sorted(ticks)
 
 
 def test_labels_keep_apart() -> None:
-    assert _spread([0.5, 0.1, 0.51], gap=0.05) == pytest.approx([0.5, 0.1, 0.55])
-    assert _spread([]) == []
+    assert spread_labels([0.5, 0.1, 0.51], gap=0.05) == pytest.approx([0.5, 0.1, 0.55])
+    assert spread_labels([]) == []

@@ -27,6 +27,7 @@ COMMANDS = {  # a module of this package each: its help
     "predict": "the likeliest next words",
     "tag": "the hidden state of every word",
     "states": "what each hidden state says, how often, and what follows and precedes it",
+    "report": "write the report.html of a run again: curve, results, what it learned",
     "symbols": "what each symbol of a grammar yields, its rules or words, and how often",
     "explain": "operations, memory and the largest batch, before a job starts",
     "data": "list known texts, get one into a folder, prepare your own",

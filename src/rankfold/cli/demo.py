@@ -30,8 +30,9 @@ from rankfold.models.parsing import parse
 from rankfold.plots.learning import plot_learning
 from rankfold.plots.picture import require_matplotlib
 from rankfold.plots.trees import save_tree, tree_text
+from rankfold.run_report.training import train
 from rankfold.training.corpus import Corpus, read_corpus
-from rankfold.training.loop import Result, train
+from rankfold.training.loop import Result
 from rankfold.training.recipes import load_recipe
 from rankfold.training.report import Reporter, reporter
 from rankfold.training.run_dir import BEST, METRICS, read_metrics

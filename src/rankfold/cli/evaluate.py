@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from rankfold.analysis.decoded_frames import answer_recordings, best_states
 from rankfold.analysis.segmentation import SegmentationScores, evaluate_segmentation
 from rankfold.analysis.states import How, tag_scores
 from rankfold.cli.baselines import baselines_text, compare, run_data, training_text
@@ -23,8 +24,6 @@ from rankfold.cli.load import (
     add_missing,
     add_model,
     add_text,
-    answer_recordings,
-    best_states,
     data_config,
     holds_frames,
     load_recordings,

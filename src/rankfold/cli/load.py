@@ -9,29 +9,25 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rankfold.cli.output import say
-from rankfold.data.batch import Batch
 from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import FILE, FrameSpace
 from rankfold.data.frames import Frames, Missing
 from rankfold.data.text import STDIN, read_lines
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DataError, DomainError, UnsupportedError, refuse_mps
+from rankfold.errors import DataError, UnsupportedError, refuse_mps
 from rankfold.models.catalog import AnyModel
-from rankfold.models.config import FrameConfig, FrameFamily
+from rankfold.models.config import FrameFamily
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.pretrained import load_model
-from rankfold.models.strings import answer_each, expect_ends, split_line
+from rankfold.models.strings import expect_ends, split_line
 from rankfold.settings import build, read_toml
 from rankfold.training.config import Config, DataConfig
-from rankfold.training.recordings import expect_observed, frame_batches, read_splits
+from rankfold.training.recordings import expect_observed, read_splits
 from rankfold.training.run_dir import CONFIG, model_folder, recipe_path
 from rankfold.training.setup import choose_device
 
@@ -248,31 +244,3 @@ def load_recordings(
         given = next(iter(found.values()))
     expect_observed(given, model.config)
     return LoadedFrames(model, space, given, space.apply(given))
-
-
-def answer_recordings(model: FrameModel, frames: Frames, question: Callable[[Batch], Iterable[Any]]) -> list[Any]:
-    """The answer to each recording; batches are of like lengths, as many as are cheap to decode at once."""
-    tokens = max(1, ENTRIES // model.config.num_states)
-    cut = frame_batches(frames, DataConfig(tokens=tokens), symbols=model.observation.symbols)
-    without_labels = (batch._replace(labels=None) for batch in cut)
-    return answer_each(model, [places for places, _, _ in cut.plan], without_labels, question)
-
-
-def best_states(model: FrameModel, frames: Frames) -> list[NDArray[np.int64]]:
-    """The states "t" of the most probable path or segmentation of every recording; raises on an impossible one."""
-    rows = answer_recordings(model, frames, lambda batch: list(model.states(batch).cpu()))
-    found = [row[:length].numpy() for row, length in zip(rows, frames.lengths, strict=True)]
-    for states, name in zip(found, frames.names, strict=True):
-        if states[0] < 0:
-            raise DomainError(impossible(name, len(states), model.config))
-    return found
-
-
-def impossible(name: str, length: int, config: FrameConfig) -> str:
-    """Why a recording may have no probability at all."""
-    why = (
-        f"Segments last at most {config.max_duration} frames; model.censored=true lets the end cut the last one"
-        if config.has_segments
-        else "Training left probabilities at 0; train.smoothing above 0 leaves none"
-    )
-    return f"recording {name!r} ({length:,} frames) has probability 0 under the model: it has no segments.\n  {why}."

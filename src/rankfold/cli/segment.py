@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rankfold.analysis.decoded_frames import answer_recordings, impossible
 from rankfold.analysis.segmentation import labels_of
 from rankfold.analysis.states import match_states
-from rankfold.cli.load import LoadedFrames, add_missing, add_model, answer_recordings, impossible, load_recordings
+from rankfold.cli.load import LoadedFrames, add_missing, add_model, load_recordings
 from rankfold.cli.output import say, to_json
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError

@@ -13,10 +13,11 @@ from rankfold.cli.load import device_name
 from rankfold.cli.output import say, to_json
 from rankfold.errors import DataError
 from rankfold.models.config import readers
+from rankfold.run_report.training import train
 from rankfold.training import report
 from rankfold.training.callbacks import LOGGERS
 from rankfold.training.config import Config
-from rankfold.training.loop import Result, train
+from rankfold.training.loop import Result
 from rankfold.training.recipes import recipe_groups, run_config
 
 INTERRUPTED = 130

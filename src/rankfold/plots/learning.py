@@ -31,7 +31,7 @@ def plot_learning(
     `baselines` are perplexities by name, drawn as dashed lines. `usage` is the posterior mass of each state, on any
     scale and in any order.
     """
-    curves = {name: _curve(metrics, f"{name}_perplexity") for name in ("train", "valid")}
+    curves = {name: curve_points(metrics, f"{name}_perplexity") for name in ("train", "valid")}
     if not any(curves.values()):
         raise DataError(
             f'none of the {len(metrics)} records has "update" and "train_perplexity" or "valid_perplexity":\n'
@@ -53,7 +53,7 @@ def plot_learning(
     return save_figure(figure, path)
 
 
-def _curve(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+def curve_points(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
     """(update, value) where both are there and the value is finite, by update."""
     return sorted(
         (record["update"], float(record[key]))
@@ -66,10 +66,10 @@ def _draw_curves(axes: Any, curves: Mapping[str, list[tuple[float, float]]], bas
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     train, valid = curves["train"], curves["valid"]
-    low, high = _limits([value for _, value in [*train, *valid]], list(baselines.values()))
+    low, high = axis_limits([value for _, value in [*train, *valid]], list(baselines.values()))
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(FixedLocator(_ticks(low, high)))
+    axes.yaxis.set_major_locator(FixedLocator(round_ticks(low, high)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -82,7 +82,7 @@ def _draw_curves(axes: Any, curves: Mapping[str, list[tuple[float, float]]], bas
         label = f"validation (best {best:,.1f} at update {update:,})"
         axes.plot(*zip(*valid, strict=True), color=VALID, linewidth=1.6, marker="o", markersize=3.5, label=label)
         axes.plot(update, best, "o", markersize=9, markerfacecolor="none", markeredgecolor=VALID)
-    places = _spread([math.log(value / low) / math.log(high / low) for value in baselines.values()])
+    places = spread_labels([math.log(value / low) / math.log(high / low) for value in baselines.values()])
     for (name, value), place in zip(baselines.items(), places, strict=True):
         axes.axhline(value, color=BASELINE, linewidth=1, linestyle=(0, (5, 3)), zorder=1)
         label = f"{name} {value:,.0f}"
@@ -114,7 +114,7 @@ def _legend_below(axes: Any) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=9)
 
 
-def _limits(values: list[float], baselines: list[float]) -> tuple[float, float]:
+def axis_limits(values: list[float], baselines: list[float]) -> tuple[float, float]:
     """The range of the perplexity axis: all of it, but for first values far above everything of interest.
 
     An untrained model starts near the size of its vocabulary. The axis ends at 2.5 times the highest baseline or the
@@ -125,7 +125,7 @@ def _limits(values: list[float], baselines: list[float]) -> tuple[float, float]:
     return min([*values, *baselines]) / 1.12, highest * 1.12
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """Round numbers between the limits: the finest of three sets that has at most eight."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
     for digits in ((10, 12, 15, 20, 25, 30, 40, 50, 60, 80), (10, 15, 20, 30, 50, 70), (10, 20, 50), (10,)):
@@ -136,7 +136,7 @@ def _ticks(low: float, high: float) -> list[float]:
     return ticks
 
 
-def _spread(places: list[float], gap: float = 0.05) -> list[float]:
+def spread_labels(places: list[float], gap: float = 0.05) -> list[float]:
     """The nearest heights, as shares of the axis, that keep labels `gap` apart: lowest first, each pushed up."""
     moved = list(places)
     last = -math.inf

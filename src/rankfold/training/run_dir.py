@@ -33,10 +33,12 @@ except ImportError:  # no such locks here: runs go on without
 
 CONFIG = "config.json"  # of a model
 RECIPE, CHECKPOINT, METRICS = "recipe.toml", "checkpoint.safetensors", "metrics.jsonl"
+REPORT = "report.html"
 # Where a checkpoint is in shards, and the one before it.
 CHECKPOINTS = tuple(f"checkpoint{x}.safetensors{y}" for x in ("", "-before") for y in ("", ".index.json"))
 LOST, LOCK, BEST, LOG, INIT = "metrics.lost.jsonl", "lock", "best", "log.txt", "init.json"
 OTHERS = (
+    REPORT,
     "data.json",
     "environment.json",
     "vocab.json",

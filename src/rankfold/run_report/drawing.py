@@ -1,0 +1,95 @@
+"""Drawings of a report as inline SVG, made by hand: the learning curve, and bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rankfold.plots.learning import axis_limits, curve_points, round_ticks, spread_labels
+from rankfold.run_report.page import escape
+
+WIDTH, HEIGHT = 860, 360
+LEFT, RIGHT, TOP, BOTTOM = 64, 170, 16, 44  # margins; labels of baselines stand on the right
+
+
+def learning_curve(metrics: Sequence[Mapping[str, Any]], measure: str, baselines: Mapping[str, float]) -> str | None:
+    """Training and validation against updates, baselines as dashed lines; None where nothing was measured.
+
+    Perplexities have a logarithmic axis, nats a plain one. `measure` is "perplexity" or "nats".
+    """
+    curves = {split: curve_points(metrics, f"{split}_{measure}") for split in ("train", "valid")}
+    values = [value for points in curves.values() for _, value in points]
+    if not values:
+        return None
+    logs = measure == "perplexity"
+    if logs:
+        low, high = axis_limits(values, list(baselines.values()))
+        ticks = round_ticks(low, high)
+    else:
+        low, high, ticks = _plain_limits([*values, *baselines.values()])
+    last = max(update for points in curves.values() for update, _ in points) or 1
+
+    def x(update: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * update / last
+
+    def y(value: float) -> float:
+        share = math.log(value / low) / math.log(high / low) if logs else (value - low) / (high - low)
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(share, 1.0)
+
+    parts = [_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid") + _text(LEFT - 8, y(tick) + 4, f"{tick:,g}", "end")
+             for tick in ticks]  # fmt: skip
+    parts += [_text(x(t), HEIGHT - BOTTOM + 18, f"{t:,.0f}", "middle") for t in (0, last / 2, last)]
+    parts.append(_line(LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, "axis"))
+    parts.append(_text(x(last / 2), HEIGHT - 6, "update", "middle"))
+    places = spread_labels([1 - y(value) / HEIGHT for value in baselines.values()])
+    for (name, value), place in zip(baselines.items(), places, strict=True):
+        parts.append(_line(LEFT, y(value), WIDTH - RIGHT, y(value), "base"))
+        parts.append(_text(WIDTH - RIGHT + 8, HEIGHT * (1 - place) + 4, f"{name} {value:,.1f}", kind="soft"))
+    for split, points in curves.items():
+        path = " ".join(f"{x(update):.1f},{y(value):.1f}" for update, value in points)
+        parts.append(f'<polyline class="{split}" points="{path}"/>' if points else "")
+        dots = points if split == "valid" or len(points) == 1 else []
+        parts += [f'<circle class="dot" cx="{x(u):.1f}" cy="{y(v):.1f}" r="3"/>' for u, v in dots]
+    unit = "perplexity" if logs else "nats per frame"
+    best = min((value for _, value in curves["valid"]), default=None)
+    told = f"{unit} by update; " + ("no validation" if best is None else f"best on validation {best:,.4g}")
+    key = _text(LEFT + 8, TOP + 4, f"{unit}: training (thin), validation (dots)", kind="soft")
+    return _svg(WIDTH, HEIGHT, told, [key, *parts])
+
+
+def bars(rows: Sequence[tuple[str, float, str]], told: str) -> str:
+    """Horizontal bars: a name, a value of at least 0, and a text behind the bar."""
+    height, left, most = 24, 150, max((value for _, value, _ in rows), default=0.0) or 1.0
+    parts = []
+    for i, (name, value, label) in enumerate(rows):
+        width = 360 * value / most
+        parts.append(_text(left - 8, i * height + 16, name[:20], "end"))
+        parts.append(f'<rect class="bar" x="{left}" y="{i * height + 4}" width="{width:.1f}" height="16"/>')
+        parts.append(_text(left + width + 8, i * height + 16, label))
+    return _svg(WIDTH, max(1, len(rows)) * height + 4, told, parts)
+
+
+def _plain_limits(values: Sequence[float]) -> tuple[float, float, list[float]]:
+    """A range around the values, and up to six round ticks in it."""
+    low, high = min(values), max(values)
+    room = (high - low) / 20 or abs(high) / 20 or 1.0
+    low, high = low - room, high + room
+    step = 10.0 ** math.floor(math.log10(high - low))
+    step = next(step * part for part in (0.2, 0.5, 1.0, 2.0) if (high - low) / (step * part) <= 6)
+    return low, high, [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _svg(width: int, height: int, told: str, parts: Sequence[str]) -> str:
+    label = f"<title>{escape(told)}</title>"
+    head = f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">'
+    return head + label + "\n".join(part for part in parts if part) + "</svg>"
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> str:
+    own = f' class="{kind}"' if kind else ""
+    return f'<text{own} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
