@@ -12,6 +12,7 @@ _HOMES = {  # module: names; the same for type checkers in __init__.pyi
     "decoding.counts": "expected_counts",
     "decoding.entropy": "entropy",
     "decoding.generate": "generate_trees",
+    "decoding.k_best": "k_best",
     "decoding.mbr": "mbr",
     "decoding.posterior": "posterior",
     "decoding.prefix": "prefix",

@@ -6,6 +6,7 @@ from rankfold.decoding import online as online
 from rankfold.decoding.counts import expected_counts as expected_counts
 from rankfold.decoding.entropy import entropy as entropy
 from rankfold.decoding.generate import generate_trees as generate_trees
+from rankfold.decoding.k_best import k_best as k_best
 from rankfold.decoding.mbr import mbr as mbr
 from rankfold.decoding.posterior import posterior as posterior
 from rankfold.decoding.prefix import prefix as prefix

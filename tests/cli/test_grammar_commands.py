@@ -403,3 +403,31 @@ def test_explain_says_how_long_a_sentence_may_be(capsys: Captured) -> None:
     longest = found["training"]["longest_sentence"]
     assert main(["explain", "small-npcfg", "--set", "train.memory=0.25", "--length", str(2 * longest)]) == 0
     assert f"more than {longest} words" in capsys.readouterr().out
+
+
+def test_the_k_best_trees(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """All distinct with their labels, in order; the first is viterbi's; one word has none in this grammar."""
+    lines = "the dog saw\n\ngo\na cat\n"
+    given(monkeypatch, lines)
+    assert main(["parse", str(run), "--k", "5"]) == 0
+    out, err = capsys.readouterr()
+    rows = [row.split("\t") for row in out.splitlines()]
+    assert [int(number) for number, *_ in rows] == [1] * 5 + [4] * 5
+    assert len({tree for *_, tree in rows[:5]}) == 5
+    scores = [float(score) for _, score, _ in rows]
+    assert scores[:5] == sorted(scores[:5], reverse=True)
+    assert "1 line of one word, which this grammar does not generate" in err
+    best = parse(load_model(run), [["the", "dog", "saw"]], decode="viterbi", labels=True)[0]
+    assert rows[0][2] == str(best.tree)
+    assert scores[0] == pytest.approx(best.score, abs=1e-5)
+    given(monkeypatch, lines)
+    assert main(["parse", str(run), "--k", "2", "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [len(entry["best"]) for entry in found] == [2, 0, 0, 2]
+    assert found[3]["best"][1]["tree"] == rows[6][2]
+
+
+@pytest.mark.parametrize("option", [["--decode", "mbr"], ["--pretty"], ["--draw", "x.svg"]])
+def test_k_goes_alone(option: list[str], run: Path, capsys: Captured) -> None:
+    assert main(["parse", str(run), "--k", "2", *option]) == 2
+    assert f"it goes without {option[0]}" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,3 +84,40 @@ def test_empty_lines_keep_their_place(
     out, err = capsys.readouterr()
     assert [len(line.split()) for line in out.split("\n")] == [0, 1, 0, 2, 0]
     assert "standard input: 2 empty lines stay empty" in err
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_k_best_paths_sum_the_end_out(
+    family: Family, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Against all paths of the sentence of two words, the state of <eos> summed out of each."""
+    folder = save_model(tmp_path / "model", family)
+    found = as_lines(capsys, "tag", folder, "--data", text, "--k", "7")
+    model, vocabulary = load_words(folder)
+    assert [entry["line"] for entry in found] == [1, 2, 3]
+    words = found[2]["words"]
+    query = model(torch.tensor([vocabulary.encode(words)]))
+    every = query.k_best(10**4)
+    summed: dict[tuple[int, ...], float] = {}
+    for path, weight in zip(every.path[:, 0, :-1].tolist(), every.log_prob[:, 0].exp().tolist(), strict=True):
+        if weight > 0:
+            summed[tuple(path)] = summed.get(tuple(path), 0.0) + weight
+    assert math.log(sum(summed.values())) == pytest.approx(float(query.log_prob().detach()), abs=1e-5)
+    expected = sorted(summed.values(), reverse=True)[:7]
+    best = found[2]["best"]
+    assert [entry["log_prob"] for entry in best] == pytest.approx([math.log(x) for x in expected], abs=1e-5)
+    for entry in best:
+        assert math.log(summed[tuple(entry["states"])]) == pytest.approx(entry["log_prob"], abs=1e-5)
+    lines = said(capsys, "tag", folder, "--data", text, "--k", "2").splitlines()
+    number, log_prob, tags = lines[-2].split("\t")
+    assert (number, log_prob) == ("3", f"{best[0]['log_prob']:.6f}")
+    assert tags == " ".join(f"{word}/{state}" for word, state in zip(words, best[0]["states"], strict=True))
+
+
+def test_k_is_refused_with_posteriors(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = save_model(tmp_path / "model")
+    assert cli.main(["tag", str(folder), str(text), "--k", "2", "--method", "posterior"]) == 2
+    assert "Leave --method out" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["tag", str(folder), str(text), "--k", "0"])
+    assert "'0' is no whole number of at least 1" in capsys.readouterr().err

@@ -29,6 +29,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "posterior(p)": rankfold.posterior,
     "viterbi(p)": rankfold.viterbi,
     'viterbi(p, of="joint")': lambda p: rankfold.viterbi(p, of="joint"),
+    "k_best(p, 3)": lambda p: rankfold.k_best(p, 3),
     "mbr(p)": rankfold.mbr,
     "sample(p)": rankfold.sample,
     "expected_counts(p)": rankfold.expected_counts,

@@ -179,3 +179,34 @@ def test_forbidden_moves_never_happen() -> None:
     for path in model.predict(frames):
         assert not forbidden[path[:-1], path[1:]].any()
     assert len(states) == len(frames)
+
+
+def test_the_k_best_paths(fitted: Any) -> None:
+    """The best is that of `predict`; a list, or lengths, give one answer for each sequence."""
+    frames, _ = walks()
+    log_probs, paths = fitted.k_best(frames, 4)
+    x, lengths = np.concatenate(frames), [len(x) for x in frames]
+    stacked = fitted.k_best(x, 4, lengths)
+    one, of_one = fitted.k_best(frames[0], 4)
+    assert one.shape == (4,)
+    np.testing.assert_array_equal(of_one, paths[0])
+    for i, best in enumerate(fitted.predict(frames)):
+        np.testing.assert_array_equal(paths[i][0], best)
+        np.testing.assert_array_equal(stacked[1][i], paths[i])
+        assert paths[i].shape == (4, lengths[i])
+        assert len({tuple(path) for path in paths[i].tolist()}) == 4
+        assert (np.diff(log_probs[i]) <= 0).all()
+        for log_prob, path in zip(log_probs[i], paths[i], strict=True):
+            # All else is impossible: what is left of the likelihood is this path's own (of segments, with its one
+            # segmentation: no state follows itself).
+            assert fitted.score(frames[i], labels=path) == pytest.approx(log_prob, abs=1e-9)
+    with pytest.raises(rankfold.DomainError, match="k is 0"):
+        fitted.k_best(frames, 0)
+
+
+def test_fewer_than_k_paths() -> None:
+    model = HMM(2, forbidden=[[False, False], [True, False]], start={"initial": [1.0, 0.0]}, max_iter=1, random_state=0)
+    x = np.array([[0.0], [0.1], [3.0]])
+    log_probs, paths = model.fit(x).k_best(x, 10)
+    assert sorted(map(tuple, paths.tolist())) == [(0, 0, 0), (0, 0, 1), (0, 1, 1)]
+    assert np.logaddexp.reduce(log_probs) == pytest.approx(model.score(x), rel=1e-12)

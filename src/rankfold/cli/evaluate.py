@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         text = trees_text
     else:
-        how = {"plan": arguments.plan, "protocol": arguments.protocol, "method": arguments.method}
+        how = {"plan": arguments.plan, "protocol": arguments.protocol, "method": arguments.method or "posterior"}
         if arguments.train is not None and not arguments.baselines:
             raise DataError("--train names the text of --baselines, which is not given.")
         own = arguments.train or run_data(folder) if arguments.baselines and not given else None

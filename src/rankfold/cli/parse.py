@@ -12,12 +12,13 @@ import torch
 from rankfold.cli.load import NUM_SHOWN, Text, add_model, add_text, load_words, text_path
 from rankfold.cli.output import say, to_json
 from rankfold.cli.stream import stream
+from rankfold.cli.tag import add_k
 from rankfold.data.text import escape_brackets, expect_no_brackets, holds_trees
 from rankfold.data.trees import Tree
 from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
-from rankfold.models.parsing import Decode, Parsed, expect_grammar, parse
+from rankfold.models.parsing import Decode, Parsed, expect_grammar, parse, parse_k_best
 from rankfold.models.strings import expect_memory
 from rankfold.plots.picture import expect_picture
 from rankfold.plots.trees import save_tree, tree_text
@@ -32,6 +33,7 @@ EXAMPLE = """\
 example:
   rankfold parse runs/grammar < sentences.txt
   rankfold parse runs/grammar sentences.txt --labels
+  rankfold parse runs/grammar sentences.txt --k 5
   rankfold parse runs/grammar sentences.txt --pretty
   rankfold parse runs/grammar sentences.txt --draw tree.svg --line 3"""
 
@@ -44,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decode",
         choices=("mbr", "viterbi"),
-        default="mbr",
         help="mbr: most brackets expected to be right (default); viterbi: the most probable tree",
     )
+    add_k(parser, "trees with their labels, one per line: number of the line, log-probability, tree")
     parser.add_argument(
         "--escape", action="store_true", help="write brackets in words -LRB- and -RRB-, as treebanks do"
     )
@@ -57,6 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one line for each."""
+    if arguments.k is not None:
+        for name in ("decode", "pretty", "draw"):
+            if getattr(arguments, name):
+                raise DataError(f"--k lists trees, one per line: it goes without --{name}.\n  Leave one of them out.")
     if arguments.line is not None and arguments.draw is None:
         raise DataError("--line says which tree to draw, but there is no --draw SVG.")
     if arguments.draw is not None and arguments.draw.suffix.lower() != ".svg":
@@ -72,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.draw:
         expect_picture(arguments.draw)  # before the work
     drawing = _Drawing(arguments.line) if arguments.draw else None
-    doubts = _Doubts()
+    doubts = _Doubts() if arguments.k is None else _Doubts("without any tree", "no tree")
 
     def check(text: Text) -> None:
         for place, words in zip(text.places, _escaped(text, arguments.escape).words, strict=True):
@@ -93,8 +99,14 @@ def run(arguments: argparse.Namespace) -> int:
         if drawing is not None:
             drawing.expect_chosen(text.where)
         text = _escaped(text, arguments.escape)
-        found = text.align(parse(model, text.sentences, decode=arguments.decode, labels=arguments.labels, parts=parts))
-        doubts.see(text, found)
+        if arguments.k is not None:
+            trees = text.align(parse_k_best(model, text.sentences, arguments.k, parts=parts), [])
+            _print_k_best(text, trees, in_json=arguments.json)
+            doubts.see(text, [bool(some) for some in trees])
+            continue
+        decode: Decode = arguments.decode or "mbr"
+        found = text.align(parse(model, text.sentences, decode=decode, labels=arguments.labels, parts=parts))
+        doubts.see(text, [parsed is not None and parsed.possible for parsed in found])
         for number, (words, parsed) in enumerate(zip(text.words, found, strict=True), text.first):
             if drawing is not None and number == drawing.number and parsed is not None:
                 drawing.tree = parsed.tree
@@ -109,6 +121,16 @@ def run(arguments: argparse.Namespace) -> int:
         assert drawing.tree is not None
         say(f"drawn {save_tree(drawing.tree, arguments.draw)}: line {drawing.number}")
     return 0
+
+
+def _print_k_best(text: Text, trees: Sequence[Sequence[Parsed]], *, in_json: bool) -> None:
+    for number, (words, some) in enumerate(zip(text.words, trees, strict=True), text.first):
+        if in_json:
+            best = [{"tree": str(parsed.tree), "log_prob": parsed.score} for parsed in some]
+            print(to_json({"line": number, "words": words, "best": best}))
+            continue
+        for parsed in some:
+            print(f"{number}\t{parsed.score:.6f}\t{parsed.tree}")
 
 
 def _escaped(text: Text, escape: bool) -> Text:
@@ -128,7 +150,7 @@ def parse_lines(model: AnyModel, text: Text, *, decode: Decode = "mbr", labels: 
 
     found: list[Parsed | None] = text.align(parse(model, sentences, decode=decode, labels=labels, progress=progress))
     doubts = _Doubts()
-    doubts.see(text, found)
+    doubts.see(text, [parsed is not None and parsed.possible for parsed in found])
     doubts.tell()
     return found
 
@@ -136,13 +158,14 @@ def parse_lines(model: AnyModel, text: Text, *, decode: Decode = "mbr", labels: 
 class _Doubts:
     """Lines that the grammar cannot make."""
 
-    def __init__(self) -> None:
+    def __init__(self, outcome: str = "their trees flat", single: str = "a tag and no more") -> None:
+        self.outcome, self.single = outcome, single
         self.num_single = self.num_impossible = 0
         self.lines: list[int] = []  # the first impossible ones
 
-    def see(self, text: Text, found: Sequence[Parsed | None]) -> None:
-        for number, (words, parsed) in enumerate(zip(text.words, found, strict=True), text.first):
-            if parsed is not None and not parsed.possible:
+    def see(self, text: Text, possible: Sequence[bool]) -> None:
+        for number, (words, can) in enumerate(zip(text.words, possible, strict=True), text.first):
+            if words and not can:
                 self.num_single += len(words) == 1
                 self.num_impossible += len(words) > 1
                 self.lines += [number] if len(words) > 1 and len(self.lines) < NUM_SHOWN else []
@@ -151,10 +174,10 @@ class _Doubts:
         """Say it on standard error."""
         if self.num_single:
             many = "line" if self.num_single == 1 else "lines"
-            say(f"{self.num_single:,} {many} of one word, which this grammar does not generate: a tag and no more")
+            say(f"{self.num_single:,} {many} of one word, which this grammar does not generate: {self.single}")
         if self.num_impossible:
             shown = ", ".join(map(str, self.lines))
-            say(f"{self.num_impossible:,} sentences are impossible under the grammar, their trees flat: lines {shown}")
+            say(f"{self.num_impossible:,} sentences are impossible under the grammar, {self.outcome}: lines {shown}")
 
 
 class _Drawing:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from rankfold.cli.load import add_model, add_text, load_words, text_path
+from rankfold.cli.load import Text, add_model, add_text, load_words, text_path
 from rankfold.cli.output import say, to_json
 from rankfold.cli.stream import stream
-from rankfold.models.strings import expect_sequences, tag
+from rankfold.data.batch import Batch, length_batches
+from rankfold.decoding.k_best import k_best
+from rankfold.errors import DataError
+from rankfold.models.base import Model
+from rankfold.models.strings import TAGGED_TOKENS, answer_each, expect_sequences, tag
+from rankfold.recursions.blocks.potentials import BlockPotentials
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.factor_gradients import to_double
 
 DESCRIPTION = (
     "Print every sentence as word/STATE; an empty line stays empty. A rank-space "
@@ -18,7 +27,8 @@ DESCRIPTION = (
 EXAMPLE = """\
 example:
   rankfold tag runs/small sentences.txt
-  rankfold tag runs/small sentences.txt --method viterbi --json"""
+  rankfold tag runs/small sentences.txt --method viterbi --json
+  rankfold tag runs/small sentences.txt --k 5"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_text(parser)
     add_method(parser)
+    add_k(parser, "paths, one per line: number of the sentence, log-probability, word/STATE")
+
+
+def add_k(parser: argparse.ArgumentParser, what: str) -> None:
+    """The argument --k."""
+    parser.add_argument("--k", type=_count, metavar="K", help=f"the K most probable {what}")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +55,14 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         choices=("posterior", "viterbi"),
-        default="posterior",
         help="posterior: the likeliest state of each word (default); viterbi: the likeliest path",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line for each sentence."""
+    """Print one line for each sentence, or with --k one for each of its paths."""
+    if arguments.k is not None and arguments.method == "posterior":
+        raise DataError("--k lists paths, but --method posterior has one state for each word.\n  Leave --method out.")
     model, vocabulary = load_words(arguments.folder, arguments.device)
     of = getattr(expect_sequences(model, "tag"), "of", "states")
     say(f"the tags are {of}")
@@ -48,10 +71,78 @@ def run(arguments: argparse.Namespace) -> int:
         with torch.no_grad():
             parts = model.parts() if parts is None else parts
         rows = vocabulary.encode_all(text.sentences).sentences
-        found = tag(model, rows, arguments.method, parts=parts).states if rows else []
+        if arguments.k is not None:
+            _print_k_best(text, tag_k_best(model, rows, arguments.k, parts=parts) if rows else [], of, arguments.json)
+            continue
+        found = tag(model, rows, arguments.method or "posterior", parts=parts).states if rows else []
         for words, states in zip(text.words, text.align(found, []), strict=True):
             if arguments.json:
                 print(to_json({"words": words, "states": states, "of": of}))
             else:
                 print(" ".join(f"{word}/{state}" for word, state in zip(words, states, strict=True)))
     return 0
+
+
+class TaggedPath(NamedTuple):
+    """A path of states through the words of a sentence."""
+
+    states: list[int]
+    log_prob: float  # of words and states; the state of `<eos>` is summed out
+
+
+def _print_k_best(text: Text, found: list[list[TaggedPath]], of: str, in_json: bool) -> None:
+    for number, (words, paths) in enumerate(zip(text.words, text.align(found, []), strict=True), text.first):
+        if in_json:
+            best = [path._asdict() for path in paths]
+            print(to_json({"line": number, "words": words, "best": best, "of": of}))
+            continue
+        for path in paths:
+            tags = " ".join(f"{word}/{state}" for word, state in zip(words, path.states, strict=True))
+            print(f"{number}\t{path.log_prob:.6f}\t{tags}")
+
+
+def tag_k_best(
+    model: Model[Any, Any], sentences: Sequence[Sequence[int]], k: int, *, parts: Any = None
+) -> list[list[TaggedPath]]:
+    """The k most probable paths of each sentence in ids, the best first; fewer where there are fewer.
+
+        p(words, <eos>, states of the words) = sum over the state of <eos>
+
+    So no two paths have the same tags. The best need not be that of `method="viterbi"`, which is best with one state
+    of `<eos>`.
+    """
+    expect_sequences(model, "tag")
+    with torch.no_grad():
+        parts = model.parts() if parts is None else parts
+
+    def best_paths(batch: Batch) -> list[list[TaggedPath]]:
+        found = k_best(_sum_out_end(model.potentials(batch, parts=parts)), k)
+        rows = zip(found.path.transpose(0, 1).tolist(), found.log_prob.mT.tolist(), strict=True)
+        return [[TaggedPath(*pair) for pair in zip(*row, strict=True) if pair[1] > float("-inf")] for row in rows]
+
+    batches = length_batches(sentences, max(1, TAGGED_TOKENS // k))
+    paths = answer_each(model, batches.groups, batches, best_paths)
+    return [
+        [path._replace(states=path.states[: len(words) - 1]) for path in found]
+        for found, words in zip(paths, sentences, strict=True)
+    ]
+
+
+def _sum_out_end(p: ChainPotentials | BlockPotentials) -> ChainPotentials | BlockPotentials:
+    """The same sequences without their last position, whose weight goes to the position before it."""
+    num, most, _ = p.log_obs.shape
+    lengths = torch.full((num,), most) if p.lengths is None else p.lengths
+    each, last = torch.arange(num, device=p.log_obs.device), lengths.to(p.log_obs.device) - 1
+    end = p.log_obs.double()[each, last]
+    if isinstance(p, BlockPotentials):
+        ahead = torch.logsumexp(p.log_transition.double()[each, last - 1] + end.unsqueeze(1), -1)
+        p = p._replace(log_transition=p.log_transition[:, :-1].double(), block=p.block[:, :-1])
+    else:
+        if p.log_final is not None:
+            end = end + p.log_final
+        transition = to_double(p.transition)
+        ahead = transition.pull_log(end)
+        p = p._replace(transition=transition, log_final=None)
+    log_obs = p.log_obs.double()[:, :-1].clone()
+    log_obs[each, last - 1] += ahead
+    return p._replace(log_initial=p.log_initial.double(), log_obs=log_obs, lengths=last)

@@ -15,6 +15,7 @@ from rankfold.data.trees import Tree
 from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.counts import expected_counts
 from rankfold.decoding.entropy import Of, entropy
+from rankfold.decoding.k_best import KBestTrees, k_best
 from rankfold.decoding.mbr import LikelyTrees, mbr
 from rankfold.decoding.parsed_tree import ParsedTree, as_tree
 from rankfold.decoding.posterior import posterior
@@ -51,6 +52,10 @@ class Query:
     def viterbi(self, *, of: Of = "states") -> Any:
         """See `rankfold.viterbi`."""
         return viterbi(self.potentials, of=of)
+
+    def k_best(self, k: int) -> Any:
+        """See `rankfold.k_best`."""
+        return k_best(self.potentials, k)
 
     def mbr(self) -> Any:
         """See `rankfold.mbr`."""
@@ -123,6 +128,14 @@ class TreeQuery(Query):
         """The most probable trees with their labels, exact; see `rankfold.viterbi` for what that costs."""
         found = viterbi(self.labelled, of=of)
         return BestTrees(self._trees(found.trees), found.log_prob)
+
+    def k_best(self, k: int) -> KBestTrees[Tree | None]:
+        """The k most probable trees with their labels, by rank, then sentence; see `rankfold.k_best`."""
+        found = k_best(self.labelled, k)
+        trees = [self._trees(row) for row in found.trees]
+        there = (found.log_prob > float("-inf")).tolist()  # one word is a tag, also of a tree that is not there
+        kept = [[x if y else None for x, y in zip(*row, strict=True)] for row in zip(trees, there, strict=True)]
+        return KBestTrees(kept, found.log_prob)
 
     def sample(self, num_samples: int | None = None, *, generator: torch.Generator | None = None) -> SampledTrees[Any]:
         """Trees with labels drawn from the posterior; with `num_samples` by sample, then sentence."""

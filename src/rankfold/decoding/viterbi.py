@@ -123,7 +123,7 @@ def _of_chain(p: ChainPotentials, of: Of) -> BestPath:
     if of == "joint":
         return _states_and_ranks(c)
     # Its logarithms, too: thousands of nats leave float32 no digits to compare.
-    transition = _max_operator(to_double(c.transition))
+    transition = max_operator(to_double(c.transition))
 
     def push(score: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         best, where = transition.push_max(score)
@@ -166,7 +166,7 @@ def _of_blocks(p: BlockPotentials, of: Of) -> BestPath:
 def _of_segments(p: SegmentPotentials, of: Of) -> BestSegments:
     c = segments.validate(p).detach()
     _refuse_joint(of, "segments")
-    transition = _max_operator(to_double(c.transition))
+    transition = max_operator(to_double(c.transition))
     best = best_segments(c.replace(log_duration=c.log_duration.double()), transition)
     num_sequences, num_frames, num_states = c.log_obs.shape
     more = num_sequences * num_frames * c.longest * num_states
@@ -215,7 +215,8 @@ def _refuse_joint(of: Of, whose: str) -> None:
         )
 
 
-def _max_operator(transition: Operator) -> MaxOperator:
+def max_operator(transition: Operator) -> MaxOperator:
+    """The operator itself; raises unless it knows its best predecessors."""
     if not isinstance(transition, MaxOperator):
         raise UnsupportedError(
             f"viterbi asks {type(transition).__name__} for its best predecessors, but it has no push_max.\n"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankfold.decoding import online
+from rankfold.decoding.k_best import k_best
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_number, expect_seed, fixed_parameters
@@ -210,6 +211,29 @@ class Estimator(ScikitLearnMethods):
             best = self._ask(given, lambda at: self.model_.states(at.batch, allowed=at.allowed), strict=True)
             return given.back(self._cut(given, best))
         return given.back([x.argmax(1) for x in self._posterior(given)])
+
+    def k_best(self, X: Any, k: int, lengths: Any = None, *, labels: Any = None) -> tuple[Any, Any]:  # noqa: N803
+        """Log-probabilities "k" and states "k t" of the k best paths or segmentations, the best first; exact.
+
+        Fewer where a sequence has fewer. Lists of such arrays, one for each sequence, for a list or with `lengths`. Of
+        segmentations with `self_transitions` several may have the same states.
+        """
+        expect_number("k", k)
+        given = self._read(X, lengths, labels)
+
+        def question(at: Group) -> list[tuple[Tensor, Tensor]]:
+            found = k_best(self._potentials(at), int(k))
+            return list(zip(found.log_prob.mT, found.path.transpose(0, 1), strict=True))
+
+        log_probs, paths = [], []
+        for i, (log_prob, path) in enumerate(self._ask(given, question)):
+            there = log_prob > -math.inf
+            if not there.any():
+                raise impossible_sequence(self.model_, i, given.lengths[i], labelled=given.labels is not None)
+            log_probs.append(log_prob[there].cpu().numpy())
+            paths.append(path[there, : given.lengths[i]].cpu().numpy())
+        alone = given.together and lengths is None
+        return (log_probs[0], paths[0]) if alone else (log_probs, paths)
 
     def predict_proba(self, X: Any, lengths: Any = None, *, labels: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the whole sequence."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 
 from rankfold.data.batch import Batches, length_batches
 from rankfold.data.trees import Tree
+from rankfold.decoding.k_best import k_best
 from rankfold.decoding.mbr import mbr
 from rankfold.decoding.parsed_tree import SPAN, TAG, ParsedTree, as_tree
 from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import UnsupportedError
 from rankfold.models.base import Model
 from rankfold.models.pcfg import Grammar
+from rankfold.recursions.tree.potentials import TreePotentials
 
 Decode = Literal["mbr", "viterbi"]
 BYTES = 2**30  # of a batch at most
@@ -74,28 +76,75 @@ def parse(
     A sentence of one word is a tag over it, impossible under a grammar that makes none. `progress` is told how many
     sentences are done.
     """
+    found = [Parsed(Tree(TAG, tuple(words)), False, None) for words in sentences]
+
+    def answer(potentials: TreePotentials, named: bool) -> list[ParsedTree]:
+        return viterbi(potentials).trees if decode == "viterbi" else mbr(potentials, labels=named).trees
+
+    symbols = decode == "viterbi"
+    for i, one in _each(model, sentences, answer, labels=labels, symbols=symbols, progress=progress, parts=parts):
+        found[i] = _parsed(sentences[i], one, labels=labels)
+    return found
+
+
+def parse_k_best(
+    model: Model[Any, Any],
+    sentences: Sequence[Sequence[str]],
+    k: int,
+    *,
+    parts: Any = None,
+) -> list[list[Parsed]]:
+    """The k most probable trees of each sentence with their labels, the best first; fewer where there are fewer.
+
+    None at all for a sentence that is impossible under the grammar.
+    """
+    found: list[list[Parsed]] = [[] for _ in sentences]
+
+    def answer(potentials: TreePotentials, named: bool) -> list[list[ParsedTree]]:
+        best = k_best(potentials, k)
+        there = (best.log_prob > float("-inf")).T.tolist()
+        columns = zip(there, zip(*best.trees, strict=True), strict=True)
+        return [[tree for is_there, tree in zip(*column, strict=True) if is_there] for column in columns]
+
+    for i, trees in _each(model, sentences, answer, labels=True, symbols=True, parts=parts):
+        found[i] = [_parsed(sentences[i], tree, labels=True) for tree in trees]
+    return found
+
+
+Answer = TypeVar("Answer")
+
+
+def _each(
+    model: Model[Any, Any],
+    sentences: Sequence[Sequence[str]],
+    answer: Callable[[TreePotentials, bool], list[Answer]],
+    *,
+    labels: bool,
+    symbols: bool,
+    parts: Any,
+    progress: Callable[[int], None] | None = None,
+) -> list[tuple[int, Answer]]:
+    """The place and the answer of each sentence that the grammar may make, in batches that fit into memory."""
     grammar = expect_grammar(model)
     assert model.vocabulary is not None
     rows = model.vocabulary.encode_all(sentences).sentences
-    found = [Parsed(Tree(TAG, tuple(words)), False, None) for words in sentences]
     # One word has no brackets, from which the others' possibility is seen: its symbol tells.
     single = [i for i, row in enumerate(rows) if len(row) == 1 and model.config.single_words]
     long = [i for i, row in enumerate(rows) if len(row) > 1]
+    answers: list[tuple[int, Answer]] = []
     done = len(rows) - len(single) - len(long)
     with torch.no_grad():
         parts = grammar.parts() if parts is None else parts
         for own, named in ((single, True), (long, labels)):
             batches = tree_batches(model, [rows[i] for i in own], memory=BYTES, gradients=True) if own else None
             for group, batch in zip(batches.groups, batches, strict=True) if batches else ():
-                symbols = named or decode == "viterbi"  # nonterminals, even where the chart could be over ranks
-                potentials = grammar.tree_potentials(batch.to(model.device), parts=parts, labels=symbols)
-                found_trees = viterbi(potentials).trees if decode == "viterbi" else mbr(potentials, labels=named).trees
-                for i, answer in zip(group, found_trees, strict=True):
-                    found[own[i]] = _parsed(sentences[own[i]], answer, labels=labels)
+                # `symbols`: nonterminals, even where the chart could be over ranks.
+                potentials = grammar.tree_potentials(batch.to(model.device), parts=parts, labels=named or symbols)
+                answers += zip([own[i] for i in group], answer(potentials, named), strict=True)
                 done += len(group)
                 if progress is not None:
                     progress(done)
-    return found
+    return answers
 
 
 def _parsed(words: Sequence[str], answer: ParsedTree, *, labels: bool) -> Parsed:

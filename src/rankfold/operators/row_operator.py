@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rankfold.kernels.log_products import BLOCK, log_matmul, max_matmul
 from rankfold.numerics.log_space import log_sum, log_weights, x_log_x
+from rankfold.operators.protocol import Operator
 
 
 class RowOperator:
@@ -95,7 +96,7 @@ def _recomputed(block: Callable[[Tensor, Tensor], Tensor], x: Tensor, index: Ten
     return result
 
 
-def row_blocks(operator: RowOperator, like: Tensor) -> list[Tensor]:
+def row_blocks(operator: RowOperator | Operator, like: Tensor) -> list[Tensor]:
     """The row numbers of an operator, cut so that the rows of one block have at most BLOCK entries."""
     num_rows, num_columns = operator.shape
     height = max(1, min(num_rows, BLOCK // num_columns))

@@ -150,7 +150,7 @@ def trace(f: Forest, vectors: list[Tensor], views: Sequence[View], choose: Choos
         nodes = Nodes.cat(waiting[width])
         for tree, b, i, symbol in torch.stack(nodes, 1).tolist():
             spans[tree][b].append((i, i + width, symbol))
-        for part in _pieces(nodes, views, width):
+        for part in pieces(nodes, views, width):
             for child_width, child in _children(part, sides, width, choose):
                 waiting[child_width].append(child)
     if waiting[1]:
@@ -163,22 +163,27 @@ def trace(f: Forest, vectors: list[Tensor], views: Sequence[View], choose: Choos
     return Traced(spans, tags)
 
 
-def _pieces(nodes: Nodes, views: Sequence[View], width: int) -> list[Nodes]:
+def pieces(nodes: Nodes, views: Sequence[View], width: int) -> list[Nodes]:
     """The nodes in pieces whose options, all at once, have a bounded number of entries."""
     each = sum(len(k) * views[kind].width * views[kind].cost for kind, k in kinds_of(width))
     size = max(1, BLOCK // each)
     return [nodes.take(slice(at, at + size)) for at in range(0, len(nodes.tree), size)]
 
 
-def _children(nodes: Nodes, sides: Sides, width: int, choose: Choose) -> list[tuple[int, Nodes]]:
-    """The children of nodes of a width, with their own widths."""
+def node_options(nodes: Nodes, sides: Sides, width: int) -> list[Tensor]:  # "k o" by kind of child
+    """The log-weights of all options of nodes of a width: splits, and for each the options of the rule."""
     _, b, i, parent = nodes
-    kinds, logits = kinds_of(width), []
-    for kind, cuts in kinds:
+    found = []
+    for kind, cuts in kinds_of(width):
         left = torch.stack([sides.of(kind, k, left=True)[b, i] for k in cuts], 1)
         right = torch.stack([sides.of(kind, width - k, left=False)[b, i + k] for k in cuts], 1)
-        view = sides.views[kind]
-        logits.append(view.options(b, parent, left, right).flatten(1))
+        found.append(sides.views[kind].options(b, parent, left, right).flatten(1))
+    return found
+
+
+def _children(nodes: Nodes, sides: Sides, width: int, choose: Choose) -> list[tuple[int, Nodes]]:
+    """The children of nodes of a width, with their own widths."""
+    kinds, logits = kinds_of(width), node_options(nodes, sides, width)
     chosen = choose(torch.cat(logits, 1))
     found, before = [], 0
     for (kind, cuts), options in zip(kinds, logits, strict=True):
