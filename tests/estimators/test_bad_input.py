@@ -31,7 +31,7 @@ CASES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (HMM(2), FRAMES, {"algorithm": "viterbi"}, 'algorithm is .viterbi., but must be "em" or "sgd"'),
     (HMM(2), FRAMES, {"y": STATES}, "Labels of frames are labels="),
     (HMM(0), FRAMES, {}, "n_states is 0"),
-    (HMM(2, observations="poisson"), FRAMES, {}, "observations is 'poisson'"),  # type: ignore[arg-type]
+    (HMM(2, observations="poison"), FRAMES, {}, "observations is 'poison'"),  # type: ignore[arg-type]
     (HMM(2, tol="small"), FRAMES, {}, "tol is 'small'"),  # type: ignore[arg-type]
     (HMM(2, smoothing=-1.0), FRAMES, {}, "smoothing is -1.0"),
     (HMM(2, rank=0), FRAMES, {}, "rank is 0"),
@@ -48,7 +48,7 @@ CASES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (HMM(2, forbidden=np.ones((2, 2), bool)), FRAMES, {}, "forbidden leaves state 0 no transition"),
     (HMM(2, forbidden=np.ones((3, 2), bool)), FRAMES, {}, r"forbidden has shape \(3, 2\)"),
     (HSMM(1, max_duration=3), FRAMES, {}, "n_states is 1 and no segment follows"),
-    (HMM(2, start={"means": 0}), FRAMES, {}, "start has 'means', but a model of this kind has initial, transition"),
+    (HMM(2, start={"middles": 0}), FRAMES, {}, "start has 'middles', but a model of this kind has initial, transition"),
     (HMM(2, start={"mean": np.zeros(2)}), FRAMES, {}, r"start\['mean'\] has shape \(2,\), but \(2, 2\)"),
     (HMM(2, start={"transition": np.ones((2, 2))}), FRAMES, {}, "is no distribution"),
     (HMM(2, start={"variance": np.zeros((2, 2))}), FRAMES, {}, "not above 0"),

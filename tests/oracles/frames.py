@@ -64,3 +64,61 @@ def low_rank(left: Matrix, right: Matrix, *, self_transitions: bool) -> Matrix:
             row = [x / total for x in row]
         out.append(row)
     return out
+
+
+def normal(frame: Vector, mean: Vector, covariance: Matrix) -> float:
+    """log N(frame; mean, covariance) over the features that are there, by elimination without pivots."""
+    there = [i for i, x in enumerate(frame) if not math.isnan(x)]
+    rows = [[covariance[i][j] for j in there] + [frame[i] - mean[i]] for i in there]
+    log_det, square = 0.0, 0.0
+    for i, row in enumerate(rows):
+        log_det += math.log(row[i])
+        square += row[-1] ** 2 / row[i]
+        for other in rows[i + 1 :]:
+            factor = other[i] / row[i]
+            for j in range(i, len(row)):
+                other[j] -= factor * row[j]
+    return -(square + log_det + len(there) * math.log(2 * math.pi)) / 2
+
+
+def linear(weight: Matrix, regressors: Vector) -> Vector:
+    """weight times (regressors, 1)"""
+    return [math.fsum(w * r for w, r in zip(row, [*regressors, 1.0], strict=True)) for row in weight]
+
+
+def mixture(frame: Vector, weights: Vector, means: Matrix, covariances: list[Matrix]) -> float:
+    """The log-density of a mixture of Gaussians; 0 for a missing frame."""
+    if all(map(math.isnan, frame)):
+        return 0.0
+    terms = [w * math.exp(normal(frame, m, c)) for w, m, c in zip(weights, means, covariances, strict=True)]
+    return math.log(math.fsum(terms))
+
+
+def student(frame: Vector, centre: Vector, scale: Vector, dof: Vector) -> float:
+    """Independent t distributions, `scale` squared, over the features that are there."""
+    terms = [
+        math.lgamma((v + 1) / 2)
+        - math.lgamma(v / 2)
+        - math.log(v * math.pi * s) / 2
+        - (v + 1) / 2 * math.log(1 + (x - m) ** 2 / (v * s))
+        for x, m, s, v in zip(frame, centre, scale, dof, strict=True)
+        if not math.isnan(x)
+    ]
+    return math.fsum(terms)
+
+
+def counts(frame: Vector, rates: Vector) -> float:
+    """Independent Poisson counts over the features that are there; a rate of 0 allows 0 alone."""
+    total = 0.0
+    for x, rate in zip(frame, rates, strict=True):
+        if not math.isnan(x):
+            total += (x * log(rate) if x else 0.0) - rate - math.lgamma(x + 1)
+    return total
+
+
+def multinomial(frame: Vector, probability: Vector) -> float:
+    """Counts of each kind given their sum; 0 for a missing frame."""
+    if any(map(math.isnan, frame)):
+        return 0.0
+    ways = math.lgamma(sum(frame) + 1) - math.fsum(math.lgamma(x + 1) for x in frame)
+    return ways + sum(x * log(p) for x, p in zip(frame, probability, strict=True) if x)

@@ -19,10 +19,13 @@ from rankfold.decoding.k_best import k_best
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_number, expect_seed, fixed_parameters
+from rankfold.estimators.face import Tables
+from rankfold.estimators.fit_prior import kind_name
 from rankfold.estimators.fitting import Fit, generator_of, prepare_fit, torch_generator
 from rankfold.estimators.inputs import (
     Inputs,
     expect_names,
+    expect_observed,
     expect_width,
     lengths_of,
     names_of,
@@ -78,7 +81,7 @@ class ScikitLearnMethods:
         """The tags that scikit-learn reads."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
-        kind = OBSERVATIONS.get(getattr(self, "observations", "gaussian"))
+        kind = OBSERVATIONS.get(kind_name(getattr(self, "observations", "gaussian")))
         symbols = kind is not None and kind.symbols
         return Tags(
             estimator_type=None,
@@ -115,7 +118,7 @@ class Stream(NamedTuple):
     log_likelihood: float  # of all frames so far
 
 
-class Estimator(ScikitLearnMethods):
+class Estimator(Tables, ScikitLearnMethods):
     """The methods of `HMM` and `HSMM`.
 
     `X` is one array "t f" (a sequence, or with `lengths` several), or a list of arrays; symbols come as a list of
@@ -140,16 +143,19 @@ class Estimator(ScikitLearnMethods):
         *,
         lengths: Any = None,
         labels: Any = None,
+        sample_weight: Any = None,
         algorithm: Literal["em", "sgd"] = "em",
     ) -> Self:
         """Fit to sequences; "em": exact, never decreasing steps; "sgd": Adam on the same objective.
 
         Of `n_init` starts the one with the largest objective stays. `y` may hold the lengths
         instead, as with hmmlearn; a target, with an entry for each row, is accepted for pipelines and ignored.
+        `sample_weight`: one for each sequence, times which its log-likelihood counts.
         """
-        found = prepare_fit(self, X, lengths_of(X, y, lengths), labels)
+        found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, sample_weight)
         outcome = found.run(algorithm)
         self._take(found, outcome.model, outcome.history, outcome.converged)
+        self._warn(found, algorithm)
         self._running = outcome.running(sum(map(len, found.sequences)))
         return self
 
@@ -174,7 +180,7 @@ class Estimator(ScikitLearnMethods):
         return self
 
     def _take(self, found: Fit, model: FrameModel, history: list[float], converged: bool) -> None:
-        for name in [name for name in vars(self) if name.endswith("_")]:  # of another fit
+        for name in [name for name in vars(self) if name.endswith("_") or name == "_pending"]:  # of another fit
             delattr(self, name)
         self.model_, self.history_, self.converged_, self.n_iter_ = model, history, converged, len(history)
         self._prior, self._running = found.prior, None
@@ -184,6 +190,65 @@ class Estimator(ScikitLearnMethods):
             self.symbols_ = found.symbols
         if found.names is not None:
             self.feature_names_in_ = np.array(found.names, dtype=object)
+
+    def _warn(self, found: Fit, algorithm: str) -> None:
+        """Warn of more parameters than data, and of a fit that was cut off."""
+        numbers = sum(int(x.numel() if x.ndim == 1 else (~x.isnan()).sum()) for x in found.sequences)
+        if (free := self.n_parameters()) > numbers:
+            warnings.warn(
+                f"too little data: {free:,} free parameters, but {numbers:,} numbers to fit them to.\n"
+                "  Take fewer states or a simpler covariance, or give priors.",
+                stacklevel=3,
+            )
+        if algorithm == "em" and found.params["tol"] is not None and not self.converged_:
+            if self.n_iter_ < found.params["max_iter"]:
+                return  # a step that lost was warned of
+            warnings.warn(
+                f"EM has not converged: the last of max_iter = {self.n_iter_} steps still gained more than tol.\n"
+                "  Raise max_iter, or tol; tol=None takes all steps and says nothing.",
+                stacklevel=3,
+            )
+
+    def fit_predict(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        *,
+        lengths: Any = None,
+        labels: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
+        """Fit, and the states of the best path of the same sequences."""
+        lengths = lengths_of(X, y, lengths)
+        self.fit(X, lengths=lengths, labels=labels, sample_weight=sample_weight)
+        return self.predict(X, lengths, labels=labels)
+
+    def decode(
+        self,
+        X: Any,  # noqa: N803
+        lengths: Any = None,
+        *,
+        labels: Any = None,
+        method: Literal["viterbi", "posterior"] = "viterbi",
+    ) -> tuple[float, Any]:
+        """The total log-probability of the best paths, with their frames, and the paths, as `predict` gives them.
+
+        "posterior": of each frame the most probable state, and how many of them are right in expectation.
+        """
+        if method == "posterior":
+            given = self._read(X, lengths, labels)
+            found = self._posterior(given)
+            return float(sum(x.max(1).sum() for x in found)), given.back([x.argmax(1) for x in found])
+        if method != "viterbi":
+            raise UnsupportedError(f'method is {method!r}, but must be "viterbi" or "posterior".')
+        given = self._read(X, lengths, labels)
+        pairs = self._ask(given, self._best_paths, strict=True)
+        total = math.fsum(float(log_prob) for _, log_prob in pairs)
+        return total, given.back(self._cut(given, [path for path, _ in pairs]))
+
+    def _best_paths(self, at: Group) -> list[tuple[Tensor, Tensor]]:
+        best = self.model_.viterbi(at.batch, allowed=at.allowed)
+        return list(zip(best.path, best.log_prob, strict=True))
 
     def score_samples(self, X: Any, lengths: Any = None, labels: Any = None) -> NDArray[np.float64]:  # noqa: N803
         """The log-likelihood of each sequence, in nats; -inf for an impossible one."""
@@ -290,9 +355,12 @@ class Estimator(ScikitLearnMethods):
         return ahead.log_filtered[0].exp().cpu().numpy(), Stream(ahead.log_next, before + float(ahead.log_z))
 
     def sample(
-        self, n_samples: int = 1, *, n_sequences: int | None = None, random_state: Any = None
+        self, n_samples: int = 1, *, n_sequences: int | None = None, inputs: Any = None, random_state: Any = None
     ) -> tuple[Any, Any]:
-        """Frames and states drawn from the model: arrays of `n_samples` frames, or lists of `n_sequences` of them."""
+        """Frames and states drawn from the model: arrays of `n_samples` frames, or lists of `n_sequences` of them.
+
+        `inputs` of a regression: an array "n k", the same for all sequences.
+        """
         self._expect_fitted()
         expect_number("n_samples", n_samples)
         if n_sequences is not None:
@@ -300,7 +368,11 @@ class Estimator(ScikitLearnMethods):
         expect_seed(random_state)
         source = self.random_state if random_state is None else random_state  # type: ignore[attr-defined]
         generator = torch_generator(generator_of(source), self.model_.device)
-        drawn = self.model_.sample(n_samples, n_sequences, generator=generator)
+        beside = None
+        if inputs is not None:
+            x = plain(inputs, "inputs").astype(np.float64)
+            beside = [torch.from_numpy(x).to(self.model_.device)] * (n_sequences or 1)
+        drawn = self.model_.sample(n_samples, n_sequences, inputs=beside, generator=generator)
         frames, states = ([x.cpu().numpy() for x in column] for column in zip(*drawn, strict=True))
         if hasattr(self, "symbols_"):
             frames = [self.symbols_[x] for x in frames]
@@ -334,11 +406,11 @@ class Estimator(ScikitLearnMethods):
             ids: list[NDArray[Any]] = list(symbol_ids(given, self.symbols_))
             return given._replace(sequences=ids)
         given = read_features(
-            X, lengths, labels, num_states=config.num_states, observations=config.observations,
-            missing=self.missing,  # type: ignore[attr-defined]
+            X, lengths, labels, num_states=config.num_states, missing=self.missing,  # type: ignore[attr-defined]
             dtype="float32" if self.model_.dtype == torch.float32 else "float64",
         )  # fmt: skip
         expect_width(given.sequences[0].shape[1], self)
+        expect_observed(given.sequences, config)
         return given
 
     def _one(self, frame: Any) -> Tensor:  # "1 f" or "1"
@@ -387,4 +459,6 @@ def _is_impossible(answer: Any) -> bool:
     """Whether an answer is that of an impossible sequence: no segments, a state of -1, or no posterior at all."""
     if isinstance(answer, list):
         return not answer
+    if isinstance(answer, tuple):
+        return bool(answer[1] == float("-inf"))
     return bool(answer[0] < 0) if answer.ndim == 1 else not bool(answer[0].any())

@@ -17,22 +17,25 @@ CHOICES = {
     "durations": ("poisson", "negative_binomial", "categorical"),
     "init": ("kmeans", "random"),
     "missing": ("feature", "row", "error"),
+    "covariance_type": ("diag", "full", "tied", "spherical", "low_rank"),
     "dtype": ("float64", "float32"),
 }
-WHOLE = ("n_states", "n_init", "max_iter", "batch_size")
+WHOLE = ("n_states", "n_init", "max_iter", "batch_size", "covariance_rank", "n_mix", "order")
 WHOLE_OR_NONE = ("rank", "n_symbols", "max_duration")
-AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing")
+AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing", "sticky", "mean_weight")
 # What a fit is made with, and another step cannot change.
 FIXED = (
     "n_states", "observations", "rank", "tied_variance", "min_variance", "variance_prior", "forbidden", "n_symbols",
-    "max_duration", "durations", "self_transitions", "censored", "dtype", "device",
+    "max_duration", "durations", "self_transitions", "censored", "dtype", "device", "covariance_type",
+    "covariance_rank", "n_mix", "n_inputs", "order",
 )  # fmt: skip
-TRUTHS = ("tied_variance", "self_transitions", "censored")
+TRUTHS = ("tied_variance", "self_transitions", "censored", "verbose")
 
 
 def expect_parameters(params: Mapping[str, Any]) -> None:
     """Raise unless every parameter is one that a fit can use."""
-    for name, choices in {"observations": tuple(OBSERVATIONS), **CHOICES}.items():
+    expect_kind(params["observations"])
+    for name, choices in CHOICES.items():
         if name in params and not (isinstance(params[name], str) and params[name] in choices):
             raise DomainError(f"{name} is {params[name]!r}, but must be one of {', '.join(map(repr, choices))}.")
     for name in (*WHOLE, *WHOLE_OR_NONE):
@@ -46,6 +49,13 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
     for name in TRUTHS:
         if name in params and not isinstance(params[name], bool | np.bool_):
             raise DomainError(f"{name} is {params[name]!r}, but must be True or False.")
+    if isinstance(params["n_inputs"], bool) or not isinstance(params["n_inputs"], int | np.integer):
+        raise DomainError(f"n_inputs is {params['n_inputs']!r}, but must be a whole number of at least 0.")
+    if (params["observations"] == "regression") != (params["n_inputs"] > 0):
+        raise DomainError(
+            f"n_inputs is {params['n_inputs']} and observations {params['observations']!r}, but a regression has at "
+            "least one input, and nothing else has any."
+        )
     if params["tol"] is not None and (not _is_number(params["tol"]) or np.isnan(params["tol"])):
         raise DomainError(f"tol is {params['tol']!r}, but must be a number, or None to take all max_iter steps.")
     if not _is_number(params["learning_rate"]) or not 0 < params["learning_rate"] < float("inf"):
@@ -59,6 +69,22 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
             "n_states is 1 and no segment follows one of its own state: nothing can follow.\n"
             "  Set self_transitions=True, or take more states."
         )
+
+
+def expect_kind(given: Any) -> None:
+    """Raise unless observations are a name of the catalogue, or names for each column."""
+    if isinstance(given, str):
+        if given not in OBSERVATIONS or given == "product":
+            names = ", ".join(repr(name) for name in OBSERVATIONS if name != "product")
+            raise DomainError(f"observations is {given!r}, but must be one of {names}; or a list, one for each column.")
+        return
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(name, str) for name in given):
+        raise DomainError(f"observations is {given!r:.60}, but a name was expected, or a list of one for each column.")
+    for name in given:
+        kind = OBSERVATIONS.get(name.partition(":")[0])
+        if kind is None or not kind.joins:
+            welcome = ", ".join(x for x, own in OBSERVATIONS.items() if own.joins)
+            raise DomainError(f"observations has {name!r} for a column, but columns are of {welcome}.")
 
 
 def expect_number(name: str, value: Any) -> None:
@@ -113,6 +139,8 @@ def forbidden_table(given: Any, num_states: int, *, diagonal: bool, rank: int | 
         )
     if rank is not None or (given is None and diagonal):
         return None
+    if isinstance(given, str):
+        given = _graph(given, num_states)
     try:
         table = np.zeros((num_states, num_states), bool) if given is None else np.asarray(given)
     except ValueError as error:
@@ -126,6 +154,17 @@ def forbidden_table(given: Any, num_states: int, *, diagonal: bool, rank: int | 
     if table.all(1).any():
         raise DomainError(f"forbidden leaves state {int(table.all(1).argmax())} no transition at all.")
     return table
+
+
+def _graph(name: str, num_states: int) -> NDArray[np.bool_]:
+    """What a named graph of states forbids."""
+    source, target = np.indices((num_states, num_states))
+    if name == "left_to_right":
+        found: NDArray[np.bool_] = target < source
+        return found
+    if name == "linear":
+        return (target < source) | (target > source + 1)
+    raise DomainError(f'forbidden is {name!r}, but must be "left_to_right", "linear", or truth values "z z".')
 
 
 def _is_number(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from numpy.typing import ArrayLike
@@ -14,14 +14,24 @@ class HMM(Estimator):
     """A hidden Markov model of feature vectors, of 0/1 vectors or of symbols, fitted by exact EM.
 
     n_states            how many states
-    observations        "gaussian": independent normal features; "bernoulli": features 0 or 1; "categorical": symbols;
-                        or another name in the catalogue `rankfold.params.observations.OBSERVATIONS`
+    observations        "gaussian", "gaussian_mixture", "student_t": measures; "poisson", "multinomial": counts;
+                        "bernoulli": 0 or 1; "categorical": symbols; "regression" on inputs, "autoregressive"; a list:
+                        one for each column; or a name of one's own in `rankfold.params.observations.OBSERVATIONS`
+    covariance_type     "diag", "spherical", "full", "tied" (one full matrix for all states), or "low_rank", of
+                        `covariance_rank`, plus a diagonal
+    n_mix               gaussian_mixture: Gaussians of each state
+    n_inputs            regression: the last so many columns of X are inputs
+    order               autoregressive: how many frames before count; zeros stand before the first
     rank                None: a dense transition; else one of this rank: O(t z r) instead of O(t z^2)
     tied_variance       one variance per feature for all states
     min_variance        the least variance, as a share of the feature's variance in all frames; 0: none
     variance_prior      as if each state had seen so many frames of the variance of all; 0: none
     smoothing           added to the expected count of every start, transition, symbol, 0 and 1; 0: maximum likelihood
-    forbidden           true where a state may not follow another, "z z"; dense transitions alone
+    initial_prior, transition_prior, emission_prior     concentrations of Dirichlet priors, numbers or arrays, from 1 on
+    sticky              added to the count of every transition of a state to itself
+    mean_prior, mean_weight     as if each mean had seen `mean_weight` frames at `mean_prior` (None: the mean of all)
+    fixed               tables of `start` that stay as they are, ("transition", ...); {"transition": "z z"}: entries
+    forbidden           true where a state may not follow another, "z z"; "left_to_right" or "linear"; dense alone
     init                "kmeans" or "random" means; `start` gives tables instead: initial, transition, mean, ...
     n_init, max_iter    the best of so many starts; at most so many EM steps (or passes of gradient steps) each
     tol                 stop when a step gains less than this, in nats per frame; None: never
@@ -29,19 +39,32 @@ class HMM(Estimator):
     n_symbols           categorical: symbols are 0..n_symbols - 1; None: the symbols of the data
     missing             of a frame with some features NaN: "feature" sums over those alone, exactly; "row" takes the
                         whole frame for missing; "error" refuses it
+    verbose             a line for each step on standard error
     """
 
     def __init__(
         self,
         n_states: int = 2,
         *,
-        observations: str = "gaussian",
+        observations: str | Sequence[str] = "gaussian",
         rank: int | None = None,
         tied_variance: bool = False,
         min_variance: float = 1e-4,
         variance_prior: float = 0.0,
+        covariance_type: Literal["diag", "full", "tied", "spherical", "low_rank"] = "diag",
+        covariance_rank: int = 1,
+        n_mix: int = 2,
+        n_inputs: int = 0,
+        order: int = 1,
         smoothing: float = 0.0,
-        forbidden: ArrayLike | None = None,
+        initial_prior: ArrayLike | None = None,
+        transition_prior: ArrayLike | None = None,
+        emission_prior: ArrayLike | None = None,
+        sticky: float = 0.0,
+        mean_prior: ArrayLike | None = None,
+        mean_weight: float = 0.0,
+        fixed: Sequence[str] | Mapping[str, Any] | None = None,
+        forbidden: ArrayLike | str | None = None,
         init: Literal["kmeans", "random"] = "kmeans",
         start: Mapping[str, Any] | None = None,
         n_init: int = 1,
@@ -54,6 +77,7 @@ class HMM(Estimator):
         random_state: Any = None,
         dtype: Literal["float64", "float32"] = "float64",
         device: str = "cpu",
+        verbose: bool = False,
     ) -> None:
         self.n_states = n_states
         self.observations = observations
@@ -61,7 +85,19 @@ class HMM(Estimator):
         self.tied_variance = tied_variance
         self.min_variance = min_variance
         self.variance_prior = variance_prior
+        self.covariance_type = covariance_type
+        self.covariance_rank = covariance_rank
+        self.n_mix = n_mix
+        self.n_inputs = n_inputs
+        self.order = order
         self.smoothing = smoothing
+        self.initial_prior = initial_prior
+        self.transition_prior = transition_prior
+        self.emission_prior = emission_prior
+        self.sticky = sticky
+        self.mean_prior = mean_prior
+        self.mean_weight = mean_weight
+        self.fixed = fixed
         self.forbidden = forbidden
         self.init = init
         self.start = start
@@ -75,6 +111,7 @@ class HMM(Estimator):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.verbose = verbose
 
 
 class HSMM(Estimator):
@@ -98,13 +135,25 @@ class HSMM(Estimator):
         durations: Literal["poisson", "negative_binomial", "categorical"] = "poisson",
         self_transitions: bool = False,
         censored: bool = False,
-        observations: str = "gaussian",
+        observations: str | Sequence[str] = "gaussian",
         rank: int | None = None,
         tied_variance: bool = False,
         min_variance: float = 1e-4,
         variance_prior: float = 0.0,
+        covariance_type: Literal["diag", "full", "tied", "spherical", "low_rank"] = "diag",
+        covariance_rank: int = 1,
+        n_mix: int = 2,
+        n_inputs: int = 0,
+        order: int = 1,
         smoothing: float = 0.0,
-        forbidden: ArrayLike | None = None,
+        initial_prior: ArrayLike | None = None,
+        transition_prior: ArrayLike | None = None,
+        emission_prior: ArrayLike | None = None,
+        sticky: float = 0.0,
+        mean_prior: ArrayLike | None = None,
+        mean_weight: float = 0.0,
+        fixed: Sequence[str] | Mapping[str, Any] | None = None,
+        forbidden: ArrayLike | str | None = None,
         init: Literal["kmeans", "random"] = "kmeans",
         start: Mapping[str, Any] | None = None,
         n_init: int = 1,
@@ -117,6 +166,7 @@ class HSMM(Estimator):
         random_state: Any = None,
         dtype: Literal["float64", "float32"] = "float64",
         device: str = "cpu",
+        verbose: bool = False,
     ) -> None:
         self.n_states = n_states
         self.max_duration = max_duration
@@ -128,7 +178,19 @@ class HSMM(Estimator):
         self.tied_variance = tied_variance
         self.min_variance = min_variance
         self.variance_prior = variance_prior
+        self.covariance_type = covariance_type
+        self.covariance_rank = covariance_rank
+        self.n_mix = n_mix
+        self.n_inputs = n_inputs
+        self.order = order
         self.smoothing = smoothing
+        self.initial_prior = initial_prior
+        self.transition_prior = transition_prior
+        self.emission_prior = emission_prior
+        self.sticky = sticky
+        self.mean_prior = mean_prior
+        self.mean_weight = mean_weight
+        self.fixed = fixed
         self.forbidden = forbidden
         self.init = init
         self.start = start
@@ -142,3 +204,4 @@ class HSMM(Estimator):
         self.random_state = random_state
         self.dtype = dtype
         self.device = device
+        self.verbose = verbose

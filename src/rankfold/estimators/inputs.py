@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rankfold.data.frames import as_array, frames_of
 from rankfold.errors import DataError, DomainError, UnsupportedError
-from rankfold.params.observations import OBSERVATIONS
+from rankfold.models.config import FrameConfig
 
 Missing = Literal["feature", "row", "error"]
 
@@ -119,9 +119,9 @@ def expect_names(known: Sequence[str] | None, given: Sequence[str] | None, who: 
 
 
 def read_features(
-    x: Any, lengths: Any, labels: Any, *, num_states: int, observations: str, missing: Missing, dtype: str = "float64"
+    x: Any, lengths: Any, labels: Any, *, num_states: int, missing: Missing, dtype: str = "float64"
 ) -> Inputs:
-    """Sequences of feature vectors that the observations allow. Values that `dtype` cannot hold are refused.
+    """Sequences of feature vectors. Values that `dtype` cannot hold are refused.
 
     `missing`: of a frame with some NaN, "feature" takes the others, "row" none, "error" refuses it.
     """
@@ -154,20 +154,45 @@ def read_features(
     if any(gone.any() for gone in absent):
         gone_each = np.split(absent[0], np.cumsum(frames.lengths)[:-1]) if together else absent
         sequences = [np.where(gone, np.nan, rows) for rows, gone in zip(sequences, gone_each, strict=True)]
-    _expect_allowed(sequences, observations)
     return Inputs(sequences, frames.labels, together)
 
 
-def _expect_allowed(sequences: Sequence[NDArray[Any]], observations: str) -> None:
-    kind = OBSERVATIONS[observations]
+def expect_observed(sequences: Sequence[NDArray[Any]], config: FrameConfig) -> None:
+    """Raise unless the observations can take every value: the first that they cannot, and what to do."""
     for i, rows in enumerate(sequences):
-        wrong = kind.invalid(torch.from_numpy(rows)).numpy()
-        if wrong.any():
-            t, f = np.argwhere(wrong)[0]
+        wrong = config.invalid(torch.from_numpy(rows))
+        if wrong is not None:
+            t, f = wrong.at
             raise DataError(
-                f'sequence {i}, row {t}: feature {f} is {rows[t, f]:g}, but observations="{observations}" are '
-                f"{kind.values}.\n  {kind.remedy}"
+                f'sequence {i}, row {t}: feature {f} is {rows[t, f]:g}, but observations="{config.observations}" are '
+                f"{wrong.expected}.\n  {wrong.remedy}"
             )
+
+
+def weights_of(given: Any, inputs: Inputs) -> tuple[float, ...] | None:
+    """The weight of each sequence: one number each, or one for each row that is the same in all of a sequence."""
+    if given is None:
+        return None
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DomainError(f"sample_weight is no array of numbers ({error!s:.80}).") from None
+    lengths = inputs.lengths
+    rows = inputs.together and len(lengths) != sum(lengths) and weights.shape == (sum(lengths),)
+    if weights.shape != (len(lengths),) and not rows:
+        raise DomainError(
+            f"sample_weight has shape {weights.shape}, but one number for each of {len(lengths)} sequences was "
+            "expected."
+        )
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
+        raise DomainError("sample_weight has entries that are not finite, or below 0, or none above 0.")
+    if rows:
+        parts = np.split(weights, np.cumsum(lengths)[:-1])
+        for i, part in enumerate(parts):
+            if (part != part[0]).any():
+                raise DomainError(f"sample_weight changes within sequence {i}, but a sequence has one weight.")
+        weights = np.array([part[0] for part in parts])
+    return None if (weights == 1).all() else tuple(map(float, weights))
 
 
 def expect_width(width: int, estimator: Any) -> None:

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
+from torch import Tensor
+
 from rankfold.errors import DomainError
 from rankfold.params.dropout import DropoutKind, num_kept
 from rankfold.params.dynamics.features import FeatureKind
 from rankfold.params.networks import MOST_LAYERS
 from rankfold.params.observations import OBSERVATIONS, ObservationModule
 from rankfold.params.observations.categorical import InitKind
+from rankfold.params.observations.product import kinds_of, known_kind
+from rankfold.params.observations.validity import Invalid, first_invalid, whole
 from rankfold.settings import check_choices
 
 GrammarFamily = Literal["npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg"]
@@ -27,6 +31,7 @@ KINDS: tuple[ChildKind, ...] = ("span_span", "span_leaf", "leaf_span", "leaf_lea
 FACTORED: tuple[GrammarFamily, ...] = ("tnpcfg", "rankpcfg")
 FrameFamily = Literal["frame_hmm", "frame_lhmm", "hsmm", "lhsmm"]
 DurationKind = Literal["poisson", "negative_binomial", "categorical"]
+CovarianceKind = Literal["diag", "full", "tied", "spherical", "low_rank"]
 FrameInit = Literal["spread", "kmeans", "papers"]
 SEGMENTS: tuple[FrameFamily, ...] = ("hsmm", "lhsmm")
 LOW_RANK: tuple[FrameFamily, ...] = ("frame_lhmm", "lhsmm")
@@ -99,6 +104,7 @@ class ModelConfig:
     measure: ClassVar[Measure] = PERPLEXITY
     read_by: ClassVar[Mapping[str, tuple[str, ...]]] = _WORDS_READ_BY
     single_words: ClassVar[bool] = True  # whether a sentence may be one word
+    capturable: ClassVar[bool] = True  # whether a CUDA graph can hold it
 
     family: Family = "lhmm"
     num_states: int = 1024
@@ -198,6 +204,7 @@ class GrammarConfig:
     has_clusters: ClassVar[bool] = False
     carries: ClassVar[bool] = False  # whether streams can be carried
     graphs_carry: ClassVar[bool] = False
+    capturable: ClassVar[bool] = True
 
     family: GrammarFamily = "rankpcfg"
     num_nonterminals: int = 30  # symbols of spans of two words and more
@@ -273,6 +280,12 @@ class FrameConfig:
     tied_variance: bool = False  # gaussian: one vector of variances for all states
     min_variance: float = 1e-3  # gaussian: no variance is below it, in units of the features; 0: none
     variance_prior: float = 0.0  # gaussian: as if each variance had seen so many frames of variance 1
+    covariance: CovarianceKind = "diag"  # gaussian and others like it; "tied": one matrix for all states
+    covariance_rank: int = 1  # covariance "low_rank": factors, besides the noise of each feature
+    num_components: int = 2  # gaussian_mixture: Gaussians of a state
+    num_covariates: int = 0  # regression: the last so many columns are inputs
+    order: int = 1  # autoregressive: how many frames before count
+    columns: tuple[str, ...] = ()  # product: the observations of each column, "categorical:4" with its symbols
     neural: bool = False  # transitions, Bernoullis and symbols from networks; false: free tables
     dim: int = 128  # neural: of embeddings and residual layers
     num_layers: int = 2  # neural: residual layers of each network
@@ -288,10 +301,10 @@ class FrameConfig:
         check_choices(self)
         if self.observations not in OBSERVATIONS:
             raise DomainError(f"observations is {self.observations!r}, but must be one of {', '.join(OBSERVATIONS)}.")
-        for name in ("num_states", "rank", "max_duration", "dim"):
+        for name in ("num_states", "rank", "max_duration", "dim", "covariance_rank", "num_components", "order"):
             if getattr(self, name) < 1:
                 raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        for name in ("num_features", "num_layers", "min_variance", "variance_prior"):
+        for name in ("num_features", "num_layers", "min_variance", "variance_prior", "num_covariates"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise DomainError(f"{name} is {value}, but must be finite and at least 0.")
@@ -304,8 +317,38 @@ class FrameConfig:
             raise DomainError(
                 f'normalised_durations is false, but durations are "{self.durations}": only "poisson" may lose mass.'
             )
+        self._expect_observations()
         if not self.may_repeat:
             self._expect_others()
+
+    def _expect_observations(self) -> None:
+        takes = {"regression": ("diag", "full"), "autoregressive": ("diag", "full")}.get(self.observations)
+        if takes is not None and self.covariance not in takes:
+            raise DomainError(
+                f'covariance is "{self.covariance}", but {self.observations} observations have {" or ".join(takes)}.'
+            )
+        if self.tied_variance and self.covariance != "diag":
+            raise DomainError(
+                f'tied_variance is true and covariance "{self.covariance}", but only diagonal ones are tied so.\n'
+                '  covariance = "tied" is one full matrix for all states.'
+            )
+        if (self.observations == "product") != bool(self.columns):
+            raise DomainError(
+                'columns name the observations of each column, and go with observations = "product" alone, which needs '
+                "them."
+            )
+        for name in kinds_of(self.columns):
+            known_kind(name, OBSERVATIONS)
+
+    def invalid(self, frames: Tensor, inside: Tensor | None = None) -> Invalid | None:  # "... f", "..." bool
+        """The first value that cannot be observed; None if all can. `inside`: which frames are no padding."""
+        inside = whole(frames) if inside is None else inside
+        return first_invalid(self.observation, frames, inside, self.columns, self.num_covariates)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold the observations."""
+        return self.observation.capturable and self.covariance in ("diag", "spherical")
 
     def _expect_others(self) -> None:
         if num_kept(self.num_states, self.state_dropout) < 2:

@@ -63,6 +63,15 @@ class FrameModel(StateModel):
         seen = np.concatenate([x[~np.isnan(x[:, 0])] for x in frames.features])
         self.observation.move_to(seen.astype(np.float64))
 
+    def potentials(self, batch: Batch, *, carried: Tensor | None = None, **choices: Any) -> Any:
+        """As of every model of states; of observations with lags, whole sequences alone."""
+        if self.observation.lags and (carried is not None or not batch.first):
+            raise UnsupportedError(
+                f"a stretch that goes on from another came, but a frame depends on the {self.observation.lags} before "
+                "it, which are not carried along.\n  Give whole sequences: no windows, no steps."
+            )
+        return super().potentials(batch, carried=carried, **choices)
+
     def input_values(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
         frames = _missing_beyond(batch)
         return frames.to(dtype) if frames.is_floating_point() and dtype != self.dtype else frames
@@ -91,12 +100,16 @@ class FrameModel(StateModel):
                     "one."
                 )
             return
-        bad = self.observation.invalid(shown)
-        if bool(bad.any()):
-            i, t, f = bad.nonzero()[0].tolist()
+        inside = torch.arange(frames.shape[1], device=frames.device) < batch.lengths[:, None]
+        bad = self.config.invalid(shown, inside)
+        if bad is not None:
+            i, t, f = bad.at
+            value = float(shown[i, t, f])
             raise DomainError(
-                f"sequence {i}, frame {t}, feature {f} is {float(shown[i, t, f]):g}, but "
-                f"features are {self.observation.values}, or NaN where missing."
+                f"sequence {i}, frame {t}, feature {f} is missing, but features are {bad.expected}.\n  {bad.remedy}"
+                if value != value
+                else f"sequence {i}, frame {t}, feature {f} is {value:g}, but "
+                f"features are {bad.expected}, or NaN where missing."
             )
 
     def num_counted(self, batch: Batch) -> int:
@@ -139,15 +152,23 @@ class FrameModel(StateModel):
             return p
 
     def sample(
-        self, lengths: int | Sequence[int], num: int | None = None, *, generator: torch.Generator | None = None
-    ) -> list[tuple[Tensor, Tensor]]:  # frames "t f" or "t", states "t"
+        self,
+        lengths: int | Sequence[int],
+        num: int | None = None,
+        *,
+        inputs: Sequence[Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> list[tuple[Tensor, Tensor]]:  # inputs "t k"; frames "t f" or "t", states "t"
         """Sequences drawn from the model, each with its states: `num` of one length, or one of each length.
 
-        Exact given the length: segments are drawn such that they fill it (or, if `censored`, are cut by it).
+        Exact given the length: segments are drawn such that they fill it (or, if `censored`, are cut by it). A
+        regression needs the `inputs` of each sequence.
         """
         sizes = [lengths] * (1 if num is None else num) if isinstance(lengths, int) else list(lengths)
+        if inputs is not None and len(inputs) != len(sizes):
+            raise DomainError(f"inputs of {len(inputs)} sequences for {len(sizes)}.")
         with torch.no_grad():
-            return draw_frames(self.parts(), sizes, censored=self.config.censored, generator=generator)
+            return draw_frames(self.parts(), sizes, inputs, censored=self.config.censored, generator=generator)
 
     def sizes(self, num_states: int) -> dict[str, Any]:
         config = self.config
@@ -183,7 +204,12 @@ def _missing_beyond(batch: Batch) -> Tensor:  # "b t f" or "b t"
 
 
 def draw_frames(
-    parts: StateParts, lengths: Sequence[int], *, censored: bool, generator: torch.Generator | None
+    parts: StateParts,
+    lengths: Sequence[int],
+    inputs: Sequence[Tensor] | None = None,
+    *,
+    censored: bool,
+    generator: torch.Generator | None,
 ) -> list[tuple[Tensor, Tensor]]:  # frames "t f" or "t", states "t"
     """A sequence of each length, with its states: a sample of the posterior of as many missing frames, then frames.
 
@@ -203,5 +229,12 @@ def draw_frames(
             f"no segmentation fills {int(sizes[states[:, 0] < 0][0])} frames under this model.\n"
             "  Other lengths may be possible; censored = true lets the end cut the last segment."
         )
+    rows = [row[row >= 0] for row in states]
+    one_by_one = getattr(
+        parts.observation, "sample_sequence", None
+    )  # frames that depend on inputs, or on frames before
+    if one_by_one is not None:
+        beside = [None] * len(rows) if inputs is None else inputs
+        return [(one_by_one(row, own, generator), row) for row, own in zip(rows, beside, strict=True)]
     drawn = torch.split(parts.observation.sample(states[states >= 0], generator), list(lengths))
-    return [(frames, row[row >= 0]) for frames, row in zip(drawn, states, strict=True)]
+    return list(zip(drawn, rows, strict=True))

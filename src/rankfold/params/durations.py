@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
+from rankfold.errors import UnsupportedError
 from rankfold.params.networks import normal, take_rows
 from rankfold.params.prior import Prior, Table, log_shares
 
@@ -113,6 +114,8 @@ class PoissonDuration(Duration):
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
         """The rate whose mean duration is that of the counts, found by bisection."""
+        if "log_rate" in prior.fixed:
+            return
         before = self.log_rate.double()
         duration = torch.arange(1, self.max_duration + 1, dtype=torch.float64, device=before.device)
         found = match_means(-torch.lgamma(duration + 1)[None], counts, before)
@@ -146,6 +149,10 @@ class NegativeBinomialDuration(Duration):
 
         The present parameters are among them, so nothing is ever lost.
         """
+        if "log_rate" in prior.fixed and "log_shape" in prior.fixed:
+            return
+        if {"log_rate", "log_shape"} & prior.fixed:
+            raise UnsupportedError("log_rate and log_shape of durations are fixed together, or neither.")
         before = self.log_shape.double()
         log_q = logsigmoid(self.log_odds.double())
         best = (counts * negative_binomial(before, self.log_odds.double(), self.max_duration)).sum(1)
@@ -194,7 +201,8 @@ class CategoricalDuration(Duration):
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
         """The share of each duration, with `smoothing` of each."""
-        self.logits.copy_(log_shares(counts + prior.smoothing, self.logits))
+        if "duration" not in prior.fixed:
+            self.logits.copy_(log_shares(counts + prior.smoothing, self.logits))
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
         return (

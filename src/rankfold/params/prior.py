@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +12,9 @@ class Prior(NamedTuple):
     """Log-densities added to the expected log-likelihood, and bounds on its maximum.
 
     smoothing times the logs of all starts, transitions that are not forbidden (of a low rank: of both factors),
-    symbols, p and 1 - p of zeros and ones, and entries of duration tables; and of each variance v, in a feature of
-    variance s, -variance_frames / 2 (log v + s / v).
+    symbols, p and 1 - p of zeros and ones, and entries of duration tables; `initial`, `transition` and `emission` times
+    the logs of the entries of those tables; of each variance v, in a feature of variance s,
+    -variance_frames / 2 (log v + s / v); and of each mean m -mean_frames / 2 (m - mean)^2 / v.
     """
 
     smoothing: float = 0.0
@@ -22,6 +23,22 @@ class Prior(NamedTuple):
     spread: Tensor | float = 1.0  # "f"            the variance of all frames
     min_variance: Tensor | float = 0.0  # "f"      no variance is below it
     variance_frames: float = 0.0  # as if each variance had seen so many frames of the variance of all
+    mean: Tensor | float = 0.0  # "f"              the centre of the prior of means
+    mean_frames: float = 0.0  # as if each mean had seen so many frames there
+    initial: Tensor | float = 0.0  # "z"           counts of starts, besides `smoothing`
+    transition: Tensor | float = 0.0  # "z y"      of dense transitions
+    emission: Tensor | float = 0.0  # "z v"        of symbols
+    fixed: frozenset[str] = frozenset()  # names of tables that stay as they are
+    fixed_entries: Tensor | None = None  # "z y"   transitions that stay as they are
+
+    def of_shares(self, logits: Tensor, counts: Tensor | float) -> Tensor:  # "z v" -> ""
+        """The log-density of a Dirichlet prior of tables whose rows are softmaxes, up to a constant.
+
+        sum (smoothing + counts) log p; an entry without counts has no term, whatever its probability.
+        """
+        if not self.smoothing and not (isinstance(counts, Tensor) or counts):
+            return torch.zeros((), dtype=torch.float64, device=logits.device)
+        return weighted_logs(self.smoothing + counts, logits.double().log_softmax(1))
 
 
 class Table(NamedTuple):
@@ -29,6 +46,13 @@ class Table(NamedTuple):
 
     value: Tensor
     axis: int | None = None
+    positive: Literal["no", "or zero", "entries", "definite"] = "no"  # what its entries, or matrices, have to be
+
+
+def weighted_logs(counts: Tensor | float, log_p: Tensor) -> Tensor:  # -> ""
+    """sum counts log_p, entries without counts left out."""
+    counts = torch.as_tensor(counts).to(log_p).expand_as(log_p)
+    return (counts * log_p.masked_fill(counts == 0, 0.0)).sum()
 
 
 def shares(counts: Tensor, axis: int = 1) -> Tensor:

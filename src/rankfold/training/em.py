@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple
@@ -45,6 +45,7 @@ class Group(NamedTuple):
     batch: Batch
     allowed: Tensor | None  # "b t z"   the states that labels allow
     statistics: Tensor | None = None  # "(t b) s"   sufficient statistics of each frame
+    weight: float = 1.0  # of each of the sequences
 
 
 class Counts(NamedTuple):
@@ -102,8 +103,24 @@ def group_lengths(lengths: Sequence[int], num_states: int, most: int = MOST) -> 
     return groups
 
 
-def group(sequences: Sequence[Tensor], labels: Sequence[Tensor] | None, num_states: int) -> list[Group]:
-    """Sequences of any lengths, "t f" or "t" each, as a few padded batches; a label allows its state alone."""
+def group(
+    sequences: Sequence[Tensor],
+    labels: Sequence[Tensor] | None,
+    num_states: int,
+    weights: Sequence[float] | None = None,
+) -> list[Group]:
+    """Sequences of any lengths, "t f" or "t" each, as a few padded batches; a label allows its state alone.
+
+    With `weights`, sequences of equal weight are together, and those of weight 0 are left out.
+    """
+    if weights is not None:
+        found = []
+        for weight in sorted(set(weights) - {0.0}):
+            which = [i for i, own in enumerate(weights) if own == weight]
+            some = None if labels is None else [labels[i] for i in which]
+            for one in group([sequences[i] for i in which], some, num_states):
+                found.append(one._replace(which=[which[i] for i in one.which], weight=weight))
+        return found
     found = []
     for index in group_lengths([len(x) for x in sequences], num_states, MOST):
         frames = pad_sequence([sequences[i] for i in index], batch_first=True)
@@ -118,10 +135,8 @@ def group(sequences: Sequence[Tensor], labels: Sequence[Tensor] | None, num_stat
 
 def with_statistics(groups: Sequence[Group], model: FrameModel, prior: Prior) -> list[Group]:
     """The groups with the sufficient statistics of their frames, computed once for all steps."""
-    frames = [one.batch.values.transpose(0, 1).flatten(0, 1) for one in groups]
-    return [
-        one._replace(statistics=model.observation.statistics(x, prior)) for one, x in zip(groups, frames, strict=True)
-    ]
+    kind = model.observation
+    return [one._replace(statistics=kind.sequence_statistics(one.batch.values, prior)) for one in groups]
 
 
 @torch.no_grad()
@@ -143,7 +158,8 @@ def expect(model: FrameModel, groups: Sequence[Group]) -> Counts:
             posterior = counts.state.transpose(0, 1).flatten(0, 1)
             observation = model.observation.count(one.statistics, posterior)
             dynamics = _tables(model).count(counts.initial, counts.transition)
-            found.append(Counts(dynamics, observation, duration, float(counts.log_z.sum())))
+            own = Counts(dynamics, observation, duration, float(counts.log_z.sum()))
+            found.append(own if one.weight == 1 else own.times(one.weight))
     return reduce(Counts.plus, found)
 
 
@@ -182,8 +198,18 @@ def log_prior(model: FrameModel, prior: Prior) -> Tensor:  # ""
     return total if model.duration is None else total + model.duration.log_prior(prior)
 
 
-def em(model: FrameModel, groups: Sequence[Group], prior: Prior, *, num_steps: int, tol: float | None) -> Fitted:
+def em(
+    model: FrameModel,
+    groups: Sequence[Group],
+    prior: Prior,
+    *,
+    num_steps: int,
+    tol: float | None,
+    tell: Callable[[int, float, float], None] | None = None,
+) -> Fitted:
     """At most `num_steps` steps; fewer where one gains less than `tol` nats per frame (None: never fewer).
+
+    `tell` is called before each step with its number, the value and the gain of the last step.
 
     After `num_steps` steps the value of the last parameters is not in the history: it would cost another E step. A step
     that loses more than rounding can explain is no convergence: the model goes back to the parameters before it, and a
@@ -198,6 +224,8 @@ def em(model: FrameModel, groups: Sequence[Group], prior: Prior, *, num_steps: i
         counts = expect(model, groups)
         value = counts.log_likelihood + float(log_prior(model, prior).detach())
         gain = value - history[-1] if history else math.inf
+        if tell is not None:
+            tell(len(history), value, gain)
         if gain < -ROUNDINGS * _rounding(model, prior, value, num_frames):
             warnings.warn(
                 f"a step of EM lost {-gain:g} nats ({history[-1]:g} to {value:g}), which no exact step does: the fit "
@@ -314,10 +342,12 @@ def training_set(frames: Frames, model: FrameModel) -> tuple[list[Tensor], list[
 def recipe_prior(model: FrameModel, sequences: Sequence[Tensor], smoothing: float) -> Prior:
     """The prior of a recipe; `variance_prior` frames of variance 1, without them `spread` is the features' variance."""
     config = model.config
-    if not model.observation.measured:
+    if model.observation.symbols:
         return Prior(smoothing)
     frames = torch.cat(list(sequences))
     seen = frames[~frames[:, 0].isnan()]
+    if not model.observation.measured and not config.columns:
+        return Prior(smoothing, centre=seen.mean(0))
     spread = 1.0 if config.variance_prior else seen.var(0, correction=0)
     return Prior(
         smoothing,

@@ -26,7 +26,7 @@ from rankfold.training.shapes import Shapes, shapes_of
 def graphs_serve(config: Config, device: str) -> bool:
     """Whether a recipe's gradients can be captured: on a GPU; of streams if a graph can vouch for their state."""
     carries = config.data.batching != "streams" or config.model.graphs_carry
-    return config.train.graphs and device.startswith("cuda") and carries
+    return config.train.graphs and device.startswith("cuda") and carries and config.model.capturable
 
 
 class Captured(NamedTuple):

@@ -166,12 +166,13 @@ def expect_observed(frames: Frames, model: FrameConfig) -> None:
             "whole numbers was expected."
         )
     for x, name in zip(frames.features, frames.names, strict=True):
-        wrong = kind.invalid(torch.tensor(x)).numpy()
-        if wrong.any():
-            t, f = np.argwhere(wrong)[0]
+        wrong = model.invalid(torch.tensor(x))
+        if wrong is not None:
+            t, f = wrong.at
+            remedy = wrong.remedy if np.isnan(x[t, f]) else 'Set model.observations="gaussian" for measured features.'
             raise DataError(
                 f"{where}, recording {name!r}, row {t}: feature {f} is {x[t, f]:g}, but {model.observations} "
-                f'observations are {kind.values}.\n  Set model.observations="gaussian" for features that are measured.'
+                f"observations are {wrong.expected}.\n  {remedy}"
             )
 
 

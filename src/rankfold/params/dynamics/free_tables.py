@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rankfold.operators import Dense, LowRank, Operator, RowScaled, WithoutDiagonal
 from rankfold.params.networks import normal, take_rows, xavier
-from rankfold.params.prior import Prior, Table, log_shares, shares
+from rankfold.params.prior import Prior, Table, log_shares, shares, weighted_logs
 
 
 class Dynamics(NamedTuple):
@@ -61,18 +61,44 @@ class FreeDense(nn.Module):
 
     @torch.no_grad()
     def maximise(self, counts: tuple[Tensor, ...], prior: Prior) -> None:
-        """The share of each transition, with `smoothing` of those allowed; rows without any use stay as they are."""
+        """The share of each transition, with the prior's of those allowed; rows without any use stay as they are."""
         initial, transition = (x + prior.smoothing for x in counts)
-        self.log_initial.copy_(log_shares(initial, self.log_initial, 0))
-        self.log_transition.copy_(log_shares(self._allowed(transition, prior, 0.0), self.log_transition))
+        if "initial" not in prior.fixed:
+            self.log_initial.copy_(log_shares(initial + prior.initial, self.log_initial, 0))
+        if "transition" in prior.fixed:
+            return
+        transition = self._allowed(transition + prior.transition, prior, 0.0)
+        if prior.fixed_entries is None:
+            self.log_transition.copy_(log_shares(transition, self.log_transition))
+        else:
+            self.log_transition.copy_(self._around(prior.fixed_entries, transition))
+
+    def _around(self, fixed: Tensor, counts: Tensor) -> Tensor:  # "z y" bool, "z y"
+        """The shares of what the fixed entries of each row leave; where nothing is counted, the previous ones."""
+        before = self.forward().transition.to_dense().detach().double()
+        free = torch.where(fixed, 0.0, counts)
+        free = torch.where(free.sum(1, keepdim=True) > 0, free, torch.where(fixed, 0.0, before))
+        rest = 1 - torch.where(fixed, before, 0.0).sum(1, keepdim=True)
+        return torch.where(fixed, before, rest.clamp(min=0.0) * shares(free)).log()
+
+    def hold(self, entries: Tensor, table: Tensor) -> None:  # "z y" bool, "z y"
+        """Set some transitions to those of a table, the others in proportion to the rest; after a gradient step."""
+        own = self.forward().transition.to_dense().detach().double()
+        rest = (1 - torch.where(entries, table, 0.0).sum(1, keepdim=True)).clamp(min=0.0)
+        self.fill(transition=torch.where(entries, table, rest * shares(torch.where(entries, 0.0, own))))
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""   float64
-        """The log-density of the Dirichlet prior, up to a constant; 0 without smoothing."""
+        """The log-density of the Dirichlet prior, up to a constant; 0 without one."""
         log_initial, transition = self.log_initial.double(), self.log_transition.double()
-        if not prior.smoothing:
-            return log_initial.new_zeros(())
-        log_rows = self._allowed(transition, prior, float("-inf")).log_softmax(1)
-        return prior.smoothing * (log_initial.log_softmax(0).sum() + self._allowed(log_rows, prior, 0.0).sum())
+        found = log_initial.new_zeros(())
+        for counts, log_p in ((prior.initial, log_initial), (prior.transition, transition)):
+            if prior.smoothing or isinstance(counts, Tensor) or counts:
+                counts = torch.zeros_like(log_p) + prior.smoothing + counts
+                if log_p.ndim == 2:
+                    counts = self._allowed(counts, prior, 0.0)
+                    log_p = self._allowed(log_p, prior, float("-inf"))
+                found = found + weighted_logs(counts, log_p.log_softmax(-1))
+        return found
 
     def initialise(self, runs: Sequence[Tensor], prior: Prior, rng: np.random.Generator) -> None:  # "t" each
         """A uniform start; transitions by how states followed one another (-1: unknown), random where none is known."""
@@ -158,16 +184,23 @@ class FreeLowRank(nn.Module):
     def maximise(self, counts: tuple[Tensor, ...], prior: Prior) -> None:
         """The share of each rank and of each state, with `smoothing` of each; rows without any use stay as they are."""
         initial, left, right = (x + prior.smoothing for x in counts)
-        self.log_initial.copy_(log_shares(initial, self.log_initial, 0))
-        self.log_left.copy_(log_shares(left, self.log_left))
-        self.log_right.copy_(log_shares(right, self.log_right, 0))
+        if "initial" not in prior.fixed:
+            self.log_initial.copy_(log_shares(initial + prior.initial, self.log_initial, 0))
+        if "left" not in prior.fixed:
+            self.log_left.copy_(log_shares(left, self.log_left))
+        if "right" not in prior.fixed:
+            self.log_right.copy_(log_shares(right, self.log_right, 0))
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""   float64
-        """The log-density of the Dirichlet prior, up to a constant; 0 without smoothing."""
+        """The log-density of the Dirichlet prior, up to a constant; 0 without one."""
+        found = self.log_initial.new_zeros((), dtype=torch.float64)
+        log_initial = self.log_initial.double().log_softmax(0)
+        if isinstance(prior.initial, Tensor) or prior.initial:
+            found = found + weighted_logs(prior.initial, log_initial)
         if not prior.smoothing:
-            return self.log_initial.new_zeros((), dtype=torch.float64)
-        tables = (self.log_initial, 0), (self.log_left, 1), (self.log_right, 0)
-        return prior.smoothing * torch.stack([x.double().log_softmax(axis).sum() for x, axis in tables]).sum()
+            return found
+        tables = log_initial, self.log_left.double().log_softmax(1), self.log_right.double().log_softmax(0)
+        return found + prior.smoothing * torch.stack([x.sum() for x in tables]).sum()
 
     def initialise(self, runs: Sequence[Tensor], prior: Prior, rng: np.random.Generator) -> None:  # "t" each
         """Ranks are groups of states that stay among themselves, more or less: EM has to find out which."""

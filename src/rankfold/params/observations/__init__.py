@@ -6,13 +6,27 @@
 from rankfold.params.observations.bernoulli import BernoulliObservation, NeuralBernoulliObservation
 from rankfold.params.observations.categorical import CategoricalObservation
 from rankfold.params.observations.gaussian import GaussianObservation
+from rankfold.params.observations.mixture import GaussianMixtureObservation
+from rankfold.params.observations.multinomial import MultinomialObservation
+from rankfold.params.observations.poisson import PoissonObservation
+from rankfold.params.observations.product import ProductObservation
 from rankfold.params.observations.protocol import CollapseError, Observation, ObservationModule
+from rankfold.params.observations.regression import AutoregressiveObservation, RegressionObservation
+from rankfold.params.observations.student import StudentTObservation
 
 OBSERVATIONS: dict[str, type[ObservationModule]] = {
     "gaussian": GaussianObservation,
     "bernoulli": BernoulliObservation,
     "categorical": CategoricalObservation,
+    "gaussian_mixture": GaussianMixtureObservation,
+    "poisson": PoissonObservation,
+    "multinomial": MultinomialObservation,
+    "student_t": StudentTObservation,
+    "regression": RegressionObservation,
+    "autoregressive": AutoregressiveObservation,
+    "product": ProductObservation,
 }
+ProductObservation.catalogue = OBSERVATIONS
 
 __all__ = [
     "OBSERVATIONS",

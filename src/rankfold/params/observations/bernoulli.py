@@ -93,6 +93,8 @@ class BernoulliObservation(_YesOrNo):
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z 2f"
         """The share of ones, with `smoothing` frames of each value."""
+        if "probability" in prior.fixed:
+            return
         ones, zeros = (x + prior.smoothing for x in counts.chunk(2, 1))
         # Of the two counts, not of their share: 1 - p has no digits to spare.
         self.logit.copy_(torch.where(ones + zeros > 0, ones.log() - zeros.log(), self.logit.double()))

@@ -185,12 +185,11 @@ class CategoricalObservation(ObservationModule):
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z v"
         """The share of each symbol, with `smoothing` of each."""
-        self._logits.copy_(log_shares(counts + prior.smoothing, self._logits))
+        if "probability" not in prior.fixed:
+            self._logits.copy_(log_shares(counts + prior.smoothing + prior.emission, self._logits))
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
-        if not prior.smoothing:
-            return super().log_prior(prior)
-        return prior.smoothing * self._logits.double().log_softmax(1).sum()
+        return prior.of_shares(self._logits, prior.emission)
 
     def initialise(
         self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool

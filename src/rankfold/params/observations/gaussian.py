@@ -1,4 +1,4 @@
-"""Gaussian frames: independent features, a mean for each state, variances per state or shared by all states.
+"""Gaussian frames: independent features, a mean for each state; variances per feature, shared, or one per state.
 
 Densities are one matrix product in float64, of centred frames and means: its large squares cancel, and float32 would
 lose the digits that are left.
@@ -6,8 +6,7 @@ lose the digits that are left.
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +15,10 @@ from torch import Tensor, nn
 
 from rankfold.errors import DomainError, expect, expect_weights, same_kind
 from rankfold.params.networks import normal, take_rows
+from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
+from rankfold.params.observations.linear_gaussian import LOG_TWO_PI, FullGaussianObservation
 from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, means_of
 from rankfold.params.prior import Prior, Table
-
-LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b t f", "z f", "z f" or "f" -> "b t z"
@@ -63,7 +62,9 @@ class Gaussian(NamedTuple):
 
 
 class GaussianObservation(ObservationModule):
-    """The parameters are mean and log_spread; variance = min_variance + exp(log_spread).
+    """The parameters are mean and log_spread "z f", "f" (shared) or "z 1" (one variance for all features).
+
+    variance = min_variance + exp(log_spread).
 
     So no variance is below the floor `min_variance`, and no state collapses onto a single frame. The floor is in the
     features' own units, squared.
@@ -76,12 +77,18 @@ class GaussianObservation(ObservationModule):
         self.mean, self.log_spread, self.min_variance = nn.Parameter(mean), nn.Parameter(log_spread), min_variance
 
     @classmethod
-    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> ObservationModule:  # type: ignore[override]
         """Variances 1 and means drawn from the standard normal; with `init` "papers" all means are 0."""
+        if sizes.covariance in ("full", "tied"):
+            return FullGaussianObservation.draw(sizes, generator)
+        if sizes.covariance == "low_rank":
+            return FactorGaussianObservation.draw(sizes, generator)
         shape = (sizes.num_states, sizes.num_features)
         alike = sizes.init == "papers"
         mean = torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data
-        ones = torch.ones(sizes.num_features if sizes.tied_variance else shape, dtype=torch.float32)
+        spherical = sizes.covariance == "spherical"
+        rows = (sizes.num_states, 1) if spherical else sizes.num_features if sizes.tied_variance else shape
+        ones = torch.ones(rows, dtype=torch.float32)
         return cls(mean, _log_spread(ones, sizes.min_variance), sizes.min_variance)
 
     @classmethod
@@ -115,6 +122,10 @@ class GaussianObservation(ObservationModule):
                 self.mean.copy_(mean.expand(*self.mean.shape))
             if variance is None:
                 return
+            if self.spherical and variance.ndim == 1:
+                variance = variance[:, None]
+            if self.spherical and variance.shape[1] > 1:
+                variance = variance.mean(1, keepdim=True)
             variance = torch.maximum(variance, torch.full_like(variance, 2 * self.min_variance))
             if not bool((variance > 0).all()):
                 raise DomainError(
@@ -126,7 +137,13 @@ class GaussianObservation(ObservationModule):
     @property
     def variance(self) -> Tensor:  # "z f" or "f"
         spread = torch.exp(self.log_spread)
-        return spread + self.min_variance if self.min_variance else spread
+        spread = spread + self.min_variance if self.min_variance else spread
+        return spread.expand(*self.mean.shape) if self.spherical else spread
+
+    @property
+    def spherical(self) -> bool:
+        """Whether a state has one variance for all features."""
+        return self.log_spread.ndim == 2 and self.log_spread.shape[1] < self.mean.shape[1]
 
     def forward(self, keep: Tensor | None = None) -> Gaussian:
         variance = self.variance
@@ -145,16 +162,13 @@ class GaussianObservation(ObservationModule):
         With a floor the maximum is the one without it, clamped: the likelihood still never decreases.
         """
         squares, sums, number = counts.chunk(3, 1)
-        seen = number > 0
-        mean = torch.where(seen, sums / torch.where(seen, number, 1.0), self.mean.double() - prior.centre)
-        scatter = squares - 2 * mean * sums + mean * mean * number
+        before, at = self.mean.double() - prior.centre, torch.as_tensor(prior.mean).to(sums) - prior.centre
+        weight = number + prior.mean_frames
+        mean = torch.where(weight > 0, (sums + prior.mean_frames * at) / torch.where(weight > 0, weight, 1.0), before)
+        mean = before if "mean" in prior.fixed else mean
+        scatter = squares - 2 * mean * sums + mean * mean * number + prior.mean_frames * (mean - at).square()
+        variance = self._best_variance(scatter, number, prior)
         tied = self.log_spread.ndim == 1
-        if tied:
-            scatter, number, seen = scatter.sum(0), number.sum(0), seen.any(0)
-        total = number + prior.variance_frames
-        variance = (scatter + prior.variance_frames * prior.spread) / torch.where(total > 0, total, 1.0)
-        variance = torch.maximum(variance, torch.as_tensor(prior.min_variance).to(variance))
-        variance = torch.where(seen, variance, self.variance.double())
         # A variance is a difference of sums: below their rounding error it is taken for 0.
         rounding = 4 * torch.finfo(mean.dtype).eps * (mean * mean + prior.spread)
         collapsed = variance <= (rounding.amax(0) if tied else rounding)
@@ -167,16 +181,34 @@ class GaussianObservation(ObservationModule):
             )
         self.fill(mean=mean + prior.centre, variance=variance)
 
+    def _best_variance(self, scatter: Tensor, number: Tensor, prior: Prior) -> Tensor:  # "z f" -> "z f" or "f"
+        """The variances of this scatter around the means, with the prior's frames and above the floor."""
+        if "variance" in prior.fixed:
+            return self.variance.double()
+        spread, least = (torch.as_tensor(x).to(scatter) for x in (prior.spread, prior.min_variance))
+        if self.log_spread.ndim == 1:
+            scatter, number = scatter.sum(0), number.sum(0)
+        frames = torch.full_like(scatter, prior.variance_frames)
+        scatter = scatter + frames * spread
+        if self.spherical:
+            scatter, number, frames = (x.sum(1, keepdim=True) for x in (scatter, number, frames))
+            least = least.mean()
+        total = number + frames
+        variance = torch.maximum(scatter / torch.where(total > 0, total, 1.0), least)
+        return torch.where(number > 0, variance.expand(*self.variance.shape), self.variance.double())
+
     def log_prior(self, prior: Prior) -> Tensor:  # ""
         """-variance_frames / 2 sum (log v + spread / v), up to a constant: an inverse gamma distribution.
 
         It counts as n' = variance_frames more frames of variance `spread`: the most probable variance is
-        (squares + n' spread) / (n + n').
+        (squares + n' spread) / (n + n'). Of means -mean_frames / 2 sum (m - mean)^2 / v, a normal distribution.
         """
-        if not prior.variance_frames:
-            return super().log_prior(prior)
-        v = self.variance.double()
-        return -prior.variance_frames / 2 * (v.log() + prior.spread / v).sum()
+        total, v = super().log_prior(prior), self.variance.double()
+        if prior.variance_frames:
+            total = total - prior.variance_frames / 2 * (v.log() + prior.spread / v).sum()
+        if prior.mean_frames:
+            total = total - prior.mean_frames / 2 * ((self.mean.double() - prior.mean).square() / v).sum()
+        return total
 
     @torch.no_grad()
     def rounding(self, prior: Prior) -> float:
@@ -189,6 +221,7 @@ class GaussianObservation(ObservationModule):
     @torch.no_grad()
     def keep_within(self, prior: Prior) -> None:
         floor = torch.as_tensor(prior.min_variance, device=self.log_spread.device)
+        floor = floor.mean() if self.spherical else floor
         self.log_spread.copy_(torch.maximum(self.log_spread, floor.log().to(self.log_spread.dtype)))
 
     def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"
@@ -206,10 +239,15 @@ class GaussianObservation(ObservationModule):
         variance = (squares + prior.spread) / (number + 1) if near else torch.zeros_like(mean) + prior.spread
         if self.log_spread.ndim == 1:
             variance = (variance * (number + 1)).sum(0) / (number + 1).sum(0)
-        self.fill(mean=mean, variance=torch.maximum(variance, torch.as_tensor(prior.min_variance).to(variance)))
+        least = torch.as_tensor(prior.min_variance).to(variance)
+        if self.spherical:
+            variance, least = variance.mean(1, keepdim=True), least.mean()
+        self.fill(mean=mean, variance=torch.maximum(variance, least))
 
     def tables(self) -> dict[str, Table]:
-        return {"mean": Table(self.mean.detach().double()), "variance": Table(self.variance.detach().double())}
+        variance = self.variance.detach().double()
+        variance = variance[:, 0] if self.spherical else variance
+        return {"mean": Table(self.mean.detach().double()), "variance": Table(variance, positive="entries")}
 
 
 def _log_spread(variance: Tensor, min_variance: float) -> Tensor:

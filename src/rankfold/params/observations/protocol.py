@@ -6,7 +6,7 @@ A new observation is a file with a subclass of `ObservationModule` and a line in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -47,6 +47,18 @@ class Sizes(Protocol):
     def num_layers(self) -> int: ...
     @property
     def init(self) -> str: ...
+    @property
+    def covariance(self) -> str: ...
+    @property
+    def covariance_rank(self) -> int: ...
+    @property
+    def num_components(self) -> int: ...
+    @property
+    def num_covariates(self) -> int: ...
+    @property
+    def order(self) -> int: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
 
 
 class ObservationModule(nn.Module):
@@ -59,6 +71,11 @@ class ObservationModule(nn.Module):
     measured: ClassVar[bool] = False  # real-valued features, which have a density and may be standardised
     values: ClassVar[str] = "finite"  # the valid features, in words for error messages
     remedy: ClassVar[str] = "Leave the frame out, or mark the feature as missing: NaN."  # of invalid ones
+    complete: ClassVar[bool] = False  # whether a frame is missing as a whole or not at all
+    needs: ClassVar[Literal["nothing", "inputs", "all"]] = "nothing"  # columns that may not be missing
+    joins: ClassVar[bool] = True  # whether it can be part of a product, beside other columns
+    capturable: ClassVar[bool] = True  # whether a CUDA graph can hold it: no shape depends on values
+    lags: int = 0  # how many frames before a frame its distribution depends on
 
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
@@ -81,6 +98,10 @@ class ObservationModule(nn.Module):
     def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" or "n" -> "n s"
         """The sufficient statistics of each frame, float64; 0 where it is missing."""
         raise UnsupportedError(f'{type(self).__name__} has no step of EM.\n  Use train.optimizer="adam".')
+
+    def sequence_statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "b t f" or "b t" -> "(t b) s"
+        """The statistics of whole sequences, time first; where they depend on frames before, override this one."""
+        return self.statistics(frames.transpose(0, 1).flatten(0, 1), prior)
 
     def count(self, statistics: Tensor, posterior: Tensor) -> Tensor:  # "n s", "n z" -> "z s"
         """The expected statistics of every state; those of several batches add up."""

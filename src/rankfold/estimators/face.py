@@ -1,0 +1,196 @@
+"""The tables of an estimator as attributes, to read and to set; estimators from known tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankfold.errors import DomainError, UnsupportedError
+from rankfold.estimators.check_parameters import expect_parameters, fixed_parameters
+from rankfold.estimators.known_tables import (
+    MissingTableError,
+    fill_start,
+    known_tables,
+    model_of,
+    observation_sizes,
+    own_names,
+)
+from rankfold.models.frame_model import FrameModel
+from rankfold.params.prior import Prior
+from rankfold.training.em import Running
+
+Array = NDArray[Any]
+
+
+def _table(public: str, what: str) -> Any:
+    """An attribute that reads and sets a table of the model."""
+
+    def read(self: Any) -> Array:
+        return self._read_table(public)  # type: ignore[no-any-return]
+
+    def write(self: Any, value: Any) -> None:
+        self._write_table(public, value)
+
+    return property(read, write, doc=what)
+
+
+class Tables:
+    """Attributes by the names of hmmlearn's users; one that is set before a fit counts as a known table.
+
+    As soon as all tables that a model needs are set, it can be asked. A fit then begins with `start`, not with them.
+    """
+
+    model_: FrameModel
+    history_: list[float]
+    _running: Running | None
+
+    initial_ = _table("initial", 'The distribution of the first state, "z".')
+    transition_ = _table("transition", 'The transitions, "z z"; of a low rank written out.')
+    means_ = _table("means", 'The means, "z f"; of mixtures "z m f".')
+    covariances_ = _table("covariances", 'As `covariance_type`: "z f", "z", "z f f", "f f"; of mixtures one each.')
+    emission_ = _table("emission", 'The probabilities of symbols "z v", of ones, or of kinds of counts "z f".')
+    rates_ = _table("rates", 'The rates of Poisson observations, "z f".')
+    weights_ = _table("weights", 'The weights of the Gaussians of each state, "z m".')
+    coefficients_ = _table(
+        "coefficients", 'Of regressions "z o k", of autoregressions "z f (p f)", the last frame first.'
+    )
+    intercepts_ = _table("intercepts", 'The constants of regressions, "z o".')
+
+    @property
+    def durations_(self) -> Array:
+        """The probability "z d" of each duration, the first column is that of one frame."""
+        self._expect_fitted()  # type: ignore[attr-defined]
+        if self.model_.duration is None:
+            raise UnsupportedError("an HMM has no table of durations: its states last geometrically.\n  Use HSMM.")
+        found: Array = self.model_.duration().detach().double().exp().cpu().numpy()
+        return found
+
+    @durations_.setter
+    def durations_(self, value: Any) -> None:
+        self._write_table("durations", value)
+
+    @property
+    def tables_(self) -> dict[str, Array]:
+        """All tables of the model by the names that `start` and `fixed` know them by."""
+        self._expect_fitted()  # type: ignore[attr-defined]
+        return {name: table.value.cpu().numpy() for name, table in known_tables(self.model_).items()}
+
+    @property
+    def stationary_distribution_(self) -> Array:
+        """The share of frames "z" of each state in the long run; raises where it depends on the first state.
+
+        p = p A; of segments weighted by their mean durations.
+        """
+        transition = self.transition_
+        num_states = len(transition)
+        system = np.vstack([transition.T - np.eye(num_states), np.ones(num_states)])
+        if np.linalg.matrix_rank(system[:-1]) < num_states - 1:
+            raise DomainError("states fall into parts that never meet: the share of each depends on the first state.")
+        found = np.linalg.lstsq(system, np.append(np.zeros(num_states), 1.0), rcond=None)[0].clip(min=0.0)
+        if self.model_.duration is not None:
+            table = self.durations_
+            found = found * (table @ np.arange(1, table.shape[1] + 1))
+        share: Array = found / found.sum()
+        return share
+
+    def _read_table(self, public: str) -> Array:
+        self._expect_fitted()  # type: ignore[attr-defined]
+        if public == "transition":
+            dense: Array = self.model_.parts().transition.to_dense().detach().double().cpu().numpy()
+            return dense
+        known = known_tables(self.model_)
+        try:
+            (name,) = own_names({public: None}, known, "the model")
+        except DomainError:
+            raise AttributeError(
+                f"a model of {self.model_.config.observations} observations has no {public}_; it has "
+                f"{', '.join(known)} (`tables_`)."
+            ) from None
+        return known[name].value.cpu().numpy()
+
+    def _write_table(self, public: str, value: Any) -> None:
+        if self.__sklearn_is_fitted__():  # type: ignore[attr-defined]
+            name = "duration" if public == "durations" else public
+            fill_start(self.model_, {name: value}, Prior(), "tables")
+            return
+        pending = {**vars(self).get("_pending", {}), public: value}
+        self._pending = pending
+        try:
+            self._take_tables(pending)
+        except MissingTableError:
+            return
+
+    def _take_tables(self, tables: dict[str, Any], symbols: Sequence[Any] | None = None) -> None:
+        """Be the estimator with these tables, as if fitted."""
+        params = self.get_params()  # type: ignore[attr-defined]
+        expect_parameters(params)
+        model = model_of(params, tables)
+        if params["n_states"] != model.config.num_states:
+            raise DomainError(
+                f"initial has {model.config.num_states} states, but n_states is {params['n_states']}.\n"
+                "  Set n_states, or use from_tables."
+            )
+        self.model_, self.history_, self.converged_, self.n_iter_ = model, [], False, 0
+        self._prior, self._running, self._made_with = Prior(), None, fixed_parameters(params)
+        self.n_features_in_ = 1 if model.observation.symbols else model.config.num_features
+        if model.observation.symbols:
+            size = model.config.num_features
+            found = np.arange(size) if symbols is None else np.array(list(symbols))
+            if found.shape != (size,) or len(np.unique(found)) < size:
+                raise DomainError(
+                    f"symbols are {len(found)}, but emission has {size} columns, each a symbol of its own."
+                )
+            order = np.argsort(found)
+            self.symbols_ = found[order]
+            if (order != np.arange(size)).any():
+                table = known_tables(model)["probability"].value.cpu().numpy()
+                fill_start(model, {"probability": table[:, order]}, Prior(), "tables")
+        vars(self).pop("_pending", None)
+
+    @classmethod
+    def from_tables(
+        cls,
+        *,
+        initial: Any,
+        transition: Any,
+        observations: str | Sequence[str] = "gaussian",
+        symbols: Sequence[Any] | None = None,
+        **given: Any,
+    ) -> Self:
+        """The estimator with known tables, as if it had been fitted; a fit of it begins with them.
+
+        initial "z"; transition "z z", or a pair p(rank | state) "z r", p(state | rank) "z r". Of the observations
+        means=, covariances= (as covariance_type says), rates=, emission=, weights= of mixtures, coefficients= and
+        intercepts= of regressions, or any name of `tables_`; `symbols` of the columns of emission. HSMM: durations=, a
+        table "z d". Further arguments are parameters of the estimator.
+        """
+        known = set(cls._names())  # type: ignore[attr-defined]
+        tables = {name: value for name, value in given.items() if name not in known or name == "durations"}
+        params = {name: value for name, value in given.items() if name not in tables}
+        if "durations" in tables and "durations" not in known:
+            raise DomainError("durations are given, but an HMM has none.\n  Use HSMM.from_tables.")
+        start = dict(tables)
+        if "durations" in tables:
+            start["duration"] = start.pop("durations")
+            params |= {"max_duration": np.shape(tables["durations"])[-1], "durations": "categorical"}
+        start["initial"] = initial
+        if isinstance(transition, tuple):
+            start["left"], start["right"] = transition
+            params["rank"] = np.shape(transition[0])[-1]
+        else:
+            start["transition"] = transition
+        if symbols is not None and "emission" in start:
+            start["emission"] = np.asarray(start["emission"])[
+                :, np.argsort(list(symbols))[: np.shape(start["emission"])[1]]
+            ]
+        made = cls(len(np.atleast_1d(initial)), observations=observations, start=start, **params)  # type: ignore[call-arg]
+        _, sizes = observation_sizes(made.get_params(), {name: np.shape(x) for name, x in tables.items()})  # type: ignore[attr-defined]
+        made.set_params(  # type: ignore[attr-defined]
+            n_mix=sizes["num_components"], order=sizes["order"], n_inputs=sizes["num_covariates"],
+            covariance_rank=sizes["covariance_rank"],
+        )  # fmt: skip
+        made._take_tables({**tables, "initial": initial, "transition": transition}, symbols)
+        return made

@@ -1,0 +1,254 @@
+"""Known tables of an estimator: validated, set into a model, or made into one of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankfold.errors import DomainError, ShapeError
+from rankfold.models.catalog import build_model
+from rankfold.models.config import FrameConfig, frame_family
+from rankfold.models.frame_model import FrameModel
+from rankfold.params.observations import OBSERVATIONS
+from rankfold.params.prior import Prior, Table
+
+# What users call the tables of observations, and what modules do; a name may stand for either of two.
+NAMES = {
+    "means": ("mean",),
+    "covariances": ("covariance", "variance"),
+    "variances": ("variance",),
+    "rates": ("rate",),
+    "emission": ("probability",),
+    "probabilities": ("probability",),
+    "weights": ("weight",),
+    "scales": ("scale",),
+    "degrees": ("dof",),
+    "coefficients": ("coefficient",),
+    "intercepts": ("intercept",),
+    "loadings": ("loading",),
+    "noises": ("noise",),
+}
+
+
+class MissingTableError(DomainError):
+    """Tables that a model needs, some of which were not given."""
+
+
+def modules_of(model: FrameModel) -> list[Any]:
+    """The parts of a model that have tables."""
+    return [x for x in (model.dynamics, model.observation, model.duration) if x is not None]
+
+
+def known_tables(model: FrameModel) -> dict[str, Table]:
+    """All tables of a model by name."""
+    return {name: table for module in modules_of(model) for name, table in module.tables().items()}
+
+
+def own_names(tables: Mapping[str, Any], known: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The tables by the names that the model knows; raises on others."""
+    found: dict[str, Any] = {}
+    for name, value in tables.items():
+        choices = [x for x in (name, *NAMES.get(name, ())) if x in known]
+        if not choices:
+            raise DomainError(f"{what} has {name!r}, but a model of this kind has {', '.join(known)}.")
+        if choices[0] in found:
+            raise DomainError(f"{what} has the table {choices[0]!r} twice.")
+        found[choices[0]] = value
+    return found
+
+
+def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: str = "start") -> None:
+    """Set some tables of the model; raises on other names or shapes, and unless rows are distributions.
+
+    Raises, too, on tables that the fit's own constraints rule out: EM would step away from it, to a lower likelihood.
+    """
+    known = known_tables(model)
+    given = own_names(start, known, what)
+    found = {name: _like(given[name], f"{what}[{name!r}]", table) for name, table in known.items() if name in given}
+    spherical = model.config.covariance == "spherical"
+    _expect_allowed(found, prior, what, negative_binomial="log_shape" in known, spherical=spherical)
+    for module in modules_of(model):
+        own = {name: found[name] for name in module.tables() if name in found}
+        if own:
+            module.fill(**own)
+    tables = {**{name: table.value for name, table in known.items()}, **found}
+    if "left" in tables and not model.config.may_repeat:
+        _expect_ways_out(tables["left"], tables["right"], what)
+
+
+def _expect_allowed(
+    found: Mapping[str, Tensor], prior: Prior, what: str, *, negative_binomial: bool, spherical: bool
+) -> None:
+    least = torch.as_tensor(prior.min_variance)
+    for name in ("variance", "scale", "noise"):
+        if name in found and least.ndim:
+            x = found[name]
+            floor = (least.to(x).mean() if spherical else least.to(x)).expand_as(x)
+            if bool((below := x < floor).any()):
+                at = below.nonzero()[0].tolist()
+                whose = "all features" if spherical else f"feature {at[-1]}"
+                raise DomainError(
+                    f"{what}[{name!r}]{_place(at)} is {float(x[tuple(at)]):g}, but min_variance keeps the variances "
+                    f"of {whose} at {float(floor[tuple(at)]):g} or more.\n"
+                    "  Raise it to that, or lower min_variance, a share of the feature's variance in all frames."
+                )
+    if "transition" in found and prior.forbidden is not None:
+        ruled_out = prior.forbidden & (found["transition"] > 0)
+        if bool(ruled_out.any()):
+            at = ruled_out.nonzero()[0].tolist()
+            why = "a segment follows one of its own state" if at[0] == at[1] else "that transition is forbidden"
+            raise DomainError(
+                f"{what}['transition']{_place(at)} is {float(found['transition'][tuple(at)]):g}, but {why}.\n"
+                "  Set it to 0, and let the row sum to 1 again; or allow it (forbidden, self_transitions)."
+            )
+    if negative_binomial and bool((found.get("log_rate", torch.full((1,), -1.0)) >= 0).any()):
+        raise DomainError(
+            f"{what}['log_rate'] has entries that are not below 0, but of negative binomial durations it is the log of "
+            "a share below 1."
+        )
+
+
+def _expect_ways_out(left: Tensor, right: Tensor, what: str) -> None:
+    """Raise if low-rank factors lead a state nowhere but to itself, and it may not follow itself."""
+    # A way out of z is a rank it goes to that leads elsewhere, too.
+    elsewhere = (right > 0).sum(0) > (right > 0).long()
+    stuck = ~((left > 0) & elsewhere).any(1)
+    if bool(stuck.any()):
+        raise DomainError(
+            f"{what}['left'] and {what}['right'] lead state {int(stuck.nonzero()[0])} to itself alone, but no "
+            "segment follows one of its own state."
+        )
+
+
+def _place(at: list[int]) -> str:
+    return "[" + ", ".join(map(str, at)) + "]"
+
+
+def _like(given: Any, name: str, table: Table) -> Tensor:
+    own = table.value
+    try:
+        x = torch.as_tensor(np.array(given, dtype=np.float64)).to(own)
+    except (TypeError, ValueError) as error:
+        raise DomainError(f"{name} is no array of numbers ({error}).") from None
+    if x.shape != own.shape:
+        raise ShapeError(f"{name} has shape {tuple(x.shape)}, but {tuple(own.shape)} was expected.")
+    if not bool(x.isfinite().all()):
+        raise DomainError(f"{name} has entries that are not finite.")
+    if "'probability'" in name and bool(((x < 0) | (x > 1)).any()):
+        raise DomainError(f"{name} has entries outside 0..1.")
+    if table.positive in ("entries", "or zero") and bool(((x < 0) | (x == 0) & (table.positive == "entries")).any()):
+        rule = "above 0" if table.positive == "entries" else "at least 0"
+        raise DomainError(f"{name} has entries that are not {rule}.")
+    if table.positive == "definite":
+        _expect_definite(x, name)
+    if table.axis is not None:
+        sums = x.sum(table.axis)
+        if bool((x < 0).any()) or not torch.allclose(sums, torch.ones_like(sums)):
+            raise DomainError(f"{name} is no distribution: its sums along axis {table.axis} are not 1.")
+    return x
+
+
+def _expect_definite(x: Tensor, name: str) -> None:  # "... f f"
+    matrices = x.reshape(-1, *x.shape[-2:])
+    for i, one in enumerate(matrices):
+        where = f"matrix {i} of {name}" if len(matrices) > 1 else name
+        if not torch.allclose(one, one.mT, rtol=1e-8, atol=1e-12 * float(one.abs().max())):
+            raise DomainError(f"{where} is not symmetric, but a covariance is.")
+        if int(torch.linalg.cholesky_ex(one)[1]):
+            least = float(torch.linalg.eigvalsh(one)[0])
+            raise DomainError(
+                f"{where} is singular: it has the eigenvalue {least:.3g}, but covariances are positive definite.\n"
+                "  Leave features out that are sums of others, or add a little to the diagonal."
+            )
+
+
+def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel:
+    """The model with these tables, all that it needs; sizes are those of the tables."""
+    kind = OBSERVATIONS[params["observations"] if isinstance(params["observations"], str) else "product"]
+    for name in ("initial", "transition"):
+        if tables.get(name) is None:
+            raise MissingTableError(f"{name} is not given, but a model needs it.")
+    transition = tables["transition"]
+    low_rank = isinstance(transition, tuple)
+    given: dict[str, Any] = {"initial": tables["initial"]}
+    given |= {"left": transition[0], "right": transition[1]} if low_rank else {"transition": transition}
+    given |= {name: x for name, x in tables.items() if name not in given and name != "transition"}
+    has_segments = "max_duration" in params
+    durations = given.pop("durations", None)
+    if has_segments:
+        if durations is None:
+            raise MissingTableError('durations are not given, but an HSMM needs them: a table "z d" of probabilities.')
+        given["duration"] = durations
+    elif durations is not None:
+        raise DomainError("durations are given, but an HMM has none.\n  Use HSMM.from_tables.")
+    arrays = {name: np.array(x, dtype=np.float64) for name, x in given.items()}
+    num_states = len(np.atleast_1d(arrays["initial"]))
+    shapes = {name: arrays[name].shape for name in arrays}
+    num_features, sizes = observation_sizes(params, shapes)
+    config = FrameConfig(
+        family=frame_family(segments=has_segments, low_rank=low_rank),
+        num_states=num_states,
+        num_features=num_features,
+        rank=arrays["left"].shape[-1] if low_rank else 1,
+        max_duration=arrays["duration"].shape[-1] if has_segments and arrays["duration"].ndim == 2 else 1,
+        durations="categorical",
+        self_transitions=bool(params.get("self_transitions", True)),
+        censored=bool(params.get("censored", False)),
+        min_variance=0.0,
+        **sizes,
+    )
+    model = build_model(config).to(torch.device(params["device"]), getattr(torch, params["dtype"]))
+    known = known_tables(model)
+    missing = set(known) - set(own_names(given, known, "tables"))
+    if missing:
+        raise MissingTableError(
+            f"{sorted(missing)[0]!r} is not given, but a model of {kind.__name__} needs {', '.join(known)}."
+        )
+    forbidden = None
+    if has_segments and not config.may_repeat and not low_rank:
+        forbidden = torch.eye(num_states, dtype=torch.bool, device=model.device)
+    fill_start(model, given, Prior(forbidden=forbidden), "tables")
+    return model
+
+
+def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, dict[str, Any]]:
+    """The number of features, and the fields of a configuration that say what observations there are.
+
+    `shapes` are those of known tables: sizes follow from them; without any, from the parameters.
+    """
+    by_name = {own: shapes[name] for name in shapes for own in (name, *NAMES.get(name, ()))}
+    observations = params["observations"]
+    columns: tuple[str, ...] = ()
+    if not isinstance(observations, str):
+        observations, columns = "product", tuple(observations)
+    sizes: dict[str, Any] = {
+        "observations": observations,
+        "columns": columns,
+        "covariance": params["covariance_type"],
+        "covariance_rank": params["covariance_rank"],
+        "num_components": params["n_mix"],
+        "order": params["order"],
+        "num_covariates": params["n_inputs"],
+        "tied_variance": bool(params["tied_variance"]) and OBSERVATIONS[observations].measured,
+    }
+    if columns:
+        return len(columns), sizes
+    first = next((by_name[x] for x in ("mean", "rate", "probability", "intercept") if x in by_name), None)
+    width = 0 if first is None else first[-1]
+    if "coefficient" in by_name and len(by_name["coefficient"]) == 3:
+        inputs = by_name["coefficient"][2]
+        if observations == "autoregressive":
+            sizes["order"] = max(1, inputs // max(1, width))
+        else:
+            sizes["num_covariates"], width = inputs, width + inputs
+    if observations == "gaussian_mixture" and len(by_name.get("weight", ())) == 2:
+        sizes["num_components"] = by_name["weight"][1]
+    if "loading" in by_name and len(by_name["loading"]) == 3:
+        sizes["covariance_rank"] = by_name["loading"][2]
+    if shapes and not width:
+        raise MissingTableError(f"no table of the observations is given: {', '.join(NAMES)} are such tables.")
+    return width, sizes

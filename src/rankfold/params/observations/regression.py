@@ -1,0 +1,246 @@
+"""Gaussian frames whose mean is a linear function of inputs, or of the frames before: regression, autoregression."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from rankfold.errors import DomainError
+from rankfold.params.networks import normal, take_rows
+from rankfold.params.observations.linear_gaussian import LinearGaussianObservation, draw_noise, log_density
+from rankfold.params.observations.protocol import Sizes, means_of
+from rankfold.params.prior import Prior, Table
+
+
+def lagged(frames: Tensor, order: int) -> Tensor:  # "b t f" -> "b t (p f)"
+    """The frames before each: the last one first; zeros stand before the first frame."""
+    parts = [pad(frames, (0, 0, lag, 0))[:, : frames.shape[1]] for lag in range(1, order + 1)]
+    return torch.cat(parts, 2)
+
+
+def with_one(regressors: Tensor) -> Tensor:  # "b t k" -> "b t (k + 1)"
+    """The regressors and a 1; 0 where one is missing, which is so beyond the end of a sequence alone."""
+    known = torch.where(regressors.isnan(), 0.0, regressors)
+    return torch.cat([known, torch.ones_like(known[..., :1])], -1)
+
+
+class Regression(NamedTuple):
+    """y = W (u, 1) + noise; a frame is y and then the inputs u."""
+
+    weight: Tensor  # "z o k+1"
+    root: Tensor  # "c o o"
+
+    def log_obs(self, frames: Tensor) -> Tensor:  # "b t (o + k)" -> "b t z"
+        size = self.weight.shape[1]
+        return _log_obs(self.weight, self.root, frames[..., :size], with_one(frames[..., size:]))
+
+    def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:
+        raise DomainError("a sample of a regression needs its inputs.\n  Give them: sample(n, inputs=...).")
+
+    def sample_sequence(
+        self, states: Tensor, inputs: Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:  # "t", "t k" -> "t (o + k)"
+        """Frames of one sequence of states, given its inputs."""
+        num = self.weight.shape[2] - 1
+        if inputs is None:
+            return self.sample(states, generator)
+        if inputs.shape != (len(states), num) or not bool(inputs.isfinite().all()):
+            raise DomainError(
+                f"inputs have shape {tuple(inputs.shape)}, but {num} finite ones of each of {len(states)} frames were "
+                "expected."
+            )
+        u = inputs.to(self.weight)
+        mean = (self.weight[states] @ with_one(u[None])[0].unsqueeze(2)).squeeze(2)
+        return torch.cat([mean + draw_noise(self.root, states, len(self.weight), generator), u], 1)
+
+
+class Autoregression(NamedTuple):
+    """x_t = W (x_t-1, ..., x_t-p, 1) + noise, zeros before the first frame."""
+
+    weight: Tensor  # "z f (p f)+1"
+    root: Tensor  # "c f f"
+
+    def log_obs(self, frames: Tensor) -> Tensor:  # "b t f" -> "b t z"
+        order = (self.weight.shape[2] - 1) // self.weight.shape[1]
+        return _log_obs(self.weight, self.root, frames, with_one(lagged(frames, order)))
+
+    def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.sample_sequence(states, None, generator)
+
+    def sample_sequence(
+        self, states: Tensor, inputs: Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:  # "t" -> "t f"
+        """Frames of one sequence of states, from the first on."""
+        size, order = self.weight.shape[1], (self.weight.shape[2] - 1) // self.weight.shape[1]
+        noise = draw_noise(self.root, states, len(self.weight), generator)
+        before, found = noise.new_zeros(order * size), []
+        for state, own in zip(states.tolist(), noise, strict=True):
+            x = self.weight[state] @ torch.cat([before, before.new_ones(1)]) + own
+            before = torch.cat([x, before])[: order * size]
+            found.append(x)
+        return torch.stack(found)
+
+
+def _log_obs(weight: Tensor, root: Tensor, y: Tensor, r: Tensor) -> Tensor:  # "b t o", "b t p" -> "b t z"
+    mean = torch.einsum("np,zop->zno", r.flatten(0, 1).double(), weight.double())
+    return log_density(y.flatten(0, 1), mean, root).reshape(*y.shape[:2], -1).to(weight.dtype)
+
+
+class _WithTables(LinearGaussianObservation):
+    """Tables of coefficients, intercepts and covariances."""
+
+    def tables(self) -> dict[str, Table]:
+        weight, covariance = self.weight.detach().double(), self.covariance.detach()
+        return {
+            "coefficient": Table(weight[:, :, :-1]),
+            "intercept": Table(weight[:, :, -1]),
+            "covariance": Table(covariance, positive="definite"),
+        }
+
+    def fill(  # type: ignore[override]
+        self,
+        *,
+        coefficient: Tensor | None = None,
+        intercept: Tensor | None = None,
+        covariance: Tensor | None = None,
+    ) -> None:
+        """Set the coefficients "z o k", intercepts "z o" and covariances "z o o"."""
+        with torch.no_grad():
+            if coefficient is not None:
+                self.weight[:, :, :-1].copy_(coefficient)
+            if intercept is not None:
+                self.weight[:, :, -1].copy_(intercept)
+            if covariance is not None:
+                self.fill_covariance(covariance)
+
+    def _begin(self, y: Tensor, states: Tensor, means: Tensor, coefficient: Tensor, prior: Prior) -> None:
+        """These coefficients, means of the features in each state, and the variances of all frames."""
+        size = self.weight.shape[1]
+        spread = torch.as_tensor(prior.spread).to(y).expand(max(size, len(prior_vector(prior.spread, size))))[:size]
+        self.fill(
+            coefficient=coefficient,
+            intercept=means_of(y, states, means[:, :size]),
+            covariance=torch.diag(spread).expand(len(self.log_diagonal), -1, -1),
+        )
+
+
+def prior_vector(x: Tensor | float, size: int) -> Tensor:  # -> "f"
+    """A number of the prior for each feature."""
+    found = torch.as_tensor(x)
+    return found.expand(size) if found.ndim == 0 else found
+
+
+class RegressionObservation(_WithTables):
+    """Linear regression: the last `num_covariates` columns of a frame are inputs, which have no distribution."""
+
+    needs = "inputs"
+    joins = False
+
+    def __init__(
+        self, weight: Tensor, num_covariances: int, *, diagonal: bool = False, min_variance: float = 0.0
+    ) -> None:  # "z o k+1"
+        super().__init__(weight, num_covariances, diagonal=diagonal, min_variance=min_variance)
+
+    @classmethod
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
+        num, inputs = sizes.num_features, sizes.num_covariates
+        if not 1 <= inputs < num:
+            raise DomainError(
+                f"num_covariates is {inputs} of {num} columns, but a regression has an input and an output.\n"
+                "  The last columns are the inputs: n_inputs=... of an estimator, model.num_covariates of a recipe."
+            )
+        weight = normal(sizes.num_states, num - inputs, inputs + 1, generator=generator).data
+        return cls(weight, sizes.num_states, diagonal=sizes.covariance == "diag", min_variance=sizes.min_variance)
+
+    def outputs(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        size = self.weight.shape[1]
+        return frames[..., :size], with_one(frames[..., size:])
+
+    def forward(self, keep: Tensor | None = None) -> Regression:
+        return Regression(take_rows(self.weight, keep), self._kept_root(keep))
+
+    def centres(self, prior: Prior) -> tuple[Tensor, Tensor]:
+        size, num = self.weight.shape[1:]
+        zeros = torch.zeros(1, dtype=torch.float64, device=self.weight.device)
+        whole = prior_vector(prior.centre, size + num - 1).to(zeros)
+        return whole[:size], torch.cat([whole[size:], zeros])
+
+    def of_outputs(self, prior: Prior) -> Prior:
+        """The prior of the modelled features."""
+        size, num = self.weight.shape[1:]
+        spread, least = (prior_vector(x, size + num - 1)[:size] for x in (prior.spread, prior.min_variance))
+        return prior._replace(spread=spread, min_variance=least)
+
+    def set_covariance(self, scatter: Tensor, number: Tensor, weight: Tensor, prior: Prior) -> None:
+        super().set_covariance(scatter, number, weight, self.of_outputs(prior))
+
+    def log_prior(self, prior: Prior) -> Tensor:
+        return super().log_prior(self.of_outputs(prior))
+
+    def rounding(self, prior: Prior) -> float:
+        own = prior_vector(prior.spread, self.weight.shape[1])[: self.weight.shape[1]]
+        return super().rounding(prior._replace(spread=own))
+
+    def keep_within(self, prior: Prior) -> None:
+        super().keep_within(self.of_outputs(prior))
+
+    def initialise(
+        self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
+    ) -> None:
+        """The least squares of each state's frames and one more frame of the variance of all; states are moved a bit
+        by chance, because their frames were grouped without regard to the inputs."""
+        size, num = self.weight.shape[1:]
+        noise = 0.1 * torch.from_numpy(rng.standard_normal((len(means), size, num - 1))).to(frames)
+        self._begin(frames[:, :size], states, means, noise, prior)
+        one = prior._replace(variance_frames=prior.variance_frames + 1.0, fixed=frozenset())
+        weights = torch.nn.functional.one_hot(states.clamp(min=0), len(means)).double() * (states >= 0)[:, None]
+        self.maximise(self.count(self.statistics(frames, prior), weights), one)
+
+
+class AutoregressiveObservation(_WithTables):
+    """Vector autoregression of order p, with a covariance for each state. Its frames may not be missing."""
+
+    needs = "all"
+    joins = False
+
+    def __init__(
+        self, weight: Tensor, num_covariances: int, *, diagonal: bool = False, min_variance: float = 0.0
+    ) -> None:  # "z f (p f)+1"
+        super().__init__(weight, num_covariances, diagonal=diagonal, min_variance=min_variance)
+
+    @classmethod
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
+        size = sizes.num_features
+        weight = normal(sizes.num_states, size, sizes.order * size + 1, spread=0.1, generator=generator).data
+        return cls(weight, sizes.num_states, diagonal=sizes.covariance == "diag", min_variance=sizes.min_variance)
+
+    @property
+    def lags(self) -> int:  # type: ignore[override]
+        return (self.weight.shape[2] - 1) // self.weight.shape[1]
+
+    def outputs(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        return frames, with_one(lagged(frames, self.lags))
+
+    def forward(self, keep: Tensor | None = None) -> Autoregression:
+        return Autoregression(take_rows(self.weight, keep), self._kept_root(keep))
+
+    def centres(self, prior: Prior) -> tuple[Tensor, Tensor]:
+        size = self.weight.shape[1]
+        zeros = torch.zeros(1, dtype=torch.float64, device=self.weight.device)
+        own = prior_vector(prior.centre, size).to(zeros)
+        return own, torch.cat([own.repeat(self.lags), zeros])
+
+    def initialise(
+        self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
+    ) -> None:
+        """Each state returns to the mean of its frames, each feature from its own last value at a random speed."""
+        num_states, size, num = self.weight.shape
+        speed = torch.from_numpy(rng.random((num_states, size))).to(frames)
+        coefficient = frames.new_zeros(num_states, size, num - 1)
+        coefficient[:, :, :size] = torch.diag_embed(speed)
+        self._begin(frames, states, means, coefficient, prior)
+        self.fill(intercept=(1 - speed) * means_of(frames, states, means))

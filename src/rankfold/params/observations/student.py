@@ -1,0 +1,197 @@
+"""Frames with heavy tails: Student's t distribution, features independent.
+
+EM takes a precision of each frame and feature for hidden: t is a Gaussian of gamma distributed precision.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rankfold.params.networks import normal, take_rows
+from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, means_of
+from rankfold.params.prior import Prior, Table
+
+MOST = 2**24  # numbers of one tensor of states, frames and features
+# Bounds of the parameter: below 0.5 tails are heavier than data can tell, at 1000 it is a Gaussian to three digits.
+LEAST_DOF, MOST_DOF = 0.5, 1000.0
+
+
+class StudentT(NamedTuple):
+    """Centre, squared scale and degrees of freedom, of the states that dropout keeps."""
+
+    mean: Tensor  # "z f"
+    scale: Tensor  # "z f"   squared
+    dof: Tensor  # "z f"
+
+    def log_obs(self, frames: Tensor) -> Tensor:  # "b t f" -> "b t z"
+        """The log-density over the features that are not NaN, in float64, a feature at a time: never "b t z f"."""
+        found: Tensor | float = 0.0
+        x, mean, scale, dof = frames.double(), self.mean.double(), self.scale.double(), self.dof.double()
+        level = torch.lgamma((dof + 1) / 2) - torch.lgamma(dof / 2) - (dof * math.pi * scale).log() / 2
+        for f in range(x.shape[-1]):
+            one = x[..., f : f + 1]
+            here = ~one.isnan()
+            away = (torch.where(here, one, 0.0) - mean[:, f]).square() / (dof[:, f] * scale[:, f])
+            found = found + torch.where(here, level[:, f] - (dof[:, f] + 1) / 2 * torch.log1p(away), 0.0)
+        assert isinstance(found, Tensor)
+        return found.to(self.mean.dtype)
+
+    def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:  # "n" -> "n f"
+        mean, dof = self.mean[states], self.dof[states]
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        precision = torch._standard_gamma(dof / 2, generator=generator) / (dof / 2)
+        return mean + noise * (self.scale[states] / precision).sqrt()
+
+
+class StudentTObservation(ObservationModule):
+    """Free centres, logarithms of squared scales and of degrees of freedom, "z f" each.
+
+    Degrees of freedom are between 0.5 and 1000. Priors and floor of variances are those of squared scales.
+    """
+
+    measured = True
+
+    def __init__(self, mean: Tensor, log_scale: Tensor, log_dof: Tensor, min_variance: float = 0.0) -> None:  # "z f"
+        super().__init__()
+        self.mean, self.log_scale, self.log_dof = nn.Parameter(mean), nn.Parameter(log_scale), nn.Parameter(log_dof)
+        self.min_variance = min_variance
+
+    @classmethod
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
+        shape = (sizes.num_states, sizes.num_features)
+        alike = sizes.init == "papers"
+        mean = torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data
+        start = math.log(1 - sizes.min_variance) if sizes.min_variance < 1 else 0.0
+        return cls(mean, torch.full_like(mean, start), torch.full_like(mean, math.log(10.0)), sizes.min_variance)
+
+    @property
+    def scale(self) -> Tensor:  # "z f"
+        """Squared scales."""
+        scale = self.log_scale.exp()
+        return scale + self.min_variance if self.min_variance else scale
+
+    def forward(self, keep: Tensor | None = None) -> StudentT:
+        dof = self.log_dof.exp().clamp(LEAST_DOF, MOST_DOF)
+        return StudentT(*(take_rows(x, keep) for x in (self.mean, self.scale, dof)))
+
+    def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" -> "n 2f"
+        """The features around the centre of all frames, NaN where missing; and that centre."""
+        centre = torch.as_tensor(prior.centre).to(frames.device).double()
+        return torch.cat([frames.double() - centre, centre.expand(*frames.shape)], 1)
+
+    @torch.no_grad()
+    def count(self, statistics: Tensor, posterior: Tensor) -> Tensor:  # "n 2f", "n z" -> "z 5f"
+        """u x^2, u x, u, 1 and log u - u, in expectation over the precisions u, features that are missing left out."""
+        x, centre = statistics.chunk(2, 1)
+        here, weights = (~x.isnan()).double(), posterior.double()
+        x = torch.where(here > 0, x, 0.0)
+        own = self.forward()
+        mean, scale, dof = own.mean.double() - centre[0], own.scale.double(), own.dof.double()
+        found = []
+        for z in range(len(mean)):
+            away = (x - mean[z]).square() / scale[z]
+            u = (dof[z] + 1) / (dof[z] + away)
+            log_u = torch.digamma((dof[z] + 1) / 2) - torch.log((dof[z] + away) / 2)
+            w = weights[:, z : z + 1] * here
+            found.append(torch.cat([(w * y).sum(0) for y in (u * x * x, u * x, u, torch.ones_like(u), log_u - u)]))
+        return torch.stack(found)
+
+    @torch.no_grad()
+    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z 5f"
+        """Centres and scales of the frames weighted by their precisions; degrees of freedom by bisection."""
+        squares, sums, precision, number, level = counts.chunk(5, 1)
+        seen = number > 0
+        before = self.mean.double() - prior.centre
+        at = torch.as_tensor(prior.mean).to(before) - prior.centre
+        weight = precision + prior.mean_frames
+        mean = torch.where(weight > 0, (sums + prior.mean_frames * at) / torch.where(weight > 0, weight, 1.0), before)
+        mean = before if "mean" in prior.fixed else mean
+        scatter = squares - 2 * mean * sums + mean * mean * precision + prior.mean_frames * (mean - at).square()
+        total = number + prior.variance_frames
+        scale = (scatter + prior.variance_frames * prior.spread) / torch.where(total > 0, total, 1.0)
+        scale = torch.maximum(scale, torch.as_tensor(prior.min_variance).to(scale))
+        scale = torch.where(seen, scale, self.scale.double())
+        scale = self.scale.double() if "scale" in prior.fixed else scale
+        low = scale <= 4 * torch.finfo(scale.dtype).eps * (mean * mean + prior.spread)
+        if bool(low.any()):
+            z, f = low.nonzero()[0].tolist()
+            raise CollapseError(
+                f"the scale of feature {f} in state {z} went to 0: the likelihood has no maximum.\n"
+                "  Give variances a floor (min_variance above 0), a prior (variance_prior above 0), or fewer states."
+            )
+        dof = self.log_dof.double().exp().clamp(LEAST_DOF, MOST_DOF)
+        if "dof" not in prior.fixed:
+            dof = torch.where(seen, _best_dof(level / torch.where(seen, number, 1.0)), dof)
+        self.fill(mean=mean + prior.centre, scale=scale, dof=dof)
+
+    def log_prior(self, prior: Prior) -> Tensor:  # ""
+        """-n/2 sum (log s + spread / s) of squared scales s, and -k/2 sum (m - mean)^2 / s of centres."""
+        total, scale = super().log_prior(prior), self.scale.double()
+        if prior.variance_frames:
+            total = total - prior.variance_frames / 2 * (scale.log() + prior.spread / scale).sum()
+        if prior.mean_frames:
+            total = total - prior.mean_frames / 2 * ((self.mean.double() - prior.mean).square() / scale).sum()
+        return total
+
+    @torch.no_grad()
+    def keep_within(self, prior: Prior) -> None:
+        self.log_dof.clamp_(math.log(LEAST_DOF), math.log(MOST_DOF))
+        least = torch.as_tensor(prior.min_variance).to(self.scale)
+        if bool((least > 0).any()):
+            self.fill(scale=torch.maximum(self.scale, least))
+
+    def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"
+        """Drawn centres are taken as standard scores of all frames; squared scales are their variances."""
+        centre, variance = (torch.from_numpy(x).to(self.mean.device) for x in (frames.mean(0), frames.var(0)))
+        self.fill(mean=centre + self.mean.detach().double() * variance.sqrt(), scale=variance.expand(*self.mean.shape))
+
+    def initialise(
+        self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
+    ) -> None:
+        """Means of the frames, half their variances and one more frame of the variance of all; ten degrees."""
+        number = torch.bincount(states, minlength=len(means)).to(frames.dtype)[:, None]
+        mean = means_of(frames, states, means)
+        squares = torch.zeros_like(means).index_add_(0, states, (frames - mean[states]).square())
+        scale = (squares + prior.spread) / (number + 1) if near else torch.zeros_like(mean) + prior.spread
+        scale = torch.maximum(scale / 2, torch.as_tensor(prior.min_variance).to(scale))
+        self.fill(mean=mean, scale=scale, dof=torch.full_like(mean, 10.0))
+
+    def tables(self) -> dict[str, Table]:
+        own = self.forward()
+        return {
+            "mean": Table(own.mean.detach().double()),
+            "scale": Table(own.scale.detach().double(), positive="entries"),
+            "dof": Table(own.dof.detach().double(), positive="entries"),
+        }
+
+    def fill(  # type: ignore[override]
+        self, *, mean: Tensor | None = None, scale: Tensor | None = None, dof: Tensor | None = None
+    ) -> None:
+        """Set the centres, squared scales and degrees of freedom, "z f" each."""
+        with torch.no_grad():
+            if mean is not None:
+                self.mean.copy_(mean)
+            if scale is not None:
+                above = scale.double()
+                if self.min_variance:  # at the floor itself no gradient leads away
+                    above = above.clamp(min=2 * self.min_variance) - self.min_variance
+                self.log_scale.copy_(above.log())
+            if dof is not None:
+                self.log_dof.copy_(dof.double().clamp(LEAST_DOF, MOST_DOF).log())
+
+
+def _best_dof(level: Tensor) -> Tensor:  # "z f", the mean of log u - u
+    """The maximum over v of v/2 log(v/2) - log Gamma(v/2) + v/2 level, by bisection: its derivative falls."""
+    low, high = torch.full_like(level, math.log(LEAST_DOF)), torch.full_like(level, math.log(MOST_DOF))
+    for _ in range(60):
+        middle = (low + high) / 2
+        half = middle.exp() / 2
+        rising = half.log() + 1 - torch.digamma(half) + level > 0
+        low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
+    return ((low + high) / 2).exp()

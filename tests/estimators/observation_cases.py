@@ -1,0 +1,69 @@
+"""Every observation of the catalogue with a few sequences of valid frames, drawn by numpy from two plain regimes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+LENGTHS = (13, 9, 16, 11)
+
+
+def regimes(seed: int) -> tuple[np.random.Generator, list[Any]]:
+    """Random numbers, and the states of each sequence: runs of a few frames."""
+    rng = np.random.default_rng(seed)
+    return rng, [np.repeat(rng.permutation(3)[np.arange(9) % 3], rng.integers(2, 6, 9))[:n] for n in LENGTHS]
+
+
+def measured(width: int = 3, seed: int = 0) -> list[Any]:
+    rng, states = regimes(seed)
+    mix = rng.standard_normal((width, width))
+    centres = 3 * rng.standard_normal((3, width))
+    return [centres[y] + rng.standard_normal((len(y), width)) @ mix for y in states]
+
+
+def counts(width: int = 3, seed: int = 0) -> list[Any]:
+    rng, states = regimes(seed)
+    rates = rng.gamma(2.0, 2.0, (3, width))
+    return [rng.poisson(rates[y]).astype(float) for y in states]
+
+
+def bits(seed: int = 0) -> list[Any]:
+    rng, states = regimes(seed)
+    p = rng.random((3, 4))
+    return [(rng.random((len(y), 4)) < p[y]).astype(float) for y in states]
+
+
+def symbols(seed: int = 0) -> list[Any]:
+    rng, states = regimes(seed)
+    p = rng.dirichlet(np.ones(4), 3)
+    found = [np.array([rng.choice(4, p=p[z]) for z in y]) for y in states]
+    found[0][:4] = np.arange(4)
+    return found
+
+
+def mixed(seed: int = 0) -> list[Any]:
+    """Two measured columns, a count, a symbol."""
+    parts = zip(measured(2, seed), counts(1, seed), symbols(seed), strict=True)
+    return [np.concatenate([a, b, c[:, None].astype(float)], 1) for a, b, c in parts]
+
+
+CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    **{
+        f"gaussian-{kind}": ("gaussian", measured, {"covariance_type": kind})
+        for kind in ("diag", "full", "tied", "spherical", "low_rank")
+    },
+    **{
+        f"mixture-{kind}": ("gaussian_mixture", measured, {"covariance_type": kind, "min_variance": 0.05})
+        for kind in ("diag", "full", "tied", "spherical")
+    },
+    "student_t": ("student_t", measured, {}),
+    "poisson": ("poisson", counts, {}),
+    "multinomial": ("multinomial", counts, {}),
+    "bernoulli": ("bernoulli", bits, {}),
+    "categorical": ("categorical", symbols, {}),
+    "regression": ("regression", measured, {"n_inputs": 1}),
+    "regression-full": ("regression", measured, {"n_inputs": 1, "covariance_type": "full"}),
+    "autoregressive": ("autoregressive", measured, {"order": 2, "min_variance": 0.05}),
+    "product": (("gaussian", "gaussian", "poisson", "categorical"), mixed, {"covariance_type": "full"}),
+}

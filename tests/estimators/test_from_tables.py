@@ -1,0 +1,335 @@
+"""Estimators from known tables: likelihoods, posteriors and best paths are those of the enumeration of all paths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankfold.estimators import HMM, HSMM
+from tests.oracles import chain, frames, semi_markov
+
+NAN = math.nan
+RNG = np.random.default_rng(5)
+INITIAL, MOVES = RNG.dirichlet(np.ones(3)), RNG.dirichlet(np.ones(3), 3)
+MEANS = RNG.standard_normal((3, 2))
+ROOTS = RNG.standard_normal((3, 2, 2)) + 2 * np.eye(2)
+FULL = ROOTS @ ROOTS.transpose(0, 2, 1)
+VARIANCES = RNG.uniform(0.3, 2.0, (3, 2))
+X = RNG.standard_normal((4, 2))
+X[1] = NAN
+X[2, 0] = NAN  # one feature of a full covariance
+COUNTS = RNG.poisson(2.0, (4, 2)).astype(float)
+COUNTS[2] = NAN
+WEIGHTS = RNG.dirichlet(np.ones(2), 3)
+MIXED = np.column_stack([X, [1.0, 0.0, NAN, 3.0], [0.0, 2.0, 1.0, NAN]])
+EMISSION = RNG.dirichlet(np.ones(3), 3)
+RATES = RNG.gamma(2.0, 1.0, (3, 2))
+RATES[0, 1] = 0.0
+COEFFICIENTS = RNG.standard_normal((3, 1, 1))
+COMPONENTS = RNG.standard_normal((3, 2, 2))
+SCALES, DOFS = RNG.uniform(0.5, 2.0, (3, 2)), RNG.uniform(1.0, 9.0, (3, 2))
+LAGS = RNG.standard_normal((3, 2, 4)) / 3
+LOADINGS = RNG.standard_normal((3, 2, 1))
+WHOLE = np.nan_to_num(X)
+
+
+def each(density: Callable[[int, list[float]], float], x: Any) -> list[list[float]]:
+    return [[density(z, list(map(float, row))) for z in range(3)] for row in x]
+
+
+def diag(v: Any) -> Any:
+    return np.diag(v).tolist()
+
+
+def lag_mean(t: int, z: int) -> list[float]:
+    before = [WHOLE[t - k] if t >= k else np.zeros(2) for k in (1, 2)]
+    return (LAGS[z] @ np.concatenate(before) + MEANS[z]).tolist()
+
+
+CASES: dict[str, tuple[dict[str, Any], Any, list[list[float]]]] = {
+    "full": (
+        {"means": MEANS, "covariances": FULL, "covariance_type": "full"},
+        X,
+        each(lambda z, x: frames.normal(x, MEANS[z].tolist(), FULL[z].tolist()), X),
+    ),
+    "tied": (
+        {"means": MEANS, "covariances": FULL[1], "covariance_type": "tied"},
+        X,
+        each(lambda z, x: frames.normal(x, MEANS[z].tolist(), FULL[1].tolist()), X),
+    ),
+    "diag": (
+        {"means": MEANS, "covariances": VARIANCES, "covariance_type": "diag"},
+        X,
+        each(lambda z, x: frames.gaussian(x, MEANS[z].tolist(), VARIANCES[z].tolist()), X),
+    ),
+    "spherical": (
+        {"means": MEANS, "covariances": VARIANCES[:, 0], "covariance_type": "spherical"},
+        X,
+        each(lambda z, x: frames.gaussian(x, MEANS[z].tolist(), [VARIANCES[z, 0]] * 2), X),
+    ),
+    "low_rank": (
+        {"means": MEANS, "loadings": LOADINGS, "noises": VARIANCES, "covariance_type": "low_rank"},
+        X,
+        each(
+            lambda z, x: frames.normal(
+                x, MEANS[z].tolist(), (LOADINGS[z] @ LOADINGS[z].T + np.diag(VARIANCES[z])).tolist()
+            ),
+            X,
+        ),
+    ),
+    "mixture": (
+        {
+            "observations": "gaussian_mixture",
+            "weights": WEIGHTS,
+            "means": COMPONENTS,
+            "covariances": np.stack([FULL, FULL[::-1]], 1),
+            "covariance_type": "full",
+        },
+        X,
+        each(
+            lambda z, x: frames.mixture(
+                x, WEIGHTS[z].tolist(), COMPONENTS[z].tolist(), [FULL[z].tolist(), FULL[2 - z].tolist()]
+            ),
+            X,
+        ),
+    ),
+    "mixture-tied": (
+        {
+            "observations": "gaussian_mixture",
+            "weights": WEIGHTS,
+            "means": COMPONENTS,
+            "covariances": FULL,
+            "covariance_type": "tied",
+        },
+        X,
+        each(lambda z, x: frames.mixture(x, WEIGHTS[z].tolist(), COMPONENTS[z].tolist(), [FULL[z].tolist()] * 2), X),
+    ),
+    "student": (
+        {"observations": "student_t", "means": MEANS, "scales": SCALES, "degrees": DOFS},
+        X,
+        each(lambda z, x: frames.student(x, MEANS[z].tolist(), SCALES[z].tolist(), DOFS[z].tolist()), X),
+    ),
+    "poisson": (
+        {"observations": "poisson", "rates": RATES},
+        COUNTS,
+        each(lambda z, x: frames.counts(x, RATES[z].tolist()), COUNTS),
+    ),
+    "multinomial": (
+        {"observations": "multinomial", "probabilities": EMISSION[:, :2] / EMISSION[:, :2].sum(1, keepdims=True)},
+        COUNTS,
+        each(
+            lambda z, x: frames.multinomial(x, (EMISSION[z, :2] / EMISSION[z, :2].sum()).tolist()),
+            COUNTS,
+        ),
+    ),
+    "regression": (
+        {
+            "observations": "regression",
+            "coefficients": COEFFICIENTS,
+            "intercepts": MEANS[:, :1],
+            "covariances": FULL[:, :1, :1],
+            "covariance_type": "full",
+        },
+        WHOLE,
+        each(
+            lambda z, x: frames.normal(
+                x[:1], frames.linear([[COEFFICIENTS[z, 0, 0], MEANS[z, 0]]], x[1:]), FULL[z, :1, :1].tolist()
+            ),
+            WHOLE,
+        ),
+    ),
+    "autoregressive": (
+        {
+            "observations": "autoregressive",
+            "coefficients": LAGS,
+            "intercepts": MEANS,
+            "covariances": FULL,
+            "covariance_type": "full",
+        },
+        WHOLE,
+        [
+            [frames.normal(row.tolist(), lag_mean(t, z), FULL[z].tolist()) for z in range(3)]
+            for t, row in enumerate(WHOLE)
+        ],
+    ),
+    "product": (
+        {
+            "observations": ("gaussian", "gaussian", "poisson", "categorical:3"),
+            "means": MEANS,
+            "covariances": FULL,
+            "covariance_type": "full",
+            "rates": RATES[:, :1],
+            "emission": EMISSION,
+        },
+        MIXED,
+        each(
+            lambda z, x: (
+                frames.normal(x[:2], MEANS[z].tolist(), FULL[z].tolist())
+                + frames.counts(x[2:3], RATES[z, :1].tolist())
+                + frames.categorical(-1 if math.isnan(x[3]) else int(x[3]), EMISSION[z].tolist())
+            ),
+            MIXED,
+        ),
+    ),
+}
+
+
+def enumerated(paths: dict[Any, float]) -> tuple[float, Any]:
+    """The log-sum of all paths, and the posterior of each state at each frame."""
+    total = chain.log_sum_exp(list(paths.values()))
+    posterior = np.zeros((4, 3))
+    for path, weight in paths.items():
+        posterior[np.arange(4), list(path)] += math.exp(weight - total)
+    return total, posterior
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chains_are_those_of_the_enumeration(name: str) -> None:
+    given, x, log_obs = CASES[name]
+    model = HMM.from_tables(initial=INITIAL, transition=MOVES, **given)
+    paths = chain.paths(np.log(INITIAL).tolist(), MOVES.tolist(), log_obs)
+    total, posterior = enumerated(paths)
+    assert model.score(x) == pytest.approx(total, rel=1e-10)
+    np.testing.assert_allclose(model.predict_proba(x), posterior, atol=1e-10)
+    best = max(paths, key=paths.__getitem__)
+    log_prob, states = model.decode(x)
+    assert log_prob == pytest.approx(paths[best], rel=1e-10)
+    assert tuple(states) == best
+    if name == "autoregressive":  # four frames are too few for five weights of each state
+        return
+    model.set_params(max_iter=1, tol=None, min_variance=0.0)
+    assert model.fit(x).history_[0] == pytest.approx(total, rel=1e-10)  # a fit begins with the tables
+
+
+@pytest.mark.parametrize("name", ["full", "poisson", "product"])
+def test_segments_are_those_of_the_enumeration(name: str) -> None:
+    given, x, log_obs = CASES[name]
+    table = np.array([[0.5, 0.2, 0.3], [0.1, 0.9, 0.0], [0.4, 0.4, 0.2]])
+    moves = MOVES * (1 - np.eye(3))
+    moves = moves / moves.sum(1, keepdims=True)
+    model = HSMM.from_tables(initial=INITIAL, transition=moves, durations=table, **given)
+    with np.errstate(divide="ignore"):
+        weights = semi_markov.weights(
+            np.log(INITIAL).tolist(), moves.tolist(), np.log(table).tolist(), log_obs, censored=False
+        )
+    assert model.score(x) == pytest.approx(chain.log_sum_exp(list(weights.values())), rel=1e-10)
+    assert model.decode(x)[0] == pytest.approx(max(weights.values()), rel=1e-10)
+    np.testing.assert_allclose(model.durations_, table, atol=1e-12)
+
+
+def test_low_rank_transitions() -> None:
+    left, right = RNG.dirichlet(np.ones(2), 3), RNG.dirichlet(np.ones(3), 2).T
+    low, dense = (
+        HMM.from_tables(initial=INITIAL, transition=moves, means=MEANS, covariances=VARIANCES)
+        for moves in ((left, right), left @ right.T)
+    )
+    assert low.score(X) == pytest.approx(dense.score(X), rel=1e-12)
+    np.testing.assert_allclose(low.transition_, left @ right.T, rtol=1e-12)
+    assert low.rank == 2
+
+
+def test_symbols_have_names() -> None:
+    model = HMM.from_tables(
+        initial=INITIAL, transition=MOVES, observations="categorical", emission=EMISSION, symbols=["c", "a", "b"]
+    )
+    plain = HMM.from_tables(initial=INITIAL, transition=MOVES, observations="categorical", emission=EMISSION)
+    assert model.score(["caab"]) == pytest.approx(plain.score([[0, 1, 1, 2]]), rel=1e-12)
+    assert model.symbols_.tolist() == ["a", "b", "c"]
+    np.testing.assert_allclose(model.emission_, EMISSION[:, [1, 2, 0]], rtol=1e-12)
+    first = model.set_params(max_iter=1).fit(["caab"]).history_[0]
+    assert first == pytest.approx(plain.score([[0, 1, 1, 2]]), rel=1e-12)
+
+
+def test_tables_are_read_and_set() -> None:
+    """Attributes set one after the other, as hmmlearn's users do; each can be changed later."""
+    model = HMM(3, covariance_type="full")
+    model.initial_, model.transition_, model.means_ = INITIAL, MOVES, MEANS
+    with pytest.raises(ValueError, match="not fitted"):
+        model.score(X)
+    model.covariances_ = FULL
+    known = HMM.from_tables(initial=INITIAL, transition=MOVES, means=MEANS, covariances=FULL, covariance_type="full")
+    assert model.score(X) == known.score(X)
+    for name, table in (("initial_", INITIAL), ("transition_", MOVES), ("means_", MEANS), ("covariances_", FULL)):
+        np.testing.assert_allclose(getattr(known, name), table, rtol=1e-12)
+    known.means_ = MEANS + 1
+    assert known.score(X + 1) == pytest.approx(model.score(X), rel=1e-12)
+    with pytest.raises(AttributeError, match="no rates_; it has initial, transition, mean, covariance"):
+        _ = known.rates_
+    with pytest.raises(ValueError, match="an HMM has no table of durations"):
+        _ = known.durations_
+
+
+def test_stationary_distribution() -> None:
+    model = HMM.from_tables(initial=INITIAL, transition=MOVES, means=MEANS, covariances=VARIANCES)
+    share = model.stationary_distribution_
+    np.testing.assert_allclose(share @ MOVES, share, rtol=1e-10)
+    assert share.sum() == pytest.approx(1.0)
+    model.transition_ = np.eye(3)
+    with pytest.raises(ValueError, match="never meet"):
+        _ = model.stationary_distribution_
+
+
+def full(**changes: Any) -> dict[str, Any]:
+    return {"means": MEANS, "covariances": FULL, "covariance_type": "full", **changes}
+
+
+SINGULAR = np.stack([FULL[0], FULL[1], np.ones((2, 2))])
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (full(covariances=SINGULAR), "matrix 2 of .*covariance.* is singular"),
+    (full(covariances=FULL + np.triu(np.ones((2, 2)), 1)), "matrix 0 of .* is not symmetric"),
+    (full(covariances=VARIANCES), r"has shape \(3, 2\), but \(3, 2, 2\) was expected"),
+    (full(covariance_type="round"), "covariance_type is 'round'"),
+    (full(transition=MOVES + 0.1), "is no distribution"),
+    (full(means=MEANS * NAN), "not finite"),
+    (full(rates=RATES), "tables has 'rates', but a model of this kind has"),
+    ({"means": MEANS}, "'variance' is not given"),
+    ({"observations": "poisson", "rates": -RATES}, "not at least 0"),
+    ({"observations": "poisson"}, "no table of the observations is given"),
+    ({"means": MEANS, "covariances": -VARIANCES}, "not above 0"),
+    (full(durations=np.ones((3, 1))), "an HMM has none"),
+    ({"observations": "categorical", "emission": EMISSION, "symbols": "ab"}, "symbols are 2, but emission has 3"),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), REFUSED, ids=[says[:30] for _, says in REFUSED])
+def test_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        HMM.from_tables(**{"initial": INITIAL, "transition": MOVES, **given})
+
+
+MISSING: list[tuple[Any, Any, str]] = [
+    (HMM(2, observations="poisson"), [[1.0, -2.0], [1.0, 3.0]], "feature 1 is -2, but .*whole numbers of at least 0"),
+    (HMM(2, observations="poisson"), [[1.0, 0.5], [1.0, 3.0]], "feature 1 is 0.5, but .*whole numbers"),
+    (HMM(2, observations="multinomial"), [[1.0, NAN], [1.0, 3.0]], "the whole frame is missing"),
+    (HMM(2, observations="autoregressive"), [[1.0], [NAN], [2.0]], "a missing lag cannot be summed out"),
+    (HMM(2, observations="regression", n_inputs=1), [[1.0, NAN], [2.0, 1.0], [3.0, 2.0]], "known inputs"),
+    (HMM(2, observations="regression"), [[1.0, 2.0]], "a regression has at least one input"),
+    (HMM(2, n_inputs=1), [[1.0, 2.0]], "nothing else has any"),
+    (HMM(2, observations=["gaussian", "poisson"]), [[1.0, 2.5], [2.0, 1.0]], "feature 1 is 2.5, but .*whole"),
+    (HMM(2, observations=["gaussian"]), [[1.0, 2.5], [2.0, 1.0]], "names 1 columns, but X has 2"),
+    (HMM(2, observations=["gaussian", "regression"]), [[1.0, 2.5]], "columns are of gaussian"),
+    (HMM(2, observations=["categorical:2"]), [[1.0], [2.0]], "a whole number from 0 to 1"),
+    (HMM(2, covariance_type="low_rank", covariance_rank=3), [[1.0, 2.5], [2.0, 1.0]], "covariance_rank is 3"),
+    (HMM(2, tied_variance=True, covariance_type="full"), [[1.0, 2.5], [2.0, 1.0]], "tied_variance is true"),
+]
+
+
+@pytest.mark.parametrize(("model", "x", "says"), MISSING, ids=[case[2][:30] for case in MISSING])
+def test_values_that_cannot_be_observed(model: Any, x: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        model.fit(np.array(x))
+
+
+def test_what_depends_on_the_past_is_not_cut() -> None:
+    given, x, _ = CASES["autoregressive"]
+    model = HMM.from_tables(initial=INITIAL, transition=MOVES, **given)
+    _, state = model.step(x[0])
+    with pytest.raises(ValueError, match="a frame depends on the 2 before it"):
+        model.step(x[1], state)
+    regression, _, _ = CASES["regression"]
+    with pytest.raises(ValueError, match="needs its inputs"):
+        HMM.from_tables(initial=INITIAL, transition=MOVES, **regression).sample(3)
