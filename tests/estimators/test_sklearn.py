@@ -16,6 +16,8 @@ from tests.estimators.cases import walks
 NOT_FOR_SEQUENCES = {
     "check_methods_sample_order_invariance": "rows are frames of one sequence: their order is what is modelled",
     "check_methods_subset_invariance": "rows are frames of one sequence: neighbours matter",
+    "check_sample_weights_not_overwritten": "a sequence has one weight: rows of other weights are refused",
+    "check_sample_weight_equivalence_on_dense_data": "a sequence has one weight: rows of other weights are refused",
 }
 
 

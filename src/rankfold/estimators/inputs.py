@@ -184,8 +184,10 @@ def weights_of(given: Any, inputs: Inputs) -> tuple[float, ...] | None:
             f"sample_weight has shape {weights.shape}, but one number for each of {len(lengths)} sequences was "
             "expected."
         )
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
-        raise DomainError("sample_weight has entries that are not finite, or below 0, or none above 0.")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise DomainError("sample_weight has entries that are not finite, or below 0.")
+    if not weights.any():
+        raise DomainError("sample_weight is zero for every sequence: there is nothing to fit.")
     if rows:
         parts = np.split(weights, np.cumsum(lengths)[:-1])
         for i, part in enumerate(parts):
