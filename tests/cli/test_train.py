@@ -160,7 +160,6 @@ def test_the_list_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "small-lhmm"),
         (["--recipe", "small-lhm"], "Did you mean small-lhmm?"),
         (["--all"], "--all goes with --list"),
         (["--recipe", "gone.toml"], "gone.toml: no such file"),

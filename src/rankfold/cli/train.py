@@ -15,20 +15,23 @@ from rankfold.errors import DataError
 from rankfold.models.config import readers
 from rankfold.run_report.training import train
 from rankfold.training import report
+from rankfold.training.automatic import FOLDER, resolve
 from rankfold.training.callbacks import LOGGERS
 from rankfold.training.config import Config
 from rankfold.training.loop import Result
-from rankfold.training.recipes import recipe_groups, run_config
+from rankfold.training.recipes import recipe_groups
 
 INTERRUPTED = 130
 DESCRIPTION = (
-    "Train a model on the train.txt of a folder, choose the best by its valid.txt, and print the perplexity of "
-    "its test.txt. A grammar may be given trees (.trees, .mrg), of which it reads the words alone; a model of "
-    "frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats per frame. "
+    "Train a model on a text, which is first cut into sentences, words and splits (as rankfold data prepare does), or "
+    "on the train.txt of a folder; choose the best by valid.txt, and print the perplexity of test.txt. Without "
+    "--recipe one is chosen for the data. A grammar may be given trees (.trees, .mrg), of which it reads the words "
+    "alone; a model of frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats per frame. "
     "Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
 )
 EXAMPLE = """\
 example:
+  rankfold train --data book.txt --out runs/book
   rankfold train --recipe small-lhmm --data ptb --out runs/small
   rankfold train --recipe small-lhmm --set model.num_states=256 --set train.updates=100 --data ptb --out runs/tiny
   rankfold train --resume --data ptb --out runs/small
@@ -41,12 +44,15 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("--recipe", metavar="NAME_OR_FILE", help="a name from --list, or a TOML file")
+    parser.add_argument(
+        "--recipe", metavar="NAME_OR_FILE", help="a name from --list, or a TOML file (default: chosen by the data)"
+    )
     parser.add_argument(
         "--data",
         type=Path,
-        metavar="DIR",
-        help="folder with train.txt, valid.txt, test.txt; or FOLDER/NAME for NAME.train.txt and so on; or recordings",
+        metavar="FILE_OR_DIR",
+        help="a text, plain or .gz; or a folder with train.txt, valid.txt, test.txt; or FOLDER/NAME for NAME.train.txt "
+        "and so on; or recordings",
     )
     parser.add_argument("--out", type=Path, metavar="RUN", help="folder of the run")
     add_settings(parser)
@@ -90,14 +96,20 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(papers=arguments.all, as_json=arguments.json)
     if arguments.all:
         raise DataError("--all goes with --list: it shows the rows of the papers' tables as well.")
+    if arguments.data is None and arguments.resume and arguments.out and (arguments.out / FOLDER).is_dir():
+        arguments.data = arguments.out / FOLDER
     if arguments.data is None or arguments.out is None:
-        raise DataError("train needs --data DIR and --out RUN; rankfold train --help shows an example.")
+        raise DataError(
+            "train needs --data DIR and --out RUN, DIR a folder or a file; rankfold train --help shows an example."
+        )
     started = {"resume": arguments.resume, "init_from": arguments.init_from}
-    config = run_config(arguments.recipe, arguments.settings, arguments.out, device=arguments.device, **started)
+    told = report.reporter()
+    asked = (arguments.recipe, arguments.data, arguments.out, arguments.settings)
+    config, data = resolve(*asked, told.say, device=arguments.device, **started)
     callbacks = [LOGGERS[name]() for name in dict.fromkeys(arguments.log)]
     for line in unread_settings(arguments.settings, config):
         say(line)
-    result = train(config, arguments.data, arguments.out, callbacks=callbacks, report=report.reporter(), **started)
+    result = train(config, data, arguments.out, callbacks=callbacks, report=told, **started)
     print(to_json(_record(result, config), indent=2) if arguments.json else _text(result, config))
     if result.finished:
         return 0

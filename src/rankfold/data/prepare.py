@@ -114,6 +114,7 @@ def prepare(
         )
     if tokenizer == "subwords":
         expect_package()
+    made = list(itertools.takewhile(lambda folder: not folder.exists(), out.parents))
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
@@ -127,6 +128,9 @@ def prepare(
         work.rename(out)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another may be in them by now
+            for folder in made:
+                folder.rmdir()
         raise
     return found
 

@@ -18,6 +18,7 @@ from rankfold.files import write_text
 from rankfold.models.base import Model
 from rankfold.models.pretrained import load_any, save_model
 from rankfold.settings import to_toml
+from rankfold.training.automatic import resolve
 from rankfold.training.average import Average
 from rankfold.training.callbacks import Callback
 from rankfold.training.checkpoint import (
@@ -33,7 +34,6 @@ from rankfold.training.config import Config
 from rankfold.training.evaluation import Evaluation, evaluate
 from rankfold.training.in_memory import is_in_memory, name_data
 from rankfold.training.init_from import Origin, expect_checkpoint
-from rankfold.training.recipes import run_config
 from rankfold.training.report import Reporter, reporter, summary, tensorboard_writer
 from rankfold.training.run_dir import BEST, CHECKPOINT, METRICS, RECIPE, RunDir, environment, load, read_metrics
 from rankfold.training.schedule import extension_line, learning_rate, warmup_warnings
@@ -85,16 +85,18 @@ def train(
 ) -> Result:
     """Train a model into the run directory `out`; with `resume`, go on from its last checkpoint.
 
-    `recipe`: a built-in name, a TOML file, or a `Config`; None takes that of the run to resume or to start from.
-    `data`: a folder or file, a list of sentences (strings or lists of words), recordings (arrays "t f"), or a
-    dictionary of these by split: train, valid, test. `settings` such as "model.rank=64" change the recipe; `device`
-    is train.device. `init_from`: a run or model whose parameters are the first. A resumed run may be extended by more
-    train.updates. Progress is shown on standard error, unless `quiet`.
+    `recipe`: a built-in name, a TOML file, or a `Config`; None takes that of the run to resume or to start from, else
+    one is chosen for the data. `data`: a folder or file (a text is prepared into the run), a list of sentences
+    (strings or lists of words), recordings (arrays "t f"), or a dictionary of these by split: train, valid, test.
+    `settings` such as "model.rank=64" change the recipe; `device` is train.device. `init_from`: a run or model whose
+    parameters are the first. A resumed run may be extended by more train.updates. Progress is shown on standard error,
+    unless `quiet`.
     """
     if data is None or out is None:
         raise DataError("train needs data and out: the data to train on, and the folder of the run.")
-    config = run_config(recipe, settings, out, resume=resume, init_from=init_from, device=device)
     report = Reporter() if quiet else report or reporter()
+    asked = (recipe, data, out, settings, report.say)
+    config, data = resolve(*asked, resume=resume, init_from=init_from, device=device)
     with num_threads(threads):
         return _train(config, data, Path(out), report, callbacks, init_from, resume=resume)
 
