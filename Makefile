@@ -35,6 +35,7 @@ docs: $(VENV)/.docs
 
 # The wheel, into build/wheel, and in an empty environment: its version, a small model and sentences drawn from it.
 EMPTY := build/wheel/empty/bin
+wheel: export PYTHONPATH =
 wheel: $(VENV)/.dev
 	rm -rf build/wheel
 	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel

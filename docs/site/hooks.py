@@ -1,4 +1,4 @@
-"""What the site has beyond the pages of this folder: files of the repository that pages link to, and the help of every
+"""What the site has beyond the pages of docs: files of the repository that pages link to, and the help of every
 command. When the site is built, its pages are searched for anything fetched from another host."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}  # of the repository, and of the site
 EXAMPLES = "examples/"
 COMMANDS = "<!-- help of every command -->"
@@ -25,7 +25,7 @@ FETCHED = re.compile(
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages and examples that lie outside of this folder."""
+    """Add the pages and examples that lie outside of docs."""
     for source, name in PAGES.items():
         text = (ROOT / source).read_text().replace("](docs/", "](")
         for other, target in PAGES.items():
@@ -37,7 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to files outside of this folder lead to their copies in the site; the page of commands gets their help."""
+    """Links to files outside of docs lead to their copies in the site; the page of commands gets their help."""
     for source, target in {**PAGES, EXAMPLES: EXAMPLES}.items():
         markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./{re.escape(source)}", rf"](\1{target}", markdown)
     return markdown.replace(COMMANDS, help_of_commands()) if COMMANDS in markdown else markdown
