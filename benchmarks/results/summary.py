@@ -40,12 +40,11 @@ LINES = (
     Line("HMM, 16,384 states", "Penn Treebank", "valid", ("hmm-16384-ptb",), "hmm-16384-ptb"),
     Line("Low-rank HMM, 16,384 states", "Penn Treebank", "valid", ("lhmm-16384-2048-ptb",), "lhmm-16384-2048-ptb"),
     Line(
-        "Rank-space HMM, 16,384 states",
+        "Rank-space HMM, 32,768 states",
         "Penn Treebank",
         "test",
-        ("rank-16384-4096-ptb",),
+        ("rank-32768-4096-ptb",),
         "rank-32768-4096-ptb",
-        "32,768 states",
     ),
     Line(
         "Block-sparse HMM, 16,384 states",
