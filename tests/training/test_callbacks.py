@@ -205,3 +205,26 @@ def test_progress_is_shown_unless_quiet(data: Path, tmp_path: Path, capsys: pyte
 def test_train_needs_data_and_out(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="train needs data and out"):
         train(tiny(), out=tmp_path / "run")
+
+
+def test_mlflow_itself(data: Path, tmp_path: Path) -> None:
+    """Where it is installed: a database in a folder."""
+    mlflow = pytest.importorskip("mlflow", reason="the package mlflow is not installed")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    result = train(tiny(), data, tmp_path / "run", callbacks=[callbacks.MLflow("words")], quiet=True)
+    (found,) = mlflow.search_runs(experiment_names=["words"], output_format="list")
+    history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "valid_perplexity")
+    assert [(x.step, x.value) for x in history] == [
+        (record["update"], record["valid_perplexity"]) for record in result.metrics if "best" in record
+    ]
+    assert (found.info.status, found.data.params["model.rank"]) == ("FINISHED", "4")
+
+
+def test_weights_and_biases_itself(data: Path, tmp_path: Path) -> None:
+    """Where it is installed: offline, into a folder."""
+    pytest.importorskip("wandb", reason="the package wandb is not installed")
+    logger = callbacks.WandB("words", mode="offline", dir=str(tmp_path))
+    train(tiny(), data, tmp_path / "run", callbacks=[logger], quiet=True)
+    (written,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    for name in (b"valid_perplexity", b"test_perplexity", b"model.rank"):
+        assert name in written.read_bytes()

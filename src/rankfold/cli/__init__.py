@@ -19,6 +19,7 @@ from rankfold.version import __version__
 
 COMMANDS = {  # a module of this package each: its help
     "train": "train a language model by a recipe; interrupted runs can be resumed",
+    "runs": "compare runs: the settings that differ, results, and curves in one picture",
     "evaluate": "the perplexity of a text, and how well states predict tags",
     "parse": "sentences to bracketed trees, by a grammar",
     "score": "the log-probability of every line",

@@ -1,4 +1,4 @@
-"""The learning curve of a run as a picture: perplexity against updates, and the share of tokens of each state."""
+"""Learning curves as pictures: perplexity against updates and the share of tokens of each state, or several runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import torch
 
 from rankfold.analysis.states import UsageSummary, state_usage
 from rankfold.errors import DataError
+from rankfold.models.config import Measure
 from rankfold.plots.picture import new_figure, save_figure
 
 # Blue, vermilion and green of Okabe and Ito, which colour-blind readers tell apart; grey for baselines.
 TRAIN, VALID, STATES, BASELINE = "#0072B2", "#D55E00", "#009E73", "0.35"
+RUNS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # all of theirs but yellow
+DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)))  # where there are more runs than colours
 
 
 def plot_learning(
@@ -50,6 +53,43 @@ def plot_learning(
         axes.set_axisbelow(True)
     if title:
         figure.suptitle(title, fontsize=11)
+    return save_figure(figure, path)
+
+
+def plot_runs(curves: Mapping[str, Sequence[tuple[int, float]]], path: str | Path, measure: Measure) -> Path:
+    """Save the validation curves of several runs, (update, value) each by name, in one picture; returns the path.
+
+    Perplexities stand on a logarithmic axis, which first values far above everything of interest leave at the top.
+    """
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+    finite = {name: [point for point in curve if math.isfinite(point[1])] for name, curve in curves.items()}
+    drawn = {name: curve for name, curve in finite.items() if curve}
+    if not drawn:
+        raise DataError("none of the runs has an evaluation: nothing to draw.")
+    figure = new_figure(7, 4.5 + 0.2 * len(drawn))
+    axes = figure.subplots()
+    if measure.of_words:
+        low, high = axis_limits([value for curve in drawn.values() for _, value in curve], [])
+        axes.set_yscale("log")
+        axes.set_ylim(low, high)
+        axes.yaxis.set_major_locator(FixedLocator(round_ticks(low, high)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    for i, (name, curve) in enumerate(drawn.items()):
+        update, best = min(curve, key=lambda point: point[1])
+        style = {"color": RUNS[i % len(RUNS)], "linestyle": DASHES[i // len(RUNS) % len(DASHES)]}
+        label = f"{name} (best {best:,.4g} at update {update:,})"
+        axes.plot(*zip(*curve, strict=True), linewidth=1.6, marker="o", markersize=3.5, label=label, **style)
+        axes.plot(update, best, "o", markersize=9, markerfacecolor="none", markeredgecolor=style["color"])
+    axes.set_xlabel("update")
+    axes.set_ylabel("validation perplexity" if measure.of_words else "validation nats per frame")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(which="major", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False, fontsize=9)
     return save_figure(figure, path)
 
 
