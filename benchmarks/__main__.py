@@ -12,6 +12,7 @@ COMMANDS = {
     "libraries": "benchmarks.libraries.command",
     "estimators": "benchmarks.libraries.estimators",
     "precision": "benchmarks.precision",
+    "starter": "benchmarks.starter",
 }
 NUM_THREADS = 2  # for each of several libraries
 

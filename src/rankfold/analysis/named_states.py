@@ -9,21 +9,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rankfold.analysis.hidden_chain import HiddenChain
+from rankfold.analysis.hidden_chain import HiddenChain, end_of
 from rankfold.analysis.state_profiles import Ranked, StateProfiles, Use
 from rankfold.errors import DomainError
 
 
 def named_states(chain: HiddenChain, profiles: StateProfiles, words: Sequence[str]) -> list[dict[str, Any]]:
-    """One mapping for each state: lists are [word, number] or [state, number, the state's most probable word]."""
+    """One mapping for each state: lists are [word, number] or [state, number, the state's most probable word].
+
+    `ends` is p(<eos> | state): what follows such a state is of sentences that go on, and unknown where it is 1.
+    """
     if len(words) != chain.num_words:
         raise DomainError(f"{len(words)} words came, but the model knows {chain.num_words}.")
     neighbours = np.unique(np.concatenate([profiles.next.ids.ravel(), profiles.previous.ids.ravel()]))
+    end = end_of(chain.model.vocabulary, chain.num_words)
+    ends = np.zeros(chain.num_values) if end is None else chain.word_share(end).double().cpu().numpy()
     says = best_words(chain, [state for state in neighbours.tolist() if state >= 0], words)
     return [
         {
             "state": int(profiles.states[i]),
             "use": float(profiles.share[i]),
+            "ends": float(ends[profiles.states[i]]),
             "word_entropy": float(profiles.word_entropy[i]),
             "next_entropy": float(profiles.next_entropy[i]),
             "words": _pairs(profiles.words, i, words),

@@ -29,7 +29,7 @@ from rankfold.training.config import Config
 from rankfold.training.graphs import graphs_serve
 from rankfold.training.memory_budget import DataSizes, fit, least_memory, longest_sentence, meta_model
 from rankfold.training.recipes import load_recipe, recipe_names
-from rankfold.training.run_dir import model_folder, recipe_path
+from rankfold.training.run_dir import is_starter, model_folder, recipe_path
 
 NUM_WORDS = 10_000
 BATCH, BATCH_OF_SUM = 8, 1  # sequences where no number is given; of the sum of a grammar
@@ -115,7 +115,7 @@ def sized_grammar(path: str, settings: Sequence[str]) -> Grammar:
 
 def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = None) -> Model[Any, Any]:
     """The model of a run or folder, or one of a recipe's sizes whose parameters have no values."""
-    if name in recipe_names() or not Path(name).is_dir():
+    if name in recipe_names() or not (Path(name).is_dir() or is_starter(Path(name))):
         config: Any = load_recipe(name, settings).model
         num_inputs = NUM_WORDS if num_words is None else num_words
         if config.data == "recordings":
@@ -133,7 +133,7 @@ def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = 
 
 def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:
     """The recipe of that name, or that of a run; None for a model by itself."""
-    if name in recipe_names() or not Path(name).is_dir():
+    if name in recipe_names() or not (Path(name).is_dir() or is_starter(Path(name))):
         return load_recipe(name, settings)
     path = recipe_path(Path(name))
     return None if path is None else load_recipe(path)

@@ -37,7 +37,8 @@ ENTRIES = 2**24  # of a table "b t z" that is decoded at once
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The argument RUN, with --device and --json."""
-    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run (its best model) or of a model")
+    text = "the folder of a run (its best model) or of a model; or starter, starter-grammar, which are in the package"
+    parser.add_argument("folder", type=Path, metavar="RUN", help=text)
     add_options(parser)
 
 

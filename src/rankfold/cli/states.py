@@ -178,6 +178,9 @@ def _text(shown: Shown, word: str | None) -> str:
         if state["typical"]:
             lines.append("  typical   " + "  ".join(f"{printable(x)} {_times(lift)}" for x, lift in state["typical"]))
         for name, label in (("next", "next"), ("previous", "before")):
+            if name == "next" and state["ends"] >= 1 - LEAST:
+                lines.append("  next      none: it ends the sentence")
+                continue
             entries = [f"{other} {printable(says)} {p:.1%}" for other, p, says in state[name] if p >= LEAST]
             lines.append(f"  {label:<10}" + ("  ".join(entries) or ("none above 0.1%" if state[name] else "none")))
     if not shown.states:

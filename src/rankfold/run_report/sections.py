@@ -22,7 +22,7 @@ def states_section(states: Sequence[Mapping[str, Any]], of: str, counted: str, e
             Cell(_listed((word(x), f"{p:.1%}") for x, p in state["words"] if p >= LEAST), "w"),
             Cell(_listed((word(x), f"x{lift:,.0f}") for x, lift in state["typical"][:6]), "w"),
             Cell(_neighbours(state["previous"]), "w"),
-            Cell(_neighbours(state["next"]), "w"),
+            Cell("the end" if state["ends"] >= 1 - LEAST else _neighbours(state["next"]), "w"),
             number(f"{state['word_entropy']:.2f}"),
         ]
         for state in states

@@ -49,7 +49,7 @@ from rankfold.settings import build, read_toml
 from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
 from rankfold.training.recordings import Recordings, read_recordings
-from rankfold.training.run_dir import METRICS, RECIPE, REPORT, model_folder, read_metrics
+from rankfold.training.run_dir import METRICS, RECIPE, REPORT, is_starter, model_folder, read_metrics
 from rankfold.training.setup import choose_device
 
 NUM_STATES, NUM_SYMBOLS, NUM_ENTRIES = 30, 12, 10
@@ -106,6 +106,10 @@ def write_report(
     A report that is there is replaced, any other file refused. `data` names the run's data where they have moved.
     """
     folder = Path(run)
+    if is_starter(folder):
+        if out is None:
+            raise DataError(f"{run} is a model inside the package, where nothing is written: name the page, -o FILE.")
+        folder = model_folder(folder)
     path = folder / REPORT if out is None else Path(out)
     model_folder(folder)  # raises where there is neither a run nor a model
     expect_report(path)

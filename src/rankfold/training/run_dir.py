@@ -34,6 +34,7 @@ except ImportError:  # no such locks here: runs go on without
 CONFIG = "config.json"  # of a model
 RECIPE, CHECKPOINT, METRICS = "recipe.toml", "checkpoint.safetensors", "metrics.jsonl"
 REPORT = "report.html"
+STARTERS, STARTER_NAMES = Path(__file__).parents[1] / "starters", ("starter", "starter-grammar")
 # Where a checkpoint is in shards, and the one before it.
 CHECKPOINTS = tuple(f"checkpoint{x}.safetensors{y}" for x in ("", "-before") for y in ("", ".index.json"))
 LOST, LOCK, BEST, LOG, INIT = "metrics.lost.jsonl", "lock", "best", "log.txt", "init.json"
@@ -348,6 +349,7 @@ def _failed(path: Path, error: OSError) -> OSError:
 def load(folder: str | Path, *, device: str = "cpu", dtype: str | torch.dtype | None = None) -> Model[Any, Any]:
     """The best model of a run, or the model that `save_pretrained` wrote into a folder; of words or of frames.
 
+    "starter", a language model, and "starter-grammar" are inside the package; a folder of that name comes first.
     `device`: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one. `dtype`: "float32", "float64"; None: as saved.
     """
     if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
@@ -357,8 +359,18 @@ def load(folder: str | Path, *, device: str = "cpu", dtype: str | torch.dtype | 
     return model if dtype is None else model.to(getattr(torch, str(dtype).removeprefix("torch.")))
 
 
+def is_starter(path: Path) -> bool:
+    """Whether this is the name of a model inside the package, and no file or folder here has it."""
+    return str(path) in STARTER_NAMES and not os.path.lexists(path)
+
+
 def model_folder(path: Path) -> Path:
-    """The folder that holds config.json: the path itself, or the best model of the run there."""
+    """The folder that holds config.json: the path itself, or the best model of the run there.
+
+    Where no such path exists, "starter" and "starter-grammar" are the models inside the package.
+    """
+    if is_starter(path):
+        return STARTERS / path
     if not path.is_dir():
         what = "a file, but a folder" if path.exists() else "no such folder; the folder"
         raise DataError(f"{path}: {what} of a run or of a model was expected.")

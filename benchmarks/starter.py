@@ -1,0 +1,128 @@
+"""`python -m benchmarks starter`: trains the models inside the package, starter and starter-grammar, and packs them.
+
+The text of the first is the docstrings of Python's standard library (PSF licence), that of the second sentences of the
+package's toy grammar of English. Weights are kept in float16; what is said of them is measured on what was kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rankfold.analysis.bracketing import evaluate_brackets, right_branching
+from rankfold.data.brackets import read_trees
+from rankfold.data.demo import docstring_sentences, write_toy_corpus
+from rankfold.data.weights import load_sharded, save_sharded
+from rankfold.files import write_text
+from rankfold.models.parsing import parse
+from rankfold.models.pretrained import load_model
+from rankfold.training.evaluation import evaluate
+from rankfold.training.loop import train
+from rankfold.training.recipes import load_recipe
+from rankfold.training.report import reporter
+from rankfold.training.run_dir import BEST, METRICS, read_metrics
+
+SETTINGS = (
+    "train.updates=3000",
+    "train.schedule=linear",
+    "train.evaluate_every=500",
+    "model.state_dropout=0.3",
+    "model.feature_dropout=0.2",
+)
+NUM_LINES = 200  # held-out sentences that are kept next to a model
+
+
+def main(given: Sequence[str]) -> int:
+    """Train what is not trained yet, and pack both models into a folder."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks starter", description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("build/starters"), help="texts and runs; finished ones serve")
+    parser.add_argument("--out", type=Path, default=Path("src/rankfold/starters"), help="where the models go")
+    arguments = parser.parse_args(given)
+    for facts in (make_hmm(arguments.work, arguments.out), make_grammar(arguments.work, arguments.out)):
+        print(json.dumps(facts, indent=2))
+    return 0
+
+
+def make_hmm(work: Path, out: Path) -> dict[str, Any]:
+    """The low-rank HMM of docstrings."""
+    text = work / "docstrings"
+    _write_docstrings(text)
+    run = work / "starter"
+    if not _is_finished(run):
+        train(load_recipe("demo", list(SETTINGS)), text, run, report=reporter())
+    folder = out / "starter"
+    lines = (text / "test.txt").read_text().splitlines()[:NUM_LINES]
+    facts = pack(run, folder, lines)
+    facts["text"] = "docstrings of Python's standard library, PSF licence (LICENSE-PYTHON.txt)"
+    shutil.copy(Path(sysconfig.get_path("stdlib")) / "LICENSE.txt", folder / "LICENSE-PYTHON.txt")
+    return _write_facts(folder, facts)
+
+
+def make_grammar(work: Path, out: Path, num_runs: int = 2) -> dict[str, Any]:
+    """The neural PCFG of toy sentences: the better of two runs by validation perplexity, which sees no tree."""
+    text = work / "sentences"
+    write_toy_corpus(text)
+    config = load_recipe("demo-grammar", [])
+    found: list[tuple[float, Path]] = []
+    for i in range(num_runs):
+        run = work / f"starter-grammar-{i + 1}"
+        if not _is_finished(run):
+            seeded = replace(config, train=replace(config.train, seed=config.train.seed + i))
+            train(seeded, text, run, report=reporter())
+        found.append((read_metrics(run / METRICS)[-1]["best_valid_perplexity"], run))
+    gold = read_trees(text / "test.trees").trees
+    folder = out / "starter-grammar"
+    facts = pack(min(found)[1], folder, [" ".join(tree.words) for tree in gold][:NUM_LINES])
+    trees = [parsed.tree for parsed in parse(load_model(folder), [tree.words for tree in gold])]
+    facts["sentence_f1"] = evaluate_brackets(trees, gold).uf1.sentence
+    branching = evaluate_brackets([right_branching(tree.words) for tree in gold], gold)
+    facts["sentence_f1_right_branching"] = branching.uf1.sentence
+    facts["text"] = "sentences of the package's toy grammar of English"
+    return _write_facts(folder, facts)
+
+
+def pack(run: Path, folder: Path, lines: Sequence[str]) -> dict[str, Any]:
+    """The best model of a run in float16, and some lines with their perplexity under it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "vocab.json"):
+        shutil.copy(run / BEST / name, folder / name)
+    tensors, _ = load_sharded(run / BEST)
+    save_sharded(folder, {name: x.half() if x.is_floating_point() else x for name, x in tensors.items()})
+    write_text(folder / "lines.txt", "".join(line + "\n" for line in lines))
+    model = load_model(folder)
+    assert model.vocabulary is not None
+    found = evaluate(model, model.vocabulary.encode_all([line.split() for line in lines]).sentences)
+    return {
+        "perplexity": found.perplexity,
+        "tokens": found.tokens,
+        "lines": "lines.txt, held out in training",
+        "command": "python -m benchmarks starter",
+    }
+
+
+def _write_facts(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    write_text(folder / "facts.json", json.dumps(facts, indent=2) + "\n")
+    return facts
+
+
+def _is_finished(run: Path) -> bool:
+    return (run / METRICS).is_file() and bool(read_metrics(run / METRICS)[-1].get("end"))
+
+
+def _write_docstrings(folder: Path) -> None:
+    """train.txt, valid.txt, test.txt: a twentieth each held out, by a hash of the sentence."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts: dict[str, list[str]] = {"test": [], "valid": [], "train": []}
+    for sentence in docstring_sentences():
+        line = " ".join(sentence)
+        place = int.from_bytes(hashlib.sha256(line.encode()).digest()[:6], "big") / 2**48
+        parts["test" if place < 0.05 else "valid" if place < 0.1 else "train"].append(line)
+    for name, lines in parts.items():
+        write_text(folder / f"{name}.txt", "".join(line + "\n" for line in lines))
