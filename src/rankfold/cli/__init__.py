@@ -30,6 +30,7 @@ COMMANDS = {  # a module of this package each: its help
     "states": "what each hidden state says, how often, and what follows and precedes it",
     "report": "write the report.html of a run again: curve, results, what it learned",
     "symbols": "what each symbol of a grammar yields, its rules or words, and how often",
+    "explore": "a model in a browser: its states, sentences, trees or segments in one page",
     "explain": "operations, memory and the largest batch, before a job starts",
     "data": "list known texts, get one into a folder, prepare your own",
     "demo": "train a model of 1,024 states on Python's docstrings, and show what it learned",

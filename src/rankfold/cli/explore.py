@@ -1,0 +1,190 @@
+"""`rankfold explore`: a model in a browser, as one page that needs no network, or from a server on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rankfold.analysis.decoded_frames import answer_recordings, best_states
+from rankfold.analysis.hidden_chain import HiddenChain
+from rankfold.cli.baselines import run_data
+from rankfold.cli.load import (
+    add_model,
+    data_config,
+    holds_frames,
+    load_recordings,
+    load_words,
+    read_text,
+    tell_unknown,
+)
+from rankfold.cli.output import say, to_json
+from rankfold.data.batch import Batch
+from rankfold.data.text import find_split, holds_trees
+from rankfold.data.vocab import Vocabulary
+from rankfold.errors import DataError, DomainError
+from rankfold.explore.bundle import Bundle, expect_page_or_absent, page, write_page
+from rankfold.explore.chain_page import ChainPage, fitted
+from rankfold.models.catalog import AnyModel
+from rankfold.models.strings import generate, seeded
+from rankfold.training.run_dir import model_folder
+
+PAGE = "explore.html"
+SENTENCES, PARSED, DRAWN = 20_000, 2_000, 500  # shown at most; of a grammar; drawn where there is no text
+DESCRIPTION = (
+    "Write one HTML file in which a model can be explored: a map of its states, every state's words and neighbours, "
+    "sentences with their posterior states, patterns that recur; of a grammar its trees, of a model of frames its "
+    "segments. The file holds everything and asks the network for nothing. With --serve the same page is served on "
+    "this machine alone, and the model answers sentences that are typed."
+)
+EXAMPLE = """\
+example:
+  rankfold explore runs/small -o page.html
+  rankfold explore runs/small --data valid.txt -o page.html
+  rankfold explore runs/small --serve
+  rankfold explore runs/grammar --trees test.trees -o trees.html
+  rankfold explore runs/walks --data recordings.npz --split test -o walks.html"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add_model(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="PAGE", help=f"the page to write (default: {PAGE} in the folder of the run)"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="FILE", help="the text or recordings to show (default: the run's training data)"
+    )
+    parser.add_argument("--trees", type=Path, metavar="FILE", help="of a grammar: gold trees, whose words are shown")
+    parser.add_argument("--split", help="which split, where recordings have splits")
+    parser.add_argument(
+        "--sentences",
+        type=int,
+        metavar="N",
+        help=f"show at most so many (default: {SENTENCES:,}, of a grammar {PARSED:,})",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the map, and of drawn sentences")
+    parser.add_argument("--serve", action="store_true", help="serve the page on this machine; Ctrl-C ends it")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="with --serve (default: a free one)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page, or serve it."""
+    if arguments.sentences is not None and arguments.sentences < 1:
+        raise DomainError(f"--sentences is {arguments.sentences}, but a page shows at least 1.")
+    if not 0 <= arguments.port < 2**16:
+        raise DomainError(f"--port is {arguments.port}, but ports are 1 to 65535.")
+    if arguments.serve and (arguments.out is not None or arguments.json):
+        raise DataError("--serve writes no file: leave out -o and --json, or --serve.")
+    model_folder(arguments.folder)  # raises before a page is looked for
+    out = arguments.folder / PAGE if arguments.out is None else arguments.out
+    if not arguments.serve:
+        expect_page_or_absent(out)
+    bundle, answer = build(arguments)
+    if arguments.serve:
+        from rankfold.explore.serve import serve
+
+        return serve(bundle, answer, port=arguments.port, say=say)
+    text = page(bundle)
+    write_page(out, text)
+    meta = bundle.meta
+    told = {
+        "page": str(out),
+        "bytes": len(text.encode()),
+        **{k: v for k, v in meta.items() if k not in ("unknown", "labels")},
+    }
+    if arguments.json:
+        print(to_json(told))
+    else:
+        print(f"{out}   {told['bytes'] / 1e6:.1f} MB; open it in a browser")
+    return 0
+
+
+def build(arguments: argparse.Namespace) -> tuple[Bundle, Any]:
+    """The content of the page, and the function that answers typed sentences (None: there is none)."""
+    folder = arguments.folder
+    if arguments.trees is not None and (holds_frames(folder) or arguments.data is not None):
+        raise DataError("--trees are gold trees with their words, for a grammar: without --data.")
+    if holds_frames(folder):
+        return _frames(arguments), None
+    model, vocabulary = load_words(folder, arguments.device)
+    if arguments.sentences is None:
+        arguments.sentences = PARSED if model.config.data == "sentences" else SENTENCES
+    about = {"title": folder.resolve().name, "family": model.config.family}
+    if model.config.data == "sentences":
+        from rankfold.explore.grammar_page import GrammarPage
+
+        trees = GrammarPage(model)
+        if arguments.trees is not None:
+            from rankfold.cli.evaluate_trees import read_gold
+
+            gold, _, left_out = read_gold([arguments.trees], "test", data_config(folder))
+            for what, count in left_out.items():
+                say(f"{arguments.trees}: left out {count:,} {what.replace('_', ' ')}")
+            gold = gold[: arguments.sentences]
+            about["text"] = arguments.trees.name
+            return trees.bundle([list(tree.words) for tree in gold], gold=gold, about_text=about, say=say), trees.answer
+        sentences, told = _sentences(arguments, model, vocabulary)
+        return trees.bundle(sentences, about_text={**about, **told}, say=say), trees.answer
+    if arguments.trees is not None:
+        raise DataError(f'--trees are for a grammar, but {folder} is of the family "{model.config.family}".')
+    sentences, told = _sentences(arguments, model, vocabulary)
+    tell_unknown(sentences, vocabulary)
+    chain = ChainPage(HiddenChain(model), vocabulary)
+    bundle = chain.bundle(sentences, about_text={**about, **told}, seed=arguments.seed, say=say)
+    return fitted(bundle, say=say), chain.answer
+
+
+def _frames(arguments: argparse.Namespace) -> Bundle:
+    from rankfold.explore.frame_page import frame_bundle
+
+    data = run_data(arguments.folder) if arguments.data is None else arguments.data
+    if data is None:
+        raise DataError(f"{arguments.folder} does not say what it was trained on.\n  Name recordings: --data FILE.")
+    loaded = load_recordings(arguments.folder, data, split=arguments.split, device=arguments.device)
+    model, frames = loaded.model, loaded.frames
+    states = best_states(model, frames)
+
+    def posterior(batch: Batch) -> list[Any]:
+        return list(model.posterior(batch).cpu())
+
+    tables = answer_recordings(model, frames, posterior)
+    certainty = [table[range(len(own)), own].numpy() for table, own in zip(tables, states, strict=True)]
+    return frame_bundle(
+        loaded.space,
+        loaded.given,
+        states,
+        certainty,
+        num_states=model.config.num_states,
+        about_text={"title": arguments.folder.resolve().name, "family": model.config.family, "text": data.name},
+    )
+
+
+def _sentences(
+    arguments: argparse.Namespace, model: AnyModel, vocabulary: Vocabulary
+) -> tuple[list[Sequence[str]], dict[str, Any]]:
+    """The sentences of --data, of the run's training text, or drawn from the model; and where they are from."""
+    noted = run_data(arguments.folder) if arguments.data is None else arguments.data
+    if noted is not None and (arguments.data is not None or noted.exists() or noted.parent.exists()):
+        trees = model.config.data == "sentences"
+        path = noted if noted.is_file() else find_split(noted, "train", trees=trees)
+        if trees and holds_trees(path):
+            raise DataError(f"{path} is a file of trees by its name.\n  Show them as gold trees: --trees {path}")
+        found: list[Sequence[str]] = list(read_text(path, vocabulary).sentences)
+        if not found:
+            raise DataError(f"{path}: no sentences; a page shows at least one.")
+        chosen = spread(found, arguments.sentences)
+        if len(chosen) < len(found):
+            say(f"{path}: {len(chosen):,} of its {len(found):,} sentences are shown; --sentences N shows others")
+        return chosen, {"text": path.name}
+    say(f"{arguments.folder} does not say what it was trained on: the page shows sentences drawn from the model")
+    drawn = generate(model, min(DRAWN, arguments.sentences), generator=seeded(model, arguments.seed))
+    return [one.words for one in drawn if one.words], {"text": "drawn from the model", "generated": True}
+
+
+def spread(sentences: list[Sequence[str]], num: int) -> list[Sequence[str]]:
+    """At most `num` sentences, evenly spread over the text and in its order."""
+    if len(sentences) <= num:
+        return sentences
+    return [sentences[i * len(sentences) // num] for i in range(num)]
