@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILES := pyproject.toml constraints.txt
 
-.PHONY: demo test lint hunt bench docs wheel clean
+.PHONY: demo test lint hunt bench docs wheel clean notebook
 
 demo: $(VENV)/.plots
 	$(BIN)/rankfold demo
@@ -28,6 +28,10 @@ hunt: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks libraries
+
+# The notebook of the first hour, in a kernel of its own.
+notebook: $(VENV)/.dev $(VENV)/.notebook
+	$(BIN)/python -m pytest -s -m slow tests/docs/test_notebook.py
 
 # The site, into build/site; any warning stops it. Nothing is fetched while it is built or read.
 docs: $(VENV)/.docs

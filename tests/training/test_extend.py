@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import rankfold
+from rankfold.data.tokenize import Tokenizer
 from rankfold.data.weights import load_tensors
 from rankfold.errors import DataError
 from rankfold.models.config import FrameConfig
@@ -163,6 +164,18 @@ def test_a_run_from_another_resumes_alone(settings: dict[str, Any], data: Path, 
     assert not stopped.finished
     shutil.rmtree(origin)
     expect_same_end(train(None, other, tmp_path / "stopped", resume=True, quiet=True), plain)
+
+
+def test_a_text_cut_by_another_tokenizer(data: Path, tmp_path: Path) -> None:
+    origin = train(tiny(), data, tmp_path / "origin", quiet=True).run
+    prepared = write_corpus(tmp_path / "prepared")
+    Tokenizer("simple").save(prepared)
+    warning = f'warning: the tokenizer of the model is "spaces", but the words of {prepared} were cut by "simple"'
+    for text, warned in ((prepared, True), (data, False)):
+        report = Said()
+        train(None, text, tmp_path / f"run-{warned}", init_from=origin, report=report)
+        assert any(line.startswith(warning) for line in report.lines) is warned
+        assert any("tokenizer" in line for line in report.lines) is warned
 
 
 def test_recordings_keep_their_scale(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+from rankfold.data.tokenize import Tokenizer
 from rankfold.errors import DataError
 from rankfold.files import read_json, write_text
 from rankfold.models.base import Model
 from rankfold.models.pretrained import load_any
 from rankfold.settings import to_mapping
 from rankfold.training.corpus import Corpus
+from rankfold.training.in_memory import is_in_memory
 from rankfold.training.run_dir import INIT, model_folder
 
 
@@ -69,6 +71,20 @@ class Origin:
         else:
             lines.append("the scale of its features is kept")
         return lines
+
+    def tokenizer_warnings(self, data: Any) -> list[str]:
+        """A warning if a prepared text was cut into words by another tokenizer than the text of the model."""
+        vocabulary = self.model.vocabulary
+        if vocabulary is None or is_in_memory(data):
+            return []
+        own, given = vocabulary.tokenizer, Tokenizer.load(data)
+        if own == given:
+            return []
+        other = "by other subwords" if own.kind == given.kind else f'by "{given.kind}"'
+        return [
+            f'warning: the tokenizer of the model is "{own.kind}", but the words of {data} were cut {other}: new text '
+            "will be cut as the model was, not as this one"
+        ]
 
     def note(self, run: Path) -> None:
         """Write down where the run started."""

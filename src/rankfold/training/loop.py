@@ -120,6 +120,8 @@ def _train(
     opened, before = open_run(config, out, resume=resume)
     with opened as run:
         task = read_task(config, data, run.path, report, resume=resume, origin=origin)
+        for line in origin.tokenizer_warnings(data) if origin else ():
+            report.say(line)
         checkpoint = run.path / CHECKPOINT
         loaded = load_checkpoint(checkpoint) if resume and has_checkpoint(checkpoint) else None
         if resume and not loaded:
