@@ -1,5 +1,6 @@
 """Estimators: arrays in, states and segments out, with the methods of scikit-learn."""
 
 from rankfold.estimators.hidden_markov import HMM, HSMM
+from rankfold.estimators.selection import Selection, select
 
-__all__ = ["HMM", "HSMM"]
+__all__ = ["HMM", "HSMM", "Selection", "select"]

@@ -1,0 +1,184 @@
+"""Priors and constraints: EM rises to the objective that is stated, gradients know it, and what is fixed stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rankfold.estimators import HMM, HSMM
+from rankfold.training.em import log_prior
+from tests.estimators.observation_cases import CASES, measured, symbols
+
+RNG = np.random.default_rng(0)
+MOVES = RNG.dirichlet(np.ones(3), 3)
+
+
+def random_settings(seed: int) -> tuple[Any, list[Any], dict[str, Any], dict[str, Any]]:
+    """An estimator of random observations, priors and constraints, its data, and arguments of its fit."""
+    rng = np.random.default_rng(seed)
+    name = list(CASES)[int(rng.integers(len(CASES)))]
+    observations, make, params = CASES[name]
+    x = make(seed=seed)
+    for i, one in enumerate(x):
+        if one.ndim == 2 and observations not in ("autoregressive", "multinomial", "regression") and rng.random() < 0.5:
+            x[i] = np.where(rng.random(one.shape) < 0.1, np.nan, one)
+    chosen: dict[str, Any] = {**params, "observations": observations, "smoothing": float(rng.choice([0.0, 0.4]))}
+    if rng.random() < 0.5:
+        chosen["transition_prior"] = rng.uniform(1.0, 3.0, (3, 3))
+        chosen["initial_prior"] = 1.0 + rng.random()
+        chosen["sticky"] = float(rng.choice([0.0, 2.0]))
+    elif rng.random() < 0.5:
+        chosen["rank"] = 2
+    if rng.random() < 0.5:
+        chosen |= {"variance_prior": 2.0, "mean_weight": 1.5}
+    kind: Any = HMM
+    if rng.random() < 0.4:
+        kind = HSMM
+        chosen |= {"max_duration": 6, "durations": str(rng.choice(["poisson", "negative_binomial", "categorical"]))}
+        chosen |= {"self_transitions": bool(rng.random() < 0.5), "censored": True}
+    elif "rank" not in chosen and rng.random() < 0.3:
+        chosen["forbidden"] = "left_to_right"
+    weights = {"sample_weight": [1.0, 2.5, 0.5, 1.0]} if rng.random() < 0.3 else {}
+    return kind(3, max_iter=5, tol=None, random_state=seed, **chosen), x, chosen, weights
+
+
+@pytest.mark.filterwarnings("ignore:segments last at most")
+@pytest.mark.parametrize("block", range(4))
+def test_em_rises_in_random_configurations(block: int) -> None:
+    rise_in_random_configurations(range(10 * block, 10 * block + 10))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:segments last at most")
+def test_em_rises_in_five_hundred_configurations() -> None:
+    rise_in_random_configurations(range(500))
+
+
+def rise_in_random_configurations(seeds: Any) -> None:
+    for seed in seeds:
+        model, x, chosen, weights = random_settings(seed)
+        history = np.array(model.fit(x, **weights).history_)
+        assert np.isfinite(history).all(), (seed, chosen)
+        assert (np.diff(history) >= -1e-9 * np.abs(history[1:])).all(), (seed, np.diff(history).min(), chosen)
+        assert history[-1] > history[0], (seed, chosen)
+
+
+def test_the_objective_is_the_one_that_is_stated() -> None:
+    """history_ is the log-likelihood plus what docs/estimators.md says, computed from the tables."""
+    x = measured()
+    prior = RNG.uniform(1.0, 3.0, (3, 3))
+    model = HMM(
+        3, covariance_type="full", smoothing=0.2, transition_prior=prior, initial_prior=2.0, sticky=0.7,
+        variance_prior=2.0, mean_prior=np.ones(3), mean_weight=1.5, max_iter=60, tol=1e-9, random_state=0,
+    ).fit(x)  # fmt: skip
+    assert model.converged_
+    frames = np.concatenate(x)
+    spread = np.diag(frames.var(0))
+    stated = ((0.2 + prior - 1 + 0.7 * np.eye(3)) * np.log(model.transition_)).sum()
+    stated += ((0.2 + 2.0 - 1) * np.log(model.initial_)).sum()
+    for mean, covariance in zip(model.means_, model.covariances_, strict=True):
+        inverse = np.linalg.inv(covariance)
+        stated -= 2.0 / 2 * (np.linalg.slogdet(covariance)[1] + np.trace(inverse @ spread))
+        stated -= 1.5 / 2 * (mean - 1) @ inverse @ (mean - 1)
+    assert model.history_[-1] == pytest.approx(model.score(x) + stated, rel=1e-10)
+    # No gradient is left at the maximum, of likelihood and prior together.
+    total = log_prior(model.model_, model._prior)
+    for i in range(len(x)):
+        total = total + model.model_.log_likelihood(model.model_.batch([x[i]])).sum()
+    grads = torch.autograd.grad(total, list(model.model_.parameters()))
+    assert max(float(g.abs().max()) for g in grads) < 1e-2
+
+
+@pytest.mark.parametrize("algorithm", ["em", "sgd"])
+def test_a_fixed_table_stays(algorithm: Any) -> None:
+    x = measured()
+    start = {"transition": MOVES, "means": np.concatenate(x)[[0, 20, 40]]}
+    for fixed in (("transition",), ("mean",), ("transition", "mean", "initial")):
+        given = {**start, "initial": np.full(3, 1 / 3)}
+        model = HMM(3, start=given, fixed=fixed, max_iter=3, tol=None, random_state=0).fit(x, algorithm=algorithm)
+        assert np.allclose(model.transition_, MOVES, rtol=1e-9) == ("transition" in fixed)
+        assert np.allclose(model.means_, start["means"], rtol=1e-9) == ("mean" in fixed)
+        assert np.allclose(model.initial_, 1 / 3, rtol=1e-9) == ("initial" in fixed)
+        assert model.history_[-1] > model.history_[0]
+
+
+@pytest.mark.parametrize("algorithm", ["em", "sgd"])
+def test_fixed_entries_stay(algorithm: Any) -> None:
+    """The others share what is left, in proportion to their counts: the maximum, and no step loses."""
+    x = measured()
+    entries = np.array([[True, False, False], [False, False, True], [False, False, False]])
+    model = HMM(3, start={"transition": MOVES}, fixed={"transition": entries}, max_iter=4, tol=None, random_state=0)
+    model.fit(x, algorithm=algorithm)
+    np.testing.assert_allclose(model.transition_[entries], MOVES[entries], rtol=1e-9)
+    np.testing.assert_allclose(model.transition_.sum(1), 1.0)
+    assert not np.allclose(model.transition_[~entries], MOVES[~entries], rtol=1e-3)
+    if algorithm == "em":
+        assert (np.diff(model.history_) > 0).all()
+
+
+def test_graphs() -> None:
+    x = measured()
+    ahead = HMM(3, forbidden="left_to_right", max_iter=3, random_state=0).fit(x).transition_
+    np.testing.assert_array_equal(ahead == 0, np.tril(np.ones((3, 3), bool), -1))
+    line = HMM(4, forbidden="linear", max_iter=3, random_state=0).fit(x).transition_
+    assert line[0, 2] == line[0, 3] == line[1, 0] == 0 < line[0, 1]
+
+
+def test_sgd_honours_the_priors_of_em() -> None:
+    """A strong prior takes both to the same place."""
+    x = symbols()
+    prior = 1 + 1e4 * RNG.dirichlet(np.ones(4), 3)
+    moves = 1 + 1e4 * MOVES
+    settings: dict[str, Any] = {"observations": "categorical", "emission_prior": prior, "transition_prior": moves}
+    start = {"probability": (prior - 1) / (prior - 1).sum(1, keepdims=True), "transition": MOVES}
+    for algorithm in ("em", "sgd"):
+        model = HMM(3, max_iter=5, learning_rate=1e-3, start=start, random_state=0, **settings)
+        model.fit(x, algorithm=algorithm)
+        np.testing.assert_allclose(model.emission_, (prior - 1) / (prior - 1).sum(1, keepdims=True), atol=0.02)
+        np.testing.assert_allclose(model.transition_, MOVES, atol=0.02)
+
+
+def test_weights_of_sequences() -> None:
+    """A weight of 2 is a sequence twice; 0 leaves it out."""
+    x = measured()
+    start = {"means": np.concatenate(x)[[0, 20, 40]], "variances": np.ones((3, 3)), "transition": MOVES}
+    settings: dict[str, Any] = {"start": {**start, "initial": np.full(3, 1 / 3)}, "max_iter": 4, "tol": None}
+    weighted = HMM(3, min_variance=0.0, **settings).fit(x, sample_weight=[2.0, 1.0, 0.0, 1.0])
+    written = HMM(3, min_variance=0.0, **settings).fit([x[0], x[0], x[1], x[3]])
+    np.testing.assert_allclose(weighted.history_, written.history_, rtol=1e-12)
+    np.testing.assert_allclose(weighted.means_, written.means_, rtol=1e-9)
+    together = HMM(3, min_variance=0.0, **settings)
+    lengths = [len(one) for one in x]
+    together.fit(np.concatenate(x), lengths=lengths, sample_weight=np.repeat([2.0, 1.0, 0.0, 1.0], lengths))
+    np.testing.assert_allclose(together.history_, written.history_, rtol=1e-12)
+
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (HMM(3, fixed=("transition",)), {}, "'transition' is fixed, but not given"),
+    (HMM(3, fixed="transition"), {}, r"a tuple of names was expected"),
+    (HMM(3, fixed=("middle",)), {}, "fixed has 'middle', but a model of this kind has"),
+    (HMM(3, fixed={"mean": np.ones((3, 3), bool)}), {}, "only those of 'transition'"),
+    (HMM(3, fixed={"transition": np.ones((2, 2), bool)}), {}, r"fixed\['transition'\] has shape \(2, 2\)"),
+    (
+        HMM(3, fixed={"transition": np.eye(3, k=-1) > 0}, forbidden="left_to_right", start={"transition": MOVES}),
+        {},
+        "transition 1 to 0 is fixed at .*, but forbidden",
+    ),
+    (HMM(3, transition_prior=0.5), {}, "at least 1 here"),
+    (HMM(3, transition_prior=np.ones((2, 3))), {}, "transition_prior has shape"),
+    (HMM(3, sticky=-1.0), {}, "sticky is -1.0"),
+    (HMM(3, sticky=1.0, rank=2), {}, "a low-rank matrix has no entries of its own"),
+    (HMM(3, mean_prior=np.zeros(2)), {}, r"mean_prior has shape \(2,\)"),
+    (HMM(3, forbidden="circle"), {}, "forbidden is 'circle'"),
+    (HMM(3), {"sample_weight": [1.0]}, "one number for each of 4 sequences"),
+    (HMM(3), {"sample_weight": [1.0, -1.0, 0.0, 1.0]}, "below 0"),
+]
+
+
+@pytest.mark.parametrize(("model", "settings", "says"), REFUSED, ids=[case[2][:30] for case in REFUSED])
+def test_refused(model: Any, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        model.fit(measured(), **settings)

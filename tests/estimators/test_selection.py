@@ -1,0 +1,68 @@
+"""Model selection finds the truth it was drawn from, by each criterion; its table and picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankfold.estimators import HMM, select
+from rankfold.plots.selection import plot_selection
+
+
+def drawn() -> list[Any]:
+    """Two states with correlated features."""
+    rng = np.random.default_rng(0)
+    states = [np.repeat([0, 1, 0, 1], [15, 12, 10, 14]) for _ in range(6)]
+    mix = np.array([[1.0, 0.9], [0.0, 0.5]])
+    return [np.array([[0.0, 0.0], [3.0, -2.0]])[y] + rng.standard_normal((len(y), 2)) @ mix for y in states]
+
+
+@pytest.mark.parametrize("criterion", ["bic", "held_out"])
+def test_the_truth_is_selected(criterion: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = drawn()
+    settings = {"n_states": [1, 2, 3], "covariance_type": ["diag", "full"]}
+    found = select(HMM(random_state=0, max_iter=30), x, settings, criterion=criterion, n_init=2, verbose=True)
+    assert found.candidates[found.best_index].settings == {"n_states": 2, "covariance_type": "full"}
+    assert found.best.n_states == 2
+    assert found.best.predict(x[0]).shape == (51,)
+    assert len(found.candidates) == 6
+    assert capsys.readouterr().err.count(criterion) == 6
+    table = str(found).splitlines()
+    assert len(table) == 7
+    assert [line.startswith("*") for line in table].index(True) == found.best_index + 1
+    best = found.candidates[found.best_index]
+    if criterion == "bic":
+        assert best.bic == pytest.approx(found.best.bic(x))
+        assert best.held_out is None
+    else:
+        assert best.held_out == max(one.held_out for one in found.candidates if one.held_out is not None)
+    picture = plot_selection(found, tmp_path / "choice.png")
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_arrays_and_lengths_and_symbols() -> None:
+    x = drawn()
+    together = select(HMM(random_state=0), np.concatenate(x), {"n_states": [1, 2]}, lengths=[len(s) for s in x])
+    apart = select(HMM(random_state=0), x, {"n_states": [1, 2]})
+    assert [a.bic for a in together.candidates] == pytest.approx([b.bic for b in apart.candidates])
+    symbols = HMM(observations="categorical", random_state=0, smoothing=0.1)
+    assert len(select(symbols, ["abab", "aabb", "ba"], {"n_states": [1, 2]}, criterion="aic", n_init=1).candidates) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "choices", "says"),
+    [
+        ({}, {}, "at least one with at least one value"),
+        ({"n_states": []}, {}, "at least one with at least one value"),
+        ({"n_states": [2]}, {"criterion": "loo"}, "criterion is 'loo'"),
+        ({"n_states": [2]}, {"criterion": "held_out", "share": 1.5}, "share is 1.5"),
+    ],
+)
+def test_refused(settings: Any, choices: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        select(HMM(), drawn(), settings, **choices)
+    with pytest.raises(ValueError, match="a single sequence came"):
+        select(HMM(), drawn()[0], {"n_states": [1]}, criterion="held_out")

@@ -1,0 +1,58 @@
+"""Runs of `rankfold train` with the observations of everyday HMMs, by EM and by gradients; saved, asked, refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rankfold.errors import DataError
+from rankfold.models.frame_model import FrameModel
+from rankfold.training.loop import train
+from tests.estimators.observation_cases import counts, measured, mixed
+from tests.training.recordings import tiny
+from tests.training.runs import metrics
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "poisson": (counts, {"observations": "poisson"}),
+    "full": (measured, {"covariance": "full"}),
+    "regression": (measured, {"observations": "regression", "num_covariates": 1}),
+    "autoregressive": (measured, {"observations": "autoregressive", "order": 2}),
+    "product": (mixed, {"observations": "product", "columns": ("gaussian", "gaussian", "poisson", "categorical:4")}),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "em"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_run_trains_it(name: str, optimizer: str, tmp_path: Path) -> None:
+    make, settings = KINDS[name]
+    np.savez(tmp_path / "frames.npz", *make())
+    family = "hsmm" if optimizer == "em" else "frame_hmm"
+    config = tiny(family=family, optimizer=optimizer, num_states=2, max_duration=6, log_every=1, **settings)
+    result = train(config, tmp_path / "frames.npz", tmp_path / "run")
+    values = [record["train_nats"] for record in metrics(result.run) if "train_nats" in record]
+    assert values[-1] < values[0]
+    model = FrameModel.from_pretrained(tmp_path / "run" / "best")
+    assert model.config.observations == settings.get("observations", "gaussian")
+    batch = model.batch([x.astype(np.float32) for x in make()])
+    assert bool(torch.isfinite(model.log_likelihood(batch)).all())
+
+
+def test_recordings_it_cannot_observe(tmp_path: Path) -> None:
+    x = counts()
+    x[1][2, 1] = -1.0
+    np.savez(tmp_path / "frames.npz", *x)
+    with pytest.raises(
+        DataError, match=r"recording 'arr_1', row 2: feature 1 is -1, but poisson observations are whole"
+    ):
+        train(tiny(observations="poisson", num_states=2, max_duration=6), tmp_path / "frames.npz", tmp_path / "run")
+    y = measured()
+    y[2][3] = np.nan
+    np.savez(tmp_path / "gaps.npz", *y)
+    with pytest.raises(DataError, match="a missing lag cannot be summed out"):
+        train(
+            tiny(observations="autoregressive", num_states=2, max_duration=6), tmp_path / "gaps.npz", tmp_path / "run"
+        )
