@@ -150,7 +150,7 @@ def test_both_plans_of_a_rank_space_model_agree(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_example_parses(name: str) -> None:
-    command: Any = import_module(f"rankfold.cli.{name}")
+    command: Any = import_module(f"rankfold.cli.{name.replace('-', '_')}")
     title, *lines = command.EXAMPLE.splitlines()
     assert title == "example:"
     assert lines

@@ -331,3 +331,43 @@ def test_names_that_are_numbers_on_the_command_line(run: Path, data: Path, tmp_p
     settings = ["--set", *SETTINGS, "data.header=yes", "train.updates=1"]
     train = ["train", "--recipe", "segment-hsmm", "--data", tmp_path / "a.csv", "--out", tmp_path / "run", *settings]
     assert printed(capsys, *train)
+
+
+@pytest.mark.parametrize("kind", ["run", "labelled"])
+def test_the_report_of_segments(
+    kind: str, data: Path, tmp_path: Path, capsys: Captured, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(kind)
+    found = json.loads(printed(capsys, "segments-report", folder, data, "--split", "test", "--json"))
+    frames = read_frames(data, split="test")
+    assert found["num_frames"] == frames.num_frames == sum(state["frames"] for state in found["states"])
+    rows = json.loads(printed(capsys, "segment", folder, data, "--split", "test", "--json"))
+    assert found["num_segments"] == len(rows)
+    loaded = load_recordings(folder, data, split="test")
+    states = np.concatenate(best_states(loaded.model, loaded.frames))
+    features, labels = np.concatenate(frames.features), np.concatenate(frames.labels or [])
+    for state, counts in zip(found["states"], found["confusion"], strict=True):
+        own = states == state["state"]
+        means = [feature["mean"] for feature in state["features"]]
+        np.testing.assert_allclose(means, np.nanmean(features[own].astype(np.float64), axis=0), rtol=1e-6)
+        assert counts == [int((labels[own] == k).sum()) for k in range(len(found["label_names"]))]
+    page = tmp_path / "segments.html"
+    text = printed(capsys, "segments-report", folder, data, "--split", "test", "--html", page)
+    assert f"{found['num_segments']:,} segments in {frames.num_frames:,} frames" in text
+    assert "frames by state and label" in text
+    assert "Frames by state and true label" in page.read_text()
+    assert "Segments" in (folder / "report.html").read_text()  # training wrote it
+    assert "segments in" in (folder / "report.html").read_text()
+
+
+def test_the_report_of_segments_refuses(run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "mine.html").write_text("mine")
+    assert "mine.html" in refused(capsys, "segments-report", run, data, "--html", tmp_path / "mine.html")
+    assert "--split" in refused(capsys, "segments-report", run, data)
+    assert "no split" in refused(capsys, "segments-report", run, data, "--split", "other")
+
+
+def test_the_picture_of_durations(run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:
+    pytest.importorskip("matplotlib")
+    printed(capsys, "segments-report", run, data, "--split", "test", "--plot", tmp_path / "durations.png")
+    assert (tmp_path / "durations.png").read_bytes().startswith(b"\x89PNG")

@@ -28,6 +28,7 @@ COMMANDS = {  # a module of this package each: its help
     "predict": "the likeliest next words",
     "tag": "the hidden state of every word",
     "states": "what each hidden state says, how often, and what follows and precedes it",
+    "segments-report": "what each state of a model of frames is: durations, features, labels",
     "report": "write the report.html of a run again: curve, results, what it learned",
     "symbols": "what each symbol of a grammar yields, its rules or words, and how often",
     "explore": "a model in a browser: its states, sentences, trees or segments in one page",
@@ -102,7 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"rankfold {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Command)
     for name, text in COMMANDS.items():
-        commands.add_parser(name, help=text).module = name
+        commands.add_parser(name, help=text).module = name.replace("-", "_")
     return parser
 
 

@@ -66,8 +66,8 @@ def _words(symbol: Mapping[str, Any]) -> str:
     return _listed((word(x), f"{p:.1%}") for x, p in symbol["words"] if p >= LEAST)
 
 
-def segments_section(found: SegmentProfiles, where: str) -> Section:
-    """The states of a model of frames: use, durations, features, labels."""
+def segments_section(found: SegmentProfiles, where: str, units: str = "in its own units") -> Section:
+    """The states of a model of frames: use, durations, features (`units` says how they are measured), labels."""
     unit, per = ("s", found.fps) if found.fps else ("frames", 1.0)
     told = (
         f"{found.num_segments:,} segments in {found.num_frames:,} frames of {found.num_recordings:,} recordings of "
@@ -88,7 +88,7 @@ def segments_section(found: SegmentProfiles, where: str) -> Section:
         for x in shown
     ]
     head = ("state", "use", "segments", f"mean ({unit})", "median", "shortest", "longest")
-    content = paragraph(told) + drawn + table(head, rows) + _values(found, shown)
+    content = paragraph(told) + drawn + table(head, rows) + _values(found, shown, units)
     if found.confusion is not None and found.label_names is not None:
         cells = [[Cell(escape(_name(x))), *(number(f"{n:,}") for n in row[:20])]
                  for x, row in zip(found.states, found.confusion, strict=True)]  # fmt: skip
@@ -102,7 +102,7 @@ def _name(state: Mapping[str, Any]) -> str:
     return f"{state['state']}" + (f" ({label})" if label is not None else "")
 
 
-def _values(found: SegmentProfiles, shown: Sequence[Mapping[str, Any]]) -> str:
+def _values(found: SegmentProfiles, shown: Sequence[Mapping[str, Any]], units: str) -> str:
     if shown and "symbols" in shown[0]:
         rows = [
             [Cell(escape(_name(x))), Cell(_listed((escape(s), f"{p:.1%}") for s, p in x["symbols"]), "w")]
@@ -110,7 +110,7 @@ def _values(found: SegmentProfiles, shown: Sequence[Mapping[str, Any]]) -> str:
         ]
         return table(("state", "most frequent symbols"), rows)
     names = found.feature_names[:12]
-    told = "Mean of each feature (deviation), in its own units" + (
+    told = f"Mean of each feature (deviation), {units}" + (
         f"; the first {len(names)} of {len(found.feature_names)}:" if len(found.feature_names) > len(names) else ":"
     )
     rows = [[Cell(escape(_name(x))), *(number(_mean(f)) for f in x["features"][: len(names)])] for x in shown]

@@ -241,7 +241,9 @@ def _segments(found: RunFolder) -> Section:
         label_names=space.label_names,
         symbols=model.observation.symbols,
     )
-    return segments_section(profiles, "the validation set" if found.data.own_valid else "the training set")
+    units = "on the scale of each recording" if space.standardise == "recording" else "in its own units"
+    units += "" if space.smooth == 1 else f", smoothed over {space.smooth} frames"
+    return segments_section(profiles, "the validation set" if found.data.own_valid else "the training set", units)
 
 
 def _some(sentences: list[list[int]], limit: int) -> list[list[int]]:
