@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,14 @@ def test_prepare_refuses_before_any_work(tmp_path: Path, capsys: pytest.CaptureF
 def test_progress_is_told_now_and_then() -> None:
     said: list[str] = []
     progress = Megabytes("read", said.append, every=0.0)
+    progress(1_000_000)
+    time.sleep(0.001)
     progress(12_000_000)
+    assert len(said) == 1
     assert said[0].startswith("read 12 MB, ")
-    Megabytes("read", said.append)(1)
+    progress(500_000)  # from the start again: no rate yet
+    assert len(said) == 1
+    slow = Megabytes("read", said.append)
+    slow(1)
+    slow(2)
     assert len(said) == 1

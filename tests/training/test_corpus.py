@@ -1,6 +1,8 @@
 """From a folder of text to ids, batches that cover every token once, and word clusters."""
 
+import hashlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import torch
 
 from rankfold.data.brown import brown
 from rankfold.data.clusters import uniform_clusters
-from rankfold.data.vocab import Vocabulary
+from rankfold.data.sources import TextFile
+from rankfold.data.text import read_sentences
+from rankfold.data.vocab import Encoded, Vocabulary
 from rankfold.errors import DataError
 from rankfold.models.config import ModelConfig
 from rankfold.training.config import DataConfig
@@ -233,3 +237,22 @@ def test_the_recipes_for_a_text_of_ones_own_train_unknown_words(tmp_path: Path) 
         corpus = read_corpus(tmp_path, config.data, model=config.model)
         assert any(corpus.vocabulary.unk_id in row for row in corpus.train), name
         assert not any("no trained probability" in line for line in corpus.warnings())
+
+
+def test_the_fingerprint_is_that_of_the_lists(data: Path) -> None:
+    corpus = read_corpus(data, DataConfig())
+    rows = [[7, 8, i] for i in range(2500)]
+    for found in (corpus, replace(corpus, train=Encoded(rows, {}), test=None)):
+        lists = [split.sentences for split in found.splits.values()]
+        assert found.fingerprint == hashlib.sha256(repr(lists).encode()).hexdigest()
+
+
+def test_text_is_read_a_line_at_a_time_and_progress_told(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankfold.training.corpus.Megabytes", lambda what, say: lambda done: say(f"{what} {done}"))
+    said: list[str] = []
+    assert read_corpus(data, DataConfig(), say=said.append).splits == read_corpus(data, DataConfig()).splits
+    assert any(line.startswith(f"{data / 'train.txt'}: read ") for line in said)
+    text = TextFile(data / "train.txt")
+    assert list(text) == list(text) == read_sentences(data / "train.txt").sentences
+    longest = max(map(len, text))
+    assert len(list(text.up_to(longest - 1))) < len(list(text))

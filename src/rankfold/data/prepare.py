@@ -180,10 +180,14 @@ class Megabytes:
     def __init__(self, what: str, say: Callable[[str], None], every: float = 5.0) -> None:
         self.what, self.say, self.every = what, say, every
         self.started = self.said = time.monotonic()
+        self.before = 0
 
     def __call__(self, done: int) -> None:
         now = time.monotonic()
-        if now - self.said >= self.every:
+        if done <= self.before or not self.before:  # it starts, perhaps again
+            self.started = self.said = now
+        self.before = done
+        if now - self.said >= self.every and now > self.started:
             self.said = now
             self.say(f"{self.what} {done / 1e6:,.0f} MB, {done / 1e6 / (now - self.started):.1f} MB/s")
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from rankfold.data.brackets import read_trees
-from rankfold.data.text import holds_trees, read_sentences
+from rankfold.data.text import holds_trees, iterate_lines, read_sentences
 from rankfold.data.trees import Tree
 from rankfold.data.vocab import number_to_n
 from rankfold.errors import DataError, UnsupportedError
@@ -239,6 +239,38 @@ class Source:
     def _kept(self, kept: list[list[str]], name: str) -> Source:
         missing = len(self.sentences) - len(kept)
         return Source(kept, {**self.left_out, name: missing} if missing else dict(self.left_out))
+
+
+class TextFile:
+    """Sentences of a text file, read again each time they are asked for: one is in memory at a time.
+
+    `left_out` counts what the latest reading left out: empty lines, and sentences of more than `max_length` words, if
+    that is not 0. `progress` is called with the bytes read so far, about.
+    """
+
+    def __init__(self, path: Path, max_length: int = 0, progress: Callable[[int], None] | None = None) -> None:
+        self.path, self.max_length, self.progress = path, max_length, progress
+        self.left_out: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[list[str]]:
+        empty, long, done = 0, 0, 0
+        for number, line in enumerate(iterate_lines(self.path)):
+            words = line.split()
+            done += len(line) + 1
+            if self.progress is not None and number % 10_000 == 0:
+                self.progress(done)
+            if not words:
+                empty += 1
+            elif self.max_length and len(words) > self.max_length:
+                long += 1
+            else:
+                yield words
+        counts = {"empty_lines": empty, f"sentences_of_more_than_{self.max_length}_words": long}
+        self.left_out = {name: count for name, count in counts.items() if count}
+
+    def up_to(self, max_length: int) -> TextFile:
+        """Without sentences of more words."""
+        return TextFile(self.path, max_length, self.progress)
 
 
 def read_source(path: Path, *, word_tags: Literal["all", "penn"] = "all", brackets: bool = False) -> Source:

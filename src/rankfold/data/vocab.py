@@ -176,8 +176,10 @@ class Vocabulary:
         """The ids of every sentence, and every word that is not in the vocabulary."""
         encoded, unknown = [], Counter[str]()
         for number, tokens in enumerate(sentences, 1):
-            encoded.append(self._encode(tokens, f"sentence {number}"))
-            unknown.update(word for word in tokens if not self.knows(word))
+            ids = self._encode(tokens, f"sentence {number}")
+            encoded.append(ids)
+            if self.unk_id in ids:
+                unknown.update(word for word in tokens if not self.knows(word))
         return Encoded(encoded, unknown, self.ends)
 
     def decode(self, ids: Iterable[int]) -> list[str]:
@@ -218,7 +220,11 @@ class Vocabulary:
 
     def _encode(self, tokens: Sequence[str], where: str) -> list[int]:
         _check(tokens, where)
-        ids = list(map(self.id_of, tokens))
+        if self.spelling:
+            ids = list(map(self.id_of, tokens))
+        else:
+            known, unknown = self.index.get, self.unk_id
+            ids = [known(word, unknown) for word in tokens]
         return [*ids, self.eos_id] if self.ends else ids
 
     def __len__(self) -> int:

@@ -22,7 +22,8 @@ from rankfold.data.batch import (
 )
 from rankfold.data.brown import brown
 from rankfold.data.clusters import Clusters, read_clusters, uniform_clusters
-from rankfold.data.sources import Source, read_source, read_text
+from rankfold.data.prepare import Megabytes
+from rankfold.data.sources import Source, TextFile, read_source
 from rankfold.data.text import find_split, has_split
 from rankfold.data.tokenize import Tokenizer
 from rankfold.data.vocab import Encoded, Spelling, Vocabulary
@@ -52,7 +53,15 @@ class Corpus:
     @cached_property
     def fingerprint(self) -> str:
         """The sha256 of all ids: a resumed run must find the same."""
-        return hashlib.sha256(repr([split.sentences for split in self.splits.values()]).encode()).hexdigest()
+        digest = hashlib.sha256()  # of the lists as Python writes them, a thousand sentences at a time
+        for i, split in enumerate(self.splits.values()):
+            digest.update(b", [" if i else b"[[")
+            rows = split.sentences
+            for start in range(0, len(rows), 1000):
+                digest.update((", " if start else "").encode() + repr(rows[start : start + 1000])[1:-1].encode())
+            digest.update(b"]")
+        digest.update(b"]")
+        return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
         """Counts of the data read, words that became <unk> included."""
@@ -133,23 +142,26 @@ def read_corpus(
     vocabulary: Vocabulary | None = None,
     *,
     model: AnyConfig | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Corpus:
     """train and valid, and test if it is there, of a folder, or given in Python (`in_memory`).
 
-    The vocabulary is built from train unless one is given.
+    The vocabulary is built from train unless one is given. Text of a file is read twice, a line at a time, and kept as
+    ids alone; `say` is told of it now and then.
 
     For a grammar also of trees, whose words are read and nothing else; its sentences have no `<eos>`, and those of one
     word are left out unless it generates them. The vocabulary takes on the tokenizer of a prepared folder.
     """
     trees = _is_grammar(model)
     if is_in_memory(data):
-        sources = {split: _usable(x, model) for split, x in text_sources(data, brackets=not trees).items()}
+        sources: dict[str, Source | TextFile] = {}
+        sources |= {split: _usable(x, model) for split, x in text_sources(data, brackets=not trees).items()}
         places = {split: f"data[{split!r}]" for split in sources}
     else:
         paths = {split: find_split(data, split, trees=trees) for split in ("train", "valid")}
         if has_split(data, "test", trees=trees):
             paths["test"] = find_split(data, "test", trees=trees)
-        sources = {split: _source(path, config, model) for split, path in paths.items()}
+        sources = {split: _source(path, config, model, say) for split, path in paths.items()}
         places = {split: str(path) for split, path in paths.items()}
     _expect_some(sources, places)
     if vocabulary is None:
@@ -166,13 +178,19 @@ def read_corpus(
         sources["train"] = sources["train"].up_to(config.max_length)
         _expect_some(sources, places)
     encoded = {split: vocabulary.encode_all(source) for split, source in sources.items()}
+    _expect_some(sources, places, encoded)
     left_out = {split: source.left_out for split, source in sources.items() if source.left_out}
     return Corpus(vocabulary, encoded["train"], encoded["valid"], encoded.get("test"), left_out)
 
 
-def _expect_some(sources: Mapping[str, Source], places: Mapping[str, str]) -> None:
+def _expect_some(
+    sources: Mapping[str, Source | TextFile],
+    places: Mapping[str, str],
+    encoded: Mapping[str, Encoded] | None = None,
+) -> None:
     for split, source in sources.items():
-        if not len(source):
+        read = source if encoded is None else encoded[split]
+        if not isinstance(read, TextFile) and not len(read):
             what = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in source.left_out.items())
             raise DataError(
                 f"{places[split]}: no sentence is left without {what}.\n"
@@ -184,9 +202,9 @@ def _is_grammar(model: AnyConfig | None) -> bool:
     return model is not None and model.data == "sentences"
 
 
-def _source(path: Path, config: DataConfig, model: Any) -> Source:
+def _source(path: Path, config: DataConfig, model: Any, say: Callable[[str], None] | None) -> Source | TextFile:
     if not _is_grammar(model):
-        return read_text(path)
+        return TextFile(path, progress=None if say is None else Megabytes(f"{path}: read", say))
     return _usable(read_source(path, word_tags=config.word_tags), model)
 
 

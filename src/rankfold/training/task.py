@@ -137,7 +137,7 @@ class TextTask(Task):
         vocabulary = origin.model.vocabulary if origin else None
         if resume:
             vocabulary = Vocabulary.load(run / "vocab.json")
-        return cls(config, read_corpus(data, config.data, vocabulary, model=config.model), report)
+        return cls(config, read_corpus(data, config.data, vocabulary, model=config.model, say=report.say), report)
 
     @property
     def num_tokens(self) -> int:
