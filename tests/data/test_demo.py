@@ -90,30 +90,50 @@ def test_left_out_and_skipped(tmp_path: Path) -> None:
         read_docstrings(tmp_path / "tests" / "nothing")
 
 
-def test_split_depends_on_the_sentence_alone() -> None:
-    many = [[str(i), "is", "a", "number"] for i in range(4000)]
-    parts = split(many)
+def test_split_keeps_modules_whole() -> None:
+    modules = {f"module{i}": [[str(i), "has", "line", str(j)] for j in range(i % 7 + 1)] for i in range(300)}
+    modules["large"] = [["large", str(j)] for j in range(200)]
+    parts = split(modules)
     assert list(parts) == ["train", "valid", "test"]
-    assert sorted(itertools.chain.from_iterable(parts.values())) == sorted(many)
-    assert len(parts["train"]) / 4000 == pytest.approx(0.9, abs=0.02)  # four standard deviations
-    assert len(parts["valid"]) / 4000 == pytest.approx(0.05, abs=0.014)
-    again = split(many[::-7])
-    assert all(sentence in parts[name] for name in parts for sentence in again[name])
-    assert split(many, valid=0, test=0)["train"] == many
+    everything = list(itertools.chain.from_iterable(modules.values()))
+    assert sorted(itertools.chain.from_iterable(parts.values())) == sorted(everything)
+    owners = {name: {sentence[0] for sentence in sentences} for name, sentences in parts.items()}
+    assert not owners["train"] & owners["valid"]
+    assert not (owners["train"] | owners["valid"]) & owners["test"]
+    assert "large" in owners["train"]  # more than a quarter of a share
+    for name in ("valid", "test"):
+        assert 0.055 < len(parts[name]) / len(everything) <= 0.06
+    assert split(dict(reversed(modules.items()))) == parts
+    assert split(modules, valid=0, test=0)["train"] == [x for name in sorted(modules) for x in modules[name]]
     with pytest.raises(DomainError, match="below 1 together"):
-        split(many, valid=0.5, test=0.5)
+        split(modules, valid=0.5, test=0.5)
+
+
+def test_a_sentence_of_two_modules_stands_in_one(tmp_path: Path) -> None:
+    (tmp_path / "b.py").write_text("def f():\n    'This is it.'\ndef g():\n    'That is it.'\n")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "z.py").write_text("'This is it.'")
+    assert read_docstrings(tmp_path).modules == {"a": [["this", "is", "it", "."]], "b": [["that", "is", "it", "."]]}
+
+
+def test_splits_of_the_library_share_no_sentence(library: DocstringText) -> None:
+    parts = {name: set(map(tuple, sentences)) for name, sentences in split(library.modules).items()}
+    assert not parts["train"] & parts["valid"]
+    assert not (parts["train"] | parts["valid"]) & parts["test"]
+    assert min(map(len, parts.values())) > 400
 
 
 def test_corpus_is_written_once(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    lines = "".join(f"def f{i}():\n    'This is the {'very ' * i}same.'\n" for i in range(50))
-    (source / "a.py").write_text(lines)
+    for i in range(50):
+        (source / f"m{i}.py").write_text(f"def f():\n    'This is the {'very ' * i}same.'\n")
     paths = write_corpus(tmp_path / "out" / "corpus", source=source)
     assert [path.name for path in paths.values()] == ["train.txt", "valid.txt", "test.txt"]
     assert {name: read.sentences for name, read in read_splits(tmp_path / "out" / "corpus").items()} == split(
-        docstring_sentences(source)
+        read_docstrings(source).modules
     )
+    assert all(path.read_text() for path in paths.values())
     for path in paths.values():
         os.utime(path, (1, 1))
     write_corpus(tmp_path / "out" / "corpus", source=source)  # safe to repeat

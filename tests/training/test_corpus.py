@@ -231,7 +231,7 @@ def test_the_recipes_for_a_text_of_ones_own_train_unknown_words(tmp_path: Path) 
     for split in ("train", "valid"):
         (tmp_path / f"{split}.txt").write_text(text)
     own = [name for name in recipe_names() if name.startswith(("small-", "demo")) and name != "small-music"]
-    assert len(own) == 13
+    assert len(own) == 14
     for name in own:
         config = load_recipe(name)
         corpus = read_corpus(tmp_path, config.data, model=config.model)

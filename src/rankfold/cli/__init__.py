@@ -34,7 +34,7 @@ COMMANDS = {  # a module of this package each: its help
     "explore": "a model in a browser: its states, sentences, trees or segments in one page",
     "explain": "operations, memory and the largest batch, before a job starts",
     "data": "list known texts, get one into a folder, prepare your own",
-    "demo": "train a model of 1,024 states on Python's docstrings, and show what it learned",
+    "demo": "train a model of 2,048 states on Python's docstrings, and show what it learned",
     "bench": "check a gradient step of your model, then time it on this machine",
     "doctor": "versions, devices, Triton and a 5-second exactness check",
     "completion": "a script that completes commands and options, for bash, zsh or fish",

@@ -1,37 +1,46 @@
-"""`rankfold demo`: a language model of 1,024 states on Python's docstrings, or a grammar induced from sentences.
+"""`rankfold demo`: a language model of 2,048 states on Python's docstrings, or a grammar induced from sentences.
 
-The perplexity of the first is shown next to two baselines, with what its states say, sampled sentences and a picture;
-the trees of the second next to the trees that made the sentences, which have no part in the choice of the grammar.
+The perplexity of the first is shown next to n-gram models of the same text, with what its states say, sampled sentences
+and a picture; the trees of the second next to the trees that made the sentences, which have no part in its choice.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import webbrowser
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
-from rankfold.analysis.bracketing import BracketScores, evaluate_brackets, right_branching
-from rankfold.analysis.ngrams import KneserNey, Unigram
-from rankfold.analysis.states import UsageSummary, state_usage, top_words
+from rankfold.analysis.bracketing import BracketScores, evaluate_brackets
+from rankfold.analysis.hidden_chain import HiddenChain
+from rankfold.analysis.named_states import effective_number, most_used
+from rankfold.analysis.ngrams import baselines
+from rankfold.analysis.sentence_states import text_use
+from rankfold.analysis.state_profiles import Use
+from rankfold.analysis.states import top_words
+from rankfold.cli import explore
+from rankfold.cli.evaluate_trees import baselines as tree_baselines
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
-from rankfold.data.batch import length_batches
 from rankfold.data.brackets import parse_tree, read_trees
 from rankfold.data.demo import write_corpus, write_toy_corpus
 from rankfold.data.trees import Tree
 from rankfold.errors import DataError
+from rankfold.explore.bundle import page, write_page
 from rankfold.models import load_model
 from rankfold.models.catalog import AnyModel
-from rankfold.models.config import HMMS
+from rankfold.models.config import PERPLEXITY, Family, ModelConfig
 from rankfold.models.parsing import parse
 from rankfold.plots.learning import plot_learning
 from rankfold.plots.picture import require_matplotlib
 from rankfold.plots.trees import save_tree, tree_text
 from rankfold.run_report.training import train
-from rankfold.training.corpus import Corpus, read_corpus
+from rankfold.training.corpus import read_corpus
 from rankfold.training.loop import Result
 from rankfold.training.recipes import load_recipe
 from rankfold.training.report import Reporter, reporter
@@ -39,10 +48,12 @@ from rankfold.training.run_dir import BEST, METRICS, read_metrics
 
 NUM_STATES_SHOWN, NUM_SENTENCES = 10, 5
 NUM_TREES_SHOWN, SHOWN_WORDS = 3, (7, 12)  # trees shown, and the fewest and most words of each
+ORDERS = (2, 5)  # of the Kneser-Ney models
 DESCRIPTION = (
-    "Train a low-rank HMM of 1,024 states on the docstrings of the installed Python's standard library; print "
-    "its perplexity next to a unigram and a Kneser-Ney bigram, what its states say, and sampled sentences. With "
-    "--grammar: induce a grammar from sentences whose trees are known, and compare its trees with those."
+    "Train an HMM of 2,048 states on the docstrings of the installed Python's standard library, split by module; "
+    "print its perplexity next to a unigram and Kneser-Ney models of order 2 and 5, what its states say, and sampled "
+    "sentences. With --grammar: induce a grammar from sentences whose trees are known, and compare its trees with "
+    "those, next to left-branching, right-branching and random trees."
 )
 EXAMPLE = "example:\n  rankfold demo --out rankfold-demo\n  rankfold demo --grammar --out rankfold-demo"
 
@@ -70,7 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"interrupted; the run is in {result['run']}")
     else:
         print(grammar_text(result) if arguments.grammar else _text(result))
+        if on_desktop():
+            webbrowser.open(Path(result["page"]).resolve().as_uri())
     return 0 if result["finished"] else 130
+
+
+def on_desktop() -> bool:
+    """Whether a person at a terminal has a screen for a browser."""
+    screen = sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return screen and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def demo(
@@ -79,44 +98,55 @@ def demo(
     """The demonstration as plain data; each call trains into a folder of its own, `run-1`, `run-2`, ..."""
     require_matplotlib()
     report = report or Reporter()
-    config = load_recipe("demo", settings)
-    if config.model.family not in HMMS:
+    config = load_recipe("demo-text", settings)
+    if not isinstance(config.model, ModelConfig):
         raise DataError(
-            f"the demo shows what states say of all words: set model.family to {', '.join(HMMS[:-1])} or {HMMS[-1]}."
+            f"model.family is {config.model.family}, but the demo shows what states say: one of "
+            f"{', '.join(get_args(Family))} was expected."
         )
     folder = out / "corpus"
     write_corpus(folder)
     corpus = read_corpus(folder, config.data)
     assert corpus.test is not None  # write_corpus writes all three splits
     num_words, test = len(corpus.vocabulary), corpus.test.sentences
-    baselines = {
-        "unigram": Unigram.fit(corpus.train.sentences, num_words).perplexity(test),
-        "Kneser-Ney bigram": KneserNey.fit(corpus.train.sentences, num_words, 2).perplexity(test),
-    }
+    likelihoods = baselines(corpus.train.sentences, test, num_words, orders=ORDERS)
+    others = {name: PERPLEXITY(value, corpus.test.num_tokens) for name, value in likelihoods.items()}
     outcome = train(config, folder, _next_run(out, "run"), report=report)
     result: dict[str, Any] = {"finished": outcome.finished, "run": str(outcome.run)}
     if not outcome.finished:
         return result
     assert outcome.test is not None
     model = load_model(outcome.run / BEST)
-    usage = _usage(model, corpus)
+    chain = HiddenChain(model)
+    use = text_use(chain, corpus.valid.sentences)
     title = f"{config.model.num_states:,} states on {corpus.train.num_tokens:,} tokens of Python's docstrings"
     metrics = read_metrics(outcome.run / METRICS)
     file = outcome.run / "learning.png"
-    picture = plot_learning(metrics, file, usage=usage.shares, baselines=baselines, title=title)
+    picture = plot_learning(metrics, file, usage=use.share.tolist(), baselines=others, title=title)
     return result | {
         "train_tokens": corpus.train.num_tokens,
         "test_tokens": outcome.test.tokens,
         "vocabulary": num_words,
+        "family": config.model.family,
         "num_states": config.model.num_states,
-        "rank": config.model.rank,
-        "perplexity": {**baselines, f"{config.model.family}": outcome.test.perplexity},
-        "effective_states": usage.effective,
-        "states": _top_states(model, usage),
+        "perplexity": {**others, config.model.family: outcome.test.perplexity},
+        "effective_states": effective_number(use.share),
+        "states": _top_states(chain, use),
         "samples": _samples(model, seed),
         "picture": str(picture),
         "seconds": outcome.seconds,
+        "page": str(_page(outcome.run, report)),
     }
+
+
+def _page(run: Path, report: Reporter, *options: str) -> Path:
+    """The page on which a run can be explored in a browser."""
+    report.say("writing the page to explore it in a browser")
+    parser = argparse.ArgumentParser()
+    explore.add_arguments(parser)
+    bundle, _ = explore.build(parser.parse_args([str(run), *options]))
+    write_page(run / explore.PAGE, page(bundle))
+    return run / explore.PAGE
 
 
 def _next_run(out: Path, name: str) -> Path:
@@ -127,27 +157,15 @@ def _next_run(out: Path, name: str) -> Path:
     return out / f"{name}-{number}"
 
 
-def _usage(model: AnyModel, corpus: Corpus) -> UsageSummary:
-    """How often each state is used, by its posterior over the validation text."""
-    mass: Any = 0.0
-    with torch.no_grad():
-        parts = model.parts()
-        for batch in length_batches(corpus.valid, 2048):
-            posterior = model.query(model.potentials(batch, parts=parts)).posterior().state
-            mass = mass + posterior.sum((0, 1)).double()
-    return state_usage(mass)
-
-
-def _top_states(model: AnyModel, usage: UsageSummary) -> list[dict[str, Any]]:
-    """The most used states and their most probable words."""
-    assert model.vocabulary is not None
-    most = usage.by_share[:NUM_STATES_SHOWN]
-    with torch.no_grad():
-        rows = model.parts().emission.log_rows(torch.tensor([use.state for use in most]))
-    tables = top_words(rows, model.vocabulary.words, num=7)
+def _top_states(chain: HiddenChain, use: Use) -> list[dict[str, Any]]:
+    """The most used states of the validation text, by their posterior, and their most probable words."""
+    assert chain.model.vocabulary is not None
+    most = most_used(use, NUM_STATES_SHOWN)
+    rows = chain.word_rows(torch.tensor(most)).log()
+    tables = top_words(rows, chain.model.vocabulary.words, num=7)
     return [
-        {"state": use.state, "share": use.share, "words": [word for word, _ in words]}
-        for use, words in zip(most, tables, strict=True)
+        {"state": state, "share": float(use.share[state]), "words": [word for word, _ in words]}
+        for state, words in zip(most, tables, strict=True)
     ]
 
 
@@ -156,12 +174,13 @@ def _samples(model: AnyModel, seed: int) -> list[str]:
 
 
 def _text(result: dict[str, Any]) -> str:
+    names = {result["family"]: f"this model, an HMM ({result['family']})"}
     lines = [
-        f"{result['num_states']:,} hidden states, rank {result['rank']:,}, trained on {result['train_tokens']:,} "
+        f"{result['num_states']:,} hidden states, trained on {result['train_tokens']:,} "
         f"tokens of Python's docstrings ({result['vocabulary']:,} words) in {result['seconds']:.0f} s",
         "",
-        f"test perplexity ({result['test_tokens']:,} tokens, <eos> counted)",
-        *(f"  {name:<20}{value:8.1f}" for name, value in result["perplexity"].items()),
+        f"test perplexity ({result['test_tokens']:,} tokens of other modules, <eos> counted)",
+        *(f"  {names.get(name, name):<32}{value:8.1f}" for name, value in result["perplexity"].items()),
         "",
         f"the ten most used states (as many as {result['effective_states']:.0f} equally used ones do the work)",
         *(f"  {use['state']:>5} {use['share']:6.1%}  {' '.join(use['words'])}" for use in result["states"]),
@@ -171,8 +190,14 @@ def _text(result: dict[str, Any]) -> str:
         "",
         f"picture  {result['picture']}",
         f"run      {result['run']}",
+        *_pointer(result),
     ]
     return "\n".join(lines)
+
+
+def _pointer(result: dict[str, Any]) -> list[str]:
+    """The last lines: where to look next."""
+    return ["", f"explore it in a browser: {result['page']}"]
 
 
 def demo_grammar(
@@ -202,14 +227,22 @@ def demo_grammar(
         "valid_perplexity": {str(run.run): run.best_valid_perplexity for run in runs},
         "sentences": len(gold),
         "induced": _scores(evaluate_brackets(found, gold)),
-        "right_branching": _scores(evaluate_brackets([right_branching(tree.words) for tree in gold], gold)),
+        **{name: _scores(found) for name, found in _other_trees(gold).items()},
         "trees": [{"true": str(gold[i]), "induced": str(found[i])} for i in shown],
         "pictures": [
             str(save_tree(gold[i], best.run / f"tree-{k}.svg", predicted=found[i], title="above: true, below: induced"))
             for k, i in enumerate(shown, 1)
         ],
         "seconds": sum(run.seconds for run in runs),
+        "page": str(_page(best.run, report, "--trees", str(folder / "test.trees"))),
     }
+
+
+def _other_trees(gold: list[Tree]) -> dict[str, BracketScores]:
+    """Scores of trees that need no grammar."""
+    found = tree_baselines(gold)
+    names = {"right_branching": "right-branching", "left_branching": "left-branching", "random": "random"}
+    return {key: found[name] for key, name in names.items()}
 
 
 def _choose_sentences(gold: list[Tree]) -> list[int]:
@@ -225,21 +258,26 @@ def _scores(scores: BracketScores) -> dict[str, float]:
 
 def grammar_text(result: dict[str, Any]) -> str:
     """The grammar, its scores and a few of its trees as text."""
-    induced, right = result["induced"], result["right_branching"]
+    rows = {"induced grammar": "induced", "right-branching trees": "right_branching"}
+    rows |= {"random trees": "random", "left-branching trees": "left_branching"}
     perplexities = ", ".join(f"{value:.2f}" for value in result["valid_perplexity"].values())
     lines = [
         f"a grammar ({result['family']}) induced from sentences without trees in {result['seconds']:.0f} s; validation "
         f"perplexities {perplexities}: the lowest is shown",
         "",
         f"brackets of {result['sentences']} new sentences, F1 in percent   sentence    corpus",
-        f"  {'induced grammar':<47}{100 * induced['sentence_uf1']:8.1f}  {100 * induced['corpus_uf1']:8.1f}",
-        f"  {'right-branching':<47}{100 * right['sentence_uf1']:8.1f}  {100 * right['corpus_uf1']:8.1f}",
+        *(
+            f"  {name:<47}{100 * result[key]['sentence_uf1']:8.1f}  {100 * result[key]['corpus_uf1']:8.1f}"
+            for name, key in rows.items()
+        ),
     ]
     for trees in result["trees"]:
         true, found = parse_tree(trees["true"]), parse_tree(trees["induced"])
         lines += ["", " ".join(true.words), *_side_by_side(tree_text(true), tree_text(found, against=true))]
     lines += ["", "* brackets that the true tree (left) has not", ""]
-    return "\n".join(lines + [f"picture  {path}" for path in result["pictures"]] + [f"run      {result['run']}"])
+    return "\n".join(
+        lines + [f"picture  {path}" for path in result["pictures"]] + [f"run      {result['run']}", *_pointer(result)]
+    )
 
 
 def _side_by_side(left: str, right: str) -> list[str]:

@@ -13,7 +13,7 @@ import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -52,9 +52,14 @@ COMMON = frozenset(WORDS.split())
 class DocstringText:
     """The sentences of all docstrings, the number of files read, and the files that could not be read or parsed."""
 
-    sentences: list[list[str]]
+    modules: dict[str, list[list[str]]]  # by module at the top, such as json or xml, with all that is below it
     num_files: int
     skipped: list[Path]
+
+    @property
+    def sentences(self) -> list[list[str]]:
+        """Those of all modules."""
+        return [sentence for sentences in self.modules.values() for sentence in sentences]
 
 
 def docstring_sentences(folder: str | Path | None = None) -> list[list[str]]:
@@ -68,43 +73,65 @@ def read_docstrings(folder: str | Path | None = None) -> DocstringText:
     Without a folder: this Python's standard library, without its tests. Tokens are words in lower case, names and
     punctuation; numbers are `N`. A sentence has 3 to 60 tokens, begins with a capital, has at least one common word
     of English, and at most a fifth of it are names of code; any sign that prose does not have drops it whole.
+    A sentence of several modules counts for the first of them.
     """
     root = Path(sysconfig.get_path("stdlib") if folder is None else folder)
     paths = sorted(_files(root), key=lambda path: path.relative_to(root).as_posix())
     if not paths:
         raise DataError(f"{root}: no Python files; the standard library may be installed without its sources.")
-    found: dict[tuple[str, ...], None] = {}  # keeps the order, drops what is there already
+    modules: dict[str, list[list[str]]] = {}
+    seen: set[tuple[str, ...]] = set()
     skipped = []
     for path in paths:
         tree = _parsed(path)
         if tree is None:
             skipped.append(path)
             continue
-        for docstring in _docstrings(tree):
-            found.update(dict.fromkeys(_sentences(docstring)))
-    return DocstringText(list(map(list, found)), len(paths) - len(skipped), skipped)
+        said = dict.fromkeys(tokens for docstring in _docstrings(tree) for tokens in _sentences(docstring))
+        module = path.relative_to(root).parts[0].removesuffix(".py")
+        modules.setdefault(module, []).extend(list(tokens) for tokens in said if tokens not in seen)
+        seen.update(said)
+    return DocstringText({name: said for name, said in modules.items() if said}, len(paths) - len(skipped), skipped)
 
 
-def split(sentences: Iterable[Sequence[str]], *, valid: float = 0.05, test: float = 0.05) -> dict[str, list[list[str]]]:
-    """Train, valid and test, each sentence placed by a hash of its words alone, whatever the others are."""
+def split(
+    modules: Mapping[str, Sequence[list[str]]], *, valid: float = 0.06, test: float = 0.06
+) -> dict[str, list[list[str]]]:
+    """Train, valid and test, each module as a whole in one of them, so that held-out text is of modules never seen.
+
+    In an order that a hash of their names gives, modules fill test and then valid, up to these shares of the sentences.
+    A module larger than a quarter of a share is passed over, unless it is of one sentence: held-out text is of many
+    modules. The rest is train.
+    """
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise DomainError(f"valid is {valid} and test is {test}, but they are shares, at least 0 and below 1 together.")
-    parts: dict[str, list[list[str]]] = {"train": [], "valid": [], "test": []}
-    for sentence in sentences:
-        place = int.from_bytes(hashlib.sha256(" ".join(sentence).encode()).digest()[:6], "big") / 2**48
-        part = "test" if place < test else "valid" if place < test + valid else "train"
-        parts[part].append(list(sentence))
-    return parts
+    total = sum(map(len, modules.values()))
+    waiting = sorted(modules, key=lambda name: hashlib.sha256(name.encode()).digest())
+    taken: dict[str, list[str]] = {}
+    for part, share in (("test", test), ("valid", valid)):
+        room = share * total
+        taken[part] = []
+        for name in waiting:
+            if len(modules[name]) <= min(room, max(1, share * total / 4)):
+                taken[part].append(name)
+                room -= len(modules[name])
+        waiting = [name for name in waiting if name not in taken[part]]
+    taken["train"] = waiting
+    return {
+        part: [sentence for name in sorted(taken[part]) for sentence in modules[name]]
+        for part in ("train", "valid", "test")
+    }
 
 
 def write_corpus(folder: str | Path, *, source: str | Path | None = None) -> dict[str, Path]:
     """Write `train.txt`, `valid.txt` and `test.txt`, one sentence per line; files that hold the same stay untouched.
 
-    A file of that name that holds anything else is never written over: `DataError`, and nothing is written.
+    No two of them share a sentence or a module. A file of that name that holds anything else is never written over:
+    `DataError`, and nothing is written.
     """
     texts = {
         Path(folder) / f"{name}.txt": "".join(" ".join(sentence) + "\n" for sentence in sentences)
-        for name, sentences in split(docstring_sentences(source)).items()
+        for name, sentences in split(read_docstrings(source).modules).items()
     }
     write_new(texts)
     return {path.stem: path for path in texts}
