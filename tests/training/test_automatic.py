@@ -35,6 +35,7 @@ def test_one_file_to_a_model_that_reads_raw_text(tmp_path: Path, capsys: pytest.
     told = capsys.readouterr().err
     assert f"book.txt is prepared in {run / 'data'}: 1 file" in told
     assert "no recipe was given; for 918 training tokens and 21 words seen twice or more: a low-rank HMM" in told
+    assert f"With {', '.join(QUICK)} on top." in told
     model = rankfold.load(run)
     assert model.vocabulary is not None
     assert model.vocabulary.tokenizer.kind == "simple"

@@ -61,7 +61,7 @@ def resolve(
     if config is None:
         choice = choose_recipe(data, choose_device(device or "auto").type)
         config = run_config(choice.recipe, [*choice.settings, *settings], out, device=device)
-        say(choice.why)
+        say(choice.why + (f" With {', '.join(settings)} on top." if settings else ""))
     return config, data
 
 
