@@ -28,7 +28,7 @@ CASES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (HMM(2), FRAMES, {"lengths": [3]}, "a list of 3 arrays and lengths too"),
     (HMM(2), FRAMES[2], {"lengths": [3, 4]}, "the lengths add up to 7"),
     (HMM(2, missing="error"), FRAMES, {}, "sequence '1', row 2: feature 0 is NaN and others are not"),
-    (HMM(2), FRAMES, {"algorithm": "viterbi"}, 'algorithm is .viterbi., but must be "em" or "sgd"'),
+    (HMM(2), FRAMES, {"algorithm": "viterbi"}, 'algorithm is .viterbi., but must be "em", "minibatch" or "sgd"'),
     (HMM(2), FRAMES, {"y": STATES}, "Labels of frames are labels="),
     (HMM(0), FRAMES, {}, "n_states is 0"),
     (HMM(2, observations="poison"), FRAMES, {}, "observations is 'poison'"),  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from rankfold.errors import DomainError
 from rankfold.estimators import HMM, HSMM
 from rankfold.training import em
 from rankfold.training.em import group_lengths
@@ -155,3 +156,40 @@ def test_groups_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_allclose(apart.history_, together.history_, rtol=1e-12)
     assert [len(x) for x in group_lengths([9, 2, 8, 5, 3], 2, most=36)] == [2, 2, 1]
     assert group_lengths([9, 2, 8, 5, 3], 2) == [[0, 2, 3], [4, 1]]
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "bernoulli", "categorical"])
+@pytest.mark.parametrize("model", [HMM(3), HMM(4, rank=2), HSMM(3, max_duration=9)], ids=["hmm", "low rank", "hsmm"])
+def test_mini_batches(model: Any, kind: str) -> None:
+    """One batch of all, without momentum: the first pass is a step of EM. In parts, nearly as good as EM at its end."""
+    frames = observed(kind, walks(12)[0])
+    common = {"observations": kind, "random_state": 0, "tol": None, "smoothing": 0.1}
+    make = type(model)
+    whole = make(**{**model.get_params(), **common, "max_iter": 2}).fit(frames)
+    one = make(**{**model.get_params(), **common, "max_iter": 2, "momentum": 0.0}).fit(frames, algorithm="minibatch")
+    np.testing.assert_allclose(one.history_, whole.history_, rtol=1e-10)
+    best = make(**{**model.get_params(), **common, "max_iter": 60}).fit(frames)
+    settings = {"max_iter": 40, "batch_size": 3, "momentum": 0.7}
+    parts = make(**{**model.get_params(), **common, **settings}).fit(frames, algorithm="minibatch")
+    start, frames_seen = whole.history_[0], sum(map(len, frames))
+    assert parts.score(frames) - start > 0.8 * (best.score(frames) - start)
+    assert parts.score(frames) > best.score(frames) - 0.1 * frames_seen
+    assert parts.n_iter_ == 40
+    before = parts.history_[-1]
+    assert len(parts.partial_fit(frames[:4]).history_) == 41
+    assert parts.history_[:-1][-1] == before
+    with pytest.raises(DomainError, match="momentum is 1"):
+        make(momentum=1).fit(frames)
+
+
+def test_mini_batches_weigh_the_prior_as_whole_steps_do() -> None:
+    """Four copies of one labelled sequence: each batch of one, scaled to all, has the counts of all."""
+    frames, labels = walks(2)
+    copies, known = frames[:1] * 4, labels[:1] * 4
+    whole = HMM(3, max_iter=1, tol=None, smoothing=2.0, random_state=0).fit(copies, labels=known)
+    parts = HMM(3, max_iter=2, tol=None, smoothing=2.0, batch_size=1, random_state=0)
+    parts.fit(copies, labels=known, algorithm="minibatch")
+    for own, other in zip(
+        parts.model_.dynamics.tables().values(), whole.model_.dynamics.tables().values(), strict=True
+    ):
+        np.testing.assert_allclose(own.value, other.value, rtol=1e-10)

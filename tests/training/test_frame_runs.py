@@ -44,7 +44,11 @@ def expect_same_end(a: Result, b: Result) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("settings", [{}, {"batching": "streams"}, {"optimizer": "em"}], ids=["adam", "streams", "em"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"batching": "streams"}, {"optimizer": "em"}, {"optimizer": "em", "momentum": 0.7}],
+    ids=["adam", "streams", "em", "batch em"],
+)
 def test_an_interrupted_run_ends_as_if_it_were_not(
     family: str, settings: dict[str, Any], data: Path, tmp_path: Path
 ) -> None:

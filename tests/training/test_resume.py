@@ -48,6 +48,9 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulate-streams": {"accumulate": 3, "updates": 8, "batching": "streams"},
     "bernoulli": {"state_dropout_kind": "bernoulli", "batching": "unsorted", **DROPOUT},
     "brown": {"family": "block", "clusters": "brown", **DROPOUT},
+    "em": {"family": "hmm", "neural": False, "optimizer": "em", "smoothing": 0.1},
+    "batch em": {"family": "hmm", "neural": False, "optimizer": "em", "momentum": 0.8},
+    "batch em of blocks": {"family": "block", "neural": False, "optimizer": "em", "momentum": 0.8, "accumulate": 2},
     "cosine": {"schedule": "cosine", "warmup": 3, "optimizer": "adam", "weight_decay": 0.1, "clip": 0.1},
 }
 

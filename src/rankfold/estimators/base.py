@@ -144,9 +144,12 @@ class Estimator(Tables, ScikitLearnMethods):
         lengths: Any = None,
         labels: Any = None,
         sample_weight: Any = None,
-        algorithm: Literal["em", "sgd"] = "em",
+        algorithm: Literal["em", "minibatch", "sgd"] = "em",
     ) -> Self:
         """Fit to sequences; "em": exact, never decreasing steps; "sgd": Adam on the same objective.
+
+        "minibatch": EM on running counts, `batch_size` sequences per step: for many sequences, of which a few already
+        tell where to go. `partial_fit` is the same for data that come, or fit into memory, some at a time.
 
         Of `n_init` starts the one with the largest objective stays. `y` may hold the lengths
         instead, as with hmmlearn; a target, with an entry for each row, is accepted for pipelines and ignored.

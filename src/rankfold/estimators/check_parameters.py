@@ -58,6 +58,8 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
         )
     if params["tol"] is not None and (not _is_number(params["tol"]) or np.isnan(params["tol"])):
         raise DomainError(f"tol is {params['tol']!r}, but must be a number, or None to take all max_iter steps.")
+    if not _is_number(params["momentum"]) or not 0 <= params["momentum"] < 1:
+        raise DomainError(f"momentum is {params['momentum']!r}, but must be at least 0 and below 1.")
     if not _is_number(params["learning_rate"]) or not 0 < params["learning_rate"] < float("inf"):
         raise DomainError(f"learning_rate is {params['learning_rate']!r}, but must be above 0.")
     if params["start"] is not None and not isinstance(params["start"], Mapping):

@@ -35,7 +35,19 @@ from rankfold.models.config import FrameConfig, frame_family
 from rankfold.models.frame_model import FrameModel
 from rankfold.params.observations import OBSERVATIONS, CollapseError
 from rankfold.params.prior import Prior
-from rankfold.training.em import Counts, Group, Running, em, expect, group, log_prior, stepwise, with_statistics
+from rankfold.training.batch_em import mix
+from rankfold.training.em import (
+    Counts,
+    Group,
+    Running,
+    em,
+    expect,
+    group,
+    log_prior,
+    maximise,
+    stepwise,
+    with_statistics,
+)
 from rankfold.training.initialisation import initialise
 
 # The range of the search for `max_duration`, in frames: a step's cost grows with it.
@@ -71,8 +83,8 @@ class Fit(NamedTuple):
 
     def run(self, algorithm: str) -> Outcome:
         """The best of `n_init` starts, each followed to its end; one that collapses is passed over, unless all do."""
-        if algorithm not in ("em", "sgd"):
-            raise UnsupportedError(f'algorithm is {algorithm!r}, but must be "em" or "sgd".')
+        if algorithm not in ("em", "minibatch", "sgd"):
+            raise UnsupportedError(f'algorithm is {algorithm!r}, but must be "em", "minibatch" or "sgd".')
         outcome = self._best(algorithm)
         longest, most = self.config.max_duration, max(map(len, self.sequences))
         # None: there is nothing to choose, or nothing that would gain.
@@ -107,13 +119,52 @@ class Fit(NamedTuple):
         if algorithm == "sgd":
             history, converged, value = self._descend(model)
             return Outcome(model, history, converged, value, expect(model, groups))
+        if algorithm == "minibatch":
+            return self._in_batches(model, groups)
         tell = _teller() if self.params["verbose"] else None
         steps, tol = self.params["max_iter"], self.params["tol"]
         fitted = em(model, groups, self.prior, num_steps=steps, tol=tol, tell=tell)
         return Outcome(model, fitted.history, fitted.converged, fitted.history[-1], fitted.counts)
 
-    def _groups(self) -> list[Group]:
-        return group(self.sequences, self.labels, self.config.num_states, self.weights)
+    def _in_batches(self, model: FrameModel, groups: list[Group]) -> Outcome:
+        """EM on running counts, moved towards those of `batch_size` sequences at a time; not monotone.
+
+        Running counts begin with those of all sequences. A step of pass k moves them by (1 - momentum) k^-0.6 of the
+        way, such that they settle. History: the objective summed over the steps of a pass, each before its own.
+        """
+        params, size = self.params, self.params["batch_size"]
+        num_frames = sum(map(len, self.sequences))
+        running, converged = expect(model, groups).flat(), False
+        history: list[float] = []
+        tell = _teller() if params["verbose"] else None
+        for number in range(1, params["max_iter"] + 1):
+            order, value = self.rng.permutation(len(self.sequences)), 0.0
+            for at in range(0, len(order), size):
+                which = [int(i) for i in order[at : at + size]]
+                counts = expect(model, with_statistics(self._groups(which), model, self.prior))
+                frames = sum(len(self.sequences[i]) for i in which)
+                value += counts.log_likelihood + float(log_prior(model, self.prior).detach()) * frames / num_frames
+                share = (1 - params["momentum"]) * number**-0.6
+                running = mix(running, counts.times(num_frames / frames).flat(), share)
+                maximise(model, counts.of_flat(running), self.prior)
+            gain = value - history[-1] if history else math.inf
+            if tell is not None:
+                tell(len(history), value, gain)
+            history.append(value)
+            if params["tol"] is not None and 0 <= gain < params["tol"] * num_frames:
+                converged = True
+                break
+        counts = expect(model, groups)
+        objective = counts.log_likelihood + float(log_prior(model, self.prior).detach())
+        return Outcome(model, history, converged, objective, counts)
+
+    def _groups(self, which: list[int] | None = None) -> list[Group]:
+        every = range(len(self.sequences)) if which is None else which
+        sequences = [self.sequences[i] for i in every]
+        labels = None if self.labels is None else [self.labels[i] for i in every]
+        weights = None if self.weights is None else [self.weights[i] for i in every]
+        found = group(sequences, labels, self.config.num_states, weights)
+        return [one._replace(which=[every[i] for i in one.which]) for one in found]
 
     def _started(self) -> FrameModel:
         start, device = self.params["start"] or {}, self.sequences[0].device

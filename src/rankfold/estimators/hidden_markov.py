@@ -35,7 +35,8 @@ class HMM(Estimator):
     init                "kmeans" or "random" means; `start` gives tables instead: initial, transition, mean, ...
     n_init, max_iter    the best of so many starts; at most so many EM steps (or passes of gradient steps) each
     tol                 stop when a step gains less than this, in nats per frame; None: never
-    learning_rate       of algorithm="sgd"; `batch_size`: how many sequences per gradient step
+    learning_rate       of algorithm="sgd"; `batch_size`: how many sequences per step, also of "minibatch"
+    momentum            minibatch: the share of the running counts that stays at a step of the first pass
     n_symbols           categorical: symbols are 0..n_symbols - 1; None: the symbols of the data
     missing             of a frame with some features NaN: "feature" sums over those alone, exactly; "row" takes the
                         whole frame for missing; "error" refuses it
@@ -72,6 +73,7 @@ class HMM(Estimator):
         tol: float | None = 1e-5,
         learning_rate: float = 0.05,
         batch_size: int = 16,
+        momentum: float = 0.9,
         n_symbols: int | None = None,
         missing: Literal["feature", "row", "error"] = "feature",
         random_state: Any = None,
@@ -106,6 +108,7 @@ class HMM(Estimator):
         self.tol = tol
         self.learning_rate = learning_rate
         self.batch_size = batch_size
+        self.momentum = momentum
         self.n_symbols = n_symbols
         self.missing = missing
         self.random_state = random_state
@@ -161,6 +164,7 @@ class HSMM(Estimator):
         tol: float | None = 1e-5,
         learning_rate: float = 0.05,
         batch_size: int = 16,
+        momentum: float = 0.9,
         n_symbols: int | None = None,
         missing: Literal["feature", "row", "error"] = "feature",
         random_state: Any = None,
@@ -199,6 +203,7 @@ class HSMM(Estimator):
         self.tol = tol
         self.learning_rate = learning_rate
         self.batch_size = batch_size
+        self.momentum = momentum
         self.n_symbols = n_symbols
         self.missing = missing
         self.random_state = random_state

@@ -150,13 +150,13 @@ class Loaded:
         content["state"] = states
         optimizer.load_state_dict(content)
 
-    def carried_state(self, model: Model[Any, Any], device: torch.device) -> Any:
-        """The state of a stream, as the model carries it; None if there was none."""
+    def carried_state(self, steps: Any, device: torch.device) -> Any:
+        """The state of a stream as the model carries it, or running counts of EM; None if there was none."""
         leaves = [x.to(device) for _, x in sorted(self.of("carried").items())]
         types = [x.dtype for x in leaves]
-        if types and types not in ([torch.float32], [torch.float64], [torch.int64, torch.float32]):
+        if set(types) - {torch.float64} and types not in ([torch.float32], [torch.int64, torch.float32]):
             raise DataError(f"{self.path}: what streams carry is {types}, which no model does.")
-        return model.carried_of(leaves) if leaves else None
+        return steps.carried_of(leaves) if leaves else None
 
 
 def load_checkpoint(path: Path) -> Loaded:

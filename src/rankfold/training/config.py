@@ -87,7 +87,8 @@ class TrainConfig:
 
     updates: int = 4000
     seed: int = 1
-    optimizer: Literal["adamw", "adam", "em"] = "adamw"  # em: frames in free tables; an update is one step over all
+    optimizer: Literal["adamw", "adam", "em"] = "adamw"  # em: free tables; an update is one step over all data
+    momentum: float = 0.0  # em: above 0, an update is a step over its own batches; of running counts, so much stays
     smoothing: float = 0.0  # em: added to the count of every start, transition, duration and symbol
     lr: float = 3e-3
     betas: tuple[float, ...] = (0.9, 0.999)
@@ -128,6 +129,13 @@ class TrainConfig:
                 f"accumulate is {self.accumulate:,}, but the batches of an update, at most {MOST_ACCUMULATED:,}, are "
                 "held at once."
             )
+        if not 0 <= self.momentum < 1:
+            raise DomainError(f"momentum is {self.momentum}, but must be at least 0 and below 1.")
+        if self.momentum and self.optimizer != "em":
+            raise DomainError(
+                f'momentum is {self.momentum}, but optimizer is "{self.optimizer}": it is of mini-batch EM.\n'
+                "  Leave it out, or set optimizer to em; the first of `betas` is the momentum of Adam."
+            )
         if not self.lr > 0:
             raise DomainError(f"lr is {self.lr}, but a learning rate is above 0.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -153,10 +161,7 @@ class Config:
     def __post_init__(self) -> None:
         model, streams, em = self.model, self.data.batching == "streams", self.train.optimizer == "em"
         if em and model.data != "recordings":
-            raise DomainError(
-                f'train.optimizer is "em", but model.family is "{model.family}": EM is for models of frames.\n'
-                '  Set train.optimizer="adamw".'
-            )
+            self._expect_free_tables(model, streams=streams)
         if model.data == "recordings":
             self._expect_recordings(model, em=em, streams=streams)
         elif streams and model.data == "sentences":
@@ -168,6 +173,20 @@ class Config:
             raise DomainError(
                 'data.batching is "streams" with model.state_dropout above 0: a carried state would be of states that '
                 "the next\n  step has dropped. Set model.state_dropout=0, or batch by sentences."
+            )
+
+    def _expect_free_tables(self, model: Any, *, streams: bool) -> None:
+        if model.family not in ("hmm", "block") or model.neural:
+            raise DomainError(
+                f'train.optimizer is "em", but model.family is "{model.family}"'
+                f"{' with networks' if model.neural else ''}: EM of words sets the free tables of hmm and block.\n"
+                '  Set model.neural=false and such a family, or train.optimizer="adamw".'
+            )
+        dropped = model.state_dropout or getattr(model, "logit_dropout", 0.0)
+        if dropped or streams:
+            raise DomainError(
+                'train.optimizer is "em", which is for whole sentences and tables without dropout.\n'
+                '  Set dropouts to 0 and data.batching="length", or train.optimizer="adamw".'
             )
 
     def _expect_recordings(self, model: Any, *, em: bool, streams: bool) -> None:

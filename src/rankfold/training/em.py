@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from rankfold.models.frame_model import FrameModel
 from rankfold.models.supervision import allowed_states
 from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
 from rankfold.params.prior import Prior
+from rankfold.training.batch_em import mix, new_share
+from rankfold.training.config import Config
 from rankfold.training.initialisation import initialise
 
 # Entries "t b z" of one table of a group: 64 MiB in float64; an E step holds about seven such tables.
@@ -61,6 +63,16 @@ class Counts(NamedTuple):
         duration = None if self.duration is None else self.duration * by
         dynamics = tuple(x * by for x in self.dynamics)
         return Counts(dynamics, self.observation * by, duration, self.log_likelihood * by)
+
+    def flat(self) -> tuple[Tensor, ...]:
+        """All counts, one after the other."""
+        return (*self.dynamics, self.observation, *(() if self.duration is None else (self.duration,)))
+
+    def of_flat(self, counts: Sequence[Tensor]) -> Counts:
+        """Other counts of the same model, as `flat` gives them."""
+        num = len(self.dynamics)
+        duration = None if self.duration is None else counts[num + 1]
+        return self._replace(dynamics=tuple(counts[:num]), observation=counts[num], duration=duration)
 
     def plus(self, other: Counts) -> Counts:
         """The counts of both."""
@@ -295,32 +307,47 @@ def impossible_sequence(model: FrameModel, sequence: int, length: int, *, labell
 
 
 class EMSteps:
-    """A step of EM for each update of a run, over all its recordings; the batches of the update are ignored.
+    """A step of EM for each update of a run: over all its recordings, the batches of the update ignored.
 
-    Its only state is the model's parameters: a resumed run takes the same steps.
+    With momentum a step over the update's batches: its counts are mixed into running ones, which begin with those of
+    all recordings. Parameters and running counts are all the state there is: a resumed run takes the same steps.
     """
 
-    carried: Any = None  # never cut into streams, recordings carry no state
-
-    def __init__(self, frames: Frames, model: FrameModel, smoothing: float) -> None:
+    def __init__(self, frames: Frames, model: FrameModel, config: Config, optimizer: torch.optim.Optimizer) -> None:
         if not model.config.normalised_durations:
             raise UnsupportedError(
                 "model.normalised_durations is false, but EM maximises distributions that sum to 1.\n"
                 '  Set it to true, or train.optimizer="adam".'
             )
-        self.model = model
+        self.model, self.config, self.optimizer = model, config, optimizer
         sequences, labels = training_set(frames, model)
-        self.prior = recipe_prior(model, sequences, smoothing)
+        self.prior = recipe_prior(model, sequences, config.train.smoothing)
         self.groups = with_statistics(group(sequences, labels, model.config.num_states), model, self.prior)
+        self.carried: tuple[Tensor, ...] | None = None  # running counts
+
+    def carried_of(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The running counts of a checkpoint."""
+        return tuple(tensors)
 
     @torch.no_grad()
-    def __call__(self, batches: list[Any], tokens: int, update: int) -> tuple[float, float]:
+    def __call__(self, batches: list[Batch], tokens: int, update: int) -> tuple[float, float]:
         """The log-likelihood before the step; there is no gradient, and its norm is 0."""
         wide = copy.deepcopy(self.model).double()
-        counts = expect(wide, self.groups)
+        counts = self._mixed(wide, batches) if self.config.train.momentum else expect(wide, self.groups)
         maximise(wide, counts, self.prior)
         self.model.load_state_dict(wide.state_dict())
         return counts.log_likelihood, 0.0
+
+    def _mixed(self, wide: FrameModel, batches: list[Batch]) -> Counts:
+        """The running counts once those of some batches are in them, with these batches' log-likelihood."""
+        here = [batch.to(wide.device) for batch in batches]
+        groups = [Group(list(range(len(one.lengths))), one, wide.label_constraint(one)) for one in here]
+        found = expect(wide, with_statistics(groups, wide, self.prior))
+        if self.carried is None:
+            self.carried = expect(wide, self.groups).flat()
+        share = sum(one.batch.num_tokens for one in self.groups) / sum(batch.num_tokens for batch in batches)
+        self.carried = mix(self.carried, found.times(share).flat(), new_share(self.config, self.optimizer))
+        return found.of_flat(self.carried)
 
 
 def initialise_from_recipe(model: FrameModel, frames: Frames, seed: int) -> None:

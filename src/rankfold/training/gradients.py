@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,10 @@ class Gradients:
         self.graphs = GraphedGradients.of(model, config, budget) if budget.graphs else None
         self.carried: Any = None  # the state of streams, after the last batch
         self.num_tokens, self.has_prior = num_tokens, model.log_prior().requires_grad
+
+    def carried_of(self, tensors: Sequence[Tensor]) -> Any:
+        """The state of streams in a checkpoint."""
+        return self.model.carried_of(tensors)
 
     def __call__(self, batches: list[Batch], tokens: int, update: int) -> tuple[float, float]:
         """The log-likelihood of an update's batches, and the norm of the gradient before it is clipped.

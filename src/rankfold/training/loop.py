@@ -213,7 +213,7 @@ class Trainer:
         if loaded:
             loaded.fill(self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)
-            self.gradients.carried = loaded.carried_state(self.model, self.device)
+            self.gradients.carried = loaded.carried_state(self.gradients, self.device)
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
             report.say(f"{moved} lines of metrics after the last checkpoint moved to metrics.lost.jsonl")
@@ -273,7 +273,8 @@ class Trainer:
         epoch, position = progress.epoch, progress.position
         while progress.update < config.train.updates and not progress.stopped:
             batches = self.task.epoch(epoch)
-            gathering = len(batches) if config.train.optimizer == "em" else config.train.accumulate
+            whole = config.train.optimizer == "em" and not config.train.momentum
+            gathering = len(batches) if whole else config.train.accumulate
             for i in range(position, len(batches)):
                 gathered.append(batches[i])
                 if len(gathered) < gathering:

@@ -51,7 +51,7 @@ def learning_rate(update: int, config: TrainConfig, plateau: Plateau) -> float:
 def extension_line(before: TrainConfig, config: TrainConfig, update: int, plateau: Plateau) -> str:
     """How an extended run goes on: by the schedule of its new number of updates, from the next update on."""
     line = f"extended from {before.updates:,} to {config.updates:,} updates, after update {update:,}"
-    if config.optimizer == "em":
+    if config.optimizer == "em" and not config.momentum:
         return line
     if config.schedule in ("constant", "plateau"):
         return f"{line}; the {config.schedule} schedule does not depend on their number"

@@ -20,6 +20,7 @@ from rankfold.errors import DataError, DomainError
 from rankfold.models.base import Model
 from rankfold.models.catalog import build_model
 from rankfold.models.config import DataKind, FrameConfig, Measure
+from rankfold.training.batch_em import BatchEM
 from rankfold.training.checkpoint import Loaded, Progress
 from rankfold.training.config import Config
 from rankfold.training.corpus import Corpus, read_corpus
@@ -102,7 +103,7 @@ class Task(ABC):
         """The model with initial parameters; a resumed run fills it from its checkpoint afterwards."""
 
     def steps(self, model: Any, *arguments: Any) -> Any:
-        """The callable for the batches of an update: `Gradients` (which takes the arguments), or `EMSteps`."""
+        """The callable for the batches of an update: `Gradients`, `BatchEM` or `EMSteps`."""
         make: Callable[..., Gradients] = Gradients
         return make(model, *arguments, self.num_tokens)
 
@@ -142,6 +143,12 @@ class TextTask(Task):
     @property
     def num_tokens(self) -> int:
         return self.data.train.num_tokens
+
+    def steps(self, model: Any, *arguments: Any) -> Any:
+        if self.config.train.optimizer != "em":
+            return super().steps(model, *arguments)
+        make: Callable[..., BatchEM] = BatchEM
+        return make(model, *arguments, self.num_tokens)
 
     def keep(self, folder: Path) -> None:
         self.data.vocabulary.save(folder / "vocab.json")
@@ -234,7 +241,7 @@ class FrameTask(Task):
         em, train = self.config.train.optimizer == "em", self.data.train
         if em or self.own.init == "kmeans":  # a resumed run overwrites this from its checkpoint
             initialise_from_recipe(model, train, self.config.train.seed)
-        return EMSteps(train, model, self.config.train.smoothing) if em else super().steps(model, *arguments)
+        return EMSteps(train, model, self.config, arguments[0]) if em else super().steps(model, *arguments)
 
     def lines(self, model: Model[Any, Any]) -> list[str]:
         train = self.data.train

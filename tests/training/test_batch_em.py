@@ -1,0 +1,178 @@
+"""EM of words and of mini-batches: counts by enumeration, steps over everything that never lose, steps in parts."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rankfold.data.batch import Batch
+from rankfold.data.clusters import Clusters
+from rankfold.errors import DomainError
+from rankfold.models import HMM, ModelConfig, build_model
+from rankfold.models.block_hmm import BlockHMM
+from rankfold.params.prior import Prior
+from rankfold.training.batch_em import BlockTables, StateTables, mix
+from rankfold.training.loop import train
+from tests.oracles import chain as oracle
+from tests.training.runs import NUM_WORDS, metrics, tiny, write_corpus
+
+EXACT = {"rtol": 1e-9, "atol": 1e-12}  # float64, a few hundred terms
+WORDS = torch.tensor([[2, 0, 3, 1], [4, 1, 0, 0], [3, 3, 1, 0]])
+LENGTHS = torch.tensor([4, 2, 3])
+
+
+def hmm(z: int = 3, v: int = 5) -> HMM:
+    g = torch.Generator().manual_seed(0)
+    tables = [torch.rand(shape, generator=g, dtype=torch.float64) + 0.1 for shape in ((z,), (z, z), (z, v))]
+    return HMM.from_tables(*(x / x.sum(-1, keepdim=True) for x in tables))
+
+
+def block() -> BlockHMM:
+    config = ModelConfig(family="block", num_states=6, num_clusters=3, neural=False)
+    clusters = Clusters(torch.tensor([0, 1, 2, 1, 0]), 3)
+    model = build_model(config, 5, clusters=clusters, seed=3).double()
+    assert isinstance(model, BlockHMM)
+    for x in model.parameters():
+        x.data.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64))
+    return model
+
+
+def dense_tables(model: BlockHMM) -> tuple[Tensor, Tensor, Tensor]:
+    """Start, transitions and emissions of all states, written out."""
+    parts, every = model.parts(), torch.arange(6)
+    tables = parts.dynamics.log_initial.flatten(), parts.dynamics.log_rows(every), parts.emission.log_rows(every)
+    return tuple(x.detach().exp() for x in tables)  # type: ignore[return-value]
+
+
+def enumerated(start: Tensor, transition: Tensor, emission: Tensor) -> list[Tensor]:
+    """The expected uses of all three tables, path by path."""
+    uses = [torch.zeros_like(x) for x in (start, transition, emission)]
+    for row, length in zip(WORDS.tolist(), LENGTHS.tolist(), strict=True):
+        log_obs = [[oracle.log(float(emission[z, word])) for z in range(len(start))] for word in row[:length]]
+        weights = oracle.paths([oracle.log(x) for x in start.tolist()], transition.tolist(), log_obs)
+        total = oracle.log_sum_exp(list(weights.values()))
+        for path, weight in weights.items():
+            share = oracle.exp(weight - total)
+            uses[0][path[0]] += share
+            for source, target in itertools.pairwise(path):
+                uses[1][source, target] += share
+            for state, word in zip(path, row[:length], strict=True):
+                uses[2][state, word] += share
+    return uses
+
+
+def test_counts_of_an_hmm_equal_the_enumeration() -> None:
+    model = hmm()
+    log_z, counts = StateTables(model).count(Batch(WORDS, LENGTHS), model.parts())
+    tables = [x.detach().softmax(-1) for x in (model.dynamics.log_initial, model.dynamics.log_transition)]
+    for own, expected in zip(
+        counts, enumerated(*tables, model.emission.log_emission.softmax(-1).detach()), strict=True
+    ):
+        torch.testing.assert_close(own.detach(), expected, **EXACT)
+    torch.testing.assert_close(log_z, model.log_likelihood(Batch(WORDS, LENGTHS)).detach(), **EXACT)
+
+
+def test_counts_and_maxima_of_blocks_equal_the_enumeration() -> None:
+    """The M step, too: shares of each state's own words, transitions to all states."""
+    model = block()
+    tables = BlockTables(model)
+    before = dense_tables(model)
+    _, counts = tables.count(Batch(WORDS, LENGTHS), model.parts())
+    start, transition, emission = enumerated(*before)
+    torch.testing.assert_close(counts[0].detach().flatten(), start, **EXACT)
+    torch.testing.assert_close(counts[1].detach().reshape(6, 6), transition, **EXACT)
+    for word, cluster in enumerate([0, 1, 2, 1, 0]):
+        torch.testing.assert_close(counts[2][word].detach(), emission[2 * cluster : 2 * cluster + 2, word], **EXACT)
+    like = tables.as_counts(counts)  # the tables themselves: their maximum changes nothing
+    tables.maximise(like, Prior())
+    for x, y in zip(dense_tables(model), before, strict=True):
+        torch.testing.assert_close(x, y, **EXACT)
+    tables.maximise(counts, Prior())
+    for x, used in zip(dense_tables(model), (start, transition, emission), strict=True):
+        expected = used / used.sum(-1, keepdim=True)
+        torch.testing.assert_close(x[used.sum(-1) > 0] if x.ndim > 1 else x, _used(expected, used), **EXACT)
+
+
+def _used(expected: Tensor, used: Tensor) -> Tensor:
+    return expected[used.sum(-1) > 0] if used.ndim > 1 else expected
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["hmm", "block"])
+def test_whole_steps_never_lose(kind: str, smoothing: float) -> None:
+    """The log-likelihood, with smoothing plus that many times the logs of all entries."""
+    model: Any = hmm() if kind == "hmm" else block()
+    tables: Any = StateTables(model) if kind == "hmm" else BlockTables(model)
+    values = []
+    for _ in range(12):
+        with torch.no_grad():
+            log_z, counts = tables.count(Batch(WORDS, LENGTHS), model.parts())
+            entries = dense_tables(model) if kind == "block" else [
+                x.softmax(-1) for x in (model.dynamics.log_initial, model.dynamics.log_transition,
+                                        model.emission.log_emission)
+            ]  # fmt: skip
+            prior = sum(float(x[x > 0].log().sum()) for x in entries) if smoothing else 0.0
+            values.append(float(log_z.sum()) + smoothing * prior)
+            tables.maximise(counts, Prior(smoothing))
+    assert all(after >= before - 1e-10 for before, after in itertools.pairwise(values))
+    assert values[-1] > values[0] + 0.5
+
+
+def test_a_step_with_momentum_moves_counts_part_of_the_way() -> None:
+    model = hmm()
+    tables = StateTables(model)
+    _, counts = tables.count(Batch(WORDS, LENGTHS), model.parts())
+    before = [x.detach().softmax(-1) for x in (model.dynamics.log_initial, model.dynamics.log_transition)]
+    tables.maximise(mix(tables.as_counts(counts), counts, 0.25), Prior())
+    for x, old, own in zip(
+        (model.dynamics.log_initial, model.dynamics.log_transition), before, counts[:2], strict=True
+    ):
+        new = own.detach() / own.detach().sum(-1, keepdim=True)
+        torch.testing.assert_close(x.detach().softmax(-1), 0.75 * old + 0.25 * new, **EXACT)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize("family", ["hmm", "block"])
+def test_mini_batches_come_near_whole_steps(family: str, data: Path, tmp_path: Path) -> None:
+    """A third of the passes, nearly the same training perplexity; words that a batch lacks keep their probability."""
+    settings = {"family": family, "neural": False, "optimizer": "em", "log_every": 1}
+    whole = train(tiny(**settings, updates=30, evaluate_every=30), data, tmp_path / "whole")
+    in_parts = {"momentum": 0.8, "updates": 90, "evaluate_every": 90, "accumulate": 2, "schedule": "constant"}
+    parts = train(tiny(**settings, **in_parts), data, tmp_path / "parts")
+    values = [record["train_perplexity"] for record in metrics(whole.run) if "train_perplexity" in record]
+    assert all(after <= before * (1 + 1e-6) for before, after in itertools.pairwise(values))
+    assert parts.best_valid < values[0]
+    last = [record["train_perplexity"] for record in metrics(parts.run) if "train_perplexity" in record][-8:]
+    assert sum(last) / len(last) < values[0] - 0.9 * (values[0] - values[-1])
+
+
+@pytest.mark.parametrize("family", ["hmm", "block"])
+def test_words_that_the_first_batch_lacks_stay_possible(family: str, data: Path, tmp_path: Path) -> None:
+    settings = {"family": family, "neural": False, "optimizer": "em", "momentum": 0.5, "tokens": 9, "updates": 4}
+    assert train(tiny(**settings, evaluate_every=1), data, tmp_path / "run").best_valid < NUM_WORDS
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"family": "lhmm", "neural": False}, "free tables of hmm and block"),
+        ({"family": "hmm", "neural": True}, "with networks"),
+        ({"family": "hmm", "neural": False, "state_dropout": 0.2}, "without dropout"),
+        ({"family": "hmm", "neural": False, "batching": "streams"}, "whole sentences"),
+        ({"family": "hmm", "neural": False, "momentum": 1.0}, "below 1"),
+    ],
+)
+def test_what_em_is_not_for(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(DomainError, match=words):
+        tiny(optimizer="em", **settings)
+    with pytest.raises(DomainError, match=r"momentum is 0\.5, but optimizer"):
+        tiny(momentum=0.5)
