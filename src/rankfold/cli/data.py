@@ -11,9 +11,11 @@ from typing import Any, get_args
 
 from rankfold.cli.output import say, to_json
 from rankfold.data import catalog
-from rankfold.data.prepare import Megabytes, SplitBy, prepare
+from rankfold.data.prepare import Megabytes, Prepared, SplitBy, prepare
 from rankfold.data.raw_text import Layout
+from rankfold.data.tables import Table, prepare_tables
 from rankfold.data.tokenize import Kind
+from rankfold.errors import DataError
 
 COMPUTES = False
 DESCRIPTION = (
@@ -29,6 +31,7 @@ PREPARE_EXAMPLE = """\
 example:
   rankfold data prepare book.txt --out book
   rankfold data prepare *.txt.gz --out books --split file --seed 7
+  rankfold data prepare walks.csv --out walks --group recording --label activity
   zcat news.gz | rankfold data prepare - --out news --tokenizer characters"""
 
 
@@ -63,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data: train.txt, valid.txt, test.txt, and prepared.json, which says how they were made.",
         epilog=PREPARE_EXAMPLE,
     )
-    preparing.add_argument("files", nargs="+", metavar="FILE", help="texts in UTF-8; - is standard input")
+    preparing.add_argument(
+        "files", nargs="+", metavar="FILE", help="texts in UTF-8, - is standard input; or tables in .csv"
+    )
     preparing.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the result")
     preparing.add_argument(
         "--tokenizer",
@@ -87,6 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="held out are whole files, documents (parted by blank lines) or lines; auto: the first of these of which "
         "there are 20 (default)",
     )
+    preparing.add_argument("--columns", metavar="A,B", help="tables (.csv): which columns are features (default: all)")
+    preparing.add_argument("--group", metavar="COLUMN", help="tables: rows of one value are a recording")
+    preparing.add_argument("--label", metavar="COLUMN", help="tables: what each row is")
     preparing.add_argument("--seed", type=int, default=1, help="of the draw of what is held out (default: 1)")
     preparing.add_argument("--json", action="store_true", help="print one JSON object")
     preparing.set_defaults(run=run_prepare)
@@ -115,7 +123,20 @@ def run_get(arguments: argparse.Namespace) -> int:
 
 
 def run_prepare(arguments: argparse.Namespace) -> int:
-    """Prepare a text and print its counts."""
+    """Prepare a text, or tables, and print the counts."""
+    found: Prepared | Table
+    tables = [Path(file).suffix.lower() == ".csv" for file in arguments.files]
+    if any(tables):
+        if not all(tables):
+            raise DataError(
+                f"{arguments.files[tables.index(False)]} is no .csv, but other files are: one kind, please."
+            )
+        columns = arguments.columns.split(",") if arguments.columns else ()
+        named = {"columns": columns, "group": arguments.group, "label": arguments.label}
+        found = prepare_tables(arguments.files, arguments.out, seed=arguments.seed, **named)
+        return _tell_prepared(found, arguments)
+    if arguments.columns or arguments.group or arguments.label:
+        raise DataError("--columns, --group and --label are for tables, files in .csv.")
     found = prepare(
         arguments.files,
         arguments.out,
@@ -126,6 +147,10 @@ def run_prepare(arguments: argparse.Namespace) -> int:
         num_types=arguments.types,
         progress=Megabytes("read", say),
     )
+    return _tell_prepared(found, arguments)
+
+
+def _tell_prepared(found: Prepared | Table, arguments: argparse.Namespace) -> int:
     print(to_json(asdict(found), indent=2) if arguments.json else "\n".join(found.lines()))
     say(f"next: rankfold train --data {arguments.out} --out RUN")
     return 0

@@ -114,14 +114,23 @@ def prepare(
         )
     if tokenizer == "subwords":
         expect_package()
+    found = Prepared(list(names), tokenizer, "", split_by or "line", seed)
+    with new_folder(out) as work:
+        _Preparation(work, found, num_types).run(layout, split_by, progress)
+        content = {"format": FORMAT, "version": VERSION, "rankfold": __version__, **asdict(found)}
+        write_text(work / FILE, json.dumps(content, indent=2) + "\n")
+    return found
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `out` at the end; nothing is left of it if that fails."""
+    expect_new_folder(out)
     made = list(itertools.takewhile(lambda folder: not folder.exists(), out.parents))
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        found = Prepared(list(names), tokenizer, "", split_by or "line", seed)
-        _Preparation(work, found, num_types).run(layout, split_by, progress)
-        content = {"format": FORMAT, "version": VERSION, "rankfold": __version__, **asdict(found)}
-        write_text(work / FILE, json.dumps(content, indent=2) + "\n")
+        yield work
         os.chmod(work, 0o777 & ~_umask())
         with contextlib.suppress(FileNotFoundError):
             out.rmdir()  # an empty one: the last moment in which another's files would be seen
@@ -132,7 +141,6 @@ def prepare(
             for folder in made:
                 folder.rmdir()
         raise
-    return found
 
 
 def expect_new_folder(out: Path) -> None:

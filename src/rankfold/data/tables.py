@@ -1,0 +1,146 @@
+"""Recordings from tables: columns of CSV files to features, labels and recordings, split by recording.
+
+The folder holds train.npz, valid.npz and test.npz, which `rankfold train --data` reads, and prepared.json.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankfold.data.frames import UNKNOWN
+from rankfold.data.prepare import FILE, FORMAT, ONE_OF, SPLITS, VERSION, Placement, expect_new_folder, new_folder
+from rankfold.errors import DataError, DomainError
+from rankfold.files import expect_file, write_text
+from rankfold.version import __version__
+
+
+@dataclass
+class Table:
+    """How tables were prepared: recordings and frames by split, the features, the labels in order of their numbers."""
+
+    files: list[str]
+    columns: list[str]
+    group: str | None
+    label: str | None
+    seed: int
+    recordings: dict[str, int]
+    frames: dict[str, int]
+    labels: list[str]
+
+    def lines(self) -> list[str]:
+        """Counts for a person."""
+        by = f"column {self.group}" if self.group else "file"
+        found = [
+            f"{len(self.files):,} files, {sum(self.frames.values()):,} rows; features: {', '.join(self.columns)}",
+            f"{sum(self.recordings.values()):,} recordings by {by}, seed {self.seed}: "
+            + ", ".join(f"{name} {self.recordings[name]:,} ({self.frames[name]:,} frames)" for name in self.recordings),
+        ]
+        if self.label:
+            found.append(f"{len(self.labels)} labels in column {self.label}: {', '.join(self.labels)}")
+        if len(self.recordings) == 1:
+            found.append("fewer than three recordings: nothing is held out")
+        return found
+
+
+def prepare_tables(
+    names: Sequence[str],
+    out: str | Path,
+    *,
+    columns: Sequence[str] = (),
+    group: str | None = None,
+    label: str | None = None,
+    seed: int = 1,
+) -> Table:
+    """Write the recordings of some .csv files, each with a line of names first, into a new folder.
+
+    `columns`: the features (all but group and label). `group`: rows with one value of it are a recording, in their
+    order; None: a file is one. `label`: names of what each row is, empty where not known. Features are as in the table:
+    training standardises them (data.standardise). Of every 20 recordings one drawn is in valid, one in test.
+    """
+    out = Path(out)
+    expect_new_folder(out)
+    if seed < 0:
+        raise DomainError(f"seed is {seed}, but must be at least 0.")
+    rows: dict[str, list[tuple[list[float], str]]] = {}
+    header: list[str] = []
+    for name in names:
+        lines = _read(Path(name))
+        first = next(lines)[1]
+        if header and first != header:
+            raise DataError(f"{name}, line 1: columns {', '.join(first)}, but {names[0]} has {', '.join(header)}.")
+        header = first
+        chosen = list(columns) or [column for column in header if column not in (group, label)]
+        for column in (*chosen, *(x for x in (group, label) if x is not None)):
+            if column not in header:
+                raise DataError(f"{name}: no column {column!r}; there are {', '.join(header)}.")
+        places = [header.index(column) for column in chosen]
+        for number, fields in lines:
+            where = f"{name}, line {number}"
+            if len(fields) != len(header):
+                raise DataError(f"{where}: {len(fields)} fields, but the first line has {len(header)}.")
+            key = Path(name).stem if group is None else fields[header.index(group)]
+            values = [_number(fields[i], f"{where}, column {header[i]}") for i in places]
+            rows.setdefault(key, []).append((values, "" if label is None else fields[header.index(label)]))
+    if not rows:
+        raise DataError(f"{', '.join(names)}: a line of names and no rows.")
+    known = list(dict.fromkeys(mark for recording in rows.values() for _, mark in recording if mark))
+    found = Table(list(names), chosen, group, label, seed, {}, {}, known)
+    with new_folder(out) as work:
+        _write(work, rows, found)
+        content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "rankfold": __version__, **vars(found)}
+        write_text(work / FILE, json.dumps(content, indent=2) + "\n")
+    return found
+
+
+def _write(folder: Path, rows: dict[str, list[tuple[list[float], str]]], found: Table) -> None:
+    split: dict[str, list[str]] = {name: [] for name in SPLITS}
+    place = Placement(found.seed, min(ONE_OF, len(rows))) if len(rows) >= len(SPLITS) else None
+    for key in rows:
+        split["train" if place is None else place(0)].append(key)
+    ids = {mark: i for i, mark in enumerate(found.labels)} | {"": UNKNOWN}
+    for name, keys in split.items():
+        if not keys:
+            continue
+        taken = [row for key in keys for row in rows[key]]
+        arrays: dict[str, Any] = {
+            "features": np.array([values for values, _ in taken]),
+            "lengths": np.array([len(rows[key]) for key in keys]),
+            "seq_id": np.array(keys),
+            "feature_names": np.array(found.columns),
+        }
+        if found.label is not None:
+            arrays |= {"labels": np.array([ids[mark] for _, mark in taken]), "label_names": np.array(found.labels)}
+        np.savez(folder / f"{name}.npz", **arrays)
+        found.recordings[name], found.frames[name] = len(keys), len(taken)
+
+
+def _read(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The fields of each line that is not empty, and its number."""
+    expect_file(path, "a .csv file")
+    empty = True
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            for fields in (lines := csv.reader(stream)):
+                if fields:
+                    empty = False
+                    yield lines.line_num, [field.strip() for field in fields]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: is not a csv file in UTF-8 ({error}).") from None
+    if empty:
+        raise DataError(f"{path}: the file is empty; a line of names and rows were expected.")
+
+
+def _number(field: str, where: str) -> float:
+    try:
+        return float(field or "nan")
+    except ValueError:
+        raise DataError(
+            f"{where}: {field[:40]!r} is no number.\n  Choose the columns that are features, or name it label or group."
+        ) from None
