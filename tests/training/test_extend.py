@@ -130,9 +130,10 @@ def test_a_run_that_stopped_early(data: Path, tmp_path: Path) -> None:
 # From another run.
 
 
-def test_the_first_parameters_are_those_of_the_other_run(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("average", [0.0, 0.5])
+def test_the_first_parameters_are_those_of_the_other_run(average: float, data: Path, tmp_path: Path) -> None:
     """A step so small that it changes nothing but the last digits; other sentences, some of their words unknown."""
-    first = train(tiny(), data, tmp_path / "first", quiet=True)
+    first = train(tiny(average=average), data, tmp_path / "first", quiet=True)
     lines = ["w00 w01 w02", "w03 zebra w04", "zebra", "w05 w06"] * 5
     report = Said()
     result = train(
