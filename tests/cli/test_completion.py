@@ -64,7 +64,7 @@ def test_bash_completes_recipes_and_choices(folder: Path) -> None:
     listed = {name for group in recipe_groups().values() for name in group}
     assert bash(folder, "train", "--recipe", "small-") == {name for name in listed if name.startswith("small-")}
     assert bash(folder, "train", "--recipe", "") >= listed
-    assert bash(folder, "explain", "demo-") == {"demo-grammar"}
+    assert bash(folder, "explain", "demo-") == {"demo-grammar", "demo-text"}
     assert bash(folder, "score", "runs", "--device", "") == {"auto", "cpu", "cuda"}
     assert bash(folder, "sample", "runs", "--num", "") == set()  # any number
 
