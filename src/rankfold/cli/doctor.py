@@ -25,7 +25,7 @@ from rankfold.recursions.chain import log_z
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.version import __version__
 
-PACKAGES = ("torch", "numpy", "triton", "matplotlib")
+PACKAGES = ("torch", "numpy", "numba", "triton", "matplotlib")
 DESCRIPTION = "Show versions and devices, and compare the library with enumeration on each device."
 EXAMPLE = "example:\n  rankfold doctor --json"
 # Largest difference from enumeration: nats for log Z and best paths, probability for posteriors.

@@ -16,6 +16,7 @@ from torch import Tensor
 from rankfold.decoding.dispatch import answer
 from rankfold.decoding.parsed_tree import ParsedTree, parsed_trees
 from rankfold.errors import UnsupportedError
+from rankfold.kernels.dispatch import loops_serve
 from rankfold.kernels.log_products import max_matmul
 from rankfold.operators import Banded, Dense, LowRank, MaxOperator, Operator, RowScaled
 from rankfold.recursions import Potentials, blocks, chain, segments, tree
@@ -132,7 +133,13 @@ def _of_chain(p: ChainPotentials, of: Of) -> BestPath:
     def follow(came: tuple[Tensor, ...], state: Tensor) -> tuple[Tensor, ...]:
         return (came[0].gather(1, state[:, None])[:, 0].long(),)
 
-    (path,), log_prob = best_path(c, push, follow)
+    if loops_serve(c.log_obs.shape[-1], c.log_obs):
+        from rankfold.kernels.chain_loops import best_states
+
+        log_weight = transition.log_rows(torch.arange(c.log_obs.shape[-1])).double()
+        path, log_prob = best_states(log_weight, c.log_initial.double(), c.log_obs, c.log_final.double(), c.lengths)
+    else:
+        (path,), log_prob = best_path(c, push, follow)
     return BestPath(path, log_prob, plan=_plan(c.transition, len(path), path.shape[1] - 1))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
-from rankfold.kernels.dispatch import triton_serves
+from rankfold.kernels.dispatch import loops_serve, triton_serves
 from rankfold.kernels.forward_backward import FEW, LONGEST, Verdict
 from rankfold.numerics.precision import Precision, round_off
 from rankfold.numerics.scaled import largest, visible
@@ -130,6 +130,10 @@ def per_entry(norm: Tensor, column: Tensor) -> Tensor:  # "t b", "1 y" -> "t b"
 
 
 def _filtered(c: Chain, x: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:  # "t b z", "t b"
+    if (weight := _looped(c)) is not None:
+        from rankfold.kernels.chain_loops import filter_messages
+
+        return filter_messages(weight, x, emission)
     tiny = torch.finfo(x.dtype).tiny
     filtered, tops = torch.empty_like(emission), emission.new_empty(*emission.shape[:2], 1)
     # Views of all positions at once, and results written in place: small steps are bound by the number of calls.
@@ -142,6 +146,18 @@ def _filtered(c: Chain, x: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:  
         # A vector of zeros stays one: tiny only keeps 0 / 0 away. Its log_scale is -inf.
         row.div_(top.clamp(min=tiny))
     return filtered, tops[..., 0]
+
+
+def _looped(c: Chain) -> Tensor | None:  # "z y"
+    """The matrix of a transition that is written out, where compiled loops take the place of these."""
+    if not isinstance(c.transition, Composed) or not c.transition.is_written:
+        return None
+    if not loops_serve(c.log_obs.shape[-1], c.log_obs) or not may_look(c.log_obs):
+        return None
+    if torch.is_autocast_enabled("cpu"):  # products in bfloat16 are torch's
+        return None
+    maps = c.transition.maps()
+    return maps[0] if len(maps) == 1 and maps[0].dtype == c.log_obs.dtype else None
 
 
 def _emission(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "t b" float64
@@ -213,6 +229,10 @@ def _last(inside: Tensor) -> Tensor:  # "t b" -> "t b"
 
 
 def _future(c: Chain, f: Forward, last: Tensor) -> Ahead:
+    if (weight := _looped(c)) is not None:
+        from rankfold.kernels.chain_loops import future_messages
+
+        return Ahead(*future_messages(weight, f.emission, f.final, c.lengths))
     num_positions = len(last)
     future, target = torch.empty_like(f.filtered), torch.empty_like(f.filtered)
     tops = f.norm.new_ones(*f.norm.shape, 1)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rankfold.errors import may_look
+from rankfold.kernels.dispatch import loops_serve
 from rankfold.kernels.log_products import BLOCK
 from rankfold.numerics.scaled import visible
 from rankfold.recursions.chain.potentials import Chain
@@ -37,9 +39,23 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
     column, loss = _losses(c, f)  # "1 y", "y"
     least = visible(column.dtype)
     each = per_entry(f.norm, column)  # "t b"
-    num_positions, num_sequences, num_states = f.filtered.shape
+    num_states = f.filtered.shape[-1]
     first = (c.log_initial > float("-inf")).to(column.dtype) * f.emission[0] * least
     sound = (first <= f.filtered[0] * f.norm[0].unsqueeze(-1)).all(-1)
+    sound &= _clear(c, f, each, column, loss)
+    at_end = (c.last(each) + 1) * (num_states * least)
+    return sound & (at_end <= (c.last(f.filtered) * f.final).sum(-1))
+
+
+def _clear(c: Chain, f: Forward, each: Tensor, column: Tensor, loss: Tensor | float) -> Tensor:  # "b"
+    """Whether every entry after the first position exceeds its possible loss."""
+    num_positions, num_sequences, num_states = f.filtered.shape
+    least = visible(column.dtype)
+    if loops_serve(num_states, c.log_obs) and may_look(c.log_obs):
+        from rankfold.kernels.chain_loops import far_from_loss
+
+        loss = torch.as_tensor(loss, dtype=column.dtype).expand(num_states)
+        return far_from_loss(f.filtered, f.emission, f.norm, each, column[0], loss, c.lengths, least)
     inside = c.inside().mT
     clear = torch.ones_like(inside)
     height = max(1, BLOCK // (num_sequences * num_states))
@@ -48,9 +64,7 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
         missing = each[start - 1 : start + height - 1][: len(f.norm[at])].unsqueeze(-1) * column + loss
         missing = missing * f.emission[at] * least
         clear[at] = (missing <= f.filtered[at] * f.norm[at].unsqueeze(-1)).all(-1)
-    sound &= torch.where(inside[1:], clear[1:], True).all(0)
-    at_end = (c.last(each) + 1) * (num_states * least)
-    return sound & (at_end <= (c.last(f.filtered) * f.final).sum(-1))
+    return torch.where(inside[1:], clear[1:], True).all(0)
 
 
 def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
