@@ -158,15 +158,19 @@ def _next_run(out: Path, name: str) -> Path:
 
 
 def _top_states(chain: HiddenChain, use: Use) -> list[dict[str, Any]]:
-    """The most used states of the validation text, by their posterior, and their most probable words."""
+    """The most used states of the validation text, by their posterior, and their most probable words.
+
+    Of states with the same most probable word the most used alone: dozens end sentences.
+    """
     assert chain.model.vocabulary is not None
-    most = most_used(use, NUM_STATES_SHOWN)
-    rows = chain.word_rows(torch.tensor(most)).log()
-    tables = top_words(rows, chain.model.vocabulary.words, num=7)
-    return [
-        {"state": state, "share": float(use.share[state]), "words": [word for word, _ in words]}
-        for state, words in zip(most, tables, strict=True)
-    ]
+    found: dict[str, dict[str, Any]] = {}
+    for state in most_used(use, chain.num_values):
+        (words,) = top_words(chain.word_rows(torch.tensor([state])).log(), chain.model.vocabulary.words, num=7)
+        said = [word for word, _ in words]
+        found.setdefault(said[0], {"state": state, "share": float(use.share[state]), "words": said})
+        if len(found) == NUM_STATES_SHOWN:
+            break
+    return list(found.values())
 
 
 def _samples(model: AnyModel, seed: int) -> list[str]:
@@ -182,7 +186,8 @@ def _text(result: dict[str, Any]) -> str:
         f"test perplexity ({result['test_tokens']:,} tokens of other modules, <eos> counted)",
         *(f"  {names.get(name, name):<32}{value:8.1f}" for name, value in result["perplexity"].items()),
         "",
-        f"the ten most used states (as many as {result['effective_states']:.0f} equally used ones do the work)",
+        f"the most used states, one for each most probable word (as many as {result['effective_states']:.0f} equally "
+        "used ones do the work)",
         *(f"  {use['state']:>5} {use['share']:6.1%}  {' '.join(use['words'])}" for use in result["states"]),
         "",
         "sampled sentences",
