@@ -72,8 +72,11 @@ class GaussianObservation(ObservationModule):
 
     measured = True
 
-    def __init__(self, mean: Tensor, log_spread: Tensor, min_variance: float = 0.0) -> None:  # "z f", "z f" or "f"
+    def __init__(
+        self, mean: Tensor, log_spread: Tensor, min_variance: float = 0.0, *, spherical: bool = False
+    ) -> None:  # "z f", "z f", "f" or "z 1"
         super().__init__()
+        self.spherical = spherical  # whether a state has one variance for all features
         self.mean, self.log_spread, self.min_variance = nn.Parameter(mean), nn.Parameter(log_spread), min_variance
 
     @classmethod
@@ -89,7 +92,7 @@ class GaussianObservation(ObservationModule):
         spherical = sizes.covariance == "spherical"
         rows = (sizes.num_states, 1) if spherical else sizes.num_features if sizes.tied_variance else shape
         ones = torch.ones(rows, dtype=torch.float32)
-        return cls(mean, _log_spread(ones, sizes.min_variance), sizes.min_variance)
+        return cls(mean, _log_spread(ones, sizes.min_variance), sizes.min_variance, spherical=spherical)
 
     @classmethod
     def of(cls, mean: Tensor, variance: Tensor, min_variance: float = 0.0) -> GaussianObservation:
@@ -139,11 +142,6 @@ class GaussianObservation(ObservationModule):
         spread = torch.exp(self.log_spread)
         spread = spread + self.min_variance if self.min_variance else spread
         return spread.expand(*self.mean.shape) if self.spherical else spread
-
-    @property
-    def spherical(self) -> bool:
-        """Whether a state has one variance for all features."""
-        return self.log_spread.ndim == 2 and self.log_spread.shape[1] < self.mean.shape[1]
 
     def forward(self, keep: Tensor | None = None) -> Gaussian:
         variance = self.variance
