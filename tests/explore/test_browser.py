@@ -361,7 +361,7 @@ def test_the_server_answers_typed_sentences(browser: Any) -> None:
             server.shutdown()
             thread.join()
     browser.find_element(By.ID, "typed").send_keys(" again", Keys.ENTER)
-    told = wait(browser, "return document.querySelector('#panel .missing')?.textContent")
+    told = wait(browser, "return document.querySelector('#panel .missing')?.textContent", 90)
     assert "does not answer" in told
 
 

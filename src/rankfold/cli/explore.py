@@ -30,7 +30,7 @@ from rankfold.models.catalog import AnyModel
 from rankfold.models.strings import generate, seeded
 from rankfold.training.run_dir import model_folder
 
-PAGE = "explore.html"
+PAGE, LINES = "explore.html", "lines.txt"  # LINES: sentences next to a model that is inside the package
 SENTENCES, PARSED, DRAWN = 20_000, 2_000, 500  # shown at most; of a grammar; drawn where there is no text
 DESCRIPTION = (
     "Write one HTML file in which a model can be explored: a map of its states, every state's words and neighbours, "
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     add_model(parser)
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="PAGE", help=f"the page to write (default: {PAGE} in the folder of the run)"
+        "-o", "--out", type=Path, metavar="PAGE", help=f"the page to write (default: {PAGE} in the folder of RUN)"
     )
     parser.add_argument(
         "--data", type=Path, metavar="FILE", help="the text or recordings to show (default: the run's training data)"
@@ -78,7 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.serve and (arguments.out is not None or arguments.json):
         raise DataError("--serve writes no file: leave out -o and --json, or --serve.")
     model_folder(arguments.folder)  # raises before a page is looked for
-    out = arguments.folder / PAGE if arguments.out is None else arguments.out
+    out = arguments.out
+    if out is None:  # models inside the package have no folder to write to
+        out = arguments.folder / PAGE if arguments.folder.is_dir() else Path(PAGE)
     if not arguments.serve:
         expect_page_or_absent(out)
     bundle, answer = build(arguments)
@@ -165,7 +167,8 @@ def _sentences(
     arguments: argparse.Namespace, model: AnyModel, vocabulary: Vocabulary
 ) -> tuple[list[Sequence[str]], dict[str, Any]]:
     """The sentences of --data, of the run's training text, or drawn from the model; and where they are from."""
-    noted = run_data(arguments.folder) if arguments.data is None else arguments.data
+    own = model_folder(arguments.folder) / LINES
+    noted = arguments.data if arguments.data is not None else own if own.is_file() else run_data(arguments.folder)
     if noted is not None and (arguments.data is not None or noted.exists() or noted.parent.exists()):
         trees = model.config.data == "sentences"
         path = noted if noted.is_file() else find_split(noted, "train", trees=trees)

@@ -13,15 +13,27 @@ class App {
     this.panel = h("main", { class: "panel", id: "panel", tabindex: "-1" });
     if (this.chain) this.map = new StateMap(this.chain, { open: (state) => this.go(stateLink(state)), announce: (text) => this.announce(text) });
     addEventListener("pointerup", () => this.released?.());
-    addEventListener("hashchange", () => this.route());
+    // The frame of a notebook has no address of its own: views change without it.
+    this.framed = parent !== window;
+    addEventListener("hashchange", () => { this.hash = location.hash; this.route(); });
+    this.hash = this.framed ? "" : location.hash;
+    if (this.framed) document.addEventListener("click", (event) => {
+      const link = event.target.closest("a[href^='#/']");
+      if (link) { event.preventDefault(); this.go(link.getAttribute("href")); }
+    });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.route());
   }
 
   announce(text) { this.live.textContent = text; }
   onRelease(act) { this.released = act; }
-  go(hash) { location.hash = hash; }
-  // A page in a frame of a notebook has no address to keep.
-  replace(hash) { try { history.replaceState(null, "", hash + this.settings()); } catch { /* nothing is lost */ } }
+  go(hash) {
+    if (!this.framed) location.hash = hash;
+    else { this.hash = hash; this.route(); }
+  }
+  replace(hash) {
+    this.hash = hash + this.settings();
+    if (!this.framed) history.replaceState(null, "", this.hash);
+  }
   settings() { return this.map && this.map.colourBy !== "region" ? `?colour=${this.map.colourBy}` : ""; }
 
   patterns() { return (this.index ??= new PatternIndex(this.chain)); }
@@ -68,7 +80,7 @@ class App {
   }
 
   async route() {
-    const [path, query] = (location.hash.replace(/^#\/?/, "") || "").split("?"), [name, ...rest] = path.split("/");
+    const [path, query] = this.hash.replace(/^#\/?/, "").split("?"), [name, ...rest] = path.split("/");
     const wanted = (this.turn = (this.turn ?? 0) + 1), views = this.views();
     if (this.map) this.map.colour(new URLSearchParams(query).get("colour") ?? this.map.colourBy);
     this.released = null;
@@ -140,7 +152,7 @@ class App {
       this.nav, this.chain && this.search(), this.themeSwitch());
     root.replaceChildren(h("a", { class: "skip", href: "#panel", onclick: (event) => { event.preventDefault(); this.panel.focus(); } }, "To the content"), head,
       h("div", { class: this.map ? "split" : "single" }, this.map?.element, this.panel), this.live);
-    if (this.map) this.map.moved = () => this.replace((location.hash || "#/").split("?")[0]);
+    if (this.map) this.map.moved = () => this.replace((this.hash || "#/").split("?")[0]);
     this.route();
     if (this.chain) (window.requestIdleCallback ?? setTimeout)(() => this.patterns());
     document.body.dataset.ready = "true";

@@ -175,18 +175,20 @@ class StateMap {
     context.globalAlpha = some || marks.path ? 0.16 : 0.78;
     for (const [colour, path] of groups) { context.fillStyle = colour; context.fill(path); }
     context.globalAlpha = 1;
-    if (some) this.paintSome(context, some, grow);
+    if (some) this.paintSome(context, some);
     if (marks.next) this.paintNext(context);
     if (marks.path) this.paintPath(context);
     for (const i of [marks.selected, this.hovered]) if (i !== undefined && i !== null) this.ring(context, i, grow);
     if (!marks.path) this.paintLabels(context, some);
   }
 
-  paintSome(context, some, grow) {
+  someRadius(weight) { return Math.max(2, (2 + 8 * Math.sqrt(weight)) * Math.min(Math.pow(this.transform.k, 0.55), 2.2)); }
+
+  paintSome(context, some) {
     for (const [i, weight] of some) {
       context.fillStyle = this.colourOf(i);
       context.beginPath();
-      context.arc(this.sx(i), this.sy(i), Math.max(2, (2 + 8 * Math.sqrt(weight)) * Math.min(grow, 2.2)), 0, 7);
+      context.arc(this.sx(i), this.sy(i), this.someRadius(weight), 0, 7);
       context.fill();
       context.strokeStyle = this.ground;
       context.lineWidth = 1;
@@ -277,7 +279,8 @@ class StateMap {
       if (used >= (some ? 3 : Math.ceil(this.transform.k / 3))) continue;
       const big = this.radius[i] > 3.2;
       context.font = `${big ? 650 : 450} ${big ? 13 : 11.5}px ${theme.css("--sans")}`;
-      if (this.label(context, word, x + this.radius[i] * 0.8 + 3, y + 4, placed)) said.set(word, used + 1);
+      const beside = some ? this.someRadius(some.get(i)) : this.radius[i] * 0.8;
+      if (this.label(context, word, x + beside + 3, y + 4, placed)) said.set(word, used + 1);
     }
   }
 }

@@ -9,6 +9,8 @@ class PatternIndex {
     this.groups = groupBy(kept, chain.numStates, (i) => chain.state[i]);
     this.width = width;
     this.score = new Float32Array(chain.token.length);
+    this.touched = new Uint32Array(chain.token.length);
+    this.root = Float32Array.from({ length: 256 }, (_, p) => Math.sqrt(p / 255));
   }
 
   // The span: for each position [{id, p}]. With `similar`, states near on the map count by half.
@@ -29,21 +31,23 @@ class PatternIndex {
      posteriors, over the states that the page holds), best first. `words`: leave out windows of these very words. */
   search(span, { similar = false, words = null, limit = 200, least = 0.25 } = {}) {
     const began = performance.now();
-    const { chain, score, width } = this, { offset, items } = this.groups, touched = [];
+    const { chain, score, touched, root, width } = this, { offset, items } = this.groups, { p: posterior } = chain;
+    let count = 0;
     const query = this.expand(span, similar);
     query.forEach((states, t) => {
       for (const { id, p } of states) {
-        const root = Math.sqrt(p / 255);
-        for (let i = offset[id]; i < offset[id + 1]; i++) {
-          const entry = items[i], own = chain.p[entry], from = Math.floor(entry / width) - t;
+        const weight = Math.sqrt(p), end = offset[id + 1];
+        for (let i = offset[id]; i < end; i++) {
+          const entry = items[i], own = posterior[entry], from = ((entry / width) | 0) - t;
           if (own === 0 || from < 0) continue;
-          if (score[from] === 0) touched.push(from);
-          score[from] += root * Math.sqrt(own);
+          if (score[from] === 0) touched[count++] = from;
+          score[from] += weight * root[own];
         }
       }
     });
     const length = span.length, found = [];
-    for (const from of touched) {
+    for (let k = 0; k < count; k++) {
+      const from = touched[k];
       const overlap = Math.min(1, score[from] / length);
       score[from] = 0;
       if (overlap < least || from + length > chain.token.length) continue;

@@ -76,7 +76,7 @@ function drawTree(one) {
     return s("a", { href: name ? `#/symbol/${name}` : null, class: `pill${node.wrong ? " wrong" : ""}${node.missed ? " missed" : ""}${name ? "" : " plain"}` }, s("title", {}, title),
       s("rect", { x: mid(node.i, node.j) - w / 2, y: py - 10, width: w, height: 20, rx: 10, fill: name ? symbolHue(name) : "var(--raised)" }), s("text", { x: mid(node.i, node.j), y: py + 4, "text-anchor": "middle" }, text));
   };
-  for (const node of up) parts.push(pill(node, y(node.level), `${node.label} ${Math.round(100 * node.p)}`, `NT-${node.label}`, `NT-${node.label} over \u201c${one.words.slice(node.i, node.j).join(" ")}\u201d: bracket ${percent(node.p)}, with this label ${percent(node.labelP)}${node.wrong ? "; not in the gold tree" : ""}`));
+  for (const node of up) parts.push(pill(node, y(node.level), `${node.label} \u00b7 ${Math.round(100 * node.p)}%`, `NT-${node.label}`, `NT-${node.label} over \u201c${one.words.slice(node.i, node.j).join(" ")}\u201d: bracket ${percent(node.p)}, with this label ${percent(node.labelP)}${node.wrong ? "; not in the gold tree" : ""}`));
   for (const node of down) parts.push(pill(node, yDown(node.level), node.label, null, `gold ${node.label}${node.missed ? ", which the grammar's tree lacks" : ""}`));
   one.words.forEach((word, i) => parts.push(s("text", { x: mid(i, i + 1), y: base, "text-anchor": "middle", class: "tree-word" }, word), s("text", { x: mid(i, i + 1), y: base - 18, "text-anchor": "middle", class: "tree-tag" }, `T-${one.tags[i]}`)));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Tree" }, s("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Tree: ${bracketText(one)}` }, parts));
@@ -119,7 +119,7 @@ function treeBody(one) {
   if (one.spans.length) facts.push(fact(percent(one.spans.reduce((sum, span) => sum + span.p, 0) / one.spans.length), "mean bracket posterior"));
   if (one.gold) facts.push(fact(percent(one.f1), "F1 against gold"), fact(String(one.spans.filter((span) => span.wrong).length), "brackets not in gold"), fact(String(one.gold.filter((span) => span.missed).length), "gold brackets missed"));
   return [h("div", { class: "facts" }, facts), one.spans.length ? drawTree(one) : h("p", { class: "missing" }, "The sentence is impossible under the grammar: it has no tree."),
-    h("p", { class: "quiet" }, "Numbers are posteriors of brackets in percent; strong lines are sure ones.", one.gold ? " The gold tree hangs below; outlined pills differ." : ""),
+    h("p", { class: "quiet" }, "Pills name the symbol and the posterior of its bracket; strong lines are sure ones.", one.gold ? " The gold tree hangs below; outlined pills differ." : ""),
     h("details", {}, h("summary", {}, "As text"), h("p", { dir: "auto" }, h("code", {}, bracketText(one))),
       table(["words", "symbol", "bracket", "with label"], one.spans.map((span) => [bdi(one.words.slice(span.i, span.j).join(" ")), h("a", { href: `#/symbol/NT-${span.label}` }, `NT-${span.label}`), percent(span.p), percent(span.labelP)]), "Brackets"))];
 }
