@@ -28,6 +28,12 @@ def counts(width: int = 3, seed: int = 0) -> list[Any]:
     return [rng.poisson(rates[y]).astype(float) for y in states]
 
 
+def positive(width: int = 2, seed: int = 0) -> list[Any]:
+    rng, states = regimes(seed)
+    shapes, rates = rng.uniform(0.5, 5.0, (3, width)), rng.uniform(0.2, 3.0, (3, width))
+    return [rng.gamma(shapes[y], 1 / rates[y]) for y in states]
+
+
 def bits(seed: int = 0) -> list[Any]:
     rng, states = regimes(seed)
     p = rng.random((3, 4))
@@ -59,6 +65,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     },
     "student_t": ("student_t", measured, {}),
     "poisson": ("poisson", counts, {}),
+    "gamma": ("gamma", positive, {}),
     "multinomial": ("multinomial", counts, {}),
     "bernoulli": ("bernoulli", bits, {}),
     "categorical": ("categorical", symbols, {}),

@@ -118,6 +118,11 @@ CASES: dict[str, tuple[dict[str, Any], Any, list[list[float]]]] = {
         COUNTS,
         each(lambda z, x: frames.counts(x, RATES[z].tolist()), COUNTS),
     ),
+    "gamma": (
+        {"observations": "gamma", "shapes": DOFS, "rates": SCALES},
+        X**2,
+        each(lambda z, x: frames.gamma(x, DOFS[z].tolist(), SCALES[z].tolist()), X**2),
+    ),
     "multinomial": (
         {"observations": "multinomial", "probabilities": EMISSION[:, :2] / EMISSION[:, :2].sum(1, keepdims=True)},
         COUNTS,
@@ -304,6 +309,7 @@ def test_refused(given: dict[str, Any], says: str) -> None:
 MISSING: list[tuple[Any, Any, str]] = [
     (HMM(2, observations="poisson"), [[1.0, -2.0], [1.0, 3.0]], "feature 1 is -2, but .*whole numbers of at least 0"),
     (HMM(2, observations="poisson"), [[1.0, 0.5], [1.0, 3.0]], "feature 1 is 0.5, but .*whole numbers"),
+    (HMM(2, observations="gamma"), [[1.0, 0.0], [1.0, 3.0]], "feature 1 is 0, but .*above 0"),
     (HMM(2, observations="multinomial"), [[1.0, NAN], [1.0, 3.0]], "the whole frame is missing"),
     (HMM(2, observations="autoregressive"), [[1.0], [NAN], [2.0]], "a missing lag cannot be summed out"),
     (HMM(2, observations="regression", n_inputs=1), [[1.0, NAN], [2.0, 1.0], [3.0, 2.0]], "known inputs"),

@@ -116,6 +116,16 @@ def counts(frame: Vector, rates: Vector) -> float:
     return total
 
 
+def gamma(frame: Vector, shape: Vector, rate: Vector) -> float:
+    """Independent gamma distributions over the features that are there."""
+    terms = [
+        (k - 1) * math.log(x) - r * x + k * math.log(r) - math.lgamma(k)
+        for x, k, r in zip(frame, shape, rate, strict=True)
+        if not math.isnan(x)
+    ]
+    return math.fsum(terms)
+
+
 def multinomial(frame: Vector, probability: Vector) -> float:
     """Counts of each kind given their sum; 0 for a missing frame."""
     if any(map(math.isnan, frame)):

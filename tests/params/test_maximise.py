@@ -13,6 +13,7 @@ from rankfold.params.durations import NegativeBinomialDuration, PoissonDuration
 from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
 from rankfold.params.observations import BernoulliObservation, CategoricalObservation, GaussianObservation
 from rankfold.params.observations.categorical import FreeEmission
+from rankfold.params.observations.gamma import GammaObservation
 from rankfold.params.prior import Prior
 
 
@@ -111,3 +112,21 @@ def test_durations(kind: Any) -> None:
         module.fill(log_rate=found + step)
         assert float((counts * module().detach()).sum(1)[0]) < float(value[0])
     torch.testing.assert_close(table.exp().sum(1), torch.ones(4).double())
+
+
+@pytest.mark.parametrize("fixed", [(), ("shape",), ("rate",)])
+def test_gamma(fixed: tuple[str, ...]) -> None:
+    """No shape or rate nearby is better; what is fixed stays."""
+    x = torch.from_numpy(np.random.default_rng(0).gamma(3.0, 0.5, (40, 1)))
+    module = GammaObservation(torch.zeros(1, 1).double(), torch.zeros(1, 1).double())
+    prior = Prior(fixed=frozenset(fixed))
+    module.maximise(module.count(module.statistics(x, prior), torch.ones(40, 1)), prior)
+    best = float(module.log_obs(x[None]).detach().sum())
+    found = {name: table.value.clone() for name, table in module.tables().items()}
+    for name in ("shape", "rate"):
+        if name in fixed:
+            assert float(found[name]) == 1.0
+            continue
+        for factor in (0.99, 1.01):
+            module.fill(**{**found, name: found[name] * factor})
+            assert float(module.log_obs(x[None]).detach().sum()) < best

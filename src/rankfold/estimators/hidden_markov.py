@@ -14,7 +14,7 @@ class HMM(Estimator):
     """A hidden Markov model of feature vectors, of 0/1 vectors or of symbols, fitted by exact EM.
 
     n_states            how many states
-    observations        "gaussian", "gaussian_mixture", "student_t": measures; "poisson", "multinomial": counts;
+    observations        "gaussian", "gaussian_mixture", "student_t", "gamma"; "poisson", "multinomial": counts;
                         "bernoulli": 0 or 1; "categorical": symbols; "regression" on inputs, "autoregressive"; a list:
                         one for each column; or a name of one's own in `rankfold.params.observations.OBSERVATIONS`
     covariance_type     "diag", "spherical", "full", "tied" (one full matrix for all states), or "low_rank", of

@@ -22,6 +22,7 @@ NAMES = {
     "covariances": ("covariance", "variance"),
     "variances": ("variance",),
     "rates": ("rate",),
+    "shapes": ("shape",),
     "emission": ("probability",),
     "probabilities": ("probability",),
     "weights": ("weight",),

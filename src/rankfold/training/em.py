@@ -135,7 +135,9 @@ def group(
         return found
     found = []
     for index in group_lengths([len(x) for x in sequences], num_states, MOST):
-        frames = pad_sequence([sequences[i] for i in index], batch_first=True)
+        # Padding is missing: it has no statistics, of which a log of 0 times a posterior of 0 would be NaN.
+        filler = float("nan") if sequences[0].is_floating_point() else 0.0
+        frames = pad_sequence([sequences[i] for i in index], batch_first=True, padding_value=filler)
         lengths = torch.tensor([len(sequences[i]) for i in index], device=frames.device)
         allowed = None
         if labels is not None and any(bool((labels[i] >= 0).any()) for i in index):

@@ -5,6 +5,7 @@
 
 from rankfold.params.observations.bernoulli import BernoulliObservation, NeuralBernoulliObservation
 from rankfold.params.observations.categorical import CategoricalObservation
+from rankfold.params.observations.gamma import GammaObservation
 from rankfold.params.observations.gaussian import GaussianObservation
 from rankfold.params.observations.mixture import GaussianMixtureObservation
 from rankfold.params.observations.multinomial import MultinomialObservation
@@ -22,6 +23,7 @@ OBSERVATIONS: dict[str, type[ObservationModule]] = {
     "poisson": PoissonObservation,
     "multinomial": MultinomialObservation,
     "student_t": StudentTObservation,
+    "gamma": GammaObservation,
     "regression": RegressionObservation,
     "autoregressive": AutoregressiveObservation,
     "product": ProductObservation,

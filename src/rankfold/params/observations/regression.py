@@ -120,7 +120,7 @@ class _WithTables(LinearGaussianObservation):
     def _begin(self, y: Tensor, states: Tensor, means: Tensor, coefficient: Tensor, prior: Prior) -> None:
         """These coefficients, means of the features in each state, and the variances of all frames."""
         size = self.weight.shape[1]
-        spread = torch.as_tensor(prior.spread).to(y).expand(max(size, len(prior_vector(prior.spread, size))))[:size]
+        spread = prior_vector(prior.spread, size).to(y)[:size]
         self.fill(
             coefficient=coefficient,
             intercept=means_of(y, states, means[:, :size]),
@@ -172,7 +172,8 @@ class RegressionObservation(_WithTables):
     def of_outputs(self, prior: Prior) -> Prior:
         """The prior of the modelled features."""
         size, num = self.weight.shape[1:]
-        spread, least = (prior_vector(x, size + num - 1)[:size] for x in (prior.spread, prior.min_variance))
+        whole = (prior_vector(x, size + num - 1).to(self.weight.device) for x in (prior.spread, prior.min_variance))
+        spread, least = (x[:size] for x in whole)
         return prior._replace(spread=spread, min_variance=least)
 
     def set_covariance(self, scatter: Tensor, number: Tensor, weight: Tensor, prior: Prior) -> None:
@@ -182,8 +183,7 @@ class RegressionObservation(_WithTables):
         return super().log_prior(self.of_outputs(prior))
 
     def rounding(self, prior: Prior) -> float:
-        own = prior_vector(prior.spread, self.weight.shape[1])[: self.weight.shape[1]]
-        return super().rounding(prior._replace(spread=own))
+        return super().rounding(self.of_outputs(prior))
 
     def keep_within(self, prior: Prior) -> None:
         super().keep_within(self.of_outputs(prior))
