@@ -3,7 +3,7 @@
 function render({ model, el }) {
   const address = URL.createObjectURL(new Blob([model.get("page")], { type: "text/html" }));
   const frame = document.createElement("iframe");
-  frame.setAttribute("sandbox", "allow-scripts");
+  frame.setAttribute("sandbox", "allow-scripts allow-forms"); // forms are lines to type into; the page sends none
   frame.title = "rankfold explore";
   frame.src = address;
   Object.assign(frame.style, { width: "100%", height: `${model.get("height")}px`, border: "0", borderRadius: "8px" });
