@@ -230,10 +230,11 @@ class _Stretches:
         longest, ages = self.c.longest, torch.arange(self.c.longest, device=stop.device)
         each, here = self.each.unsqueeze(-1), state.unsqueeze(-1)
         start = stop.unsqueeze(-1) - 1 - ages  # "b k d"
-        seen = self.frames[start.clamp(min=0), each, here].cumsum(-1)
+        at = torch.where(start >= 0, start, 0)
+        seen = self.frames[at, each, here].cumsum(-1)
         ends = self.at_end if last else self.durations.unsqueeze(1).expand(-1, len(self.each), -1)
         own = seen + ends[ages, each, here]
-        before = torch.where(start >= 0, self.begun[start.clamp(min=0), each, here], NOTHING)
+        before = torch.where(start >= 0, self.begun[at, each, here], NOTHING)
         if self.carried is None:
             return own, before
         total = ages + stop.unsqueeze(-1)
@@ -263,7 +264,7 @@ def _of_segments(p: SegmentPotentials, k: int) -> KBestSegments:
         start = torch.where(option < c.longest, stop - 1 - option, -1)
         start = torch.where(going, start, stop)  # nothing is added to finished ones
         records.append((parent, state, start, stop))
-        stop = start.clamp(min=0)
+        stop = torch.where(start >= 0, start, 0)
         going = going & (stop > 0) & (score > NOTHING)
         if not going.any():
             break
