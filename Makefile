@@ -41,7 +41,7 @@ browser: $(VENV)/.dev $(VENV)/.browser
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The wheel, into build/wheel, and in an empty environment: its version, a small model and sentences drawn from it.
+# The wheel, into build/wheel, and in an empty environment: its version, a small model, sentences and states.
 EMPTY := build/wheel/empty/bin
 wheel: export PYTHONPATH =
 wheel: $(VENV)/.dev
@@ -52,9 +52,11 @@ wheel: $(VENV)/.dev
 	$(EMPTY)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build/wheel/rankfold-*.whl
 	$(EMPTY)/rankfold --version
 	$(EMPTY)/rankfold doctor --seconds 5
-	cd build/wheel && empty/bin/python -c 'from rankfold.data.demo import write_corpus; write_corpus("corpus")'
-	cd build/wheel && empty/bin/rankfold train --recipe small-lhmm --data corpus --out run --set model.num_states=256 model.rank=64 train.updates=200
+	cat docs/*.md > build/wheel/book.txt
+	cd build/wheel && empty/bin/rankfold train --data book.txt --out run --set train.updates=100
 	cd build/wheel && empty/bin/rankfold sample run --num 3
+	cd build/wheel && empty/bin/rankfold states run --top 3
+	cd build/wheel && empty/bin/rankfold explore run -o page.html
 
 clean:
 	rm -rf $(VENV)
