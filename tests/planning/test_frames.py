@@ -69,3 +69,22 @@ def test_a_model_knows_its_plan(family: Any) -> None:
     assert found.tokens == 120
     assert found.parameters == model.num_parameters
     assert ("segments" in kernels(found)) == config.has_segments
+
+
+@pytest.mark.parametrize(
+    ("settings", "step", "evaluation"),
+    [
+        ({"covariance": "full"}, 90.6, 37.2),
+        ({"covariance": "tied"}, 89.6, 36.8),
+        ({"observations": "gaussian_mixture", "covariance": "full"}, 180.0, 73.8),
+        ({"observations": "student_t"}, 74.5, 3.4),
+        ({"observations": "autoregressive"}, 91.7, 72.6),
+    ],
+    ids=str,
+)
+def test_densities_that_are_no_products_take_more(settings: Any, step: float, evaluation: float) -> None:
+    """Peaks of a CPU in MiB (2026-11-17), 48 states, 24 features, 2,000 frames: never less is planned."""
+    config = FrameConfig(family="frame_hmm", num_states=48, num_features=24, **settings)
+    plan = build_model(config).plan(4, 500).best
+    assert 0.97 * step < 2000 * plan.token_bytes / 2**20 < 1.5 * step
+    assert evaluation < 2000 * plan.eval_token_bytes / 2**20

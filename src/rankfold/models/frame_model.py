@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -175,6 +176,7 @@ class FrameModel(StateModel):
         return {
             "num_features": config.num_features,
             "gaussian": config.observation.measured,
+            "residuals": config.observation.residuals(dataclasses.replace(config, num_states=num_states)),
             "max_duration": config.max_duration if config.has_segments else 0,
             "may_repeat": config.may_repeat,
         }

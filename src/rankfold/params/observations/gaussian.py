@@ -95,6 +95,10 @@ class GaussianObservation(ObservationModule):
         return cls(mean, _log_spread(ones, sizes.min_variance), sizes.min_variance, spherical=spherical)
 
     @classmethod
+    def residuals(cls, sizes: Sizes) -> int:
+        return 0 if sizes.covariance in ("diag", "spherical") else sizes.num_states * sizes.num_features
+
+    @classmethod
     def of(cls, mean: Tensor, variance: Tensor, min_variance: float = 0.0) -> GaussianObservation:
         """The module with these means and variances, validated."""
         expect(mean, "z f", name="mean")

@@ -113,6 +113,10 @@ class LinearGaussianObservation(ObservationModule):
         self.log_diagonal = nn.Parameter(torch.full((num_covariances, size), start, dtype=weight.dtype))
         self.lower = None if diagonal else nn.Parameter(weight.new_zeros(num_covariances, size, size))
 
+    @classmethod
+    def residuals(cls, sizes: Sizes) -> int:
+        return sizes.num_states * sizes.num_features
+
     def outputs(self, frames: Tensor) -> tuple[Tensor, Tensor]:  # "b t f" -> "b t o", "b t p"
         """The modelled features of each frame, and its regressors."""
         raise NotImplementedError

@@ -73,6 +73,10 @@ class GaussianMixtureObservation(ObservationModule):
             components = FullGaussianObservation(components.mean.detach(), num_states, min_variance=sizes.min_variance)
         return cls(torch.zeros(num_states, num, dtype=torch.float32), components, tied=tied)
 
+    @classmethod
+    def residuals(cls, sizes: Sizes) -> int:
+        return sizes.num_components * GaussianObservation.residuals(sizes)
+
     def forward(self, keep: Tensor | None = None) -> Mixture:
         num = self.logits.shape[1]
         inner = None if keep is None else (keep[:, None] * num + torch.arange(num, device=keep.device)).flatten()

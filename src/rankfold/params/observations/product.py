@@ -95,6 +95,11 @@ class ProductObservation(ObservationModule):
             parts[name] = kind.draw(part, generator)
         return cls(parts, columns)
 
+    @classmethod
+    def residuals(cls, sizes: Sizes) -> int:
+        kinds = {known_kind(name, cls.catalogue) for name in kinds_of(sizes.columns)}
+        return max(kind.residuals(sizes) for kind in kinds)  # of all columns: at most as much is held
+
     def _each(self) -> list[tuple[Any, list[int]]]:
         return list(zip(self.parts, self.columns, strict=True))
 

@@ -83,6 +83,11 @@ class ObservationModule(nn.Module):
         raise NotImplementedError
 
     @classmethod
+    def residuals(cls, sizes: Sizes) -> int:
+        """The numbers that log_obs holds for each frame, by states and features; 0 where it is a matrix product."""
+        return 0
+
+    @classmethod
     def invalid(cls, frames: Tensor) -> Tensor:  # "... f" bool
         """Which features are invalid; NaN, a missing feature, is valid. Symbols come as a column of numbers."""
         return frames.isinf()

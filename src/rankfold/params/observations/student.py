@@ -70,6 +70,10 @@ class StudentTObservation(ObservationModule):
         start = math.log(1 - sizes.min_variance) if sizes.min_variance < 1 else 0.0
         return cls(mean, torch.full_like(mean, start), torch.full_like(mean, math.log(10.0)), sizes.min_variance)
 
+    @classmethod
+    def residuals(cls, sizes: Sizes) -> int:
+        return sizes.num_states * sizes.num_features
+
     @property
     def scale(self) -> Tensor:  # "z f"
         """Squared scales."""
