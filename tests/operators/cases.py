@@ -1,12 +1,13 @@
 """Every operator the suites run on. A new operator joins by adding one line to CASES."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
-from rankfold.operators import Banded, Dense, LowRank, Operator, Product, RowScaled, Sum, WithoutDiagonal
+from rankfold.operators import Banded, Dense, Kronecker, LowRank, Operator, Product, RowScaled, Sum, WithoutDiagonal
 from rankfold.operators.row_operator import RowOperator
 
 
@@ -137,6 +138,19 @@ def _dense_log(zeros: float, shift: float) -> Callable[[int, Generator, torch.dt
     return lambda z, g, dtype: Dense.from_log(logs(z, z, g=g, dtype=dtype, zeros=zeros, shift=shift))
 
 
+def _kronecker(log: bool = False, zeros: float = 0.0) -> Callable[[int, Generator, torch.dtype], Operator]:
+    """Two chains whose numbers of states multiply to z, as near to each other as can be; the second of rank 2."""
+
+    def build(z: int, g: Generator, dtype: torch.dtype) -> Operator:
+        a = max(n for n in range(1, math.isqrt(z) + 1) if z % n == 0)
+        if log:
+            first = Dense.from_log(logs(a, a, g=g, dtype=dtype, shift=-20.0))
+            return Kronecker(first, Dense.from_log(logs(z // a, z // a, g=g, dtype=dtype, shift=15.0)))
+        return Kronecker(Dense(weights(a, a, g=g, dtype=dtype, zeros=zeros)), _low_rank(2, zeros)(z // a, g, dtype))
+
+    return build
+
+
 CASES = [
     Case("dense", _dense),
     Case("dense_zero_row_column", _dense_empty, positive=False),
@@ -164,6 +178,8 @@ CASES = [
     Case("row_scaled", _row_scaled),
     Case("row_scaled_log_banded", _row_scaled_log),
     Case("row_scaled_empty_rows", _row_scaled_empty, positive=False),
+    Case("kronecker_log", _kronecker(log=True)),
+    Case("kronecker_zeros", _kronecker(zeros=0.4), positive=False),
     Case("from_rows_alone", lambda z, g, dtype: Outer(weights(z, g=g, dtype=dtype))),
     Case("from_rows_alone_zeros", lambda z, g, dtype: Outer(weights(z, g=g, dtype=dtype, zeros=0.4)), positive=False),
 ]

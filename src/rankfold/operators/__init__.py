@@ -5,6 +5,7 @@ from rankfold.operators.binary import BinaryOperator, Branch
 from rankfold.operators.binary_cpd import BinaryCPD
 from rankfold.operators.binary_dense import BinaryDense, BinaryMatricised
 from rankfold.operators.dense import Dense
+from rankfold.operators.kronecker import Kronecker
 from rankfold.operators.low_rank import LowRank
 from rankfold.operators.product import Product
 from rankfold.operators.protocol import MaxOperator, Operator
@@ -21,6 +22,7 @@ __all__ = [
     "BinaryOperator",
     "Branch",
     "Dense",
+    "Kronecker",
     "LowRank",
     "MaxOperator",
     "Operator",
