@@ -333,9 +333,30 @@ def test_values_that_cannot_be_observed(model: Any, x: Any, says: str) -> None:
 def test_what_depends_on_the_past_is_not_cut() -> None:
     given, x, _ = CASES["autoregressive"]
     model = HMM.from_tables(initial=INITIAL, transition=MOVES, **given)
-    _, state = model.step(x[0])
+    batch = model.model_.batch([x[2:]])._replace(first=False)
     with pytest.raises(ValueError, match="a frame depends on the 2 before it"):
-        model.step(x[1], state)
+        model.model_.potentials(batch)
     regression, _, _ = CASES["regression"]
     with pytest.raises(ValueError, match="needs its inputs"):
         HMM.from_tables(initial=INITIAL, transition=MOVES, **regression).sample(3)
+
+
+@pytest.mark.parametrize("kind", [HMM, HSMM])
+def test_streams_carry_their_lags(kind: Any) -> None:
+    """Step by step the filter of the whole, of models whose frames depend on those before."""
+    given, _, _ = CASES["autoregressive"]
+    x = np.random.default_rng(1).standard_normal((9, 2))
+    moves, more = MOVES, {}
+    if kind is HSMM:
+        moves = MOVES * (1 - np.eye(3))
+        moves, more = moves / moves.sum(1, keepdims=True), {"durations": np.full((3, 4), 0.25), "censored": True}
+    model = kind.from_tables(initial=INITIAL, transition=moves, **given, **more)
+    with pytest.raises(ValueError, match=r"feature 0 of a frame is nan, but .*a missing lag cannot be summed out"):
+        model.step([NAN, 1.0])
+    state, found = None, []
+    for frame in x:
+        probability, state = model.step(frame, state)
+        found.append(probability)
+    np.testing.assert_allclose(found, model.filter(x), atol=1e-10)
+    if kind is HMM:
+        assert state.log_likelihood == pytest.approx(model.score(x), rel=1e-10)

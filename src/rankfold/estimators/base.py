@@ -116,6 +116,7 @@ class Stream(NamedTuple):
 
     log_next: Tensor  # "1 z": of the next state; "1 d z": of the open segments, by age
     log_likelihood: float  # of all frames so far
+    before: Tensor | None = None  # "p f"   the last frames, where the next one depends on them
 
 
 class Estimator(Tables, ScikitLearnMethods):
@@ -349,13 +350,12 @@ class Estimator(Tables, ScikitLearnMethods):
             not isinstance(state, Stream) or state.log_next.ndim != 2 + segments or state.log_next.shape[-1] != z
         ):
             raise DomainError("state is not what a step of this model returned: pass its second answer on, or None.")
-        (one,) = group([x], None, z)
         with torch.no_grad():
-            p = self.model_.potentials(one.batch, carried=None if state is None else state.log_next)
+            p, before = self._next_potentials(x, state)
         ahead = online.advance(p)
         assert ahead.log_filtered is not None
-        before = 0.0 if state is None else state.log_likelihood
-        return ahead.log_filtered[0].exp().cpu().numpy(), Stream(ahead.log_next, before + float(ahead.log_z))
+        so_far = 0.0 if state is None else state.log_likelihood
+        return ahead.log_filtered[0].exp().cpu().numpy(), Stream(ahead.log_next, so_far + float(ahead.log_z), before)
 
     def sample(
         self, n_samples: int = 1, *, n_sequences: int | None = None, inputs: Any = None, random_state: Any = None
@@ -430,7 +430,26 @@ class Estimator(Tables, ScikitLearnMethods):
                 f"a frame is {x.tolist() if x.ndim else frame!r:.60}, but {self.n_features_in_} finite features were "
                 "expected, or NaN."
             )
+        wrong = self.model_.config.invalid(torch.from_numpy(x)[None])
+        if wrong is not None:
+            raise DomainError(
+                f"feature {wrong.at[1]} of a frame is {x[wrong.at[1]]:g}, but observations="
+                f'"{self.model_.config.observations}" are {wrong.expected}.\n  {wrong.remedy}'
+            )
         return torch.from_numpy(x)[None].to(self.model_.device, self.model_.dtype)
+
+    def _next_potentials(self, x: Tensor, state: Stream | None) -> tuple[Any, Tensor | None]:  # "1 f" or "1"
+        """The potentials of one more frame of a stream, and the frames that the next one depends on."""
+        lags, z = self.model_.observation.lags, self.model_.config.num_states
+        seen = x if state is None or state.before is None else torch.cat([state.before, x])
+        (one,) = group([seen], None, z)
+        if len(seen) == 1:
+            p = self.model_.potentials(one.batch, carried=None if state is None else state.log_next)
+        else:
+            assert state is not None
+            p = self.model_.potentials(one.batch)
+            p = p._replace(log_initial=state.log_next, log_obs=p.log_obs[:, -1:], lengths=torch.ones_like(p.lengths))
+        return p, seen[-lags:] if lags else None
 
     def _potentials(self, at: Group) -> Any:
         return self.model_.potentials(at.batch, allowed=at.allowed)
