@@ -167,6 +167,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
         {},
         "transition 1 to 0 is fixed at .*, but forbidden",
     ),
+    (
+        HMM(3, covariance_type="full", min_variance=0.1, start={"covariances": [1e-3 * np.eye(3)] * 3}),
+        {},
+        r"matrix . of start\['covariance'\] is below the lower bound",
+    ),
     (HMM(3, transition_prior=0.5), {}, "at least 1 here"),
     (HMM(3, transition_prior=np.ones((2, 3))), {}, "transition_prior has shape"),
     (HMM(3, sticky=-1.0), {}, "sticky is -1.0"),

@@ -97,6 +97,8 @@ def _expect_allowed(
                     f"of {whose} at {float(floor[tuple(at)]):g} or more.\n"
                     "  Raise it to that, or lower min_variance, a share of the feature's variance in all frames."
                 )
+    if "covariance" in found and least.ndim:
+        _expect_above(found["covariance"], least, what)
     if "transition" in found and prior.forbidden is not None:
         ruled_out = prior.forbidden & (found["transition"] > 0)
         if bool(ruled_out.any()):
@@ -110,6 +112,20 @@ def _expect_allowed(
         raise DomainError(
             f"{what}['log_rate'] has entries that are not below 0, but of negative binomial durations it is the log of "
             "a share below 1."
+        )
+
+
+def _expect_above(covariance: Tensor, floor: Tensor, what: str) -> None:  # "... f f", "f" and more
+    """Raise unless covariances keep to the floor: C - diag(floor) is positive semi-definite."""
+    unit = floor.to(covariance)[: covariance.shape[-1]].sqrt()
+    if not bool((unit > 0).all()):
+        return
+    least = torch.linalg.eigvalsh(covariance / (unit[:, None] * unit)).amin(-1).reshape(-1)
+    if bool((least < 1 - 1e-9).any()):
+        raise DomainError(
+            f"matrix {int(least.argmin())} of {what}['covariance'] is below the lower bound of covariances, "
+            f"{float(least.min()):.3g} times it in one direction.\n"
+            "  Raise it, or lower min_variance, a share of the features' variances in all frames."
         )
 
 
