@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError
 from rankfold.estimators import BayesianHMM
+from rankfold.training.conjugate import Dirichlet, NormalWishart
 from tests.estimators.cases import walks
 
 SYMBOLS = [np.array([0, 1, 1, 0]), np.array([1, 1, 0])]
@@ -77,21 +79,43 @@ def test_gibbs_sampling_visits_paths_as_often_as_they_are_probable() -> None:
     np.testing.assert_allclose(model.draws_["transition"].sum(-1), 1.0)
 
 
-def test_gibbs_draws_of_tables_have_their_posterior_mean() -> None:
-    """All states known: the tables' posterior is conjugate, draw by draw, of means and covariances, too."""
+def test_beliefs_given_all_states_are_conjugate_and_so_are_draws() -> None:
+    """Means and covariances by the textbook; draws have the mean of a Dirichlet, a t and an inverse Wishart."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((40, 2)) @ np.array([[1.0, 0.5], [0.0, 1.0]]) + 3.0, rng.integers(0, 2, 40)
-    model = BayesianHMM(2, dof_prior=5.0, scale_prior=2.0, mean_prior=0.5, n_draws=500, burn_in=0, random_state=0)
-    model.fit(x, labels=y, algorithm="gibbs")
+    model = BayesianHMM(2, dof_prior=5.0, scale_prior=2.0, mean_prior=0.5, tol=None, max_iter=2, random_state=0)
+    found = model.fit(x, labels=y).beliefs_
+    pairs = np.array([[np.sum((y[:-1] == a) & (y[1:] == b)) for b in range(2)] for a in range(2)]) + 1.0
+    np.testing.assert_allclose(found["transition"], pairs, rtol=1e-10)
+    belief = NormalWishart(
+        *(torch.from_numpy(found[name]).unsqueeze(1) for name in ("mean", "mean_weight", "dof", "scale"))
+    )
+    draws = [belief.draw(rng) for _ in range(2000)]
     for z in range(2):
         own, n = x[y == z], int((y == z).sum())
         mean = (own.sum(0) + 0.5) / (n + 1)
         scale = 2.0 * np.eye(2) + own.T @ own + np.outer([0.5] * 2, [0.5] * 2) - (n + 1) * np.outer(mean, mean)
-        np.testing.assert_allclose(model.draws_["means"][:, z].mean(0), mean, atol=0.06)
-        # The mean of an inverse Wishart distribution.
-        np.testing.assert_allclose(model.draws_["covariances"][:, z].mean(0), scale / (5 + n - 3), atol=0.15)
-    pairs = np.array([[np.sum((y[:-1] == a) & (y[1:] == b)) for b in range(2)] for a in range(2)]) + 1.0
-    np.testing.assert_allclose(model.draws_["transition"].mean(0), pairs / pairs.sum(1, keepdims=True), atol=0.03)
+        np.testing.assert_allclose(found["mean"][z], mean, rtol=1e-10)
+        np.testing.assert_allclose(found["scale"][z], scale, rtol=1e-10)
+        assert found["dof"][z] == 5 + n
+        # Five deviations of a mean of 2000 draws.
+        np.testing.assert_allclose(np.mean([m[z, 0].numpy() for m, _ in draws], 0), mean, atol=0.03)
+        np.testing.assert_allclose(np.mean([c[z, 0].numpy() for _, c in draws], 0), scale / (5 + n - 3), atol=0.06)
+    rows = np.mean([Dirichlet(torch.from_numpy(pairs)).draw(rng).numpy() for _ in range(2000)], 0)
+    np.testing.assert_allclose(rows, pairs / pairs.sum(1, keepdims=True), atol=0.015)
+
+
+def test_gibbs_sampling_of_frames() -> None:
+    frames, labels = walks()
+    model = BayesianHMM(3, covariance_type="diag", n_draws=6, burn_in=4, random_state=0)
+    known = [np.where(np.arange(len(y)) < 3, y, -1) for y in labels]
+    model.fit(frames, labels=known, algorithm="gibbs")
+    assert model.draws_["means"].shape == model.draws_["covariances"].shape == (6, 3, 2)
+    assert [own.shape for own in model.paths_] == [(6, len(y)) for y in labels]
+    for own, y in zip(model.paths_, labels, strict=True):
+        assert (own[:, :3] == y[:3]).all()
+    assert model.score(frames, labels=known) == pytest.approx(max(model.history_[4:]), rel=1e-10)
+    assert len(model.history_) == 10
 
 
 @pytest.mark.parametrize("kind", ["full", "diag", "categorical"])
@@ -180,6 +204,11 @@ def test_it_answers_as_an_hmm() -> None:
     weights = model.beliefs_["transition"]
     np.testing.assert_allclose(model.transition_, weights / weights.sum(1, keepdims=True), rtol=1e-10)
     np.testing.assert_allclose(model.means_, model.beliefs_["mean"], rtol=1e-10)
+    np.testing.assert_array_equal(np.concatenate(clone_of(model).fit_predict(frames)), path)
+
+
+def clone_of(model: BayesianHMM) -> BayesianHMM:
+    return BayesianHMM(**model.get_params())
 
 
 @pytest.mark.parametrize(
@@ -205,6 +234,10 @@ def test_other_refusals() -> None:
     x = np.random.default_rng(0).standard_normal((20, 2))
     with pytest.raises(UnsupportedError, match='must be "vb" or "gibbs"'):
         BayesianHMM(2).fit(x, algorithm="em")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="no sample_weight"):
+        BayesianHMM(2).fit(x, sample_weight=[1.0])
+    with pytest.raises(UnsupportedError, match="beliefs instead of tables"):
+        BayesianHMM.from_tables(initial=[1.0])
     with pytest.raises(UnsupportedError, match="no partial_fit"):
         BayesianHMM(2).partial_fit(x)
     x[3, 1] = np.nan

@@ -49,3 +49,38 @@ def test_a_factorial_hmm_equals_the_enumeration_of_both_chains() -> None:
     for i in range(t):
         share = sum(math.exp(w - exact) for (one, other), w in weights.items() if (one[i], other[i]) == (1, 2))
         assert float(found[i, 1, 2]) == pytest.approx(share, rel=1e-10)
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("sizes", [(2, 3, 4, 2), (3, 3, 2, 2), (1, 2, 3, 1)])
+def test_every_method_is_that_of_the_matrix(sizes: tuple[int, int, int, int], log: bool) -> None:
+    """The conformance suite has prime sizes, of which one chain has a single state: here both have several."""
+    g = torch.Generator().manual_seed(2)
+    a, c, b, d = sizes
+    tables = [torch.rand(shape, generator=g, dtype=torch.float64).round(decimals=1) for shape in ((a, c), (b, d))]
+    parts = [Dense.from_log(x.log()) if log else Dense(x) for x in tables]
+    op, truth = Kronecker(*parts), Dense(torch.kron(*tables))
+    x, y = (torch.rand(4, n, generator=g, dtype=torch.float64) for n in op.shape)
+    scale = math.exp(float(op.log_scale))
+    near = {"rtol": 1e-12, "atol": 1e-14}  # sums of at most a dozen terms
+    torch.testing.assert_close(op.push(x) * scale, truth.push(x), **near)
+    torch.testing.assert_close(op.pull(y) * scale, truth.pull(y), **near)
+    torch.testing.assert_close(op.push_log(x.log()), truth.push_log(x.log()), **near)
+    torch.testing.assert_close(op.pull_log(y.log()), truth.pull_log(y.log()), **near)
+    every = torch.arange(a * b)
+    torch.testing.assert_close(op.log_rows(every), truth.log_rows(every), **near)
+    torch.testing.assert_close(op.rows(every) * scale, truth.rows(every), **near)
+    if not log:
+        torch.testing.assert_close(op.push_log_weighted(x), truth.push_log_weighted(x), **near)
+    best, where = op.push_max(x.log())
+    expected, _ = truth.push_max(x.log())
+    torch.testing.assert_close(best, expected, **near)
+    chosen = x.log().gather(1, where) + truth.log_rows(every)[where, torch.arange(c * d)]
+    torch.testing.assert_close(chosen, expected, **near)
+
+
+def test_ties_of_best_predecessors_go_to_the_smallest_number() -> None:
+    """Weights of 1: every predecessor of equal score is equally good."""
+    op = Kronecker(Dense(torch.ones(3, 3)), Dense(torch.ones(2, 2)))
+    score = torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0, 1.0], [0.0] * 6])
+    assert op.push_max(score)[1].tolist() == [[1] * 6, [0] * 6]

@@ -123,12 +123,15 @@ class BayesianHMM(Estimator):
         lengths: Any = None,
         labels: Any = None,
         algorithm: Literal["vb", "gibbs"] = "vb",
+        sample_weight: Any = None,
     ) -> Self:
         """Beliefs after the sequences. "vb": a factorised posterior, by steps that never lower its bound.
 
         "gibbs": draws of the exact posterior of tables and paths, in the limit of many sweeps: each draws all paths
         given the tables (forwards filtering, backwards sampling), then all tables given the paths.
         """
+        if sample_weight is not None:
+            raise UnsupportedError("BayesianHMM takes no sample_weight: each sequence is seen once.\n  Use HMM.")
         if algorithm not in ("vb", "gibbs"):
             raise UnsupportedError(f'algorithm is {algorithm!r}, but must be "vb" or "gibbs".')
         found = prepare_fit(self._point_model(), X, lengths_of(X, y, lengths), labels)
@@ -144,6 +147,11 @@ class BayesianHMM(Estimator):
     def partial_fit(self, X: Any, y: Any = None, *, lengths: Any = None, labels: Any = None) -> Self:  # noqa: N803
         """Refused: beliefs are fitted to all sequences at once."""
         raise UnsupportedError("BayesianHMM has no partial_fit.\n  Use fit with all sequences, or HMM.partial_fit.")
+
+    @classmethod
+    def from_tables(cls, *args: Any, **tables: Any) -> Self:
+        """Refused: a table is a point, not a belief."""
+        raise UnsupportedError("BayesianHMM has beliefs instead of tables.\n  Use HMM.from_tables.")
 
     def _point_model(self) -> HMM:
         if self.observations not in KINDS:
