@@ -178,7 +178,7 @@ def test_every_command_can_be_quiet_and_those_that_compute_have_threads(
         main([name, *action, "--help"])
     out = capsys.readouterr().out
     assert "--quiet" in out
-    assert ("--threads N" in out) == (name not in ("data", "completion"))
+    assert ("--threads N" in out) == (name not in ("data", "runs", "completion"))
 
 
 def test_quiet_leaves_results_and_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

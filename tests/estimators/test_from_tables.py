@@ -278,6 +278,18 @@ def test_stationary_distribution() -> None:
         _ = model.stationary_distribution_
 
 
+def test_stationary_distribution_has_no_rounding_of_its_own() -> None:
+    """A state that is left for good has 0 exactly, and one that is hardly ever entered its share to full precision."""
+    model = HMM.from_tables(initial=INITIAL, transition=MOVES, means=MEANS, covariances=VARIANCES)
+    model.transition_ = np.array([[0.3, 0.3, 0.4], [0.0, 0.25, 0.75], [0.0, 0.5, 0.5]])
+    share = model.stationary_distribution_
+    assert share[0] == 0
+    np.testing.assert_allclose(share[1:], [0.4, 0.6], rtol=1e-14)
+    rare = 2.0**-60
+    model.transition_ = np.array([[1 - rare, rare, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]])
+    np.testing.assert_allclose(model.stationary_distribution_, [1.0, 2 * rare, 2 * rare], rtol=1e-12)
+
+
 def full(**changes: Any) -> dict[str, Any]:
     return {"means": MEANS, "covariances": FULL, "covariance_type": "full", **changes}
 

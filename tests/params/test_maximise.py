@@ -13,7 +13,8 @@ from rankfold.params.durations import NegativeBinomialDuration, PoissonDuration
 from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
 from rankfold.params.observations import BernoulliObservation, CategoricalObservation, GaussianObservation
 from rankfold.params.observations.categorical import FreeEmission
-from rankfold.params.observations.gamma import GammaObservation
+from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
+from rankfold.params.observations.gamma import GammaObservation, _digamma_inverse
 from rankfold.params.prior import Prior
 
 
@@ -112,6 +113,21 @@ def test_durations(kind: Any) -> None:
         module.fill(log_rate=found + step)
         assert float((counts * module().detach()).sum(1)[0]) < float(value[0])
     torch.testing.assert_close(table.exp().sum(1), torch.ones(4).double())
+
+
+def test_inverse_of_digamma_at_every_size() -> None:
+    shape = torch.logspace(-90, 14, 209, dtype=torch.float64)
+    torch.testing.assert_close(_digamma_inverse(torch.digamma(shape)), shape, rtol=1e-13, atol=0)
+
+
+def test_equal_variances_leave_factors_without_loadings() -> None:
+    """Where no direction stands out, as in 0.1 times the identity, rounding makes no NaN of a loading."""
+    module = FactorGaussianObservation(
+        torch.zeros(1, 4, dtype=torch.float64), torch.zeros(1, 4, 1, dtype=torch.float64)
+    )
+    module.fill_covariance(0.1 * torch.eye(4, dtype=torch.float64)[None])
+    assert module.loading.abs().max() == 0
+    torch.testing.assert_close(module.noise, torch.full((1, 4), 0.1, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("fixed", [(), ("shape",), ("rate",)])

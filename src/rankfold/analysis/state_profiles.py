@@ -127,7 +127,7 @@ def _words(chain: HiddenChain, index: Tensor, unigram: Tensor, top: int) -> tupl
         entropies.append(surprise.sum(1).double())
         probable.append(_largest(rows, top))
         ids = _largest(-surprise - rows * log_unigram.to(rows.dtype), top)[1]
-        there = ids.clamp(min=0)
+        there = torch.where(ids < 0, 0, ids)
         lift = rows.gather(1, there).double() / unigram.double()[there]
         typical.append((torch.where(ids < 0, 0.0, lift), ids))
     return _ranked(probable), _ranked(typical), _floats(torch.cat(entropies))
@@ -183,7 +183,7 @@ class _Best:
 def _largest(rows: Tensor, top: int) -> Largest:  # "k n"
     """The largest entries above 0 of each row; fewer are filled with 0, of id -1."""
     values, ids = rows.topk(min(top, rows.shape[1]), dim=1)
-    return values.clamp(min=0), torch.where(values > 0, ids, -1)
+    return torch.where(values < 0, 0.0, values), torch.where(values > 0, ids, -1)
 
 
 def _ranked(blocks: Sequence[Largest]) -> Ranked:

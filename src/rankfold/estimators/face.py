@@ -84,12 +84,7 @@ class Tables:
 
         p = p A; of segments weighted by their mean durations.
         """
-        transition = self.transition_
-        num_states = len(transition)
-        system = np.vstack([transition.T - np.eye(num_states), np.ones(num_states)])
-        if np.linalg.matrix_rank(system[:-1]) < num_states - 1:
-            raise DomainError("states fall into parts that never meet: the share of each depends on the first state.")
-        found = np.linalg.lstsq(system, np.append(np.zeros(num_states), 1.0), rcond=None)[0].clip(min=0.0)
+        found = _stationary(self.transition_)
         if self.model_.duration is not None:
             table = self.durations_
             found = found * (table @ np.arange(1, table.shape[1] + 1))
@@ -194,3 +189,24 @@ class Tables:
         )  # fmt: skip
         made._take_tables({**tables, "initial": initial, "transition": transition}, symbols)
         return made
+
+
+def _stationary(transition: Array) -> Array:  # "z y" -> "z"
+    """The shares p = p A: exactly 0 for states that are left for good, others by elimination without a subtraction."""
+    num_states = len(transition)
+    reached = (transition > 0) | np.eye(num_states, dtype=bool)
+    for _ in range(num_states.bit_length()):
+        reached = reached.astype(float) @ reached > 0
+    stays = (~reached | reached.T).all(1)
+    if not reached[np.ix_(stays, stays)].all():
+        raise DomainError("states fall into parts that never meet: the share of each depends on the first state.")
+    table = transition[np.ix_(stays, stays)].astype(float)
+    for last in range(len(table) - 1, 0, -1):  # the chain seen only while it is in the states before `last`
+        table[:last, last] /= table[last, :last].sum()
+        table[:last, :last] += np.outer(table[:last, last], table[last, :last])
+    shares = np.ones(len(table))
+    for state in range(1, len(table)):
+        shares[state] = shares[:state] @ table[:state, state]
+    found = np.zeros(num_states)
+    found[stays] = shares / shares.sum()
+    return found

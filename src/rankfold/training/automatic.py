@@ -56,7 +56,8 @@ def resolve(
     config = None
     if given:  # mistakes in it are found before the text is read
         config = run_config(recipe, settings, out, resume=resume, init_from=init_from, device=device)
-    if is_text_file(data):
+    of_words = config is None or config.model.measure.of_words
+    if of_words and is_text_file(data):
         data = prepare_into_run(data, out, say, resume=resume)
     if config is None:
         choice = choose_recipe(data, choose_device(device or "auto").type)

@@ -78,13 +78,13 @@ class FreeDense(nn.Module):
         before = self.forward().transition.to_dense().detach().double()
         free = torch.where(fixed, 0.0, counts)
         free = torch.where(free.sum(1, keepdim=True) > 0, free, torch.where(fixed, 0.0, before))
-        rest = 1 - torch.where(fixed, before, 0.0).sum(1, keepdim=True)
-        return torch.where(fixed, before, rest.clamp(min=0.0) * shares(free)).log()
+        rest = torch.where(fixed, 0.0, before).sum(1, keepdim=True)
+        return torch.where(fixed, before, rest * shares(free)).log()
 
     def hold(self, entries: Tensor, table: Tensor) -> None:  # "z y" bool, "z y"
         """Set some transitions to those of a table, the others in proportion to the rest; after a gradient step."""
         own = self.forward().transition.to_dense().detach().double()
-        rest = (1 - torch.where(entries, table, 0.0).sum(1, keepdim=True)).clamp(min=0.0)
+        rest = torch.where(entries, 0.0, table).sum(1, keepdim=True)
         self.fill(transition=torch.where(entries, table, rest * shares(torch.where(entries, 0.0, own))))
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""   float64

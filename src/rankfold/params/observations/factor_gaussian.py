@@ -98,8 +98,9 @@ class FactorGaussianObservation(FullGaussianObservation):
         """The largest principal components as loadings, the rest of each variance as noise."""
         rank = self.loading.shape[2]
         values, vectors = torch.linalg.eigh(covariance.double())
-        rest = values[:, :-rank].mean(1) if rank < values.shape[1] else values[:, 0] / 2
-        kept = (values[:, -rank:] - rest[:, None]).clamp(min=0.0)
+        below = values[:, :-rank] if rank < values.shape[1] else values[:, :1] / 2
+        rest = below.mean(1)
+        kept = (values[:, -rank:, None] - below[:, None]).mean(2)  # eigenvalues rise: no difference is below 0
         loading = vectors[:, :, -rank:] * kept.sqrt().unsqueeze(1)
         noise = covariance.diagonal(dim1=1, dim2=2) - loading.square().sum(2)
         self.fill(loading=loading, noise=torch.maximum(noise, rest[:, None] / 2))
@@ -136,7 +137,7 @@ class FactorGaussianObservation(FullGaussianObservation):
             if noise is not None:
                 above = noise.double()
                 if self.min_variance:  # at the floor itself no gradient leads away
-                    above = above.clamp(min=2 * self.min_variance) - self.min_variance
+                    above = torch.maximum(above, above.new_tensor(2 * self.min_variance)) - self.min_variance
                 self.log_diagonal.copy_(above.log() / 2)
 
     @property

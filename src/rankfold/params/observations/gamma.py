@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -148,8 +149,8 @@ def _best_shape(spread: Tensor) -> Tensor:  # "z f"
 
 
 def _digamma_inverse(y: Tensor) -> Tensor:  # "z f"
-    """The root of psi(k) = y, which rises."""
-    low, high = torch.full_like(y, -50.0), (y.clamp(min=-50.0) + 5.0).clamp(min=5.0)
+    """The root of psi(k) = y, which rises: between exp(y), below 0 rather 1 / (1 - y), and exp(y) + 1/2."""
+    low, high = torch.where(y < 0, -torch.log1p(-y), y), torch.logaddexp(y, torch.full_like(y, math.log(0.5)))
     for _ in range(80):
         middle = (low + high) / 2
         below = torch.digamma(middle.exp()) < y

@@ -402,7 +402,7 @@ def raise_to_floor(covariance: Tensor, floor: Tensor | float) -> Tensor:  # "c f
     values, vectors = torch.linalg.eigh(covariance / scale)
     if bool((values >= 1).all()):
         return covariance
-    raised = (vectors * values.clamp(min=1.0).unsqueeze(1)) @ vectors.mT
+    raised = (vectors * torch.maximum(values, torch.ones_like(values)).unsqueeze(1)) @ vectors.mT
     return torch.where((values >= 1).all(1)[:, None, None], covariance, raised * scale)
 
 

@@ -197,7 +197,8 @@ class RegressionObservation(_WithTables):
         noise = 0.1 * torch.from_numpy(rng.standard_normal((len(means), size, num - 1))).to(frames)
         self._begin(frames[:, :size], states, means, noise, prior)
         one = prior._replace(variance_frames=prior.variance_frames + 1.0, fixed=frozenset())
-        weights = torch.nn.functional.one_hot(states.clamp(min=0), len(means)).double() * (states >= 0)[:, None]
+        weights = frames.new_zeros(len(states), len(means), dtype=torch.float64)
+        weights[states >= 0, states[states >= 0]] = 1.0
         self.maximise(self.count(self.statistics(frames, prior), weights), one)
 
 

@@ -184,7 +184,7 @@ class StudentTObservation(ObservationModule):
             if scale is not None:
                 above = scale.double()
                 if self.min_variance:  # at the floor itself no gradient leads away
-                    above = above.clamp(min=2 * self.min_variance) - self.min_variance
+                    above = torch.maximum(above, above.new_tensor(2 * self.min_variance)) - self.min_variance
                 self.log_scale.copy_(above.log())
             if dof is not None:
                 self.log_dof.copy_(dof.double().clamp(LEAST_DOF, MOST_DOF).log())
