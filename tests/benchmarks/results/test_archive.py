@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_added(
     assert "is neither a folder of runs nor an archive of one" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{")[:-9], gzip.compress(b"[1]\n")])
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"{", mtime=0)[:-9], gzip.compress(b"[1]\n", mtime=0)])
 def test_a_file_that_is_damaged(folder: Path, content: bytes) -> None:
     (folder / "music.jsonl.gz").write_bytes(content)
     with pytest.raises(DataError, match=r"music.jsonl.gz: cannot be read"):
