@@ -97,15 +97,18 @@ def test_sentences(text: str, sentences: list[str], tmp_path: Path) -> None:
 
 
 def test_layouts() -> None:
-    words = [f"word{'x' * (i * 7 % 5)} " * 3 for i in range(200)]
-    flowing = " ".join(words).split()
-    wrapped, line = [], ""
-    for word in flowing:
-        if len(line) + len(word) > 60:
-            wrapped.append(line)
-            line = ""
-        line += word + " "
-    assert find_layout(wrapped) == "wrapped"
+    def wrap(end: str) -> list[str]:
+        words = [f"word{'x' * (i * 7 % 5)} " * 3 + end for i in range(200)]
+        wrapped, line = [], ""
+        for word in " ".join(words).split():
+            if len(line) + len(word) > 60:
+                wrapped.append(line)
+                line = ""
+            line += word + " "
+        return wrapped
+
+    assert find_layout(wrap("End.")) == "wrapped"
+    assert find_layout(wrap("end")) == "lines"  # where no sentence ends, the lines are all there is
     assert find_layout([f"One sentence here {i}. Another one {'there ' * i}." for i in range(30)]) == "paragraphs"
     assert find_layout([f"a sentence {'of words ' * (i % 9)}with mr. smith ." for i in range(90)]) == "lines"
     assert find_layout(["", ""]) == "lines"

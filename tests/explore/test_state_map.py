@@ -49,6 +49,7 @@ def test_few_states_have_a_map(num: int, generator: torch.Generator) -> None:
     assert bool(found.place.isfinite().all())
     assert found.nearest.shape == (num, num - 1)
     assert 0 <= found.trust <= 1
+    assert found.k == (num - 1) // 2
 
 
 def test_equal_states_have_a_map() -> None:

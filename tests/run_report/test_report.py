@@ -176,6 +176,7 @@ def test_the_curve_holds_every_point() -> None:
     assert drawn is not None
     assert "<b>" not in drawn
     assert "&lt;b&gt; 40.0" in drawn
+    assert "validation (dots), on test (dashed)" in drawn
     (train, valid) = re.findall(r'points="([^"]*)"', drawn)
     points = [tuple(map(float, point.split(","))) for point in train.split()]
     xs, ys = zip(*points, strict=True)

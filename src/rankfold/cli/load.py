@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from rankfold.cli.output import say
+from rankfold.cli.output import printable, say
 from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import FILE, FrameSpace
 from rankfold.data.frames import Frames, Missing
@@ -199,7 +199,7 @@ def tell_unknown_words(unknown: Counter[str], vocabulary: Vocabulary, *, others:
     if not unknown:
         return
     ordered = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"{word} ({count:,})" for word, count in ordered[:NUM_SHOWN])
+    shown = ", ".join(f"{printable(word)} ({count:,})" for word, count in ordered[:NUM_SHOWN])
     more = f" and {len(ordered) - NUM_SHOWN:,} more" if len(ordered) > NUM_SHOWN else ""
     beyond = f", and {others:,} words that came after so many different ones" if others else ""
     total = unknown.total() + others

@@ -129,6 +129,8 @@ def text(runs: Sequence[Run]) -> str:
     found, names = compare(runs), [one.name for one in runs]
     rows = [[name, *(_written(value) for value in row)] for name, row in found["settings"].items()]
     settings = table(["setting", *names], rows) if rows else "the settings are the same"
+    if len(runs) == 1:
+        settings = "one run: give others to see the settings in which they differ"
     return f"{settings}\n\n{table(['result', *names], _results(runs))}"
 
 

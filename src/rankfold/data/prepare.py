@@ -314,7 +314,7 @@ class _Preparation:
         empty = next(name for name in SPLITS if not found.sentences[name])
         raise DataError(
             f"{', '.join(found.files)}: too few {found.split_by}s for a split by {found.split_by}: {empty} would be "
-            "empty.\n  Split by line."
+            "empty.\n" + ("  Give a longer text." if found.split_by == "line" else "  Split by line: --split line.")
         )
 
     def _finish(self, reader: Reader) -> None:

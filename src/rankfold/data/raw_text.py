@@ -214,7 +214,8 @@ def find_layout(lines: Sequence[str]) -> Layout:
     """The layout of a text, from its first lines.
 
     Wrapped: at least half of the lines that another follows have no space for the first word of that one, in a width
-    that 19 of 20 lines keep to. Else paragraphs, if a sentence ends within one of five lines or more; else sentences.
+    that 19 of 20 lines keep to, and a sentence ends in one of 20 lines or more: else all would be one sentence. Else
+    paragraphs, if a sentence ends within one of five lines or more; else sentences.
     """
     stripped = [line.rstrip() for line in lines]
     lengths = sorted(len(line) for line in stripped if line)
@@ -223,10 +224,12 @@ def find_layout(lines: Sequence[str]) -> Layout:
     width = lengths[int(0.95 * (len(lengths) - 1))]
     pairs = [(a, b) for a, b in itertools.pairwise(stripped) if a and b]
     full = sum(len(a) + 1 + len(b.split(maxsplit=1)[0]) > width for a, b in pairs if not b.isspace())
-    if pairs and 2 * full >= len(pairs) and 20 < width <= WIDEST and 4 * len(pairs) >= len(lengths):
-        return "wrapped"
     memory = Memory(mark_end)
-    marked = (" ".join(map(memory.__getitem__, line.split())).split(MARK) for line in stripped if line)
+    marked = [" ".join(map(memory.__getitem__, line.split())).split(MARK) for line in stripped if line]
+    ending = sum(len(parts) > 1 for parts in marked)
+    tight = pairs and 2 * full >= len(pairs) and 20 < width <= WIDEST and 4 * len(pairs) >= len(lengths)
+    if tight and 20 * ending >= len(lengths):
+        return "wrapped"
     several = sum(len(join_small(parts)) > 1 for parts in marked)
     return "paragraphs" if 5 * several >= len(lengths) else "lines"
 

@@ -60,7 +60,7 @@ class ChainPage:
         profiles = state_profiles(chain, use, top=WORDS)
         say(f"the map of {chain.num_values:,} {chain.of}")
         placed = state_map(self._features(), seed=seed, say=say)
-        say(f"trustworthiness of the map, k = 10: {placed.trust:.3f}")
+        say(f"trustworthiness of the map, k = {placed.k}: {placed.trust:.3f}")
         shown, words = _shown_words(self.vocabulary, ids, profiles)
         spelled = {} if len(sentences) > 200_000 else _unknown_words(self.vocabulary, sentences)
         meta = about(
@@ -71,6 +71,7 @@ class ChainPage:
             sentences=len(ids),
             tokens=sum(map(len, ids)),
             trust=placed.trust,
+            near=placed.k,
             checked=placed.num_checked,
             eos=int(shown[Vocabulary.eos_id]),
             unk=int(shown[Vocabulary.unk_id]),

@@ -29,8 +29,9 @@ class StateMap(NamedTuple):
     place: Tensor  # "z 2"   within 0..1
     kind: Tensor  # "z"      0..KINDS-1: regions of the map (k-means)
     nearest: Tensor  # "z k"   the nearest states in the features, the nearest first
-    trust: float  # trustworthiness at k = 10
+    trust: float  # trustworthiness at k
     num_checked: int  # states it is the mean of
+    k: int  # 10, fewer with few states
 
 
 def features(emit: Tensor, lead: Tensor) -> Tensor:  # "z d", "z d" -> "z 2d"
@@ -53,7 +54,7 @@ def state_map(feature: Tensor, *, seed: int = 0, say: Callable[[str], None] = la
     place = _embed(feature, nearest[:, : max(2, num // 8)], generator)  # few states: not all are near
     say("map: states placed")
     trust = trustworthiness(feature, place)
-    return StateMap(_to_square(place), _kinds(place, generator), nearest, trust, min(num, SAMPLE))
+    return StateMap(_to_square(place), _kinds(place, generator), nearest, trust, min(num, SAMPLE), _near(num))
 
 
 def trustworthiness(feature: Tensor, place: Tensor, k: int = 10, *, seed: int = 0) -> float:  # "z d", "z 2"
@@ -65,7 +66,7 @@ def trustworthiness(feature: Tensor, place: Tensor, k: int = 10, *, seed: int = 
     all states. With few states k is at most (n - 1) / 2. Source: Venna, Kaski 2001.
     """
     num = len(feature)
-    k = min(k, (num - 1) // 2)
+    k = _near(num, k)
     if k < 1:
         return 1.0
     checked = torch.randperm(num, generator=torch.Generator().manual_seed(seed))[:SAMPLE]
@@ -78,6 +79,10 @@ def trustworthiness(feature: Tensor, place: Tensor, k: int = 10, *, seed: int = 
             rank = 1 + (distance < column[:, None]).count_nonzero(1)
             excess += float(torch.relu((rank - k).double()).sum())
     return 1 - 2 * excess / (len(checked) * k * (2 * num - 3 * k - 1))
+
+
+def _near(num: int, k: int = 10) -> int:
+    return min(k, (num - 1) // 2)
 
 
 def _scaled(x: Tensor) -> Tensor:

@@ -13,10 +13,12 @@ WIDTH, HEIGHT = 860, 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 170, 16, 44  # margins; labels of baselines stand on the right
 
 
-def learning_curve(metrics: Sequence[Mapping[str, Any]], measure: str, baselines: Mapping[str, float]) -> str | None:
-    """Training and validation against updates, baselines as dashed lines; None where nothing was measured.
+def learning_curve(
+    metrics: Sequence[Mapping[str, Any]], measure: str, baselines: Mapping[str, float], on: str = "test"
+) -> str | None:
+    """Training and validation against updates, results on a split as dashed lines; None where nothing was measured.
 
-    Perplexities have a logarithmic axis, nats a plain one. `measure` is "perplexity" or "nats".
+    Perplexities have a logarithmic axis, nats a plain one. `measure` is "perplexity" or "nats", `on` the split.
     """
     curves = {split: curve_points(metrics, f"{split}_{measure}") for split in ("train", "valid")}
     values = [value for points in curves.values() for _, value in points]
@@ -54,7 +56,8 @@ def learning_curve(metrics: Sequence[Mapping[str, Any]], measure: str, baselines
     unit = "perplexity" if logs else "nats per frame"
     best = min((value for _, value in curves["valid"]), default=None)
     told = f"{unit} by update; " + ("no validation" if best is None else f"best on validation {best:,.4g}")
-    key = _text(LEFT + 8, TOP + 4, f"{unit}: training (thin), validation (dots)", kind="soft")
+    dashed = f", on {on} (dashed)" if baselines else ""
+    key = _text(LEFT + 8, TOP - 4, f"{unit}: training (thin), validation (dots){dashed}", kind="soft")
     return _svg(WIDTH, HEIGHT, told, [key, *parts])
 
 

@@ -117,7 +117,7 @@ def write_report(
     measure = PERPLEXITY if found.model is None else found.model.config.measure
     compared = _baselines(found)
     sections = [_results(found, compared)]
-    curve = learning_curve(found.metrics, measure.name, compared)
+    curve = learning_curve(found.metrics, measure.name, _dashed(found, compared), _compared_on(found))
     sections.append(Section("Learning curve", curve or paragraph("no evaluation was recorded", "note")))
     sections.append(_learned(found))
     sections.append(_settings(found))
@@ -149,6 +149,19 @@ def _baselines(found: RunFolder) -> dict[str, float]:
     return {name: PERPLEXITY(value, split.num_tokens) for name, value in counted.items()}
 
 
+def _compared_on(found: RunFolder) -> str:
+    """The split that the n-grams are measured on."""
+    return "test" if isinstance(found.data, Corpus) and found.data.test is not None else "validation"
+
+
+def _dashed(found: RunFolder, compared: Mapping[str, float]) -> dict[str, float]:
+    """The n-grams, and next to them the model on the same text, which the curve of validation does not show."""
+    own = next((record.get("test_perplexity") for record in reversed(found.metrics) if record.get("end")), None)
+    if not compared or not isinstance(own, float) or _compared_on(found) != "test":
+        return dict(compared)
+    return {"this model": own, **compared}
+
+
 def _results(found: RunFolder, compared: Mapping[str, float]) -> Section:
     last: dict[str, Any] = next((record for record in reversed(found.metrics) if record.get("end")), {})
     unit = "perplexity" if found.model is None else found.model.config.measure.name
@@ -164,7 +177,7 @@ def _results(found: RunFolder, compared: Mapping[str, float]) -> Section:
                 [Cell(escape(title + bound)), number(f"{last[key]:,.4g}"), number(f"{count:,}" if count else "")]
             )
     own = len(rows) - 1
-    split = "test" if isinstance(found.data, Corpus) and found.data.test is not None else "validation"
+    split = _compared_on(found)
     rows += [
         [Cell(escape(f"{name}, {split}")), number(f"{value:,.4g}"), number("")] for name, value in compared.items()
     ]

@@ -11,7 +11,7 @@ class StateMap {
     this.legend = h("div", { class: "legend" });
     this.element = h("div", { class: "map" }, this.canvas, this.tip, this.controls(), this.legend,
       h("p", { class: "trust", title: "How far the neighbours on this map are neighbours in what states emit and where they lead; 1 is perfect." },
-        `trustworthiness ${chain.meta.trust.toFixed(3)} (k = 10, ${chain.meta.checked < chain.numStates ? `${whole(chain.meta.checked)} random` : `all ${whole(chain.numStates)}`} ${chain.of}s)`));
+        `trustworthiness ${chain.meta.trust.toFixed(3)} (k = ${chain.meta.near}, ${chain.meta.checked < chain.numStates ? `${whole(chain.meta.checked)} random` : `all ${whole(chain.numStates)}`} ${chain.of}s)`));
     this.tree = d3.quadtree(Uint32Array.from(chain.x.keys()), (i) => chain.x[i] / 65535, (i) => chain.y[i] / 65535);
     const top = chain.share[chain.byShare[0]];
     this.radius = Float32Array.from(chain.share, (share) => 0.7 + 6.5 * Math.sqrt(share / top));
