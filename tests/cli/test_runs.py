@@ -60,6 +60,13 @@ def test_the_numbers_are_those_of_the_metrics(folder: Path, capsys: Captured) ->
         assert result["finished"] is True
 
 
+def test_one_run_is_compared_with_none(folder: Path, capsys: Captured) -> None:
+    assert cli.main(["runs", str(folder / "a")]) == 0
+    out = capsys.readouterr().out
+    assert "one run: give others" in out
+    assert "the same" not in out
+
+
 def test_a_run_that_is_going_on_and_other_data(folder: Path, tmp_path: Path, capsys: Captured) -> None:
     other = shutil.copytree(folder / "a", tmp_path / "other")
     lines = (other / "metrics.jsonl").read_text().splitlines(keepends=True)

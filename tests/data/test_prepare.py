@@ -350,3 +350,12 @@ def test_200_megabytes_at_20_a_second_in_little_memory(tmp_path: Path) -> None:
     print(f"{rate:.1f} MB/s, {grown:.0f} MB more memory, {sum(found.tokens.values()):,} tokens")
     assert rate >= 20
     assert grown < 150
+
+
+def test_lines_without_full_stops_are_split_by_line(tmp_path: Path) -> None:
+    """Lines as wide as each other look wrapped; as one sentence they could not be split."""
+    lines = "".join(f"word{i % 10} other{i % 10} third{i % 10} fourth{i % 10} fifth{i % 10}\n" for i in range(400))
+    found = prepare([str(write(tmp_path / "text.txt", lines))], tmp_path / "out")
+    assert found.layout == "lines"
+    assert sum(found.sentences.values()) == 400
+    assert all(found.sentences.values())

@@ -167,6 +167,7 @@ def _text(shown: Shown, word: str | None) -> str:
     lines = [
         f"{shown.num_states:,} {shown.of}; use is the share of {shown.counted}",
         f"as many as {shown.effective:,.0f} equally used ones do the work",
+        "nats: how uncertain its words and what comes next are; typical x2: twice as frequent as in all text",
     ]
     for state in shown.states:
         head = f"{shown.of[:-1]} {state['state']}   use {state['use']:.2%}"

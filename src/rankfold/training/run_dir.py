@@ -262,7 +262,10 @@ def _expect_free(path: Path) -> None:
     _expect_no_links(path)
     held = [name for name in (RECIPE, *CHECKPOINTS, METRICS) if os.path.lexists(path / name)]
     if held:
-        raise DataError(f"{path}: already holds a run ({', '.join(held)}): go on with --resume, or give another --out.")
+        raise DataError(
+            f"{path}: already holds a run ({', '.join(held)}): go on with --resume, or give another --out.\n"
+            "  In Python: resume=True, or another out."
+        )
 
 
 def _expect_no_others(path: Path) -> None:
