@@ -121,7 +121,7 @@ def _expect_above(covariance: Tensor, floor: Tensor, what: str) -> None:  # "...
     if not bool((unit > 0).all()):
         return
     least = torch.linalg.eigvalsh(covariance / (unit[:, None] * unit)).amin(-1).reshape(-1)
-    if bool((least < 1 - 1e-9).any()):
+    if bool((least < 1 - 2.0**-30).any()):  # eigenvalues are rounded
         raise DomainError(
             f"matrix {int(least.argmin())} of {what}['covariance'] is below the lower bound of covariances, "
             f"{float(least.min()):.3g} times it in one direction.\n"
