@@ -173,3 +173,13 @@ def test_recordings_without_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert for_frames([drawn, drawn], 3).settings[0] == "model.num_states=3"
     assert for_frames([np.eye(4)], 0).recipe == "small-music"
     assert choose_recipe([drawn], "cpu").recipe == "segment-hmm"
+
+
+def test_a_text_in_which_no_word_stands_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every word would be <unk>: a perplexity near 1 of a model that knows nothing."""
+    text = tmp_path / "three.txt"
+    text.write_text("The quick brown fox. It ran away. Then it slept.\n")
+    given = ["train", "--data", str(text), "--out", str(tmp_path / "run")]
+    assert cli.main(given) == 2
+    assert "no word stands twice in the 4 training tokens" in capsys.readouterr().err
+    assert cli.main([*given, "--recipe", "small-lhmm", "--set", "data.min_count=1", "train.updates=1"]) == 0

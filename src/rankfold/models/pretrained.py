@@ -84,7 +84,7 @@ def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:
     if model.config.data == "recordings":
         raise UnsupportedError(
             f"{folder} holds a model of frames ({model.config.family}), but one of words was expected.\n"
-            "  Load it with rankfold.load."
+            "  Load it with rankfold.load; of the commands, segment and segments-report are for it."
         )
     return cast(AnyModel, model)
 

@@ -154,6 +154,11 @@ def for_text(tokens: int, words: int | None, device: str) -> Choice:
     after three minutes of one core, with Kneser-Ney of order 2 127.7, of order 5 104.5. They need words to put into
     clusters; characters and short texts get a low-rank HMM.
     """
+    if words == 0:
+        raise DataError(
+            f"no word stands twice in the {tokens:,} training tokens: all would count as <unk>.\n"
+            "  Give a longer text, or --recipe small-lhmm --set data.min_count=1."
+        )
     said = f"{tokens:,} training tokens" + ("" if words is None else f" and {words:,} words seen twice or more")
     large = tokens >= LARGE
     if tokens < SMALL or (words is not None and words < FEW_WORDS):
