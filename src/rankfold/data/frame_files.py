@@ -24,7 +24,7 @@ from rankfold.files import expect_file, expect_unpacked
 SUFFIXES = (".npy", ".npz", ".csv")
 Header = Literal["auto", "yes", "no"]
 ZIP, NPY = b"PK", b"\x93NUMPY"
-LONGEST_HEADER = 2**16  # bytes; numpy's own have about 100
+LONGEST_HEADER = 10_000  # bytes, as numpy allows; its own have about 100
 PLAIN_TYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|c8|c16|[SU][0-9]{1,6})")
 # What zipfile, its decompressors and the parser of headers raise on bytes that are no archive of arrays.
 BROKEN_ARRAYS = (
@@ -109,7 +109,7 @@ def _array(stream: IO[bytes], size: int) -> np.ndarray[Any, Any]:
     length = int.from_bytes(stream.read(width), "little")
     if length > LONGEST_HEADER:
         raise ValueError(f"a header of {length:,} bytes")
-    header = ast.literal_eval(stream.read(length).decode("utf-8" if magic[6] == 3 else "latin1").strip(" \n"))
+    header = ast.literal_eval(stream.read(length).decode("utf-8" if magic[6] == 3 else "latin1"))
     if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
         raise ValueError("a header without type, order and shape")
     descr, shape = header["descr"], header["shape"]

@@ -51,7 +51,7 @@ class Table(NamedTuple):
 
 def weighted_logs(counts: Tensor | float, log_p: Tensor) -> Tensor:  # -> ""
     """sum counts log_p, entries without counts left out."""
-    counts = torch.as_tensor(counts).to(log_p).expand_as(log_p)
+    counts = torch.as_tensor(counts, dtype=log_p.dtype, device=log_p.device).expand_as(log_p)
     return (counts * log_p.masked_fill(counts == 0, 0.0)).sum()
 
 
