@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rankfold.errors import DomainError
 from rankfold.estimators import HMM, HSMM
 from rankfold.training.em import log_prior
 from tests.estimators.observation_cases import CASES, measured, symbols
@@ -125,6 +126,11 @@ def test_graphs() -> None:
     np.testing.assert_array_equal(ahead == 0, np.tril(np.ones((3, 3), bool), -1))
     line = HMM(4, forbidden="linear", max_iter=3, random_state=0).fit(x).transition_
     assert line[0, 2] == line[0, 3] == line[1, 0] == 0 < line[0, 1]
+    band = HMM(4, forbidden="band:1", max_iter=3, random_state=0).fit(x).transition_
+    np.testing.assert_array_equal(band == 0, np.abs(np.subtract.outer(range(4), range(4))) > 1)
+    for wrong in ("band", "band:-1", "band:x"):
+        with pytest.raises(DomainError, match="band:2"):
+            HMM(4, forbidden=wrong).fit(x)
 
 
 def test_sgd_honours_the_priors_of_em() -> None:

@@ -6,20 +6,21 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.data.clusters import Clusters
-from rankfold.errors import DomainError
+from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models import HMM, ModelConfig, build_model
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.params.prior import Prior
-from rankfold.training.batch_em import BlockTables, StateTables, mix
+from rankfold.training.batch_em import BlockTables, StateTables, mix, tables_of
 from rankfold.training.loop import train
 from tests.oracles import chain as oracle
-from tests.training.runs import NUM_WORDS, metrics, tiny, write_corpus
+from tests.training.runs import FAMILIES, NUM_WORDS, metrics, tiny, write_corpus
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}  # float64, a few hundred terms
 WORDS = torch.tensor([[2, 0, 3, 1], [4, 1, 0, 0], [3, 3, 1, 0]])
@@ -136,12 +137,130 @@ def test_a_step_with_momentum_moves_counts_part_of_the_way() -> None:
         torch.testing.assert_close(x.detach().softmax(-1), 0.75 * old + 0.25 * new, **EXACT)
 
 
+def free_model(family: str, seed: int = 0, z: int = 3, rank: int = 2, band: int = 1, v: int = 5) -> Any:
+    """A model in free tables, drawn far from uniform."""
+    config = ModelConfig(family=family, num_states=z, rank=rank, band=band, neural=False)  # type: ignore[arg-type]
+    model = build_model(config, v, seed=seed).double()
+    g = torch.Generator().manual_seed(seed)
+    for x in model.parameters():
+        x.data.copy_(torch.randn(x.shape, generator=g, dtype=torch.float64))
+    return model
+
+
+def derivations(family: str, tables: list[Any], words: list[int], band: int) -> Any:
+    """Every way to say the words, hidden ranks included: its probability, and the entries of tables that it uses."""
+    if family == "rank":
+        start, rank, state, word = tables
+        size, num = rank.shape
+
+        def on(t: int, z: int, p: float, used: list[Any]) -> Any:
+            for r in range(num):
+                q, more = p * rank[z, r] * word[r, words[t]], [*used, (1, z, r), (3, r, words[t])]
+                if t + 1 == len(words):
+                    yield q, more
+                    continue
+                for y in range(size):
+                    yield from on(t + 1, y, q * state[y, r], [*more, (2, y, r)])
+
+        for z in range(size):
+            yield from on(0, z, start[z], [(0, z)])
+        return
+    start, choice, target, word = tables
+    size, num = target.shape
+
+    def at(t: int, z: int, p: float, used: list[Any]) -> Any:
+        p, used = p * word[z, words[t]], [*used, (3, z, words[t])]
+        if t + 1 == len(words):
+            yield p, used
+            return
+        for c in range(choice.shape[1]):
+            reached = (
+                [(y, target[y, c], [(2, y, c)]) for y in range(size)] if c < num else [(z + c - num - band, 1.0, [])]
+            )
+            for y, q, more in reached:
+                if 0 <= y < size:
+                    yield from at(t + 1, y, p * choice[z, c] * q, [*used, (1, z, c), *more])
+
+    for r in range(num):
+        for z in range(size):
+            yield from at(0, z, start[r] * target[z, r], [(0, r), (2, z, r)])
+
+
+def table_values(tables: Any) -> list[Any]:
+    """The distributions of a model in free tables, as arrays."""
+    parts = [tables.factors] if hasattr(tables, "factors") else [tables.dynamics, tables.observation]
+    return [table.value.numpy() for part in parts for table in part.tables().values()]
+
+
+@pytest.mark.parametrize("family", ["lhmm", "banded", "rank"])
+def test_steps_with_hidden_ranks_equal_the_enumeration(family: str) -> None:
+    """Counts and shares of every table, from every derivation in plain numpy; twice, and with smoothing."""
+    for seed, smoothing in ((0, 0.0), (1, 0.4)):
+        model = free_model(family, seed)
+        tables = tables_of(model)
+        for _ in range(2):
+            before = table_values(tables)
+            uses, log_z = [np.zeros_like(x) for x in before], []
+            for row, length in zip(WORDS.tolist(), LENGTHS.tolist(), strict=True):
+                found = list(derivations(family, before, row[:length], band=1))
+                total = sum(p for p, _ in found)
+                log_z.append(np.log(total))
+                for p, used in found:
+                    for table, *entry in used:
+                        uses[table][tuple(entry)] += p / total
+            with torch.no_grad():
+                own_z, counts = tables.count(Batch(WORDS, LENGTHS), model.parts())
+            np.testing.assert_allclose(own_z.numpy(), log_z, rtol=1e-10)
+            for own, expected in zip(counts, uses, strict=True):
+                np.testing.assert_allclose(own.numpy(), expected, rtol=1e-9, atol=1e-12)
+            tables.maximise(counts, Prior(smoothing))
+            inside = [np.ones_like(x, dtype=bool) for x in before]
+            if family == "banded":
+                inside[1][0, 2] = inside[1][2, 4] = False  # cells of the band outside the matrix
+            for own, used, old, axis, there in zip(
+                table_values(tables), uses, before, (0, 1, 0, 1), inside, strict=True
+            ):
+                smoothed = np.where(there, used + smoothing, 0.0)
+                total = smoothed.sum(axis, keepdims=True)
+                expected = np.where(total > 0, smoothed / np.where(total > 0, total, 1), old)
+                np.testing.assert_allclose(own, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_whole_steps_with_hidden_ranks_never_lose_in_any_size() -> None:
+    """60 models of random sizes and sentences: the log-likelihood, with smoothing plus the logs of all entries."""
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        family = ("lhmm", "banded", "rank")[number % 3]
+        z, rank, band, v = (int(n) for n in rng.integers((1, 1, 0, 2), (8, 6, 4, 7)))
+        model, smoothing = free_model(family, number, z, rank, band, v), float(rng.choice([0.0, 0.2]))
+        tables, lengths = tables_of(model), torch.from_numpy(rng.integers(1, 9, 5))
+        batch = Batch(torch.from_numpy(rng.integers(0, v, (5, 8))), lengths)
+        values = []
+        for _ in range(6):
+            with torch.no_grad():
+                log_z, counts = tables.count(batch, model.parts())
+            entries = np.concatenate([x.ravel() for x in table_values(tables)])
+            prior = smoothing * np.log(entries[entries > 0]).sum() if smoothing else 0.0
+            values.append(float(log_z.sum()) + prior)
+            tables.maximise(counts, Prior(smoothing))
+        steps = np.diff(values)
+        assert (steps >= -1e-9).all(), (number, family, z, rank, band, v, steps)
+        assert z == 1 or values[-1] > values[0]
+
+
+def test_networks_have_no_step() -> None:
+    for family in ("hmm", "lhmm", "banded", "rank"):
+        config = ModelConfig(family=family, num_states=4, rank=2, dim=4, num_layers=1)  # type: ignore[arg-type]
+        with pytest.raises(UnsupportedError, match=r"networks make the tables(.|\n)*model\.neural=false"):
+            tables_of(build_model(config, 5))  # type: ignore[arg-type]
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("data"))
 
 
-@pytest.mark.parametrize("family", ["hmm", "block"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_mini_batches_come_near_whole_steps(family: str, data: Path, tmp_path: Path) -> None:
     """A third of the passes, nearly the same training perplexity; words that a batch lacks keep their probability."""
     settings = {"family": family, "neural": False, "optimizer": "em", "log_every": 1}
@@ -155,7 +274,7 @@ def test_mini_batches_come_near_whole_steps(family: str, data: Path, tmp_path: P
     assert sum(last) / len(last) < values[0] - 0.9 * (values[0] - values[-1])
 
 
-@pytest.mark.parametrize("family", ["hmm", "block"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_words_that_the_first_batch_lacks_stay_possible(family: str, data: Path, tmp_path: Path) -> None:
     settings = {"family": family, "neural": False, "optimizer": "em", "momentum": 0.5, "tokens": 9, "updates": 4}
     assert train(tiny(**settings, evaluate_every=1), data, tmp_path / "run").best_valid < NUM_WORDS
@@ -164,7 +283,8 @@ def test_words_that_the_first_batch_lacks_stay_possible(family: str, data: Path,
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"family": "lhmm", "neural": False}, "free tables of hmm and block"),
+        ({"family": "lhmm", "neural": True}, "with networks.*hmm, lhmm, banded, block, rank"),
+        ({"family": "lhmm", "neural": False, "feature_dropout": 0.2}, "without dropout"),
         ({"family": "hmm", "neural": True}, "with networks"),
         ({"family": "hmm", "neural": False, "state_dropout": 0.2}, "without dropout"),
         ({"family": "hmm", "neural": False, "batching": "streams"}, "whole sentences"),

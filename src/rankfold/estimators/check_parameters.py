@@ -166,7 +166,14 @@ def _graph(name: str, num_states: int) -> NDArray[np.bool_]:
         return found
     if name == "linear":
         return (target < source) | (target > source + 1)
-    raise DomainError(f'forbidden is {name!r}, but must be "left_to_right", "linear", or truth values "z z".')
+    kind, _, reach = name.partition(":")
+    if kind == "band" and reach.isascii() and reach.isdigit():
+        apart: NDArray[np.bool_] = np.abs(target - source) > int(reach)
+        return apart
+    raise DomainError(
+        f'forbidden is {name!r}, but must be "left_to_right", "linear", "band:2" (at most 2 apart in number), or '
+        'truth values "z z".'
+    )
 
 
 def _is_number(value: Any) -> bool:

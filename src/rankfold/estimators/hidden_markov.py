@@ -31,7 +31,8 @@ class HMM(Estimator):
     sticky              added to the count of every transition of a state to itself
     mean_prior, mean_weight     as if each mean had seen `mean_weight` frames at `mean_prior` (None: the mean of all)
     fixed               tables of `start` that stay as they are, ("transition", ...); {"transition": "z z"}: entries
-    forbidden           true where a state may not follow another, "z z"; "left_to_right" or "linear"; dense alone
+    forbidden           true where a state may not follow another, "z z"; "left_to_right", "linear", "band:2" (states
+                        at most 2 apart in number follow one another); dense alone
     init                "kmeans" or "random" means; `start` gives tables instead: initial, transition, mean, ...
     n_init, max_iter    the best of so many starts; at most so many EM steps (or passes of gradient steps) each
     tol                 stop when a step gains less than this, in nats per frame; None: never

@@ -7,7 +7,7 @@ constant share it is the momentum of Liu et al. 2025). The M step is that of EM.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -16,12 +16,13 @@ from rankfold.data.batch import Batch
 from rankfold.decoding.counts import expected_counts
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.block_hmm import BlockHMM
+from rankfold.models.rank_hmm import RankHMM
 from rankfold.models.sequence import HMM
 from rankfold.numerics.precision import matmul_precision, parameter_precision
 from rankfold.params.block_sparse import FreeBlockParts
-from rankfold.params.dynamics.free_tables import FreeDense
-from rankfold.params.observations.categorical import CategoricalObservation, FreeEmission
-from rankfold.params.prior import Prior
+from rankfold.params.dynamics.rank_factors import FreeRankFactors
+from rankfold.params.observations.categorical import CategoricalObservation
+from rankfold.params.prior import Prior, Table
 from rankfold.training.config import Config
 from rankfold.training.gradients import row_parts
 from rankfold.training.memory_budget import Budget
@@ -43,12 +44,10 @@ class Tables(Protocol):
 
 
 class StateTables:
-    """Of an HMM: start, transitions, and the words of every state."""
+    """Of an HMM: start, transitions (dense, low-rank, banded), and the words of every state."""
 
     def __init__(self, model: HMM) -> None:
-        if not isinstance(model.dynamics, FreeDense) or not isinstance(model.emission, FreeEmission):
-            raise UnsupportedError(refusal(model.config.family))
-        self.model, self.dynamics, self.emission = model, model.dynamics, model.emission
+        self.model, self.dynamics = model, cast(Any, model.dynamics)
         self.observation = CategoricalObservation(model.emission)
 
     def count(self, batch: Batch, parts: Any) -> tuple[Tensor, Counts]:
@@ -57,23 +56,42 @@ class StateTables:
         return counts.log_z, (*self.dynamics.count(counts.initial, counts.transition), words)
 
     def maximise(self, counts: Counts, prior: Prior) -> None:
-        self.dynamics.maximise(counts[:2], prior)
-        self.observation.maximise(counts[2], prior)
+        self.dynamics.maximise(counts[:-1], prior)
+        self.observation.maximise(counts[-1], prior)
 
     def as_counts(self, counts: Counts) -> Counts:
-        logits = self.dynamics.log_initial, self.dynamics.log_transition, self.emission.log_emission
-        return tuple(
-            x.detach().double().softmax(-1) * own.sum(-1, keepdim=True) for x, own in zip(logits, counts, strict=True)
-        )
+        return _as_counts((*self.dynamics.tables().values(), *self.observation.tables().values()), counts)
+
+
+class RankTables:
+    """Of a rank-space HMM: start, ranks given states, states given ranks, and the words of every rank."""
+
+    def __init__(self, model: RankHMM) -> None:
+        self.model, self.factors = model, cast(FreeRankFactors, model.factors)
+
+    def count(self, batch: Batch, parts: Any) -> tuple[Tensor, Counts]:
+        counts = expected_counts(self.model.potentials(batch, parts=parts))
+        words = torch.zeros_like(self.factors.log_word, dtype=torch.float64)
+        words.index_add_(1, batch.values.flatten(), counts.state.double().flatten(0, 1).mT)
+        return counts.log_z, self.factors.count(counts.initial, counts.transition, words)
+
+    def maximise(self, counts: Counts, prior: Prior) -> None:
+        self.factors.maximise(counts, prior)
+
+    def as_counts(self, counts: Counts) -> Counts:
+        return _as_counts(tuple(self.factors.tables().values()), counts)
+
+
+def _as_counts(tables: Sequence[Table], counts: Counts) -> Counts:
+    """Distributions, each times the uses of all its entries."""
+    return tuple(table.value * own.sum(table.axis, keepdim=True) for table, own in zip(tables, counts, strict=True))
 
 
 class BlockTables:
     """Of an HMM with block-sparse emissions: a word is counted by the states of its cluster alone."""
 
     def __init__(self, model: BlockHMM) -> None:
-        if not isinstance(model.blocks, FreeBlockParts):
-            raise UnsupportedError(refusal("block"))
-        self.model, self.blocks = model, model.blocks
+        self.model, self.blocks = model, cast(FreeBlockParts, model.blocks)
 
     def count(self, batch: Batch, parts: Any) -> tuple[Tensor, Counts]:
         p = self.model.potentials(batch, parts=parts)
@@ -113,13 +131,15 @@ class BlockTables:
         return initial.sum().expand_as(initial), transition.sum((2, 3), keepdim=True), said[cluster]
 
 
-def refusal(family: str) -> str:
-    """Why a family has no step of EM."""
-    return (
-        f'train.optimizer is "em", but a model of the family "{family}" has no M step here: EM sets free tables of '
-        'dense\n  transitions ("hmm" and "block" with model.neural=false, models of frames). Set train.optimizer='
-        '"adamw".'
-    )
+def tables_of(model: HMM | RankHMM | BlockHMM) -> Tables:
+    """The free tables of a model; raises where networks make them."""
+    if model.config.neural:
+        raise UnsupportedError(
+            f'train.optimizer is "em", but networks make the tables of this model ("{model.config.family}"), which '
+            'have no maximum in closed form.\n  Set model.neural=false, or train.optimizer="adamw".'
+        )
+    kinds: dict[str, Callable[[Any], Tables]] = {"block": BlockTables, "rank": RankTables}
+    return kinds.get(model.config.family, StateTables)(model)
 
 
 class BatchEM:
@@ -127,7 +147,7 @@ class BatchEM:
 
     def __init__(
         self,
-        model: HMM | BlockHMM,
+        model: HMM | RankHMM | BlockHMM,
         optimizer: torch.optim.Optimizer,
         config: Config,
         budget: Budget,
@@ -135,7 +155,7 @@ class BatchEM:
         num_tokens: int,
     ) -> None:
         self.model, self.optimizer, self.config, self.not_finite = model, optimizer, config, not_finite
-        self.tables: Tables = BlockTables(model) if isinstance(model, BlockHMM) else StateTables(model)
+        self.tables = tables_of(model)
         self.prior, self.num_tokens, self.part_tokens = Prior(config.train.smoothing), num_tokens, budget.part_tokens
         self.carried: Counts | None = None  # running counts, of as many tokens as the training set has
 

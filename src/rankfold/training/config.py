@@ -6,13 +6,13 @@ Budgets are in updates, not minutes, so that runs repeat.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rankfold.data.frame_files import Header
 from rankfold.data.frame_space import Standardise
 from rankfold.data.frames import Missing
 from rankfold.errors import DomainError
-from rankfold.models.config import AnyConfig, FrameConfig, ModelConfig
+from rankfold.models.config import AnyConfig, Family, FrameConfig, ModelConfig
 from rankfold.numerics.precision import Precision
 from rankfold.settings import check_choices
 
@@ -176,13 +176,14 @@ class Config:
             )
 
     def _expect_free_tables(self, model: Any, *, streams: bool) -> None:
-        if model.family not in ("hmm", "block") or model.neural:
+        if model.data != "text" or model.neural:
             raise DomainError(
                 f'train.optimizer is "em", but model.family is "{model.family}"'
-                f"{' with networks' if model.neural else ''}: EM of words sets the free tables of hmm and block.\n"
+                f"{' with networks' if model.neural else ''}: EM of words sets the free tables of hidden Markov models "
+                f"({', '.join(get_args(Family))}).\n"
                 '  Set model.neural=false and such a family, or train.optimizer="adamw".'
             )
-        dropped = model.state_dropout or getattr(model, "logit_dropout", 0.0)
+        dropped = model.state_dropout or model.feature_dropout or model.logit_dropout
         if dropped or streams:
             raise DomainError(
                 'train.optimizer is "em", which is for whole sentences and tables without dropout.\n'

@@ -11,6 +11,7 @@ from rankfold.kernels.linear_softmax import linear_softmax
 from rankfold.params.dropout import drop_entries, drop_logits
 from rankfold.params.networks import linear, normal, residual_mlp, xavier
 from rankfold.params.observations.categorical import Emission, InnerEmission, TableEmission
+from rankfold.params.prior import Prior, Table, log_shares
 
 
 class Factors(NamedTuple):
@@ -81,3 +82,42 @@ class FreeRankFactors(nn.Module):
             torch.softmax(drop_logits(self.log_state, dropout, 0, generator=generator), 0),
             TableEmission(torch.log_softmax(self.log_word, 1)),
         )
+
+    def tables(self) -> dict[str, Table]:
+        """The four distributions, by name."""
+        start, rank, state, word = (x.detach().double() for x in self._logits)
+        return {
+            "start": Table(start.softmax(0), 0),
+            "rank": Table(rank.softmax(1), 1),
+            "state": Table(state.softmax(0), 0),
+            "word": Table(word.softmax(1), 1),
+        }
+
+    @property
+    def _logits(self) -> tuple[nn.Parameter, ...]:
+        return self.log_start, self.log_rank, self.log_state, self.log_word
+
+    def count(self, initial: Tensor, uses: tuple[Tensor, ...], words: Tensor) -> tuple[Tensor, ...]:  # "r", ..., "r v"
+        """The expected uses of the tables, the states between two ranks being hidden: "z", "z r", "z r", "r v".
+
+        `uses` are those of V^T U multiplied out, "r r", or of its factors, "r z" each.
+        """
+        start, rank, state, _ = (x.value for x in self.tables().values())
+        if len(uses) == 1:
+            ratio = _ratio(uses[0].double(), state.mT @ rank)
+            states, ranks = state * (rank @ ratio.mT), rank * (state @ ratio)
+        else:
+            states, ranks = (x.double().mT for x in uses)
+        first = start[:, None] * rank * _ratio(initial.double(), start @ rank)
+        return first.sum(1), ranks + first, states, words.double()
+
+    @torch.no_grad()
+    def maximise(self, counts: tuple[Tensor, ...], prior: Prior) -> None:
+        """The shares, with `smoothing` of each; distributions without any use stay as they are."""
+        for own, used, axis in zip(self._logits, counts, (0, 1, 0, 1), strict=True):
+            own.copy_(log_shares(used + prior.smoothing, own, axis))
+
+
+def _ratio(uses: Tensor, weight: Tensor) -> Tensor:
+    """Uses over weights; 0 where there is no weight, and so no use."""
+    return torch.where(weight > 0, uses / torch.where(weight > 0, weight, 1.0), 0.0)

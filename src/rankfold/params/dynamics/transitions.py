@@ -18,6 +18,7 @@ from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
 from rankfold.params.dynamics.features import FeatureKind, FeatureMap, FreeFeatures
 from rankfold.params.dynamics.free_tables import Dynamics, FreeDense, FreeLowRank, apart
 from rankfold.params.networks import residual_mlp, take_rows, xavier
+from rankfold.params.prior import Prior, Table, log_shares, shares
 
 
 class Start(nn.Module):
@@ -72,7 +73,52 @@ class SoftmaxTransition(nn.Module):
         return Dense.unchecked(table.share, table.rounded)
 
 
-class LowRankTransition(nn.Module):
+class RankedChoices(nn.Module):
+    """EM of free features, in which a transition is two draws: z chooses a rank, or a cell of its band; a rank a state.
+
+    The start chooses a rank, too. The rank is hidden, and its expected uses are counted: no step lowers the likelihood.
+    """
+
+    def logits(self) -> tuple[Tensor, Tensor, Tensor]:  # "r", "z c", "y r"
+        """Unnormalised logarithms of the start's choice, of every state's (ranks, then cells), of every rank's."""
+        raise NotImplementedError
+
+    def set_logits(self, start: Tensor, choice: Tensor, target: Tensor) -> None:
+        """Set all three, which are normalised."""
+        raise NotImplementedError
+
+    def outside(self) -> Tensor | None:  # "z k" bool
+        """The cells of the band that lie outside the matrix; None without a band."""
+        return None
+
+    def tables(self) -> dict[str, Table]:
+        """The three distributions, by name."""
+        start, choice, target = (x.detach().double() for x in self.logits())
+        return {
+            "start": Table(start.softmax(0), 0),
+            "choice": Table(choice.softmax(1), 1),
+            "target": Table(target.softmax(0), 0),
+        }
+
+    def count(self, initial: Tensor, uses: tuple[Tensor, ...]) -> tuple[Tensor, ...]:  # "r", "z c", "y r"
+        """The expected uses of the tables, from those of the first state and of the operator's factors."""
+        left, right, *band = (x.double() for x in uses)
+        start, target = (self.tables()[name].value for name in ("start", "target"))
+        first = initial.double()[:, None] * shares(start * target)  # "y r"   the rank that chose the first state
+        return first.sum(0), torch.cat([left, *band], 1), right + first
+
+    @torch.no_grad()
+    def maximise(self, counts: tuple[Tensor, ...], prior: Prior) -> None:
+        """The shares of all choices, with `smoothing` of each; those without any use stay as they are."""
+        start, choice, target = (x + prior.smoothing for x in counts)
+        if (cells := self.outside()) is not None:
+            choice = torch.cat([choice[:, : -cells.shape[1]], choice[:, -cells.shape[1] :].masked_fill(cells, 0.0)], 1)
+        before = [x.double().log_softmax(axis) for x, axis in zip(self.logits(), (0, 1, 0), strict=True)]
+        found = zip((start, choice, target), before, (0, 1, 0), strict=True)
+        self.set_logits(*(log_shares(*each) for each in found))
+
+
+class LowRankTransition(RankedChoices):
     """A[z, y] = phi(u_z) . phi(v_y) / phi(u_z) . sum_y' phi(v_y'): the generalised softmax, of rank r.
 
     Normalised without ever writing A: with s_r = sum_y phi_r(v_y),
@@ -132,8 +178,16 @@ class LowRankTransition(nn.Module):
         start = torch.softmax(logits.double(), 0).to(logits.dtype)
         return table.mix(start), table
 
+    def logits(self) -> tuple[Tensor, Tensor, Tensor]:  # "r", "z r", "y r"
+        log_total = torch.logsumexp(self.target, 0)
+        return self.start() + log_total, self.source + log_total, self.target
 
-class BandedTransition(nn.Module):
+    def set_logits(self, start: Tensor, choice: Tensor, target: Tensor) -> None:
+        for own, x in ((self.start.embedding, start), (self.source, choice), (self.target, target)):
+            own.copy_(x)
+
+
+class BandedTransition(RankedChoices):
     """A[z, y] proportional to phi(u_z) . phi(v_y) + exp(theta[z, y - z]) for |y - z| <= band.
 
     Neighbours in the numbering get weights of their own, which no low rank can give. Cells outside the matrix have
@@ -172,7 +226,7 @@ class BandedTransition(nn.Module):
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
         num_states = len(self.log_band)
-        allowed = (self.column >= 0) & (self.column < num_states)
+        allowed = ~self.outside()
         if keep is not None:
             stays = torch.zeros(num_states, dtype=torch.bool, device=allowed.device).index_fill(0, keep, True)
         if stays is not None:
@@ -187,6 +241,18 @@ class BandedTransition(nn.Module):
             Banded.unchecked(torch.exp(log_band - log_row), -self.reach),
         ]
         return Dynamics(log_weights(initial), Sum(terms))
+
+    def logits(self) -> tuple[Tensor, Tensor, Tensor]:  # "r", "z (r k)", "y r"
+        start, choice, target = self.low_rank.logits()
+        return start, torch.cat([choice, self.log_band.masked_fill(self.outside(), float("-inf"))], 1), target
+
+    def outside(self) -> Tensor:  # "z k" bool
+        return (self.column < 0) | (self.column >= len(self.log_band))
+
+    def set_logits(self, start: Tensor, choice: Tensor, target: Tensor) -> None:
+        rank = target.shape[1]
+        self.low_rank.set_logits(start, choice[:, :rank], target)
+        self.log_band.copy_(choice[:, rank:])
 
 
 class NeuralDynamics(nn.Module):
