@@ -33,3 +33,8 @@ FEW_STATES = 128
 def loops_serve(num_states: int, *tensors: Tensor) -> bool:
     """Whether compiled loops over positions can take these tensors, and pay."""
     return num_states <= FEW_STATES and has_numba() and all(x.device.type == "cpu" for x in tensors)
+
+
+def scans_serve(num_states: int, *tensors: Tensor) -> bool:
+    """Whether kernels that run along all positions in one launch can take these tensors, and pay."""
+    return num_states <= FEW_STATES and triton_serves(*tensors)

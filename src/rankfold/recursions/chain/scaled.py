@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
-from rankfold.kernels.dispatch import loops_serve, triton_serves
+from rankfold.kernels.dispatch import loops_serve, scans_serve, triton_serves
 from rankfold.kernels.forward_backward import FEW, LONGEST, Verdict
 from rankfold.numerics.precision import Precision, round_off
 from rankfold.numerics.scaled import largest, visible
@@ -75,7 +75,7 @@ def passes_meet(c: Chain, precision: Precision) -> bool:
     """Whether one reading of the transition can serve both passes: few sequences on a GPU, products below float32."""
     if precision == "float32" or c.log_obs.dtype != torch.float32 or not triton_serves(c.log_obs):
         return False
-    few = 1 < c.log_obs.shape[1] <= LONGEST and len(c.log_obs) <= FEW
+    few = 1 < c.log_obs.shape[1] <= LONGEST and len(c.log_obs) <= FEW and scanned(c) is None
     return few and isinstance(c.transition, Composed) and c.transition.is_written
 
 
@@ -130,10 +130,14 @@ def per_entry(norm: Tensor, column: Tensor) -> Tensor:  # "t b", "1 y" -> "t b"
 
 
 def _filtered(c: Chain, x: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:  # "t b z", "t b"
-    if (weight := _looped(c)) is not None:
+    if (weight := looped(c)) is not None:
         from rankfold.kernels.chain_loops import filter_messages
 
         return filter_messages(weight, x, emission)
+    if (weight := scanned(c)) is not None:
+        from rankfold.kernels import chain_scan
+
+        return chain_scan.filter_messages(weight, x, emission, c.lengths)
     tiny = torch.finfo(x.dtype).tiny
     filtered, tops = torch.empty_like(emission), emission.new_empty(*emission.shape[:2], 1)
     # Views of all positions at once, and results written in place: small steps are bound by the number of calls.
@@ -148,13 +152,20 @@ def _filtered(c: Chain, x: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:  
     return filtered, tops[..., 0]
 
 
-def _looped(c: Chain) -> Tensor | None:  # "z y"
+def looped(c: Chain) -> Tensor | None:  # "z y"
     """The matrix of a transition that is written out, where compiled loops take the place of these."""
+    if not loops_serve(c.log_obs.shape[-1], c.log_obs) or torch.is_autocast_enabled("cpu"):
+        return None  # products in bfloat16 are torch's
+    return _written(c)
+
+
+def scanned(c: Chain) -> Tensor | None:  # "z y"
+    """The same where kernels on a GPU do, all positions in one launch."""
+    return _written(c) if scans_serve(c.log_obs.shape[-1], c.log_obs) else None
+
+
+def _written(c: Chain) -> Tensor | None:  # "z y"
     if not isinstance(c.transition, Composed) or not c.transition.is_written:
-        return None
-    if not loops_serve(c.log_obs.shape[-1], c.log_obs) or not may_look(c.log_obs):
-        return None
-    if torch.is_autocast_enabled("cpu"):  # products in bfloat16 are torch's
         return None
     maps = c.transition.maps()
     return maps[0] if len(maps) == 1 and maps[0].dtype == c.log_obs.dtype else None
@@ -229,10 +240,14 @@ def _last(inside: Tensor) -> Tensor:  # "t b" -> "t b"
 
 
 def _future(c: Chain, f: Forward, last: Tensor) -> Ahead:
-    if (weight := _looped(c)) is not None:
+    if (weight := looped(c)) is not None:
         from rankfold.kernels.chain_loops import future_messages
 
         return Ahead(*future_messages(weight, f.emission, f.final, c.lengths))
+    if (weight := scanned(c)) is not None:
+        from rankfold.kernels import chain_scan
+
+        return Ahead(*chain_scan.future_messages(weight, f.emission, f.final, c.lengths))
     num_positions = len(last)
     future, target = torch.empty_like(f.filtered), torch.empty_like(f.filtered)
     tops = f.norm.new_ones(*f.norm.shape, 1)

@@ -14,7 +14,7 @@ from rankfold.kernels.dispatch import loops_serve
 from rankfold.kernels.log_products import BLOCK
 from rankfold.numerics.scaled import visible
 from rankfold.recursions.chain.potentials import Chain
-from rankfold.recursions.chain.scaled import Forward, per_entry
+from rankfold.recursions.chain.scaled import Forward, per_entry, scanned
 
 
 def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
@@ -69,11 +69,20 @@ def _clear(c: Chain, f: Forward, each: Tensor, column: Tensor, loss: Tensor | fl
 
 def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
     """The bound itself: the possible loss travels through the same steps as the message."""
+    at_end, info = _noise(c, f), torch.finfo(f.norm.dtype)
+    missing = ((at_end * f.final).sum(-1) + at_end.shape[-1]) * info.tiny
+    return missing <= info.eps * (c.last(f.filtered) * f.final).sum(-1)
+
+
+def _noise(c: Chain, f: Forward) -> Tensor:  # "b z"   at the last position
     column, loss = _losses(c, f)
-    info = torch.finfo(column.dtype)
     each = per_entry(f.norm, column)
-    num_states = column.shape[1]
     noise = (c.log_initial > float("-inf")).to(column.dtype)
+    if (weight := scanned(c)) is not None:
+        from rankfold.kernels.chain_scan import last_noise
+
+        loss = torch.as_tensor(loss, dtype=column.dtype, device=column.device).expand_as(column[0])
+        return last_noise(weight, noise, loss, c.log_obs.transpose(0, 1), f.emission, f.norm, each, c.lengths)
     at_end = torch.zeros_like(noise)
     for t in range(len(f.filtered)):
         if t:
@@ -83,8 +92,7 @@ def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
         noise = noise * f.emission[t] / f.norm[t].unsqueeze(-1) + each[t].unsqueeze(-1)
         noise = torch.where(possible, noise, 0.0)
         at_end = torch.where((c.lengths == t + 1)[:, None], noise, at_end)
-    missing = ((at_end * f.final).sum(-1) + num_states) * info.tiny
-    return missing <= info.eps * (c.last(f.filtered) * f.final).sum(-1)
+    return at_end
 
 
 def _losses(c: Chain, f: Forward) -> tuple[Tensor, Tensor | float]:  # "1 y", "y"
