@@ -102,9 +102,9 @@ def test_chunks_that_do_not_meet_run_in_one_piece(scans: list[str], monkeypatch:
 
 
 def test_messages_far_apart_are_bounded_by_their_noise(scans: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    p = draw(3, 2, 12, 5, torch.float64, 400.0)
+    p = draw(3, 2, 12, 5, torch.float32, 100.0)
     expected = by_torch(p, monkeypatch)
     scans.clear()
     for one, other in zip(answers(on(p, DEVICE)), expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert "last_noise" in scans

@@ -31,9 +31,8 @@ def _exponent(x):
     if x.dtype == tl.float32:
         found = ((x.to(tl.int32, bitcast=True) >> 23) & 255) - 127
         return tl.minimum(tl.maximum(found, -126), 126)
-    else:
-        wide = ((x.to(tl.int64, bitcast=True) >> 52) & 2047) - 1023
-        return tl.minimum(tl.maximum(wide, -1022), 1022).to(tl.int32)
+    wide = ((x.to(tl.int64, bitcast=True) >> 52) & 2047) - 1023
+    return tl.minimum(tl.maximum(wide, -1022), 1022).to(tl.int32)
 
 
 @triton.jit
@@ -42,9 +41,8 @@ def _power(n, like):
     if like.dtype == tl.float32:
         up = (tl.minimum(tl.maximum(n, -126), 127) + 127) << 23
         return tl.where(n < -126, 0.0, up.to(tl.float32, bitcast=True))
-    else:
-        wide = (tl.minimum(tl.maximum(n, -1022), 1023) + 1023).to(tl.int64) << 52
-        return tl.where(n < -1022, 0.0, wide.to(tl.float64, bitcast=True))
+    wide = (tl.minimum(tl.maximum(n, -1022), 1023) + 1023).to(tl.int64) << 52
+    return tl.where(n < -1022, 0.0, wide.to(tl.float64, bitcast=True))
 
 
 @triton.jit

@@ -98,6 +98,8 @@ class FactorGaussianObservation(FullGaussianObservation):
         """The largest principal components as loadings, the rest of each variance as noise."""
         rank = self.loading.shape[2]
         values, vectors = torch.linalg.eigh(covariance.double())
+        largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
+        vectors = vectors * largest.sign()  # of either sign, by the machine: the same everywhere
         below = values[:, :-rank] if rank < values.shape[1] else values[:, :1] / 2
         rest = below.mean(1)
         kept = (values[:, -rank:, None] - below[:, None]).mean(2)  # eigenvalues rise: no difference is below 0
