@@ -16,7 +16,7 @@ from rankfold.cli.bench import Gradients
 from rankfold.data.batch import Batch
 from rankfold.models.config import KINDS, FrameConfig, GrammarConfig, ModelConfig
 from rankfold.numerics.precision import Precision, matmul_precision
-from rankfold.planning import Plan
+from rankfold.planning.cost import Plan
 from rankfold.planning.measure import host_time, out_of_memory, peak_mib, release, too_large
 
 LONGEST = 60.0  # seconds of a step

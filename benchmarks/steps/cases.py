@@ -16,7 +16,8 @@ from rankfold.models.config import FACTORED, AnyConfig, FrameConfig, GrammarConf
 from rankfold.numerics.precision import Precision
 from rankfold.operators import Dense
 from rankfold.params.dropout import num_kept
-from rankfold.planning import ChainSizes, Plan, Plans, chain_plan
+from rankfold.planning.chains import ChainSizes, chain_plan
+from rankfold.planning.cost import Plan, Plans
 from rankfold.recursions import chain
 from rankfold.recursions.chain.potentials import ChainPotentials
 

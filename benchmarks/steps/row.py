@@ -31,7 +31,7 @@ from rankfold.cli.bench import SEED, Check, Gradients, capture_turn
 from rankfold.data.batch import Batch
 from rankfold.models.config import FACTORED, LOW_RANK, FrameConfig, GrammarConfig, ModelConfig
 from rankfold.numerics.precision import Precision
-from rankfold.planning import Plan
+from rankfold.planning.cost import Plan
 from rankfold.planning.measure import (
     Spread,
     Turn,

@@ -6,7 +6,8 @@ import pytest
 
 from rankfold.models import ModelConfig
 from rankfold.numerics.precision import Precision
-from rankfold.planning import ChainSizes, chain_plan, chains, rank_plans
+from rankfold.planning import chains
+from rankfold.planning.chains import ChainSizes, chain_plan, rank_plans
 from rankfold.training.memory_budget import meta_model
 from tests.peaks import measured_and_planned, needs_linux
 

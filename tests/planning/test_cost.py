@@ -7,7 +7,8 @@ import pytest
 from rankfold import UnsupportedError
 from rankfold.models import ModelConfig, build_model
 from rankfold.numerics.precision import Precision
-from rankfold.planning import ChainSizes, Plan, Plans, Rates, Work, block_plan, chain_plan, rank_plans
+from rankfold.planning.chains import ChainSizes, block_plan, chain_plan, rank_plans
+from rankfold.planning.cost import Plan, Plans, Rates, Work
 
 devices = pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
 precisions = pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])

@@ -6,7 +6,8 @@ import pytest
 
 from rankfold.models import build_model
 from rankfold.models.config import FrameConfig
-from rankfold.planning import ChainSizes, Plan, chain_plan
+from rankfold.planning.chains import ChainSizes, chain_plan
+from rankfold.planning.cost import Plan
 
 
 def plan(batch: int = 2, length: int = 50, device: str = "cuda", **changes: Any) -> Plan:

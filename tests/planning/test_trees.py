@@ -7,7 +7,7 @@ import pytest
 from rankfold.models import GrammarConfig
 from rankfold.models.catalog import sized_model
 from rankfold.models.config import KINDS
-from rankfold.planning import Plan, Plans
+from rankfold.planning.cost import Plan, Plans
 from tests.peaks import measured_and_planned, needs_linux
 
 FAMILIES: list[dict[str, Any]] = [

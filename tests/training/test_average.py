@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rankfold.errors import DataError
-from rankfold.training.average import Average
+from rankfold.training.schedule import Average
 
 
 def model_of(values: list[float]) -> nn.Module:

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from rankfold.cli.explain import BATCH, NUM_WORDS, find_model, own_recipe
-from rankfold.cli.load import add_options, find_device
+from rankfold.cli.load import BATCH, NUM_WORDS, add_options, find_device, find_model, own_recipe
 from rankfold.cli.output import say, table, three_digits, to_json
 from rankfold.cli.train import add_settings
 from rankfold.data.batch import Batch

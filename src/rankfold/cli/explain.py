@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from rankfold.cli.load import add_options, find_device
+from rankfold.cli.load import BATCH, NUM_WORDS, add_options, find_device, find_model, own_recipe
 from rankfold.cli.output import to_json
 from rankfold.cli.train import add_settings
 from rankfold.errors import DataError, DomainError, UnsupportedError
@@ -21,18 +20,14 @@ from rankfold.fgg import explain as explain_sum
 from rankfold.fgg.cost import compare
 from rankfold.models.base import Model
 from rankfold.models.config import readers
-from rankfold.models.pretrained import load_any
 from rankfold.numerics.precision import Precision
-from rankfold.planning import Plan
+from rankfold.planning.cost import Plan
 from rankfold.planning.machine import GIB, available
 from rankfold.training.config import Config
 from rankfold.training.graphs import graphs_serve
-from rankfold.training.memory_budget import DataSizes, fit, least_memory, longest_sentence, meta_model
-from rankfold.training.recipes import load_recipe, recipe_names
-from rankfold.training.run_dir import is_starter, model_folder, recipe_path
+from rankfold.training.memory_budget import DataSizes, fit, least_memory, longest_sentence
 
-NUM_WORDS = 10_000
-BATCH, BATCH_OF_SUM = 8, 1  # sequences where no number is given; of the sum of a grammar
+BATCH_OF_SUM = 1  # sentences of the sum of a grammar, where no number is given
 SUFFIX = ".fgg"
 SIZES = ("num_states", "num_nonterminals", "num_preterminals", "rank", "num_features")
 DESCRIPTION = (
@@ -111,32 +106,6 @@ def sized_grammar(path: str, settings: Sequence[str]) -> Grammar:
             raise DataError(f"--set {setting} is not a size of a domain; write --set N=30.")
         sizes[name.strip()] = int(value)
     return read(path).with_domains(sizes)
-
-
-def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = None) -> Model[Any, Any]:
-    """The model of a run or folder, or one of a recipe's sizes whose parameters have no values."""
-    if name in recipe_names() or not (Path(name).is_dir() or is_starter(Path(name))):
-        config: Any = load_recipe(name, settings).model
-        num_inputs = NUM_WORDS if num_words is None else num_words
-        if config.data == "recordings":
-            num_inputs = config.num_features
-            if not num_inputs:
-                raise DataError(
-                    f"{name} takes as many features as its recordings have, which are not known here.\n"
-                    "  Say how many: --set model.num_features=12."
-                )
-        return meta_model(config, num_inputs)
-    if settings or num_words is not None:
-        raise DataError(f"{name} is a model, whose sizes are fixed: --set and --words are for recipes.")
-    return load_any(model_folder(Path(name)))
-
-
-def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:
-    """The recipe of that name, or that of a run; None for a model by itself."""
-    if name in recipe_names() or not (Path(name).is_dir() or is_starter(Path(name))):
-        return load_recipe(name, settings)
-    path = recipe_path(Path(name))
-    return None if path is None else load_recipe(path)
 
 
 def explain(

@@ -20,19 +20,22 @@ from rankfold.data.frames import Frames, Missing
 from rankfold.data.text import STDIN, read_lines
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, UnsupportedError, refuse_mps
+from rankfold.models.base import Model
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import FrameFamily
 from rankfold.models.frame_model import FrameModel
-from rankfold.models.pretrained import load_model
+from rankfold.models.pretrained import load_any, load_model
 from rankfold.models.strings import expect_ends, split_line
 from rankfold.settings import build, read_toml
 from rankfold.training.config import Config, DataConfig
+from rankfold.training.memory_budget import meta_model
+from rankfold.training.recipes import load_recipe, recipe_names
 from rankfold.training.recordings import expect_observed, read_splits
-from rankfold.training.run_dir import CONFIG, model_folder, recipe_path
+from rankfold.training.run_dir import CONFIG, is_starter, model_folder, recipe_path
 from rankfold.training.setup import choose_device
 
 NUM_SHOWN = 5  # unknown words
-ENTRIES = 2**24  # of a table "b t z" that is decoded at once
+NUM_WORDS, BATCH = 10_000, 8  # of a recipe whose step is planned or timed, where no number is given
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +137,32 @@ def data_config(path: Path) -> DataConfig:
     """How the run of a model read and cut its data; the defaults for a model by itself."""
     recipe = recipe_path(path)
     return DataConfig() if recipe is None else build(Config, read_toml(recipe), source=recipe).data
+
+
+def find_model(name: str, settings: Sequence[str] = (), num_words: int | None = None) -> Model[Any, Any]:
+    """The model of a run or folder, or one of a recipe's sizes whose parameters have no values."""
+    if name in recipe_names() or not (Path(name).is_dir() or is_starter(Path(name))):
+        config: Any = load_recipe(name, settings).model
+        num_inputs = NUM_WORDS if num_words is None else num_words
+        if config.data == "recordings":
+            num_inputs = config.num_features
+            if not num_inputs:
+                raise DataError(
+                    f"{name} takes as many features as its recordings have, which are not known here.\n"
+                    "  Say how many: --set model.num_features=12."
+                )
+        return meta_model(config, num_inputs)
+    if settings or num_words is not None:
+        raise DataError(f"{name} is a model, whose sizes are fixed: --set and --words are for recipes.")
+    return load_any(model_folder(Path(name)))
+
+
+def own_recipe(name: str, settings: Sequence[str] = ()) -> Config | None:
+    """The recipe of that name, or that of a run; None for a model by itself."""
+    if name in recipe_names() or not (Path(name).is_dir() or is_starter(Path(name))):
+        return load_recipe(name, settings)
+    path = recipe_path(Path(name))
+    return None if path is None else load_recipe(path)
 
 
 class Text(NamedTuple):

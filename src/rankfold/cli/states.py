@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         _add_share_of_word(chain, use, word, found)
     shown = Shown(chain.of, chain.num_values, counted, effective_number(use.share), found)
     if arguments.plot is not None:
-        from rankfold.plots.states import plot_states
+        from rankfold.plots.profiles import plot_states
 
         say(f"wrote {plot_states(chain, use, arguments.plot, words=vocabulary.words, counted=counted)}")
     print(to_json(shown._asdict(), indent=2) if arguments.json else _text(shown, arguments.word))

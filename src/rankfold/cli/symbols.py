@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         parts = grammar.parts()
     found = [symbol_profile(grammar, parts, one, use, top=arguments.entries) for one in dict.fromkeys(chosen)]
     if arguments.plot is not None:
-        from rankfold.plots.symbols import plot_symbols
+        from rankfold.plots.profiles import plot_symbols
 
         say(f"wrote {plot_symbols(found, arguments.plot, counted=counted)}")
     if arguments.json:

@@ -24,7 +24,7 @@ from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect_pl
 from rankfold.models.config import PlanName
 from rankfold.models.supervision import allowed_states
 from rankfold.numerics.precision import Precision
-from rankfold.planning import Plans
+from rankfold.planning.cost import Plans
 from rankfold.recursions import log_z
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.problem import validate_lengths
@@ -78,6 +78,14 @@ class Shares(NamedTuple):
         return False
 
 
+class Context(NamedTuple):
+    """What comes to a batch from outside of it."""
+
+    carried: Any = None  # the state of its streams before it
+    allowed: Tensor | None = None  # "b t z" bool
+    generator: torch.Generator | None = None  # of a training step with dropout
+
+
 class Model(nn.Module, ABC, Generic[Parts, Potentials]):
     """A distribution over sequences, with hidden paths or trees summed out exactly."""
 
@@ -120,7 +128,6 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         """
         return self.own_parts(generator)
 
-    @abstractmethod
     def potentials(
         self,
         batch: Batch,
@@ -129,12 +136,28 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         carried: Any = None,
         generator: torch.Generator | None = None,
         allowed: Tensor | None = None,
+        **choices: Any,
     ) -> Potentials:  # allowed "b t z" bool
         """The weights of all hidden paths of a batch. `parts` saves computing them again for every batch.
 
         `carried` is the state of a stream after the last batch (see `carry`). `allowed` are the states a position may
-        have, an exact constraint: log Z is then that of paths that keep to it.
+        have, an exact constraint: log Z is then that of paths that keep to it. `choices` are those of some families:
+        `plan`, what is summed out first, of rank-space HMMs and of grammars; `latent` of compound ones.
         """
+        context = Context(carried, allowed, generator)
+        self.expect_context(batch, context)
+        return self.own_potentials(batch, self.parts(generator) if parts is None else parts, context, **choices)
+
+    @abstractmethod
+    def own_potentials(self, batch: Batch, parts: Parts, context: Context, *args: Any, **choices: Any) -> Potentials:
+        """The same, of given parts and a context that fits the model."""
+
+    def expect_context(self, batch: Batch, context: Context) -> None:
+        """Raise unless the model can take the context; without an override, any but `allowed` states."""
+        if context.allowed is not None:
+            raise UnsupportedError(
+                f"allowed states are for models whose positions have them: {self.config.family} is none."
+            )
 
     def log_z(
         self, potentials: Potentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
@@ -167,18 +190,16 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         self.expect_values(batch)
         if parts is None and generator is None:
             parts = self._wide(self.own_parts())
-        return self.log_z(self.potentials(batch, parts=parts, allowed=allowed, generator=generator))
+        found = self.potentials(batch, parts=parts, allowed=allowed, generator=generator)
+        return self.log_z(found if generator is not None else self.wide_potentials(found, batch))
+
+    def wide_potentials(self, potentials: Potentials, batch: Batch) -> Potentials:
+        """The same in float64 where float32 lost a probability that no part holds; most models have none."""
+        return potentials
 
     @abstractmethod
     def expect_values(self, batch: Batch) -> None:
         """Raise unless the model has a probability for the values of a batch."""
-
-    def refuse_allowed(self, allowed: Tensor | None) -> None:
-        """Raise if `allowed` states are given to a model that cannot be constrained by them."""
-        if allowed is not None:
-            raise UnsupportedError(
-                f"allowed states are for models whose positions have them: {self.config.family} is none."
-            )
 
     def num_counted(self, batch: Batch) -> int:
         """The number of tokens or frames that the measure of a batch divides by; see `denominator`."""

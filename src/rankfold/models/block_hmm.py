@@ -22,12 +22,14 @@ from torch.nn.functional import embedding
 from rankfold.data.batch import Batch
 from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.query import PathQuery
+from rankfold.models.base import Context
 from rankfold.models.config import ModelConfig
 from rankfold.models.sequence import SequenceModel
 from rankfold.numerics.precision import Precision
 from rankfold.params.block_sparse import BlockDynamics, BlockEmission, BlockParts, FreeBlockParts, TiedBlockParts
 from rankfold.params.dropout import kept_by_cluster, num_kept
-from rankfold.planning import Plans, block_plan
+from rankfold.planning.chains import block_plan
+from rankfold.planning.cost import Plans
 from rankfold.recursions import blocks
 from rankfold.recursions.blocks import BlockPotentials
 from rankfold.recursions.ladder import Arithmetic
@@ -70,18 +72,8 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
         dynamics, emission = self.blocks(keep)
         return BlockModelParts(dynamics, emission, keep, config.reset_eos and generator is not None)
 
-    def potentials(
-        self,
-        batch: Batch,
-        *,
-        parts: BlockModelParts | None = None,
-        carried: BlockCarried | None = None,
-        generator: torch.Generator | None = None,
-        allowed: Tensor | None = None,
-    ) -> BlockPotentials:
-        self.refuse_allowed(allowed)
-        parts = self.parts(generator) if parts is None else parts
-        dynamics, emission = parts.dynamics, parts.emission
+    def own_potentials(self, batch: Batch, parts: BlockModelParts, context: Context) -> BlockPotentials:
+        dynamics, emission, carried = parts.dynamics, parts.emission, context.carried
         block = self.blocks.members.cluster[batch.values]
         if carried is None:
             log_initial = embedding(block[:, 0], dynamics.log_initial)

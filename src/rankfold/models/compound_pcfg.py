@@ -23,13 +23,14 @@ from rankfold.decoding.generate import Generated, WordChoice, generate_trees
 from rankfold.decoding.parsed_tree import ParsedTree
 from rankfold.decoding.query import TreeQuery
 from rankfold.errors import DomainError, UnsupportedError, may_look
-from rankfold.models.base import Shares, linear
+from rankfold.models.base import Context, Shares, linear
 from rankfold.models.config import GrammarConfig
 from rankfold.models.pcfg import Grammar, NextWord
 from rankfold.numerics.precision import Precision
 from rankfold.operators import BinaryDense, Branch
 from rankfold.params.rules.compound import CompoundGrammar, Halves, LatentGaussian, SentenceEncoder
-from rankfold.planning import Plans, TreeSizes, pair_rules, tree_plans
+from rankfold.planning.cost import Plans
+from rankfold.planning.trees import TreeSizes, pair_rules, tree_plans
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.tree.potentials import TreePotentials
 
@@ -77,23 +78,15 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         found: LatentGaussian = self.encoder(batch)
         return found
 
-    def potentials(
-        self,
-        batch: Batch,
-        *,
-        parts: CompoundParts | None = None,
-        carried: None = None,
-        generator: torch.Generator | None = None,
-        allowed: Tensor | None = None,
-        latent: Latent = "draw",
+    def own_potentials(
+        self, batch: Batch, parts: CompoundParts, context: Context, latent: Latent = "draw"
     ) -> BoundPotentials:
         """The trees of each sentence given one draw from q, or q's mean.
 
         Without a generator a sentence's draw is decided by its words: the same in every batch, at every evaluation.
         """
-        self.refuse_context(carried, allowed)
-        found = self._given(batch, self.own_parts() if parts is None else parts, generator, latent)
-        return found if generator is not None or torch.is_grad_enabled() else self._sound(found, batch, latent)
+        found, trained = self._given(batch, parts, context.generator, latent), context.generator is not None
+        return found if trained or torch.is_grad_enabled() else self.wide_potentials(found, batch, latent)
 
     def _given(
         self, batch: Batch, parts: CompoundParts, generator: torch.Generator | None, latent: Latent
@@ -107,26 +100,13 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         potentials.divergence = posterior.divergence()
         return potentials
 
-    def _sound(self, found: BoundPotentials, batch: Batch, latent: Latent) -> BoundPotentials:
+    def wide_potentials(self, potentials: BoundPotentials, batch: Batch, latent: Latent = "draw") -> BoundPotentials:
         """The same in float64 where float32 lost a probability: the rules are made for each sentence."""
 
         def make() -> BoundPotentials:
             return self._given(batch, self.own_parts(), None, latent)
 
-        return self.widen(found, make, lambda p: Shares(linear(p.rules)))
-
-    def log_likelihood(
-        self,
-        batch: Batch,
-        *,
-        parts: CompoundParts | None = None,
-        allowed: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:  # "b"   float64
-        """A bound of the log-probability of each sentence; differentiable in the parameters."""
-        self.expect_values(batch)
-        found = self.potentials(batch, parts=parts, allowed=allowed, generator=generator)
-        return self.log_z(found if generator is not None else self._sound(found, batch, "draw"))
+        return self.widen(potentials, make, lambda p: Shares(linear(p.rules)))
 
     def log_z(
         self, potentials: BoundPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
@@ -142,7 +122,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         self, batch: Batch, *, parts: CompoundParts | None = None, labels: bool = False
     ) -> BoundPotentials:
         """The potentials that trees are decoded from, given the mean of q: over nonterminals, whatever `labels`."""
-        return self._sound(self.potentials(batch, parts=parts, latent="mean"), batch, "mean")
+        return self.wide_potentials(self.potentials(batch, parts=parts, latent="mean"), batch, "mean")
 
     def predict_ids(self, batch: Batch | None = None, *, parts: CompoundParts | None = None) -> NextWord:
         """Refused: the next word has no closed form."""

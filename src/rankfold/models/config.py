@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
@@ -20,7 +21,7 @@ from rankfold.params.networks import MOST_LAYERS
 from rankfold.params.observations import OBSERVATIONS, ObservationModule
 from rankfold.params.observations.categorical import InitKind
 from rankfold.params.observations.product import kinds_of, known_kind
-from rankfold.params.observations.validity import Invalid, first_invalid, whole
+from rankfold.params.observations.protocol import Invalid
 from rankfold.settings import check_choices
 
 GrammarFamily = Literal["npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg"]
@@ -128,17 +129,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for name in ("num_states", "rank", "dim", "num_clusters"):
-            if getattr(self, name) < 1:
-                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        for name in ("num_layers", "band"):
-            if getattr(self, name) < 0:
-                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 0.")
-        if self.num_layers > MOST_LAYERS:
-            raise DomainError(f"num_layers is {self.num_layers:,}, but must be at most {MOST_LAYERS}.")
-        for name in ("state_dropout", "feature_dropout", "logit_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 0 and below 1.")
+        _expect_least(self, 1, "num_states", "rank", "dim", "num_clusters")
+        _expect_least(self, 0, "band")
+        _expect_networks(self, "state_dropout", "feature_dropout", "logit_dropout")
         if self.family == "block" and self.num_states % self.num_clusters:
             below = max(self.num_states - self.num_states % self.num_clusters, self.num_clusters)
             raise DomainError(
@@ -223,13 +216,8 @@ class GrammarConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for name in ("num_nonterminals", "num_preterminals", "rank", "dim", "latent_dim", "encoder_dim"):
-            if getattr(self, name) < 1:
-                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        if self.num_layers < 0:
-            raise DomainError(f"num_layers is {self.num_layers}, but must be at least 0.")
-        if self.num_layers > MOST_LAYERS:
-            raise DomainError(f"num_layers is {self.num_layers:,}, but must be at most {MOST_LAYERS}.")
+        _expect_least(self, 1, "num_nonterminals", "num_preterminals", "rank", "dim", "latent_dim", "encoder_dim")
+        _expect_networks(self)
         strange = [kind for kind in self.low_rank if kind not in KINDS]
         if strange or len(set(self.low_rank)) < len(self.low_rank):
             raise DomainError(f"low_rank is {list(self.low_rank)}, but each of {', '.join(KINDS)} may be there once.")
@@ -301,18 +289,13 @@ class FrameConfig:
         check_choices(self)
         if self.observations not in OBSERVATIONS:
             raise DomainError(f"observations is {self.observations!r}, but must be one of {', '.join(OBSERVATIONS)}.")
-        for name in ("num_states", "rank", "max_duration", "dim", "covariance_rank", "num_components", "order"):
-            if getattr(self, name) < 1:
-                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        for name in ("num_features", "num_layers", "min_variance", "variance_prior", "num_covariates"):
+        _expect_least(self, 1, "num_states", "rank", "max_duration", "dim")
+        _expect_least(self, 1, "covariance_rank", "num_components", "order")
+        for name in ("num_features", "min_variance", "variance_prior", "num_covariates"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise DomainError(f"{name} is {value}, but must be finite and at least 0.")
-        if self.num_layers > MOST_LAYERS:
-            raise DomainError(f"num_layers is {self.num_layers:,}, but must be at most {MOST_LAYERS}.")
-        for name in ("state_dropout", "feature_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise DomainError(f"{name} is {getattr(self, name)}, but must be at least 0 and below 1.")
+        _expect_networks(self, "state_dropout", "feature_dropout")
         if not self.normalised_durations and self.durations != "poisson":
             raise DomainError(
                 f'normalised_durations is false, but durations are "{self.durations}": only "poisson" may lose mass.'
@@ -342,8 +325,8 @@ class FrameConfig:
 
     def invalid(self, frames: Tensor, inside: Tensor | None = None) -> Invalid | None:  # "... f", "..." bool
         """The first value that cannot be observed; None if all can. `inside`: which frames are no padding."""
-        inside = whole(frames) if inside is None else inside
-        return first_invalid(self.observation, frames, inside, self.columns, self.num_covariates)
+        inside = frames.new_ones(frames.shape[:-1], dtype=torch.bool) if inside is None else inside
+        return self.observation.first_invalid(frames, inside, self)
 
     @property
     def capturable(self) -> bool:
@@ -406,6 +389,22 @@ class FrameConfig:
 WordConfig = ModelConfig | GrammarConfig
 AnyConfig = WordConfig | FrameConfig
 CONFIGS = (ModelConfig, GrammarConfig, FrameConfig)
+
+
+def _expect_least(config: AnyConfig, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < least:
+            raise DomainError(f"{name} is {getattr(config, name)}, but must be at least {least}.")
+
+
+def _expect_networks(config: AnyConfig, *dropouts: str) -> None:
+    """Raise on networks of impossible depth, and on shares that dropout cannot drop."""
+    _expect_least(config, 0, "num_layers")
+    if config.num_layers > MOST_LAYERS:
+        raise DomainError(f"num_layers is {config.num_layers:,}, but must be at most {MOST_LAYERS}.")
+    for name in dropouts:
+        if not 0.0 <= getattr(config, name) < 1.0:
+            raise DomainError(f"{name} is {getattr(config, name)}, but must be at least 0 and below 1.")
 
 
 def frame_family(*, segments: bool, low_rank: bool) -> FrameFamily:

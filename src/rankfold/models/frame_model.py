@@ -17,6 +17,7 @@ from rankfold.decoding.sample import sample
 from rankfold.decoding.segment_table import ScoredSegment, segment_table
 from rankfold.decoding.viterbi import BestPath, BestSegments, viterbi
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
+from rankfold.models.base import Context
 from rankfold.models.config import FrameConfig
 from rankfold.models.sequence import StateModel, StateParts
 from rankfold.models.supervision import FramePotentials
@@ -64,14 +65,13 @@ class FrameModel(StateModel):
         seen = np.concatenate([x[~np.isnan(x[:, 0])] for x in frames.features])
         self.observation.move_to(seen.astype(np.float64))
 
-    def potentials(self, batch: Batch, *, carried: Tensor | None = None, **choices: Any) -> Any:
-        """As of every model of states; of observations with lags, whole sequences alone."""
-        if self.observation.lags and (carried is not None or not batch.first):
+    def expect_context(self, batch: Batch, context: Context) -> None:
+        """Observations with lags take whole sequences alone."""
+        if self.observation.lags and (context.carried is not None or not batch.first):
             raise UnsupportedError(
                 f"a stretch that goes on from another came, but a frame depends on the {self.observation.lags} before "
                 "it, which are not carried along.\n  Give whole sequences: no windows, no steps."
             )
-        return super().potentials(batch, carried=carried, **choices)
 
     def input_values(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
         frames = _missing_beyond(batch)

@@ -10,7 +10,7 @@ chart then holds ranks instead of nonterminals ("rank" space: the same numbers),
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from rankfold.decoding.online import next_words
 from rankfold.decoding.prefix import prefix
 from rankfold.decoding.query import TreeQuery
 from rankfold.errors import UnsupportedError
-from rankfold.models.base import Shares, WordModel, linear
+from rankfold.models.base import Context, Shares, WordModel, linear
 from rankfold.models.config import FACTORED, KINDS, GrammarConfig, GrammarFamily, PlanName
 from rankfold.models.tables import GrammarTables, check_factors, expect_few_rules, validate_grammar
 from rankfold.numerics.precision import Precision
@@ -33,7 +33,8 @@ from rankfold.params.rules.factored import FactoredRules, FreeFactors, SimpleRul
 from rankfold.params.rules.low_rank import LowRankRules
 from rankfold.params.rules.root_leaves import FreeRoot, PreterminalWords, Root
 from rankfold.params.rules.softmax import FreeRules, SoftmaxRules, from_dense, to_dense
-from rankfold.planning import Plans, TreeSizes, factored_rules, pair_rules, simple_rules, tree_plans
+from rankfold.planning.cost import Plans
+from rankfold.planning.trees import TreeSizes, factored_rules, pair_rules, simple_rules, tree_plans
 from rankfold.recursions.tree.potentials import TreePotentials
 
 Rules = SoftmaxRules | FreeRules | FactoredRules | FreeFactors | SimpleRules | LowRankRules
@@ -79,10 +80,9 @@ class Grammar(WordModel[Parts, Trees]):
         super().__init__()
         self.config, self.num_words = config, num_words
 
-    def refuse_context(self, carried: Any, allowed: Tensor | None) -> None:
-        """Raise on a carried state and on constraints of word states, which grammars do not have."""
-        self.refuse_allowed(allowed)
-        if carried is not None:
+    def expect_context(self, batch: Batch, context: Context) -> None:
+        super().expect_context(batch, context)
+        if context.carried is not None:
             raise UnsupportedError("a grammar is of sentences: it carries nothing from one to the next.")
 
     @abstractmethod
@@ -196,19 +196,10 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
         emission: Emission = self.emission(self.rules.preterminals if shares else None)
         return emission
 
-    def potentials(
-        self,
-        batch: Batch,
-        *,
-        parts: GrammarParts | None = None,
-        carried: None = None,
-        generator: torch.Generator | None = None,
-        allowed: Tensor | None = None,
-        plan: PlanName | None = None,
+    def own_potentials(
+        self, batch: Batch, parts: GrammarParts, context: Context, plan: PlanName | None = None
     ) -> TreePotentials:
         """The weights of all trees of a batch: labels are nonterminals, or ranks in rank space."""
-        self.refuse_context(carried, allowed)
-        parts = self.parts(generator) if parts is None else parts
         in_ranks = self._order(plan or self.config.plan, batch) == "rank"
         rules, log_root = parts.ranks() if in_ranks else (parts.rules, parts.log_root)
         return TreePotentials(

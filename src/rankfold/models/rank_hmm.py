@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.models.base import Shares
+from rankfold.models.base import Context, Shares
 from rankfold.models.config import ModelConfig, PlanName
 from rankfold.models.sequence import ChainModel
 from rankfold.numerics.log_space import log_weights
@@ -24,7 +24,8 @@ from rankfold.operators import Dense, LowRank, Operator, Product
 from rankfold.operators.product import multiply_out
 from rankfold.params.dynamics.rank_factors import Factors, FreeRankFactors, RankFactors
 from rankfold.params.observations.categorical import Emission
-from rankfold.planning import Plans, rank_plans
+from rankfold.planning.chains import rank_plans
+from rankfold.planning.cost import Plans
 from rankfold.recursions.chain.potentials import ChainPotentials
 
 
@@ -68,19 +69,10 @@ class RankHMM(ChainModel[RankParts]):
         factors = self.factors(self.config.logit_dropout, generator)
         return RankParts(log_weights(factors.first), factors, [])
 
-    def potentials(
-        self,
-        batch: Batch,
-        *,
-        parts: RankParts | None = None,
-        carried: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        allowed: Tensor | None = None,
-        plan: PlanName | None = None,
+    def own_potentials(
+        self, batch: Batch, parts: RankParts, context: Context, plan: PlanName | None = None
     ) -> ChainPotentials:
-        self.refuse_allowed(allowed)
-        parts = self.parts(generator) if parts is None else parts
-        log_obs = parts.emission.log_obs(batch.values)
+        log_obs, carried = parts.emission.log_obs(batch.values), context.carried
         log_initial = parts.log_initial if carried is None else carried[: len(batch.values)]
         transition = parts.transition(self.cheapest(plan or self.config.plan, batch))
         return ChainPotentials(log_initial, transition, log_obs, lengths=batch.lengths)

@@ -20,7 +20,7 @@ from rankfold.decoding.generate import WordChoice, generate_chosen, generate_wor
 from rankfold.decoding.online import next_words
 from rankfold.decoding.query import PathQuery, Values
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, same_kind
-from rankfold.models.base import Model, Potentials, Shares, WordModel, linear
+from rankfold.models.base import Context, Model, Potentials, Shares, WordModel, linear
 from rankfold.models.config import ModelConfig
 from rankfold.models.tables import expect_distributions
 from rankfold.numerics.capture import graph_branch
@@ -29,7 +29,8 @@ from rankfold.operators import Operator
 from rankfold.params.dropout import kept_indices, kept_mask, num_kept
 from rankfold.params.dynamics.free_tables import FreeDense
 from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
-from rankfold.planning import ChainSizes, Plans, chain_plan
+from rankfold.planning.chains import ChainSizes, chain_plan
+from rankfold.planning.cost import Plans
 from rankfold.recursions import recursion_of
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.segments.potentials import SegmentPotentials
@@ -203,20 +204,15 @@ class StateModel(Model[StateParts, Any]):
         """The values of a batch as the observations take them."""
         return batch.values
 
-    def potentials(
-        self,
-        batch: Batch,
-        *,
-        parts: StateParts | None = None,
-        carried: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        allowed: Tensor | None = None,
-    ) -> Any:  # carried "b z" or "b d z", allowed "b t z" bool
+    def expect_context(self, batch: Batch, context: Context) -> None:
+        return  # positions have states, which can be carried and constrained
+
+    def own_potentials(self, batch: Batch, parts: StateParts, context: Context) -> Any:
         """The potentials of a chain, or of segments if there are durations. `label_constraint` makes `allowed`.
 
         Where a batch is not the `last` of its stream, its end cuts the open segment instead of ending it.
         """
-        parts = self.parts(generator) if parts is None else parts
+        carried, allowed, _ = context  # "b z" or "b d z"
         log_obs = parts.observation.log_obs(self.input_values(batch, parts.log_initial.dtype))
         if parts.log_mask is not None:  # no path reaches these states; masked here, they do not set the scale either
             log_obs = log_obs + parts.log_mask

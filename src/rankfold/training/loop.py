@@ -19,7 +19,6 @@ from rankfold.models.base import Model
 from rankfold.models.pretrained import load_any, save_model
 from rankfold.settings import to_toml
 from rankfold.training.automatic import resolve
-from rankfold.training.average import Average
 from rankfold.training.callbacks import Callback
 from rankfold.training.checkpoint import (
     Loaded,
@@ -36,7 +35,7 @@ from rankfold.training.in_memory import is_in_memory, name_data
 from rankfold.training.init_from import Origin, expect_checkpoint
 from rankfold.training.report import Reporter, reporter, summary, tensorboard_writer
 from rankfold.training.run_dir import BEST, CHECKPOINT, METRICS, RECIPE, RunDir, environment, load, read_metrics
-from rankfold.training.schedule import extension_line, learning_rate, warmup_warnings
+from rankfold.training.schedule import Average, extension_line, learning_rate, warmup_warnings
 from rankfold.training.setup import choose_device, data_fingerprint, num_threads, open_run, optimizer, signals
 from rankfold.training.task import Task, read_task
 

@@ -15,7 +15,7 @@ from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.base import Model
 from rankfold.models.catalog import sized_model
 from rankfold.models.config import readers
-from rankfold.planning import Plan
+from rankfold.planning.cost import Plan
 from rankfold.planning.machine import GIB, available
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config

@@ -17,8 +17,8 @@ from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models import ModelConfig
 from rankfold.models.config import Family, GrammarConfig, GrammarFamily, PlanName
 from rankfold.params.dropout import num_kept
-from rankfold.planning import Work
 from rankfold.planning import measure as timing
+from rankfold.planning.cost import Work
 from rankfold.planning.measure import Spread, Turn, held_bytes, in_turns, peak_mib, release
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.errors import DomainError
-from rankfold.params.observations.protocol import Observation, ObservationModule, Sizes
+from rankfold.params.observations.protocol import Invalid, Observation, ObservationModule, Sizes, first_index
 from rankfold.params.prior import Prior, Table
 
 
@@ -99,6 +99,19 @@ class ProductObservation(ObservationModule):
     def residuals(cls, sizes: Sizes) -> int:
         kinds = {known_kind(name, cls.catalogue) for name in kinds_of(sizes.columns)}
         return max(kind.residuals(sizes) for kind in kinds)  # of all columns: at most as much is held
+
+    @classmethod
+    def first_invalid(cls, frames: Tensor, inside: Tensor, sizes: Sizes) -> Invalid | None:  # "... f", "..." bool
+        for name, own in kinds_of(sizes.columns).items():
+            part = known_kind(name, cls.catalogue)
+            wrong, expected = part.invalid(frames[..., own]), part.values
+            if part.symbols:
+                most = int(name.split(" ")[0].partition(":")[2])
+                wrong, expected = wrong | (frames[..., own] >= most), f"a whole number from 0 to {most - 1}"
+            found = first_index(wrong & inside.unsqueeze(-1))
+            if found is not None:
+                return Invalid((*found[:-1], own[found[-1]]), expected, part.remedy)
+        return None
 
     def _each(self) -> list[tuple[Any, list[int]]]:
         return list(zip(self.parts, self.columns, strict=True))

@@ -6,7 +6,7 @@ A new observation is a file with a subclass of `ObservationModule` and a line in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Protocol, Self
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -19,6 +19,14 @@ from rankfold.params.prior import Prior, Table
 
 class CollapseError(DomainError):
     """EM from this initialisation diverges, because a variance goes to 0; another one may converge."""
+
+
+class Invalid(NamedTuple):
+    """A value that observations cannot take."""
+
+    at: tuple[int, ...]  # its index
+    expected: str  # what was expected, in words
+    remedy: str
 
 
 class Observation(Protocol):
@@ -92,6 +100,31 @@ class ObservationModule(nn.Module):
         """Which features are invalid; NaN, a missing feature, is valid. Symbols come as a column of numbers."""
         return frames.isinf()
 
+    @classmethod
+    def first_invalid(cls, frames: Tensor, inside: Tensor, sizes: Sizes) -> Invalid | None:  # "... f", "..." bool
+        """The first value of frames `inside` their sequences that cannot be observed; None if all can."""
+        found = first_index(cls.invalid(frames) & inside.unsqueeze(-1))
+        if found is not None:
+            return Invalid(found, cls.values, cls.remedy)
+        gone = frames.isnan()
+        some = inside & gone.any(-1) & ~gone.all(-1)
+        if cls.complete and (found := first_index(some.unsqueeze(-1) & gone)) is not None:
+            return Invalid(found, "there, or the whole frame is missing", "Mark all of the frame as missing: NaN.")
+        if cls.needs == "inputs":
+            start = frames.shape[-1] - sizes.num_covariates
+            found = first_index(some.unsqueeze(-1) & gone[..., start:])
+            if found is not None:
+                where = (*found[:-1], start + found[-1])
+                remedy = "Fill the input in, or mark the whole frame as missing."
+                return Invalid(where, "known inputs of every frame", remedy)
+        if cls.needs == "all" and (found := first_index(inside.unsqueeze(-1) & gone)) is not None:
+            return Invalid(
+                found,
+                "all there: a frame is a lag of the next ones, and a missing lag cannot be summed out",
+                "Cut the sequence there, fill the frame in, or use observations without lags.",
+            )
+        return None
+
     def forward(self, keep: Tensor | None = None) -> Observation:
         """The distributions of the states at the indices `keep`; None: of all."""
         raise NotImplementedError
@@ -151,6 +184,11 @@ class ObservationModule(nn.Module):
     def num_free(self) -> int:
         """The number of free parameters; override it for distributions, of whose n entries n - 1 are free."""
         return sum(x.numel() for x in self.parameters())
+
+
+def first_index(wrong: Tensor) -> tuple[int, ...] | None:
+    """Where the first true entry is; None if there is none."""
+    return tuple(wrong.nonzero()[0].tolist()) if bool(wrong.any()) else None
 
 
 def one_hot(states: Tensor, num_states: int) -> Tensor:  # "n" -> "n z"   float64

@@ -1,8 +1,8 @@
-"""All states of a model in one picture: how often each is used against how many words it chooses from."""
+"""What a model learned in one picture: its states by use and choice of words, or the symbols of a grammar by use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from rankfold.analysis.state_profiles import Use, word_entropies
 from rankfold.plots.picture import new_figure, save_figure
 
 NUM_NAMED = 40  # states whose word is written next to them, where there is room
-DOT, NAMED = "#0072B2", "#D55E00"  # of Okabe and Ito
+BLUE, RED, GREEN = "#0072B2", "#D55E00", "#009E73"  # of Okabe and Ito
+NUM_YIELDS, WIDTH = 3, 72  # examples of a symbol, and their letters
 
 
 def plot_states(chain: HiddenChain, use: Use, path: str | Path, *, words: Sequence[str], counted: str) -> Path:
@@ -26,10 +27,10 @@ def plot_states(chain: HiddenChain, use: Use, path: str | Path, *, words: Sequen
     axes = figure.subplots()
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.scatter(share[there], many[there], s=14, color=DOT, alpha=0.45, linewidths=0, zorder=2)
+    axes.scatter(share[there], many[there], s=14, color=BLUE, alpha=0.45, linewidths=0, zorder=2)
     named = most_used(use, NUM_NAMED)
     says = best_words(chain, named, words)
-    axes.scatter(share[named], many[named], s=18, color=NAMED, linewidths=0, zorder=3)
+    axes.scatter(share[named], many[named], s=18, color=RED, linewidths=0, zorder=3)
     axes.axvline(1 / chain.num_values, color="0.35", linewidth=1, linestyle=(0, (5, 3)), zorder=1)
     axes.text(1 / chain.num_values, 1.01, "equal share", transform=axes.get_xaxis_transform(), ha="center", fontsize=8)
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
@@ -53,12 +54,40 @@ def _name(figure: Any, axes: Any, points: list[tuple[float, float, str]]) -> Non
     figure.canvas.draw()
     taken: list[Any] = []
     for x, y, word in points:
-        short = word if len(word) <= 16 else word[:15] + "\u2026"
-        text = axes.annotate(
-            short, (x, y), (5, 3), textcoords="offset points", fontsize=8, parse_math=False, annotation_clip=False
-        )
+        style = {"fontsize": 8, "parse_math": False, "annotation_clip": False}
+        text = axes.annotate(_shortened(word, 16), (x, y), (5, 3), textcoords="offset points", **style)
         box = text.get_window_extent()
         if any(box.overlaps(other) for other in taken):
             text.remove()
         else:
             taken.append(box)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def plot_symbols(symbols: Sequence[Mapping[str, Any]], path: str | Path, *, counted: str) -> Path:
+    """Save bars of use, nonterminals above preterminals, each with its most frequent yields."""
+    kinds = [[s for s in symbols if "rules" in s], [s for s in symbols if "rules" not in s]]
+    kinds = [kind for kind in kinds if kind]
+    figure = new_figure(9, 1.2 + 0.34 * sum(map(len, kinds)) + 0.5 * len(kinds))
+    panels = figure.subplots(len(kinds), 1, squeeze=False, height_ratios=[len(kind) + 1 for kind in kinds])[:, 0]
+    for axes, kind in zip(panels, kinds, strict=True):
+        spans = "rules" in kind[0]
+        places = range(len(kind))
+        axes.barh(places, [s["use"] for s in kind], color=BLUE if spans else GREEN, height=0.7)
+        axes.set_yticks(places, [s["symbol"] for s in kind])
+        axes.invert_yaxis()
+        most = max(s["use"] for s in kind) or 1.0
+        axes.set_xlim(0, 3.2 * most)
+        axes.set_xticks([])
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+        axes.set_title("share of all spans" if spans else "share of all words", loc="left", fontsize=9)
+        for place, symbol in zip(places, kind, strict=True):
+            examples = " | ".join(text for text, _ in symbol["yields"][:NUM_YIELDS])
+            label = f"{symbol['use']:.1%}  {_shortened(examples, WIDTH)}"
+            axes.text(symbol["use"] + 0.02 * most, place, label, va="center", fontsize=8, parse_math=False)
+    figure.suptitle(f"the most used symbols in {counted}", fontsize=11, parse_math=False)
+    return save_figure(figure, path)
