@@ -41,6 +41,7 @@ INSIDE = re.compile("([\u3002\uff01\uff1f]+(?: ?[\u300d\u300f\u201d\u2019\uff09]
 CLOSING = frozenset(".,;:!?)]}\u2026\u201d\u00bb")
 # Signs that no chunk holds: after one that may end a sentence; in place of a line end; two of these, a blank line.
 MARK, LINE, GAP, EDGES = "\n", "\0", "\0 \0", " \0"
+AFTER_MARK = re.compile(f"{MARK} ?([^ {MARK}{LINE}A-Z])")  # before a capital of ASCII nothing is joined
 
 
 @dataclass
@@ -139,8 +140,8 @@ class Reader:
         self.counts.empty_lines -= text.count(LINE) + 1  # of all lines, those that have words
         if layout == "lines":
             return Piece(text.split(f" {LINE} "), new, new_file, len(text))
-        paragraphs = [text.replace(f" {LINE}", "")] if layout == "wrapped" else text.split(LINE)
-        sentences = [sentence for paragraph in paragraphs for sentence in join_small(paragraph.split(MARK))]
+        ends = join_small(text.replace(f" {LINE}", "") if layout == "wrapped" else text)
+        sentences = list(filter(None, map(str.strip, ends.replace(LINE, MARK).split(MARK))))
         return Piece(sentences, new, new_file, len(text))
 
     def _blocks(self, path: Path) -> Iterator[str]:
@@ -225,12 +226,12 @@ def find_layout(lines: Sequence[str]) -> Layout:
     pairs = [(a, b) for a, b in itertools.pairwise(stripped) if a and b]
     full = sum(len(a) + 1 + len(b.split(maxsplit=1)[0]) > width for a, b in pairs if not b.isspace())
     memory = Memory(mark_end)
-    marked = [" ".join(map(memory.__getitem__, line.split())).split(MARK) for line in stripped if line]
-    ending = sum(len(parts) > 1 for parts in marked)
+    marked = [" ".join(map(memory.__getitem__, line.split())) for line in stripped if line]
+    ending = sum(MARK in line for line in marked)
     tight = pairs and 2 * full >= len(pairs) and 20 < width <= WIDEST and 4 * len(pairs) >= len(lengths)
     if tight and 20 * ending >= len(lengths):
         return "wrapped"
-    several = sum(len(join_small(parts)) > 1 for parts in marked)
+    several = sum(MARK in join_small(line).rstrip(MARK) for line in marked)
     return "paragraphs" if 5 * several >= len(lengths) else "lines"
 
 
@@ -247,16 +248,14 @@ def mark_end(chunk: str, text: str | None = None) -> str:
     return text if chunk.endswith(".") and word in ABBREVIATIONS else text + MARK
 
 
-def join_small(parts: Sequence[str]) -> list[str]:
-    """The sentences of a paragraph that was cut at possible ends: before a small letter or a closing sign is none."""
-    found: list[str] = []
-    for part in parts:
-        part = part.strip(" ")
-        if found and (part[:1].islower() or part[:1] in CLOSING):
-            found[-1] += " " + part
-        elif part:
-            found.append(part)
-    return found
+def join_small(text: str) -> str:
+    """The text without the possible ends that are none: those before a small letter or a closing sign."""
+    return AFTER_MARK.sub(_unless_small, text)
+
+
+def _unless_small(found: re.Match[str]) -> str:
+    first = found[1]
+    return " " + first if first.islower() or first in CLOSING else found[0]
 
 
 def _last_end(text: str) -> int:
