@@ -21,6 +21,7 @@ from rankfold.kernels.log_products import max_matmul
 from rankfold.operators import Banded, Dense, LowRank, MaxOperator, Operator, RowScaled
 from rankfold.recursions import Potentials, blocks, chain, segments, tree
 from rankfold.recursions.blocks.potentials import BlockPotentials
+from rankfold.recursions.chain import in_chunks
 from rankfold.recursions.chain.paths import best_path
 from rankfold.recursions.chain.potentials import Chain, ChainPotentials
 from rankfold.recursions.factor_gradients import to_double
@@ -138,6 +139,8 @@ def _of_chain(p: ChainPotentials, of: Of) -> BestPath:
 
         log_weight = transition.log_rows(torch.arange(c.log_obs.shape[-1])).double()
         path, log_prob = best_states(log_weight, c.log_initial.double(), c.log_obs, c.log_final.double(), c.lengths)
+    elif in_chunks.chunks_serve(c):
+        path, log_prob = in_chunks.best_states(c, transition.push_max)
     else:
         (path,), log_prob = best_path(c, push, follow)
     return BestPath(path, log_prob, plan=_plan(c.transition, len(path), path.shape[1] - 1))

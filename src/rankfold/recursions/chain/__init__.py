@@ -9,6 +9,7 @@
 | `plain` | the same as plain loops for second derivatives, and in logarithms |
 | `filtering` | the state after the last position, for streams |
 | `paths` | best and sampled state paths |
+| `in_chunks` | the same of long sequences on a GPU, all chunks at once |
 """
 
 from __future__ import annotations

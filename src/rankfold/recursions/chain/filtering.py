@@ -84,17 +84,20 @@ def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"  
 
 def _lost(c: Chain, f: scaled.Forward) -> Tensor:  # "b"
     """Whether some state that can be reached has an entry without all its digits."""
-    pattern = _pattern(c.transition)
     least = smallest_sum(f.filtered)
-    reached = (c.log_initial > float("-inf")).to(least.dtype)
-    lost = torch.zeros_like(c.lengths, dtype=torch.bool)
+    overflowed = ~(f.norm < float("inf"))  # or NaN
+    whole = (f.filtered * f.norm.clamp(max=1.0).unsqueeze(-1) >= least) & (f.emission >= least)
+    impossible = c.log_obs.transpose(0, 1) == float("-inf")
+    lost = (((~whole & ~impossible).any(-1) | overflowed) & c.inside().mT).any(0)
+    if may_look(lost) and not bool(lost.any()):
+        return lost  # every state of every position is whole, reached or not
+    reached, pattern = (c.log_initial > float("-inf")).to(least.dtype), _pattern(c.transition)
+    lost = torch.zeros_like(lost)
     for t in range(len(f.filtered)):
         if t:
             reached = pattern.push(reached)
-        here = (reached > 0) & (c.log_obs[:, t] > float("-inf"))
-        whole = (f.filtered[t] * f.norm[t].clamp(max=1.0).unsqueeze(-1) >= least) & (f.emission[t] >= least)
-        overflowed = ~(f.norm[t] < float("inf"))
-        lost |= ((here & ~whole).any(-1) | overflowed) & (t < c.lengths)
+        here = (reached > 0) & ~impossible[t]
+        lost |= ((here & ~whole[t]).any(-1) | overflowed[t]) & (t < c.lengths)
         reached = here.to(least.dtype)
     return lost
 

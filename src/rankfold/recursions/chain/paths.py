@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rankfold.numerics.log_space import pick
+from rankfold.recursions.chain import in_chunks
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.rungs import solve
 from rankfold.recursions.factor_gradients import to_double
@@ -61,11 +62,15 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     log_ahead = c.observations().double() + solution.log_future()  # "t b z"
     num_positions, num_sequences, num_states = log_ahead.shape
     transition = to_double(c.transition)
+    known = c.inside() & (solution.log_z > float("-inf"))[:, None]
+    if in_chunks.chunks_serve(c):
+        rows = transition.log_rows(torch.arange(num_states, device=c.lengths.device))
+        drawn = [in_chunks.draw(c, rows, log_ahead, generator) for _ in range(num_samples)]
+        return torch.where(known, torch.stack(drawn), -1)
     state = pick((c.log_initial + log_ahead[0]).expand(num_samples, -1, -1), generator)
     path = [state]
     for t in range(1, num_positions):
         log_row = transition.log_rows(state.reshape(-1)).reshape(num_samples, num_sequences, num_states)
         state = torch.where(t < c.lengths, pick(log_row + log_ahead[t], generator), state)
         path.append(state)
-    known = c.inside() & (solution.log_z > float("-inf"))[:, None]
     return torch.where(known, torch.stack(path, -1), -1)

@@ -71,7 +71,8 @@ class ScaledRung:
 
     def log_future(self) -> Tensor:  # "t b z"
         """log p(x_t+1..T | z_t), float64."""
-        return self.message(self.problem, None, "future").log()
+        with self._products():
+            return scaled.log_future(self.problem, self.run)
 
     def retrace(self, c: Chain, index: Tensor | None) -> Tensor:
         with self._products():

@@ -15,7 +15,7 @@ from rankfold.errors import may_look
 from rankfold.kernels.dispatch import loops_serve, scans_serve, triton_serves
 from rankfold.kernels.forward_backward import FEW, LONGEST, Verdict
 from rankfold.numerics.precision import Precision, round_off
-from rankfold.numerics.scaled import largest, visible
+from rankfold.numerics.scaled import Scaled, largest, visible
 from rankfold.operators.dense import Dense
 from rankfold.operators.protocol import Composed, Inner
 from rankfold.recursions.chain.potentials import Chain
@@ -266,12 +266,25 @@ def _future(c: Chain, f: Forward, last: Tensor) -> Ahead:
     return Ahead(future, target, tops[..., 0])
 
 
-def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, tolerance: float) -> Tensor:  # "b"
-    """Whether filtered times future gives log Z at every position, within range and tolerance."""
+def log_future(c: Chain, f: Forward) -> Tensor:  # "t b z"
+    """log p(x_t+1..T | z_t), float64; log_final at and beyond the last position."""
+    last = _last(c.inside().mT)
+    future, _, norm, _ = _future(c, f, last)
+    return Scaled(future, _future_scale(c, f, norm, last)).log()
+
+
+def _future_scale(c: Chain, f: Forward, norm: Tensor, last: Tensor) -> Tensor:  # "t b"   float64
+    """The logarithms of what the future messages were divided by."""
     inside = c.inside().mT
     step = torch.where(inside & ~last, norm.double().log(), 0.0)
     step[:-1] += torch.where(inside, f.log_step, 0.0)[1:]
-    log_future = step.flip(0).cumsum(0).flip(0) + largest(c.log_final)[:, 0].double()
+    return step.flip(0).cumsum(0).flip(0) + largest(c.log_final)[:, 0].double()
+
+
+def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, tolerance: float) -> Tensor:  # "b"
+    """Whether filtered times future gives log Z at every position, within range and tolerance."""
+    inside = c.inside().mT
+    log_future = _future_scale(c, f, norm, last)
     gap = (f.log_scale + mass.double().log() + log_future - f.log_z).abs()
     # The logs that are compared are themselves sums of float64 numbers, rounded at every step.
     tolerances = tolerance + (len(mass) + 8) * 2.0**-52 * (f.log_scale.abs() + log_future.abs())
