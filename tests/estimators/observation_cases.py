@@ -73,4 +73,5 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "regression-full": ("regression", measured, {"n_inputs": 1, "covariance_type": "full"}),
     "autoregressive": ("autoregressive", measured, {"order": 2, "min_variance": 0.05}),
     "product": (("gaussian", "gaussian", "poisson", "categorical"), mixed, {"covariance_type": "full"}),
+    "additive_gaussian": ("additive_gaussian", measured, {"covariance_type": "full"}),
 }

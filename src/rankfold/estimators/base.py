@@ -54,6 +54,10 @@ class ScikitLearnMethods:
         """All parameters and their values."""
         return {name: getattr(self, name) for name in self._names()}
 
+    def _fit_params(self) -> dict[str, Any]:
+        """The parameters of a fit, by the names that `HMM` and `HSMM` have for them."""
+        return self.get_params()
+
     def set_params(self, **params: Any) -> Self:
         """Change parameters; a fitted model stays until the next fit."""
         names = self._names()

@@ -27,7 +27,7 @@ AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing", "sticky", "mean_
 FIXED = (
     "n_states", "observations", "rank", "tied_variance", "min_variance", "variance_prior", "forbidden", "n_symbols",
     "max_duration", "durations", "self_transitions", "censored", "dtype", "device", "covariance_type",
-    "covariance_rank", "n_mix", "n_inputs", "order",
+    "covariance_rank", "n_mix", "n_inputs", "order", "chains", "parents",
 )  # fmt: skip
 TRUTHS = ("tied_variance", "self_transitions", "censored", "verbose")
 

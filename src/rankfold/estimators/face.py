@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -118,11 +118,14 @@ class Tables:
         except MissingTableError:
             return
 
+    def _known_model(self, params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel:
+        return model_of(params, tables)
+
     def _take_tables(self, tables: dict[str, Any], symbols: Sequence[Any] | None = None) -> None:
         """Be the estimator with these tables, as if fitted."""
-        params = self.get_params()  # type: ignore[attr-defined]
+        params = self._fit_params()  # type: ignore[attr-defined]
         expect_parameters(params)
-        model = model_of(params, tables)
+        model = self._known_model(params, tables)
         if params["n_states"] != model.config.num_states:
             raise DomainError(
                 f"initial has {model.config.num_states} states, but n_states is {params['n_states']}.\n"

@@ -35,7 +35,7 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
     if kind.measured:
         _expect_spread(params, frames, here, spread)
     # A prior is of each state's variance: a shared one has seen the frames of all.
-    tied = params["tied_variance"] or params["covariance_type"] == "tied"
+    tied = params["tied_variance"] or params["covariance_type"] == "tied" or kind.shares_covariance
     frames_seen = params["variance_prior"] * (params["n_states"] if tied else 1)
     return Prior(
         centre=centre, spread=spread, min_variance=params["min_variance"] * spread, variance_frames=frames_seen

@@ -278,7 +278,7 @@ def _expect_finite(value: float) -> None:
 
 def prepare_fit(estimator: Any, x: Any, lengths: Any, labels: Any, weights: Any = None, *, again: bool = False) -> Fit:
     """The parameters and the sequences, validated. `again`: the scale and the symbols of the last fit are kept."""
-    params = estimator.get_params()
+    params = estimator._fit_params()
     expect_parameters(params)
     names = names_of(x)
     if again:
@@ -334,6 +334,8 @@ def _config(params: Mapping[str, Any], given: Inputs, width: int, like: Any) -> 
         self_transitions=bool(params.get("self_transitions", True)),
         censored=bool(params.get("censored", False)),
         min_variance=0.0,
+        chains=params.get("chains", ()),
+        parents=params.get("parents", ()),
         **sizes,
     )
 

@@ -32,6 +32,7 @@ NAMES = {
     "intercepts": ("intercept",),
     "loadings": ("loading",),
     "noises": ("noise",),
+    "parts": ("part",),
 }
 
 
@@ -254,7 +255,7 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
     }
     if columns:
         return len(columns), sizes
-    first = next((by_name[x] for x in ("mean", "rate", "probability", "intercept") if x in by_name), None)
+    first = next((by_name[x] for x in ("mean", "rate", "probability", "intercept", "part") if x in by_name), None)
     width = 0 if first is None else first[-1]
     if "coefficient" in by_name and len(by_name["coefficient"]) == 3:
         inputs = by_name["coefficient"][2]

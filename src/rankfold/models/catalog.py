@@ -30,7 +30,9 @@ from rankfold.models.rank_hmm import RankHMM
 from rankfold.models.sequence import HMM
 from rankfold.params.block_sparse import BlockParts, FreeBlockParts, TiedBlockParts
 from rankfold.params.durations import Duration, draw_duration
+from rankfold.params.dynamics.factorial import FreeKronecker
 from rankfold.params.dynamics.free_tables import FreeDense, draw_free
+from rankfold.params.dynamics.hierarchy import FreeHierarchy
 from rankfold.params.dynamics.rank_factors import FreeRankFactors, RankFactors
 from rankfold.params.dynamics.transitions import (
     BandedTransition,
@@ -178,6 +180,10 @@ def _blocks(
 def _dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynamics:
     """Initial start and transitions."""
     size, rank, may_repeat = config.num_states, config.own_rank, config.may_repeat
+    if config.chains:
+        return FreeKronecker.draw(config.chains, generator=generator)
+    if config.parents:
+        return FreeHierarchy.draw(config.parents, generator=generator)
     if not config.neural:
         alike = config.init == "papers"
         return draw_free(size, rank, self_transitions=may_repeat, alike=alike, generator=generator)

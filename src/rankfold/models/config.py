@@ -274,6 +274,8 @@ class FrameConfig:
     num_covariates: int = 0  # regression: the last so many columns are inputs
     order: int = 1  # autoregressive: how many frames before count
     columns: tuple[str, ...] = ()  # product: the observations of each column, "categorical:4" with its symbols
+    chains: tuple[int, ...] = ()  # frame_hmm: states of each of several chains side by side; num_states: their product
+    parents: tuple[int, ...] = ()  # frame_hmm: a tree of chains, the parent of each node (-1: root); states are leaves
     neural: bool = False  # transitions, Bernoullis and symbols from networks; false: free tables
     dim: int = 128  # neural: of embeddings and residual layers
     num_layers: int = 2  # neural: residual layers of each network
@@ -301,6 +303,8 @@ class FrameConfig:
                 f'normalised_durations is false, but durations are "{self.durations}": only "poisson" may lose mass.'
             )
         self._expect_observations()
+        if self.chains or self.parents:
+            self._expect_structure()
         if not self.may_repeat:
             self._expect_others()
 
@@ -322,6 +326,20 @@ class FrameConfig:
             )
         for name in kinds_of(self.columns):
             known_kind(name, OBSERVATIONS)
+
+    def _expect_structure(self) -> None:
+        if self.chains and self.parents:
+            raise DomainError("chains and parents: states are tuples of several chains, or leaves of a tree, not both.")
+        name = "chains" if self.chains else "parents"
+        if self.family != "frame_hmm" or self.neural or self.state_dropout or not self.may_repeat:
+            raise DomainError(f'{name} go with family = "frame_hmm", free tables and no dropout alone.')
+        if self.chains and min(self.chains) < 1:
+            raise DomainError(f"chains are {list(self.chains)}, but a chain has at least one state.")
+        num = math.prod(self.chains) if self.chains else len(set(range(len(self.parents))) - set(self.parents))
+        if num != self.num_states:
+            raise DomainError(
+                f"num_states is {self.num_states}, but {name} = {list(getattr(self, name))!s:.60} make {num}."
+            )
 
     def invalid(self, frames: Tensor, inside: Tensor | None = None) -> Invalid | None:  # "... f", "..." bool
         """The first value that cannot be observed; None if all can. `inside`: which frames are no padding."""

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from rankfold.decoding.counts import SegmentCounts, expected_counts
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.frame_model import FrameModel
 from rankfold.models.supervision import allowed_states
-from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
 from rankfold.params.prior import Prior
 from rankfold.training.batch_em import mix, new_share
 from rankfold.training.config import Config
@@ -191,8 +190,8 @@ def _threads(step: int, device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _tables(model: FrameModel) -> FreeDense | FreeLowRank:
-    if not isinstance(model.dynamics, FreeDense | FreeLowRank):
+def _tables(model: FrameModel) -> Any:
+    if model.config.neural:
         raise UnsupportedError('transitions from a network have no step of EM.\n  Use train.optimizer="adam".')
     return model.dynamics
 
@@ -208,7 +207,7 @@ def maximise(model: FrameModel, counts: Counts, prior: Prior) -> None:
 
 def log_prior(model: FrameModel, prior: Prior) -> Tensor:  # ""
     """The log-density of the priors, up to a constant; 0 without any. Differentiable in the parameters."""
-    total = model.observation.log_prior(prior) + _tables(model).log_prior(prior)
+    total: Tensor = model.observation.log_prior(prior) + _tables(model).log_prior(prior)
     return total if model.duration is None else total + model.duration.log_prior(prior)
 
 

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
 from rankfold.numerics.log_space import log_weights
 from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
+from rankfold.params.dynamics.factorial import FreeKronecker
 from rankfold.params.dynamics.features import FeatureKind, FeatureMap, FreeFeatures
 from rankfold.params.dynamics.free_tables import Dynamics, FreeDense, FreeLowRank, apart
+from rankfold.params.dynamics.hierarchy import FreeHierarchy
 from rankfold.params.networks import residual_mlp, take_rows, xavier
 from rankfold.params.prior import Prior, Table, log_shares, shares
 
@@ -285,7 +287,7 @@ class NeuralDynamics(nn.Module):
         return Dynamics(log_initial, transition if self.self_transitions else apart(transition))
 
 
-FrameDynamics = FreeDense | FreeLowRank | NeuralDynamics
+FrameDynamics = FreeDense | FreeLowRank | FreeKronecker | FreeHierarchy | NeuralDynamics
 
 
 def _masked(logits: Tensor, stays: Tensor | None) -> Tensor:  # "... y"

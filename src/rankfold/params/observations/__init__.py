@@ -3,6 +3,7 @@
 `OBSERVATIONS` is the catalogue: the name in a configuration, and the module. A file and a line here add another one.
 """
 
+from rankfold.params.observations.additive_gaussian import AdditiveGaussianObservation
 from rankfold.params.observations.bernoulli import BernoulliObservation, NeuralBernoulliObservation
 from rankfold.params.observations.categorical import CategoricalObservation
 from rankfold.params.observations.gamma import GammaObservation
@@ -27,6 +28,7 @@ OBSERVATIONS: dict[str, type[ObservationModule]] = {
     "regression": RegressionObservation,
     "autoregressive": AutoregressiveObservation,
     "product": ProductObservation,
+    "additive_gaussian": AdditiveGaussianObservation,
 }
 ProductObservation.catalogue = OBSERVATIONS
 

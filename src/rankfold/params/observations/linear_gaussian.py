@@ -194,14 +194,18 @@ class LinearGaussianObservation(ObservationModule):
         own, theirs = self.centres(prior)
         rr, yr, yy = self._with_mean_prior(rr, yr, yy, own, prior)
         before = _shifted(self.weight.double(), own, theirs, 1.0)
-        weight = torch.where((rr[:, -1, -1] > 0)[:, None, None], self._best_weight(rr, yr, before, prior), before)
+        weight = self._best_weight(rr, yr, before, prior)
         cross = weight @ yr.mT
         scatter = yy - cross - cross.mT + weight @ rr @ weight.mT
         self.set_covariance((scatter + scatter.mT) / 2, number, weight, prior)
-        self.weight.copy_(_shifted(weight, own, theirs, -1.0))
+        self.set_weight(_shifted(weight, own, theirs, -1.0))
+
+    def set_weight(self, weight: Tensor) -> None:  # "z o p"
+        """Set the weights."""
+        self.weight.copy_(weight)
 
     def _best_weight(self, rr: Tensor, yr: Tensor, before: Tensor, prior: Prior) -> Tensor:  # "z o p"
-        """The least squares, with the weights that are fixed where they were."""
+        """The least squares, with the weights that are fixed, or of states without counts, where they were."""
         if "mean" in prior.fixed or {"coefficient", "intercept"} <= prior.fixed:
             return before
         if "intercept" in prior.fixed:
@@ -209,9 +213,10 @@ class LinearGaussianObservation(ObservationModule):
         if "coefficient" in prior.fixed:
             number = torch.where(rr[:, -1, -1] > 0, rr[:, -1, -1], 1.0)[:, None]
             left = yr[:, :, -1] - (before[:, :, :-1] @ rr[:, :-1, -1:]).squeeze(2)
-            return torch.cat([before[:, :, :-1], (left / number).unsqueeze(2)], 2)
-        found: Tensor = yr @ torch.linalg.pinv(rr, hermitian=True)
-        return found
+            found = torch.cat([before[:, :, :-1], (left / number).unsqueeze(2)], 2)
+        else:
+            found = yr @ torch.linalg.pinv(rr, hermitian=True)
+        return torch.where((rr[:, -1, -1] > 0)[:, None, None], found, before)
 
     def _with_mean_prior(
         self, rr: Tensor, yr: Tensor, yy: Tensor, own: Tensor, prior: Prior

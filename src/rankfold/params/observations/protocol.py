@@ -67,6 +67,8 @@ class Sizes(Protocol):
     def order(self) -> int: ...
     @property
     def columns(self) -> tuple[str, ...]: ...
+    @property
+    def chains(self) -> tuple[int, ...]: ...
 
 
 class ObservationModule(nn.Module):
@@ -82,6 +84,7 @@ class ObservationModule(nn.Module):
     complete: ClassVar[bool] = False  # whether a frame is missing as a whole or not at all
     needs: ClassVar[Literal["nothing", "inputs", "all"]] = "nothing"  # columns that may not be missing
     joins: ClassVar[bool] = True  # whether it can be part of a product, beside other columns
+    shares_covariance: ClassVar[bool] = False  # whether all states always have one
     capturable: ClassVar[bool] = True  # whether a CUDA graph can hold it: no shape depends on values
     lags: int = 0  # how many frames before a frame its distribution depends on
 
