@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import rankfold
-from rankfold import LowRank, ShapeError, TreePotentials, UnsupportedError, online
+from rankfold import DomainError, LowRank, ShapeError, TreePotentials, UnsupportedError, online
 from tests.decoding.grammars import N, emission, normalised, root
 from tests.oracles import block_chain, semi_markov
 from tests.oracles import chain as chain_oracle
@@ -226,6 +226,29 @@ def test_counts_of_blocks() -> None:
         pairs = torch.tensor(block_chain.pairs(**fields), dtype=torch.float64).reshape(length - 1, 3, 3)
         torch.testing.assert_close(counts.transition[i, : length - 1], pairs, **EXACT)
         assert (counts.transition[i, length - 1 :] == 0).all()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=lambda one: one.name)
+def test_weighted_counts_are_those_of_each_sequence_by_itself(structure: Structure) -> None:
+    p, weight = structure.build(), torch.tensor([2.0, 0.0, 0.5])
+    found, c = rankfold.expected_counts(p, "tf32", weight=weight), rankfold.recursions.validate(p)
+    alone = [rankfold.expected_counts(c.take(torch.tensor([i]))) for i in range(3)]
+    for name, own in found._asdict().items():
+        singly = [tensors_of(getattr(one, name)) for one in alone]
+        for number, x in enumerate(tensors_of(own)):
+            factor = torch.ones(3) if name == "log_z" else weight
+            parts = [w * each[number] for w, each in zip(factor, singly, strict=True)]
+            torch.testing.assert_close(x, sum(parts) if x.shape == parts[0].shape else torch.cat(parts), **EXACT)
+    with pytest.raises(ShapeError, match="weight"):
+        rankfold.expected_counts(p, weight=weight[:2])
+    with pytest.raises(DomainError, match=r"weight\[1\] is -1.0"):
+        rankfold.expected_counts(p, weight=torch.tensor([1.0, -1.0, 0.0]))
+    with pytest.raises(UnsupportedError, match="precision='half'"):
+        rankfold.expected_counts(p, "half")
+
+
+def tensors_of(counts: Tensor | tuple[Tensor, ...]) -> list[Tensor]:
+    return [counts] if isinstance(counts, Tensor) else list(counts)
 
 
 def leaves_of(p: Any) -> tuple[Any, list[Tensor]]:

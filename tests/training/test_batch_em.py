@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from rankfold import errors
 from rankfold.data.batch import Batch
 from rankfold.data.clusters import Clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models import HMM, ModelConfig, build_model
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.params.prior import Prior
-from rankfold.training.batch_em import BlockTables, StateTables, mix, tables_of
+from rankfold.training.batch_em import BatchEM, BlockTables, GraphedCounts, StateTables, mix, tables_of
 from rankfold.training.loop import train
+from rankfold.training.memory_budget import Budget
+from rankfold.training.setup import optimizer
+from rankfold.training.shapes import Shapes
 from tests.oracles import chain as oracle
+from tests.training.replays import stand_in
 from tests.training.runs import FAMILIES, NUM_WORDS, metrics, tiny, write_corpus
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}  # float64, a few hundred terms
@@ -50,6 +56,13 @@ def dense_tables(model: BlockHMM) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(x.detach().exp() for x in tables)  # type: ignore[return-value]
 
 
+def counted(tables: Any, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """log Z, and the expected counts by themselves."""
+    sums = tables.zeros()
+    with torch.no_grad():
+        return tables.count(batch, tables.model.parts(), sums), sums
+
+
 def enumerated(start: Tensor, transition: Tensor, emission: Tensor) -> list[Tensor]:
     """The expected uses of all three tables, path by path."""
     uses = [torch.zeros_like(x) for x in (start, transition, emission)]
@@ -69,7 +82,7 @@ def enumerated(start: Tensor, transition: Tensor, emission: Tensor) -> list[Tens
 
 def test_counts_of_an_hmm_equal_the_enumeration() -> None:
     model = hmm()
-    log_z, counts = StateTables(model).count(Batch(WORDS, LENGTHS), model.parts())
+    log_z, counts = counted(StateTables(model), Batch(WORDS, LENGTHS))
     tables = [x.detach().softmax(-1) for x in (model.dynamics.log_initial, model.dynamics.log_transition)]
     for own, expected in zip(
         counts, enumerated(*tables, model.emission.log_emission.softmax(-1).detach()), strict=True
@@ -83,7 +96,7 @@ def test_counts_and_maxima_of_blocks_equal_the_enumeration() -> None:
     model = block()
     tables = BlockTables(model)
     before = dense_tables(model)
-    _, counts = tables.count(Batch(WORDS, LENGTHS), model.parts())
+    _, counts = counted(tables, Batch(WORDS, LENGTHS))
     start, transition, emission = enumerated(*before)
     torch.testing.assert_close(counts[0].detach().flatten(), start, **EXACT)
     torch.testing.assert_close(counts[1].detach().reshape(6, 6), transition, **EXACT)
@@ -112,7 +125,7 @@ def test_whole_steps_never_lose(kind: str, smoothing: float) -> None:
     values = []
     for _ in range(12):
         with torch.no_grad():
-            log_z, counts = tables.count(Batch(WORDS, LENGTHS), model.parts())
+            log_z, counts = counted(tables, Batch(WORDS, LENGTHS))
             entries = dense_tables(model) if kind == "block" else [
                 x.softmax(-1) for x in (model.dynamics.log_initial, model.dynamics.log_transition,
                                         model.emission.log_emission)
@@ -127,7 +140,7 @@ def test_whole_steps_never_lose(kind: str, smoothing: float) -> None:
 def test_a_step_with_momentum_moves_counts_part_of_the_way() -> None:
     model = hmm()
     tables = StateTables(model)
-    _, counts = tables.count(Batch(WORDS, LENGTHS), model.parts())
+    _, counts = counted(tables, Batch(WORDS, LENGTHS))
     before = [x.detach().softmax(-1) for x in (model.dynamics.log_initial, model.dynamics.log_transition)]
     tables.maximise(mix(tables.as_counts(counts), counts, 0.25), Prior())
     for x, old, own in zip(
@@ -209,7 +222,7 @@ def test_steps_with_hidden_ranks_equal_the_enumeration(family: str) -> None:
                     for table, *entry in used:
                         uses[table][tuple(entry)] += p / total
             with torch.no_grad():
-                own_z, counts = tables.count(Batch(WORDS, LENGTHS), model.parts())
+                own_z, counts = counted(tables, Batch(WORDS, LENGTHS))
             np.testing.assert_allclose(own_z.numpy(), log_z, rtol=1e-10)
             for own, expected in zip(counts, uses, strict=True):
                 np.testing.assert_allclose(own.numpy(), expected, rtol=1e-9, atol=1e-12)
@@ -238,7 +251,7 @@ def test_whole_steps_with_hidden_ranks_never_lose_in_any_size() -> None:
         values = []
         for _ in range(6):
             with torch.no_grad():
-                log_z, counts = tables.count(batch, model.parts())
+                log_z, counts = counted(tables, batch)
             entries = np.concatenate([x.ravel() for x in table_values(tables)])
             prior = smoothing * np.log(entries[entries > 0]).sum() if smoothing else 0.0
             values.append(float(log_z.sum()) + prior)
@@ -272,6 +285,85 @@ def test_mini_batches_come_near_whole_steps(family: str, data: Path, tmp_path: P
     assert parts.best_valid < values[0]
     last = [record["train_perplexity"] for record in metrics(parts.run) if "train_perplexity" in record][-8:]
     assert sum(last) / len(last) < values[0] - 0.9 * (values[0] - values[-1])
+
+
+def em_steps(family: str, *, momentum: float = 0.5) -> BatchEM:
+    config = tiny(family=family, neural=False, optimizer="em", momentum=momentum, smoothing=0.1, schedule="constant")
+    clusters = Clusters(torch.arange(NUM_WORDS) % 4, 4)
+    model: Any = build_model(config.model, NUM_WORDS, clusters=clusters if family == "block" else None).double()
+
+    def never(batches: list[Batch], what: str) -> Any:
+        raise AssertionError(what)
+
+    return BatchEM(model, optimizer(model, config.train), config, Budget(), never, 200)
+
+
+def updates() -> list[list[Batch]]:
+    """Three updates of two batches, of other sizes, widths and lengths."""
+    draw = torch.Generator().manual_seed(0)
+    shapes = [[(3, 7), (2, 13)], [(4, 8), (5, 6)], [(1, 16), (2, 3)]]
+    return [
+        [
+            Batch(
+                torch.randint(NUM_WORDS, shape, generator=draw),
+                torch.randint(1, shape[1] + 1, shape[:1], generator=draw),
+            )
+            for shape in each
+        ]
+        for each in shapes
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_captured_counts_give_the_updates_of_plain_ones(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes filled up, sums of two batches, running counts; an update in doubt is repeated without graphs."""
+    stand_in(monkeypatch)
+    plain, captured, doubtful = em_steps(family), em_steps(family), em_steps(family)
+    for one in (captured, doubtful):
+        one.graphs = GraphedCounts(one.model, one.tables, one.sums, Shapes(one.config.data), "float32")
+    repeated, counted = [], doubtful._counted
+    monkeypatch.setattr(captured, "_counted", lambda *_: pytest.fail("this update ran without graphs"))
+    monkeypatch.setattr(doubtful, "_counted", lambda *x: [repeated.append(1), counted(*x)][1])
+    for number, batches in enumerate(updates()):
+        tokens = sum(batch.num_tokens for batch in batches)
+        values = [one(batches, tokens, number)[0] for one in (plain, captured)]
+        if number == 1:  # a use too large, or a posterior that a graph cannot vouch for
+            with monkeypatch.context() as patch:
+                patch.setattr(doubtful.tables, "count", lost(doubtful.tables.count))
+                values.append(doubtful(batches, tokens, number)[0])
+        else:
+            values.append(doubtful(batches, tokens, number)[0])
+        assert values == [pytest.approx(values[0], rel=1e-12)] * 3
+    assert len(captured.graphs.shapes) == 2  # type: ignore[union-attr]
+    assert repeated == [1]
+    for one in (captured, doubtful):
+        for x, y in zip(one.model.parameters(), plain.model.parameters(), strict=True):
+            torch.testing.assert_close(x, y, **EXACT)
+
+
+def test_the_precision_of_a_run_is_that_of_its_counts() -> None:
+    """On a CPU, bfloat16 alone rounds anything: sums differ by its rounding, and are otherwise alike."""
+    found = []
+    for precision in ("float32", "bf16"):
+        one = em_steps("hmm")
+        one.model.float()
+        one.config = dataclasses.replace(one.config, train=dataclasses.replace(one.config.train, precision=precision))
+        one(updates()[0], 50, 0)
+        found.append(one.sums[1])
+    error = float((found[0] - found[1]).abs().sum() / found[0].sum())
+    assert 1e-5 < error < 2e-2
+
+
+def lost(count: Any) -> Any:
+    """Counts that are NaN while a graph replays."""
+
+    def found(batch: Batch, parts: Any, sums: Any, *rest: Any) -> Tensor:
+        log_z: Tensor = count(batch, parts, sums, *rest)
+        if not errors.may_look(log_z):
+            sums[0].fill_(float("nan"))
+        return log_z
+
+    return found
 
 
 @pytest.mark.parametrize("family", FAMILIES)

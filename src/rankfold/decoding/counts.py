@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from rankfold.decoding.dispatch import answer, derivatives, has_graph
-from rankfold.recursions import Potentials, blocks, chain, segments, tree
-from rankfold.recursions.blocks.potentials import BlockPotentials
-from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.errors import expect, expect_weights
+from rankfold.numerics.precision import Precision, check_precision
+from rankfold.recursions import Potentials, blocks, chain, segments, tree, validate
+from rankfold.recursions.blocks.potentials import BlockChain, BlockPotentials
+from rankfold.recursions.chain.potentials import Chain, ChainPotentials
 from rankfold.recursions.chain.rungs import solve
 from rankfold.recursions.factor_gradients import count_uses
 from rankfold.recursions.problem import Problem
-from rankfold.recursions.segments.potentials import SegmentPotentials
+from rankfold.recursions.segments.potentials import SegmentPotentials, Segments
 from rankfold.recursions.segments.stretches import solve_long
-from rankfold.recursions.tree.potentials import TreePotentials
+from rankfold.recursions.tree.potentials import Forest, TreePotentials
 
 
 class ChainCounts(NamedTuple):
@@ -60,69 +62,78 @@ class BlockCounts(NamedTuple):
 
 
 @overload
-def expected_counts(p: ChainPotentials) -> ChainCounts: ...
+def expected_counts(p: ChainPotentials, precision: Precision = ..., *, weight: Tensor | None = ...) -> ChainCounts: ...
 @overload
-def expected_counts(p: SegmentPotentials) -> SegmentCounts: ...
+def expected_counts(
+    p: SegmentPotentials, precision: Precision = ..., *, weight: Tensor | None = ...
+) -> SegmentCounts: ...
 @overload
-def expected_counts(p: TreePotentials) -> TreeCounts: ...
+def expected_counts(p: TreePotentials, precision: Precision = ..., *, weight: Tensor | None = ...) -> TreeCounts: ...
 @overload
-def expected_counts(p: BlockPotentials) -> BlockCounts: ...
-def expected_counts(p: Potentials) -> ChainCounts | SegmentCounts | TreeCounts | BlockCounts:
+def expected_counts(p: BlockPotentials, precision: Precision = ..., *, weight: Tensor | None = ...) -> BlockCounts: ...
+def expected_counts(
+    p: Potentials, precision: Precision = "float32", *, weight: Tensor | None = None
+) -> ChainCounts | SegmentCounts | TreeCounts | BlockCounts:  # weight "b"
     """The expected number of uses of each weight under the posterior: the E step of EM.
 
     Transitions and rules are counted through the operator's own factors, factor x d log Z / d factor: "z y" uses for
     a dense one, "z k" for a band, and for a low-rank one the uses of (source, rank) and of (target, rank). Nothing of
     size z y appears unless the operator is dense. Where the end may cut the last segment, its whole duration counts,
     in expectation. Differentiable where the potentials are. Cost: that of `posterior`.
+
+    `precision` permits products of a chain's float32 tensors to be rounded ("tf32", "bf16" on a GPU), as in `log_z`;
+    those of other structures never are. `weight` is how often each sequence counts, 1 by default: its uses and its
+    posterior are multiplied by it, `log_z` is not. While a CUDA graph is captured nothing can be repeated: counts of
+    sequences that need wider arithmetic are NaN, and uses too large for the dtype inf.
     """
-    return answer("expected_counts", _ANSWERS, p)(p)
+    found = answer("expected_counts", _ANSWERS, p)
+    check_precision(precision)
+    c = validate(p)
+    if weight is not None:
+        expect(weight, "b", name="weight", b=len(c.lengths))
+        expect_weights(weight, name="weight", remedy="A sequence of weight 0 counts nothing.")
+    return found(c, precision, torch.ones_like(c.lengths, dtype=torch.float64) if weight is None else weight.double())
 
 
-def _of_chain(p: ChainPotentials) -> ChainCounts:
-    c = chain.validate(p)
+def _of_chain(c: Chain, precision: Precision, weight: Tensor) -> ChainCounts:
     if has_graph(c):
-        log_z, (initial, state, _, *grads) = derivatives(c)
-        return ChainCounts(initial.sum(0), count_uses(c.transition, grads, _smaller(c)), state, log_z)
+        log_z, (initial, state, _, *grads) = derivatives(c, weight=weight, precision=precision)
+        return ChainCounts(initial.sum(0), count_uses(c.transition, grads, _smaller(c, weight)), state, log_z)
     with torch.no_grad():
-        solution = solve(c.detach(), "scaled", "float32")
-        one = torch.ones_like(solution.log_z)
-        initial, state, _, *grads = solution.gradients(one, of_factors=True)
-        counts = count_uses(c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[3:])
+        solution = solve(c.detach(), "scaled", precision, both=True)
+        initial, state, _, *grads = solution.gradients(weight, of_factors=True)
+        counts = count_uses(c.transition, grads, lambda by: solution.gradients(weight * by, of_factors=True)[3:])
     dtype = c.log_obs.dtype
     return ChainCounts(initial.sum(0).to(dtype), counts, state.to(dtype), solution.log_z)
 
 
-def _of_segments(p: SegmentPotentials) -> SegmentCounts:
-    c = segments.validate(p)
+def _of_segments(c: Segments, precision: Precision, weight: Tensor) -> SegmentCounts:
     if has_graph(c):
-        log_z, (initial, duration, state, _, *grads) = derivatives(c)
-        counts = count_uses(c.transition, grads, _smaller(c))
+        log_z, (initial, duration, state, _, *grads) = derivatives(c, weight=weight)
+        counts = count_uses(c.transition, grads, _smaller(c, weight))
     else:
         with torch.no_grad():
             solution = solve_long(c.detach(), "scaled")
-            log_z, one = solution.log_z, torch.ones_like(solution.log_z)
-            initial, duration, state, _, *grads = solution.gradients(one, of_factors=True)
-            counts = count_uses(
-                c.transition, grads, lambda weight: solution.gradients(one * weight, of_factors=True)[4:]
-            )
+            log_z = solution.log_z
+            initial, duration, state, _, *grads = solution.gradients(weight, of_factors=True)
+            counts = count_uses(c.transition, grads, lambda by: solution.gradients(weight * by, of_factors=True)[4:])
     first = torch.zeros_like(c.log_duration[:, 0]) if c.is_carried else initial.sum(0)
     return SegmentCounts(first, counts, duration, state, log_z)
 
 
-def _of_tree(p: TreePotentials) -> TreeCounts:
-    f = tree.validate(p)
-    log_z, (leaf, root, root_leaf, _, *grads) = derivatives(f)
+def _of_tree(f: Forest, precision: Precision, weight: Tensor) -> TreeCounts:
+    log_z, (leaf, root, root_leaf, _, *grads) = derivatives(f, weight=weight)
     number = {id(factor): i for i, factor in enumerate(f.factors())}
     counts: list[Tensor] = []
     for rule in f.rules:
         own = [number[id(factor)] for factor in rule.factors()]
-        smaller = _smaller(f)
-        counts += count_uses(rule, [grads[i] for i in own], lambda weight: [smaller(weight)[i] for i in own])  # noqa: B023
+        smaller = _smaller(f, weight)
+        counts += count_uses(rule, [grads[i] for i in own], lambda by: [smaller(by)[i] for i in own])  # noqa: B023
     return TreeCounts(root.sum(0), root_leaf.sum(0), tuple(counts), leaf, log_z)
 
 
-def _of_blocks(p: BlockPotentials) -> BlockCounts:
-    log_z, (initial, state, transition) = derivatives(blocks.validate(p))
+def _of_blocks(c: BlockChain, precision: Precision, weight: Tensor) -> BlockCounts:
+    log_z, (initial, state, transition) = derivatives(c, weight=weight)
     return BlockCounts(initial, transition, state, log_z)
 
 
@@ -134,6 +145,6 @@ _ANSWERS: dict[ModuleType, Callable[..., ChainCounts | SegmentCounts | TreeCount
 }
 
 
-def _smaller(c: Problem) -> Callable[[float], Sequence[Tensor]]:
-    """The derivatives of weight times log Z in the factors, in float64."""
-    return lambda weight: derivatives(c.double(), weight=weight)[1][len(c.fields) :]
+def _smaller(c: Problem, weight: Tensor) -> Callable[[float], Sequence[Tensor]]:
+    """The derivatives of weight times a number times log Z in the factors, in float64."""
+    return lambda by: derivatives(c.double(), weight=weight * by)[1][len(c.fields) :]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError
+from rankfold.numerics.precision import Precision
 from rankfold.recursions import log_z, recursion_of
 from rankfold.recursions.problem import Problem
 
@@ -34,9 +35,13 @@ def has_graph(c: Problem) -> bool:
 
 
 def derivatives(
-    c: Problem, names: Sequence[str] | None = None, *, weight: float = 1.0
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """log Z "b" of a problem, and the derivatives of weight * sum_b log Z in its fields `names`, or in all its tensors.
+    c: Problem,
+    names: Sequence[str] | None = None,
+    *,
+    weight: Tensor | None = None,
+    precision: Precision = "float32",
+) -> tuple[Tensor, tuple[Tensor, ...]]:  # weight "b"
+    """log Z "b" of a problem, and the derivatives of weight . log Z in its fields `names`, or in all its tensors.
 
     Differentiable if a tensor of the problem requires grad, else detached. Cost: one pass in each direction.
     """
@@ -51,7 +56,7 @@ def derivatives(
         problem = c.with_tensors(*tensors)
         if copy:
             problem = problem.replace(lengths=c.lengths.clone())
-        total = log_z(problem)
-        summed = total.sum() if weight == 1.0 else total.sum() * weight
-        found = torch.autograd.grad(summed, [tensors[i] for i in asked], create_graph=follow)
+        total = log_z(problem, precision=precision)
+        weight = torch.ones_like(total) if weight is None else weight.clone()
+        found = torch.autograd.grad(total, [tensors[i] for i in asked], weight, create_graph=follow)
     return (total, found) if follow else (total.detach(), found)

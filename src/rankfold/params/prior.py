@@ -61,6 +61,15 @@ def shares(counts: Tensor, axis: int = 1) -> Tensor:
     return counts / torch.where(total > 0, total, 1.0)
 
 
-def log_shares(counts: Tensor, before: Tensor, axis: int = 1) -> Tensor:
-    """The logarithms of the shares; where all counts along the axis are 0, the previous values."""
-    return torch.where(counts.sum(axis, keepdim=True) > 0, shares(counts, axis).log(), before.to(counts))
+def log_shares(counts: Tensor, before: Tensor, axis: int = 1, added: Tensor | float = 0.0) -> Tensor:
+    """The logarithms of the shares of counts + added; where all along the axis are 0, the previous values.
+
+    Tables may be large: a number that is added costs no pass of its own, nor do previous values that nobody needs.
+    """
+    if isinstance(added, Tensor):
+        counts, added = counts + added, 0.0
+    total = counts.sum(axis, keepdim=True) + added * counts.shape[axis]
+    some = total > 0
+    total = torch.where(some, total, 1.0)
+    found = torch.addcdiv(added / total, counts, total).log_()
+    return found if added > 0 else torch.where(some, found, before.to(found))

@@ -6,6 +6,7 @@ constant share it is the momentum of Liu et al. 2025). The M step is that of EM.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
@@ -13,19 +14,22 @@ import torch
 from torch import Tensor
 
 from rankfold.data.batch import Batch
-from rankfold.decoding.counts import expected_counts
+from rankfold.decoding.counts import ChainCounts, expected_counts
 from rankfold.errors import DomainError, UnsupportedError
+from rankfold.models.base import Model
 from rankfold.models.block_hmm import BlockHMM
 from rankfold.models.rank_hmm import RankHMM
 from rankfold.models.sequence import HMM
-from rankfold.numerics.precision import matmul_precision, parameter_precision
+from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.params.block_sparse import FreeBlockParts
 from rankfold.params.dynamics.rank_factors import FreeRankFactors
 from rankfold.params.observations.categorical import CategoricalObservation
 from rankfold.params.prior import Prior, Table
 from rankfold.training.config import Config
 from rankfold.training.gradients import row_parts
+from rankfold.training.graphs import Graphs, graphs_serve
 from rankfold.training.memory_budget import Budget
+from rankfold.training.shapes import Shapes, shapes_of
 
 Counts = tuple[Tensor, ...]
 
@@ -38,7 +42,12 @@ def mix(before: Counts, found: Counts, share: float) -> Counts:
 class Tables(Protocol):
     """The free tables of a model of words: how often they are used, and their maximum."""
 
-    def count(self, batch: Batch, parts: Any) -> tuple[Tensor, Counts]: ...  # log Z "b", float64 counts
+    def zeros(self) -> Counts: ...  # float64; the words' last
+    def count(
+        self, batch: Batch, parts: Any, sums: Counts, weight: Tensor | None = None, precision: Precision = "float32"
+    ) -> Tensor:  # weight "b" -> log Z "b"
+        """Add the expected counts of a batch to the sums, each sequence as often as its weight says."""
+
     def maximise(self, counts: Counts, prior: Prior) -> None: ...
     def as_counts(self, counts: Counts) -> Counts: ...  # the tables themselves, as if used as often as in these counts
 
@@ -50,17 +59,27 @@ class StateTables:
         self.model, self.dynamics = model, cast(Any, model.dynamics)
         self.observation = CategoricalObservation(model.emission)
 
-    def count(self, batch: Batch, parts: Any) -> tuple[Tensor, Counts]:
-        counts = expected_counts(self.model.potentials(batch, parts=parts))
-        words = self.observation.count(batch.values.flatten(), counts.state.flatten(0, 1))
-        return counts.log_z, (*self.dynamics.count(counts.initial, counts.transition), words)
+    def _tables(self) -> list[Table]:
+        return [*self.dynamics.tables().values(), *self.observation.tables().values()]
+
+    def zeros(self) -> Counts:
+        return _zeros(self._tables())
+
+    def count(
+        self, batch: Batch, parts: Any, sums: Counts, weight: Tensor | None = None, precision: Precision = "float32"
+    ) -> Tensor:
+        counts: ChainCounts = expected_counts(self.model.potentials(batch, parts=parts), precision, weight=weight)
+        for own, new in zip(sums[:-1], self.dynamics.count(counts.initial, counts.transition), strict=True):
+            own += new
+        _add_words(sums[-1].mT, batch, counts.state)
+        return counts.log_z
 
     def maximise(self, counts: Counts, prior: Prior) -> None:
         self.dynamics.maximise(counts[:-1], prior)
         self.observation.maximise(counts[-1], prior)
 
     def as_counts(self, counts: Counts) -> Counts:
-        return _as_counts((*self.dynamics.tables().values(), *self.observation.tables().values()), counts)
+        return _as_counts(self._tables(), counts)
 
 
 class RankTables:
@@ -69,17 +88,34 @@ class RankTables:
     def __init__(self, model: RankHMM) -> None:
         self.model, self.factors = model, cast(FreeRankFactors, model.factors)
 
-    def count(self, batch: Batch, parts: Any) -> tuple[Tensor, Counts]:
-        counts = expected_counts(self.model.potentials(batch, parts=parts))
-        words = torch.zeros_like(self.factors.log_word, dtype=torch.float64)
-        words.index_add_(1, batch.values.flatten(), counts.state.double().flatten(0, 1).mT)
-        return counts.log_z, self.factors.count(counts.initial, counts.transition, words)
+    def zeros(self) -> Counts:
+        return _zeros([*self.factors.tables().values()])
+
+    def count(
+        self, batch: Batch, parts: Any, sums: Counts, weight: Tensor | None = None, precision: Precision = "float32"
+    ) -> Tensor:
+        counts = expected_counts(self.model.potentials(batch, parts=parts), precision, weight=weight)
+        for own, new in zip(sums[:-1], self.factors.count(counts.initial, counts.transition), strict=True):
+            own += new
+        _add_words(sums[-1].mT, batch, counts.state)
+        return counts.log_z
 
     def maximise(self, counts: Counts, prior: Prior) -> None:
         self.factors.maximise(counts, prior)
 
     def as_counts(self, counts: Counts) -> Counts:
         return _as_counts(tuple(self.factors.tables().values()), counts)
+
+
+def _zeros(tables: Sequence[Table]) -> Counts:
+    """No uses of any table; those of words lie word by word, as they are added."""
+    *others, words = (x.value for x in tables)
+    return (*(torch.zeros_like(x) for x in others), words.new_zeros(words.shape[::-1]).mT)
+
+
+def _add_words(sums: Tensor, batch: Batch, state: Tensor) -> None:  # "v z", "b t z"
+    """Add the posteriors of all positions to those of their words; by position, as the recursion lays them out."""
+    sums.index_add_(0, batch.values.mT.flatten(), state.transpose(0, 1).flatten(0, 1).double())
 
 
 def _as_counts(tables: Sequence[Table], counts: Counts) -> Counts:
@@ -93,19 +129,24 @@ class BlockTables:
     def __init__(self, model: BlockHMM) -> None:
         self.model, self.blocks = model, cast(FreeBlockParts, model.blocks)
 
-    def count(self, batch: Batch, parts: Any) -> tuple[Tensor, Counts]:
+    def zeros(self) -> Counts:
+        own = self.blocks.log_initial, self.blocks.log_transition, self.blocks.log_emission
+        return tuple(torch.zeros_like(x, dtype=torch.float64) for x in own)
+
+    def count(
+        self, batch: Batch, parts: Any, sums: Counts, weight: Tensor | None = None, precision: Precision = "float32"
+    ) -> Tensor:
         p = self.model.potentials(batch, parts=parts)
-        counts, (num, size) = expected_counts(p), self.blocks.log_initial.shape
-        initial = counts.initial.new_zeros(num, size, dtype=torch.float64)
+        counts, (initial, transition, words) = expected_counts(p, precision, weight=weight), sums
         initial.index_add_(0, p.block[:, 0], counts.initial.double())
+        num, size = initial.shape
         pairs = initial.new_zeros(num * num, size, size)
         pairs.index_add_(
             0, (p.block[:, :-1] * num + p.block[:, 1:]).flatten(), counts.transition.double().flatten(0, 1)
         )
-        transition = pairs.reshape(num, num, size, size).transpose(1, 2)  # "c k c k"
-        words = initial.new_zeros(self.model.num_words, size)
-        words.index_add_(0, batch.values.flatten(), counts.state.double().flatten(0, 1))
-        return counts.log_z, (initial, transition, words)
+        transition += pairs.reshape(num, num, size, size).transpose(1, 2)  # "c k c k"
+        _add_words(words, batch, counts.state)
+        return counts.log_z
 
     @torch.no_grad()
     def maximise(self, counts: Counts, prior: Prior) -> None:
@@ -142,8 +183,48 @@ def tables_of(model: HMM | RankHMM | BlockHMM) -> Tables:
     return kinds.get(model.config.family, StateTables)(model)
 
 
+class GraphedCounts(Graphs):
+    """Adds the expected counts of a batch to `sums`, shape by shape from a captured graph."""
+
+    def __init__(
+        self, model: Model[Any, Any], tables: Tables, sums: Counts, filled: Shapes, precision: Precision
+    ) -> None:
+        super().__init__(model, filled, precision)
+        self.tables, self.sums = tables, sums
+        self.shapes: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Batch, Tensor, Tensor]] = {}
+
+    def __call__(self, batch: Batch, weight: float) -> Tensor:  # ""   float64
+        """The log-likelihood, NaN where a graph cannot vouch for the counts; another call overwrites it."""
+        shape = self.filled.of(batch)
+        assert shape is not None, "takes() said no"
+        if shape not in self.shapes:
+            self.shapes[shape] = self._capture(shape, batch)
+        graph, inputs, weights, log_likelihood = self.shapes[shape]
+        self._write(batch, inputs, weights, weight)
+        graph.replay()
+        return log_likelihood
+
+    def _capture(self, shape: tuple[int, int], like: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor, Tensor]:
+        batch, weight = self._inputs(shape, like)
+
+        def add() -> Tensor:
+            with matmul_precision(parameter_precision(self.precision), self.model.device):
+                parts = self.model.capturable_parts()
+                log_z = self.tables.count(batch, parts, self.sums, weight, self.precision)
+            # Posteriors in doubt are NaN in the start, too; uses of the transition may be too large.
+            lost = ~torch.stack([x.sum() for x in self.sums[:-1]]).isfinite().all()
+            return torch.where(weight > 0, log_z, 0.0).sum().masked_fill(lost, float("nan"))
+
+        graph, log_likelihood = self._record(add, self.sums)
+        return graph, batch, weight, log_likelihood
+
+
 class BatchEM:
-    """A step of EM for each update of a run: over its batches, and with momentum on running counts of all updates."""
+    """A step of EM for each update of a run: over its batches, and with momentum on running counts of all updates.
+
+    On a GPU the counts come from captured graphs where they can. Distributions in linear space are computed in float64
+    where float32 would lose a probability, which a graph cannot see: models that have some are counted without graphs.
+    """
 
     def __init__(
         self,
@@ -154,36 +235,75 @@ class BatchEM:
         not_finite: Callable[[list[Batch], str], DomainError],
         num_tokens: int,
     ) -> None:
-        self.model, self.optimizer, self.config, self.not_finite = model, optimizer, config, not_finite
+        self.model: Model[Any, Any] = model
+        self.optimizer, self.config, self.not_finite = optimizer, config, not_finite
         self.tables = tables_of(model)
         self.prior, self.num_tokens, self.part_tokens = Prior(config.train.smoothing), num_tokens, budget.part_tokens
-        self.carried: Counts | None = None  # running counts, of as many tokens as the training set has
+        self.sums = self.tables.zeros()  # the counts of an update, of as many tokens as the training set has
+        self.carried: Counts | None = None  # running counts, of as many
+        self.graphs: GraphedCounts | None = None
+        if budget.graphs and graphs_serve(config, self.model.device.type) and not self._has_linear_shares():
+            filled = shapes_of(config, self.part_tokens)
+            self.graphs = GraphedCounts(self.model, self.tables, self.sums, filled, config.train.precision)
+
+    @torch.no_grad()
+    def _has_linear_shares(self) -> bool:
+        return bool(self.model.shares(self.model.own_parts()).linear)
 
     def carried_of(self, tensors: Sequence[Tensor]) -> Counts:
-        """The running counts of a checkpoint."""
-        return tuple(tensors)
+        """The running counts of a checkpoint, laid out as the sums."""
+        return tuple(torch.empty_like(own).copy_(x) for own, x in zip(self.sums, tensors, strict=True))
 
     @torch.no_grad()
     def __call__(self, batches: list[Batch], tokens: int, update: int) -> tuple[float, float]:
         """The log-likelihood before the step; there is no gradient, and its norm is 0."""
-        precision = parameter_precision(self.config.train.precision)
-        total, counts = 0.0, None
-        with matmul_precision(precision, self.model.device):
-            parts = self.model.parts()
-            for batch in batches:
-                for rows in row_parts(batch, self.part_tokens):
-                    log_z, own = self.tables.count(batch.rows(rows).to(self.model.device), parts)
-                    if not bool(log_z.isfinite().all()):
-                        raise self.not_finite([batch], f"its log-likelihood is {float(log_z.sum())}")
-                    total += float(log_z.sum())
-                    counts = own if counts is None else tuple(x + y for x, y in zip(counts, own, strict=True))
-        assert counts is not None
-        counts = tuple(x * (self.num_tokens / tokens) for x in counts)
+        weight = self.num_tokens / tokens
+        parts = [batch.rows(rows) for batch in batches for rows in self._rows(batch)]
+        total = math.nan
+        if self.graphs is not None and all(map(self.graphs.takes, parts)):
+            total = self._replayed(self.graphs, parts, weight)
+        if not math.isfinite(total):
+            total = self._counted(parts, weight)
+        counts = self.sums
         if self.config.train.momentum:
-            before = self.tables.as_counts(counts) if self.carried is None else self.carried
-            counts = self.carried = mix(before, counts, new_share(self.config, self.optimizer))
+            if self.carried is None:
+                self.carried = self.carried_of(self.tables.as_counts(counts))
+            share = new_share(self.config, self.optimizer)
+            for own, new in zip(self.carried, counts, strict=True):
+                own.lerp_(new, share)
+            counts = self.carried
         self.tables.maximise(counts, self.prior)
         return total, 0.0
+
+    def _rows(self, batch: Batch) -> list[slice]:
+        multiple = 1 if self.graphs is None else self.graphs.filled.multiple(batch.shape[1])
+        return row_parts(batch, self.part_tokens, multiple)
+
+    def _replayed(self, graphs: GraphedCounts, parts: Sequence[Batch], weight: float) -> float:
+        """Set the sums to the counts of all parts, by graphs; their log-likelihood. The host waits once."""
+        self._forget()
+        total = torch.zeros((), dtype=torch.float64, device=self.model.device)
+        for part in parts:
+            total += graphs(part, weight)  # read before another replay writes it again
+        return float(total)
+
+    def _counted(self, parts: Sequence[Batch], weight: float) -> float:
+        """The same without graphs, each sequence in the arithmetic it needs."""
+        self._forget()
+        device, precision, total = self.model.device, self.config.train.precision, 0.0
+        with matmul_precision(parameter_precision(precision), device):
+            made = self.model.parts()
+            for part in parts:
+                weights = torch.full((len(part.lengths),), weight, dtype=torch.float64, device=device)
+                value = float(self.tables.count(part.to(device), made, self.sums, weights, precision).sum())
+                if not math.isfinite(value):
+                    raise self.not_finite([part], f"its log-likelihood is {value}")
+                total += value
+        return total
+
+    def _forget(self) -> None:
+        for x in self.sums:
+            x.zero_()
 
 
 def new_share(config: Config, optimizer: torch.optim.Optimizer) -> float:

@@ -108,7 +108,7 @@ class TrainConfig:
     log_every: int = 50  # updates
     precision: Precision = "float32"  # of matrix products
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    graphs: bool = True  # on a GPU: capture the gradient of each shape of batch
+    graphs: bool = True  # on a GPU: capture the gradient (em, words: the counts) of each shape of batch
     memory: float = 0.0  # GiB a run may take: batches are computed in parts that fit; 0: what the device has free
     checkpoint_shard_mb: float = 0.0  # checkpoints, best model: files of at most so many million bytes; 0: one each
     optimizer_state: Literal["float32", "bf16"] = "float32"  # of the optimiser's moments in a checkpoint

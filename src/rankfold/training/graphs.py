@@ -1,4 +1,5 @@
 """Gradients of a batch as captured CUDA graphs: one launch instead of hundreds, where launches take most of the time.
+The expected counts of mini-batch EM are captured likewise (`training/batch_em.py`).
 
 Shapes repeat: batches are filled up to a few, with rows of weight 0 (`training/shapes.py`), and states that are dropped
 each by itself are masked. A state carried along streams goes in and out by buffers; the first batch has a graph of its
@@ -8,7 +9,8 @@ graphs. A row that only fills is missing, or the shortest sentence.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +23,8 @@ from rankfold.training.carried import leaves, map_tensors
 from rankfold.training.config import Config, DataConfig
 from rankfold.training.memory_budget import Budget
 from rankfold.training.shapes import Shapes, shapes_of
+
+Recorded = TypeVar("Recorded")
 
 
 def graphs_serve(config: Config, device: str) -> bool:
@@ -42,23 +46,57 @@ class Captured(NamedTuple):
     after: Any  # the state of streams after it; None: no streams
 
 
-class GraphedGradients:
+class Graphs:
+    """What the captured graphs of a model share: shapes, memory, and how a batch is written to their inputs."""
+
+    def __init__(self, model: Model[Any, Any], filled: Shapes | int, precision: Precision) -> None:
+        """Batches are filled up to the shapes of `filled`; a number is that of tokens, of batches of like lengths."""
+        self.model, self.precision = model, precision
+        self.filled = Shapes(DataConfig(tokens=filled)) if isinstance(filled, int) else filled
+        self.generator = torch.Generator(device=model.device)
+        self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
+
+    def takes(self, batch: Batch) -> bool:
+        """Whether there is a shape that holds this batch. With `data.rounding = 8`, or unsorted, nearly all fit."""
+        return self.filled.of(batch) is not None
+
+    def _record(self, add: Callable[[], Recorded], sums: Sequence[Tensor]) -> tuple[torch.cuda.CUDAGraph, Recorded]:
+        """The graph of work that adds to `sums`, which are then as they were."""
+        before = [x.clone() for x in sums]
+        found = capture_graph(add, pool=self.pool, generator=self.generator)
+        for x, value in zip(sums, before, strict=True):  # the runs that prepared the capture added theirs
+            x.copy_(value)
+        return found
+
+    def _inputs(self, shape: tuple[int, int], like: Batch) -> tuple[Batch, Tensor]:
+        """A batch of rows that only fill, to be written to, and the weights of its rows."""
+        batch = self._filled_up(like.rows(slice(0)), shape).to(self.model.device)
+        return batch, torch.ones(shape[0], dtype=torch.float64, device=self.model.device)
+
+    def _filled_up(self, batch: Batch, shape: tuple[int, int]) -> Batch:
+        return batch.padded_to(shape, self.model.filler, self.model.shortest)
+
+    def _write(self, batch: Batch, buffers: Batch, weight: Tensor, value: float = 1.0) -> None:
+        """Fill the batch up to the buffers' shape, into them; its rows get this weight, rows that only fill 0."""
+        for buffer, x in zip(buffers[:3], self._filled_up(batch, buffers.shape)[:3], strict=True):
+            if buffer is not None and x is not None:
+                buffer.copy_(x, non_blocking=True)
+        weight.copy_((torch.arange(len(weight)) < len(batch.lengths)).double() * value, non_blocking=True)
+
+
+class GraphedGradients(Graphs):
     """Adds the gradient of -log_likelihood / tokens to the parameters, shape by shape from a captured graph.
 
     Labels of a batch constrain its states.
     """
 
     def __init__(self, model: Model[Any, Any], filled: Shapes | int, precision: Precision) -> None:
-        """Batches are filled up to the shapes of `filled`; a number is that of tokens, of batches of like lengths."""
-        self.model, self.precision = model, precision
-        self.filled = Shapes(DataConfig(tokens=filled)) if isinstance(filled, int) else filled
+        super().__init__(model, filled, precision)
         self.streams = self.filled.data.batching == "streams"
         self.parameters = [x for x in model.parameters() if x.requires_grad]
         self.grads: list[Tensor] = []  # where all graphs add, whatever becomes of the parameters' own between updates
-        self.generator = torch.Generator(device=model.device)
         # rows, width; whether a state is carried in, whether sequences end, whether some states are known
         self.shapes: dict[tuple[int | bool, ...], Captured] = {}
-        self.pool = torch.cuda.graph_pool_handle()  # shared: results are read before another graph runs
 
     @classmethod
     def of(cls, model: Model[Any, Any], config: Config, budget: Budget | None = None) -> GraphedGradients | None:
@@ -69,11 +107,8 @@ class GraphedGradients:
         return cls(model, shapes_of(config, budget.part_tokens, budget.tree_width), config.train.precision)
 
     def takes(self, batch: Batch) -> bool:
-        """Whether there is a shape that holds this batch. With `data.rounding = 8`, or unsorted, nearly all fit.
-
-        Not windows with labels: impossible states carry exact zeros, which a graph cannot tell from lost ones.
-        """
-        return self.filled.of(batch) is not None and not (self.streams and batch.labels is not None)
+        """Not windows with labels: impossible states carry exact zeros, which a graph cannot tell from lost ones."""
+        return super().takes(batch) and not (self.streams and batch.labels is not None)
 
     def __call__(self, batch: Batch, tokens: int, seed: int) -> Tensor:  # ""   float64
         """The log-likelihood of a batch, NaN where a graph cannot vouch for it; gradients are added as said."""
@@ -91,8 +126,7 @@ class GraphedGradients:
             self.shapes[key] = self._capture(shape, batch, carried)
         taken = self.shapes[key]
         rows = len(batch.lengths)
-        self._write(batch, taken.batch)
-        taken.weight.copy_((torch.arange(shape[0]) < rows).double(), non_blocking=True)
+        self._write(batch, taken.batch, taken.weight)
         taken.share.fill_(1.0 / tokens)
         for buffer, x in zip(leaves(taken.carried), leaves(carried), strict=True):
             buffer[rows:].zero_()
@@ -102,15 +136,6 @@ class GraphedGradients:
         taken.graph.replay()
         return taken.log_likelihood, map_tensors(taken.after, lambda x: x[:rows].clone())
 
-    def _filled_up(self, batch: Batch, shape: tuple[int, int]) -> Batch:
-        return batch.padded_to(shape, self.model.filler, self.model.shortest)
-
-    def _write(self, batch: Batch, buffers: Batch) -> None:
-        """Fill the batch up to the buffers' shape, into them."""
-        for buffer, x in zip(buffers[:3], self._filled_up(batch, buffers.shape)[:3], strict=True):
-            if buffer is not None and x is not None:
-                buffer.copy_(x, non_blocking=True)
-
     def _attach(self, used: list[bool]) -> None:
         """Point the parameters' gradients at the buffers that graphs add to, zeroed if they had none."""
         for x, grad, gets in zip(self.parameters, self.grads, used, strict=True):
@@ -119,8 +144,7 @@ class GraphedGradients:
 
     def _capture(self, shape: tuple[int, int], like: Batch, carry: Any) -> Captured:
         device = self.model.device
-        batch = self._filled_up(like.rows(slice(0)), shape).to(device)  # rows that only fill, to be written to
-        weight = torch.ones(shape[0], dtype=torch.float64, device=device)
+        batch, weight = self._inputs(shape, like)
         share = torch.ones((), dtype=torch.float64, device=device)
         carried = map_tensors(carry, lambda x: x.new_zeros(shape[0], *x.shape[1:]))
         self.grads = self.grads or [torch.zeros_like(x) if x.grad is None else x.grad for x in self.parameters]
@@ -148,8 +172,5 @@ class GraphedGradients:
                     grad += new
             return total, after, [new is not None for new in found]
 
-        before = [grad.clone() for grad in self.grads]
-        graph, (total, after, used) = capture_graph(add, pool=self.pool, generator=self.generator)
-        for grad, value in zip(self.grads, before, strict=True):  # the runs that prepared the capture added theirs
-            grad.copy_(value)
+        graph, (total, after, used) = self._record(add, self.grads)
         return Captured(graph, batch, weight, share, carried, used, total, after)

@@ -62,16 +62,19 @@ class FreeDense(nn.Module):
     @torch.no_grad()
     def maximise(self, counts: tuple[Tensor, ...], prior: Prior) -> None:
         """The share of each transition, with the prior's of those allowed; rows without any use stay as they are."""
-        initial, transition = (x + prior.smoothing for x in counts)
+        initial, transition = counts
         if "initial" not in prior.fixed:
-            self.log_initial.copy_(log_shares(initial + prior.initial, self.log_initial, 0))
+            self.log_initial.copy_(log_shares(initial, self.log_initial, 0, prior.smoothing + prior.initial))
         if "transition" in prior.fixed:
             return
-        transition = self._allowed(transition + prior.transition, prior, 0.0)
-        if prior.fixed_entries is None:
-            self.log_transition.copy_(log_shares(transition, self.log_transition))
-        else:
+        added = prior.smoothing + prior.transition
+        if prior.fixed_entries is not None:
+            transition = self._allowed(transition + added, prior, 0.0)
             self.log_transition.copy_(self._around(prior.fixed_entries, transition))
+            return
+        if prior.forbidden is not None or not self.self_transitions:
+            transition, added = self._allowed(transition + added, prior, 0.0), 0.0
+        self.log_transition.copy_(log_shares(transition, self.log_transition, added=added))
 
     def _around(self, fixed: Tensor, counts: Tensor) -> Tensor:  # "z y" bool, "z y"
         """The shares of what the fixed entries of each row leave; where nothing is counted, the previous ones."""

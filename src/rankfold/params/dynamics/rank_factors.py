@@ -97,8 +97,8 @@ class FreeRankFactors(nn.Module):
     def _logits(self) -> tuple[nn.Parameter, ...]:
         return self.log_start, self.log_rank, self.log_state, self.log_word
 
-    def count(self, initial: Tensor, uses: tuple[Tensor, ...], words: Tensor) -> tuple[Tensor, ...]:  # "r", ..., "r v"
-        """The expected uses of the tables, the states between two ranks being hidden: "z", "z r", "z r", "r v".
+    def count(self, initial: Tensor, uses: tuple[Tensor, ...]) -> tuple[Tensor, ...]:  # "r", ...
+        """The expected uses of all tables but the words, the states between ranks being hidden: "z", "z r", "z r".
 
         `uses` are those of V^T U multiplied out, "r r", or of its factors, "r z" each.
         """
@@ -109,13 +109,13 @@ class FreeRankFactors(nn.Module):
         else:
             states, ranks = (x.double().mT for x in uses)
         first = start[:, None] * rank * _ratio(initial.double(), start @ rank)
-        return first.sum(1), ranks + first, states, words.double()
+        return first.sum(1), ranks + first, states
 
     @torch.no_grad()
     def maximise(self, counts: tuple[Tensor, ...], prior: Prior) -> None:
         """The shares, with `smoothing` of each; distributions without any use stay as they are."""
         for own, used, axis in zip(self._logits, counts, (0, 1, 0, 1), strict=True):
-            own.copy_(log_shares(used + prior.smoothing, own, axis))
+            own.copy_(log_shares(used, own, axis, prior.smoothing))
 
 
 def _ratio(uses: Tensor, weight: Tensor) -> Tensor:

@@ -186,7 +186,7 @@ class CategoricalObservation(ObservationModule):
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z v"
         """The share of each symbol, with `smoothing` of each."""
         if "probability" not in prior.fixed:
-            self._logits.copy_(log_shares(counts + prior.smoothing + prior.emission, self._logits))
+            self._logits.copy_(log_shares(counts, self._logits, added=prior.smoothing + prior.emission))
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
         return prior.of_shares(self._logits, prior.emission)
