@@ -105,12 +105,39 @@ def test_beliefs_given_all_states_are_conjugate_and_so_are_draws() -> None:
     np.testing.assert_allclose(rows, pairs / pairs.sum(1, keepdims=True), atol=0.015)
 
 
-def test_gibbs_sampling_of_frames() -> None:
+def test_shared_covariances_given_all_states_are_conjugate() -> None:
+    """One matrix for all states: squares of all states together; one variance for all features: of all features."""
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((40, 2)) + 3.0, rng.integers(0, 2, 40)
+    means = np.stack([x[y == z].sum(0) / ((y == z).sum() + 1) for z in range(2)])
+    around = [(x[y == z] ** 2).sum(0) - ((y == z).sum() + 1) * means[z] ** 2 for z in range(2)]
+    across = [x[y == z].T @ x[y == z] - ((y == z).sum() + 1) * np.outer(means[z], means[z]) for z in range(2)]
+    common: dict[str, Any] = {"mean_prior": 0.0, "tol": None, "max_iter": 2, "random_state": 0}
+    tied = BayesianHMM(2, covariance_type="tied", dof_prior=5.0, scale_prior=2.0, **common).fit(x, labels=y).beliefs_
+    np.testing.assert_allclose(tied["scale"], 2.0 * np.eye(2) + across[0] + across[1], rtol=1e-10)
+    assert tied["dof"] == 45
+    one = BayesianHMM(2, covariance_type="spherical", dof_prior=[5.0, 6.0], scale_prior=[2.0, 3.0], **common)
+    found = one.fit(x, labels=y).beliefs_
+    np.testing.assert_allclose(found["scale"], [2.0 + around[0].sum(), 3.0 + around[1].sum()], rtol=1e-10)
+    np.testing.assert_allclose(found["dof"], [5.0 + 2 * (y == 0).sum(), 6.0 + 2 * (y == 1).sum()])
+    np.testing.assert_allclose(one.covariances_, found["scale"] / found["dof"], rtol=1e-10)
+    for belief in (tied, found):
+        np.testing.assert_allclose(belief["mean"], means, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("diag", (3, 2)), ("spherical", (3,)), ("tied", (2, 2)), ("full", (3, 2, 2))]
+)
+def test_gibbs_sampling_of_frames(kind: Any, shape: tuple[int, ...]) -> None:
     frames, labels = walks()
-    model = BayesianHMM(3, covariance_type="diag", n_draws=6, burn_in=4, random_state=0)
+    if kind in ("tied", "full"):
+        frames[1][2] = np.nan
+    model = BayesianHMM(3, covariance_type=kind, n_draws=6, burn_in=4, random_state=0)
     known = [np.where(np.arange(len(y)) < 3, y, -1) for y in labels]
     model.fit(frames, labels=known, algorithm="gibbs")
-    assert model.draws_["means"].shape == model.draws_["covariances"].shape == (6, 3, 2)
+    assert model.draws_["means"].shape == (6, 3, 2)
+    assert model.draws_["covariances"].shape == (6, *shape)
+    assert model.covariances_.shape == shape
     assert [own.shape for own in model.paths_] == [(6, len(y)) for y in labels]
     for own, y in zip(model.paths_, labels, strict=True):
         assert (own[:, :3] == y[:3]).all()
@@ -118,7 +145,7 @@ def test_gibbs_sampling_of_frames() -> None:
     assert len(model.history_) == 10
 
 
-@pytest.mark.parametrize("kind", ["full", "diag", "categorical"])
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical", "categorical"])
 def test_the_bound_never_decreases(kind: str) -> None:
     frames, _ = walks()
     for seed in range(2):
@@ -126,7 +153,7 @@ def test_the_bound_never_decreases(kind: str) -> None:
             data: Any = [np.random.default_rng(seed).integers(0, 4, 30) for _ in range(3)]
             model = BayesianHMM(3, observations="categorical", transition_prior=0.3, random_state=seed)
         else:
-            data = [x if kind == "diag" else x[~np.isnan(x).any(1)] for x in frames]
+            data = [x if kind in ("diag", "spherical") else x[~np.isnan(x).any(1)] for x in frames]
             model = BayesianHMM(4, covariance_type=kind, random_state=seed)  # type: ignore[arg-type]
         model.set_params(tol=None, max_iter=40).fit(data)
         assert (np.diff(model.history_) > -1e-8).all()
@@ -141,9 +168,7 @@ def theirs(kind: str, frames: Any, lengths: list[int], seed: int) -> tuple[Any, 
             3, n_iter=10, tol=-1e9, random_state=seed, startprob_prior=0.5, transmat_prior=0.7, emissionprob_prior=0.9
         )
     else:
-        model = vhmm.VariationalGaussianHMM(
-            3, "full" if kind == "full" else "diag", n_iter=10, tol=-1e9, random_state=seed
-        )
+        model = vhmm.VariationalGaussianHMM(3, kind.partition(" ")[0], n_iter=10, tol=-1e9, random_state=seed)
     model._init(frames, lengths)
     names = {"initial": "startprob", "transition": "transmat"}
     names |= (
@@ -159,8 +184,8 @@ def theirs(kind: str, frames: Any, lengths: list[int], seed: int) -> tuple[Any, 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("kind", ["categorical", "full", "diag of one feature"])
-def test_lower_bounds_and_beliefs_equal_hmmlearns(kind: str, seed: int) -> None:
+@pytest.mark.parametrize("kind", ["categorical", "full", "tied", "diag of one feature", "spherical of one feature"])
+def test_lower_bounds_beliefs_and_answers_equal_hmmlearns(kind: str, seed: int) -> None:
     """Given the same priors and start. It leaves the 2 pi of Gaussian densities out."""
     rng = np.random.default_rng(seed)
     lengths = [25, 40]
@@ -171,16 +196,18 @@ def test_lower_bounds_and_beliefs_equal_hmmlearns(kind: str, seed: int) -> None:
         ours = BayesianHMM(3, observations="categorical", initial_prior=0.5, transition_prior=0.7, emission_prior=0.9)
         constant = 0.0
     else:
-        size = 1 if kind.startswith("diag") else 2
+        size = 1 if kind.endswith("one feature") else 2
         x = rng.standard_normal((65, size)) + 3 * rng.integers(0, 3, 65)[:, None]
         model, given, bounds = theirs(kind, x, lengths, seed)
         prior = given["prior"]
         ours = BayesianHMM(
-            3, covariance_type="full" if size == 2 else "diag", initial_prior=1 / 3, transition_prior=1 / 3,
-            mean_prior=prior["mean"], mean_weight=1.0, dof_prior=float(prior["dof"][0]), scale_prior=1e-3,
+            3, covariance_type=kind.partition(" ")[0], initial_prior=1 / 3, transition_prior=1 / 3,  # type: ignore[arg-type]
+            mean_prior=prior["mean"], mean_weight=1.0, dof_prior=float(prior["dof"].min()), scale_prior=1e-3,
         )  # fmt: skip
-        if size == 1:  # the same for one feature; a covariance matrix of one entry
-            given["start"]["scale"] = given["start"]["scale"].reshape(3, 1, 1)
+        if size == 1:  # theirs has one weight and one dof for each state; ours for each feature of it
+            given["start"]["mean_weight"] = given["start"]["mean_weight"][:, None]
+        if kind.startswith("diag"):
+            given["start"]["dof"] = given["start"]["dof"][:, None]
         constant = 65 * size / 2 * math.log(2 * math.pi)
     ours.set_params(start=given["start"], **common).fit(x, lengths=lengths)
     # A start far from the prior has a bound of -1e10, of which float64 keeps sixteen digits.
@@ -189,6 +216,12 @@ def test_lower_bounds_and_beliefs_equal_hmmlearns(kind: str, seed: int) -> None:
     for name, value in ours.beliefs_.items():
         if name in names:
             np.testing.assert_allclose(value, getattr(model, f"{names[name]}_posterior_"), rtol=1e-6, atol=1e-9)
+    stacked = x[:, None] if kind == "categorical" else x
+    assert ours.score(x, lengths=lengths) == pytest.approx(model.score(stacked, lengths), rel=1e-9)
+    np.testing.assert_allclose(ours.predict_proba(x, lengths), model.predict_proba(stacked, lengths), atol=1e-8)
+    (mine, path), (log_prob, best) = ours.decode(x, lengths), model.decode(stacked, lengths)
+    assert mine == pytest.approx(log_prob, rel=1e-9)
+    np.testing.assert_array_equal(path, best)
 
 
 def test_it_answers_as_an_hmm() -> None:
@@ -215,10 +248,14 @@ def clone_of(model: BayesianHMM) -> BayesianHMM:
     ("parameters", "error", "words"),
     [
         ({"observations": "poisson"}, UnsupportedError, "gaussian, categorical"),
-        ({"covariance_type": "tied"}, UnsupportedError, 'must be "full" or "diag"'),
+        ({"covariance_type": "low_rank"}, UnsupportedError, "must be one of 'full', 'tied', 'diag', 'spherical'"),
+        ({"covariance_type": "spherical", "scale_prior": -1.0}, DomainError, "scale_prior has an entry of -1"),
+        ({"scale_prior": np.ones(3)}, ShapeError, r"scale_prior has shape \(3,\), but \(2,\)"),
+        ({"dof_prior": np.ones(3)}, ShapeError, r"dof_prior has shape \(3,\), but \(2,\)"),
+        ({"mean_weight": 0.0}, DomainError, "mean_weight has an entry of 0, but all must be above 0"),
         ({"transition_prior": 0.0}, DomainError, "transition_prior has an entry of 0, but all must be above 0"),
         ({"initial_prior": [1.0, 1.0, 1.0]}, ShapeError, r"initial_prior has shape \(3,\), but \(2,\)"),
-        ({"dof_prior": 1.0}, DomainError, "dof_prior is 1, but of 2 features together it must be above 1"),
+        ({"dof_prior": 1.0}, DomainError, "dof_prior is 1, but of 2 features together must be above 1"),
         ({"scale_prior": [[1.0, 2.0], [2.0, 1.0]]}, DomainError, "no positive definite matrix"),
         ({"start": {"initial": [1.0, 1.0]}}, DomainError, "initial, transition, mean, mean_weight, dof, scale"),
         ({"burn_in": -1}, DomainError, "burn_in is -1"),

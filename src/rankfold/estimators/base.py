@@ -161,6 +161,7 @@ class Estimator(Tables, ScikitLearnMethods):
         `sample_weight`: one for each sequence, times which its log-likelihood counts.
         """
         found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, sample_weight)
+        self._warn_of_tables()
         outcome = found.run(algorithm)
         self._take(found, outcome.model, outcome.history, outcome.converged)
         self._warn(found, algorithm)
@@ -182,14 +183,16 @@ class Estimator(Tables, ScikitLearnMethods):
         """
         running = getattr(self, "_running", None)
         found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, again=running is not None)
+        if running is None:
+            self._warn_of_tables()
         model, running, value = found.advance(None if running is None else self.model_, running)
         self._take(found, model, [*(self.history_ if running.calls > 1 else []), value], False)
         self._running = running
         return self
 
     def _take(self, found: Fit, model: FrameModel, history: list[float], converged: bool) -> None:
-        for name in [name for name in vars(self) if name.endswith("_") or name == "_pending"]:  # of another fit
-            delattr(self, name)
+        for name in [name for name in vars(self) if name.endswith("_") or name in ("_pending", "_by_hand")]:
+            delattr(self, name)  # of another fit
         self.model_, self.history_, self.converged_, self.n_iter_ = model, history, converged, len(history)
         self._prior, self._running = found.prior, None
         self._made_with = fixed_parameters(found.params)
@@ -198,6 +201,16 @@ class Estimator(Tables, ScikitLearnMethods):
             self.symbols_ = found.symbols
         if found.names is not None:
             self.feature_names_in_ = np.array(found.names, dtype=object)
+
+    def _warn_of_tables(self) -> None:
+        """Warn of tables that were set as attributes, which a fit replaces."""
+        if names := sorted(vars(self).get("_by_hand", ())):
+            given = ", ".join(f"{name!r}: ..." for name in names)
+            warnings.warn(
+                f"{', '.join(f'{name}_' for name in names)} set before this fit will be overwritten: it makes a start "
+                f"of its own.\n  To begin with them, use from_tables, or start={{{given}}}.",
+                stacklevel=3,
+            )
 
     def _warn(self, found: Fit, algorithm: str) -> None:
         """Warn of more parameters than data, and of a fit that was cut off."""
@@ -362,16 +375,25 @@ class Estimator(Tables, ScikitLearnMethods):
         return ahead.log_filtered[0].exp().cpu().numpy(), Stream(ahead.log_next, so_far + float(ahead.log_z), before)
 
     def sample(
-        self, n_samples: int = 1, *, n_sequences: int | None = None, inputs: Any = None, random_state: Any = None
+        self,
+        n_samples: int = 1,
+        *,
+        n_sequences: int | None = None,
+        n_trials: int | None = None,
+        inputs: Any = None,
+        random_state: Any = None,
     ) -> tuple[Any, Any]:
         """Frames and states drawn from the model: arrays of `n_samples` frames, or lists of `n_sequences` of them.
 
-        `inputs` of a regression: an array "n k", the same for all sequences.
+        `inputs` of a regression: an array "n k", the same for all sequences. `n_trials` of multinomial counts: what
+        each frame adds up to, 1 unless told.
         """
         self._expect_fitted()
-        expect_number("n_samples", n_samples)
-        if n_sequences is not None:
-            expect_number("n_sequences", n_sequences)
+        for name, value in (("n_samples", n_samples), ("n_sequences", n_sequences), ("n_trials", n_trials)):
+            if value is not None or name == "n_samples":
+                expect_number(name, value)
+        if n_trials is not None and self.observations != "multinomial":  # type: ignore[attr-defined]
+            raise UnsupportedError("n_trials is given, but multinomial counts alone have trials.")
         expect_seed(random_state)
         source = self.random_state if random_state is None else random_state  # type: ignore[attr-defined]
         generator = torch_generator(generator_of(source), self.model_.device)
@@ -380,6 +402,9 @@ class Estimator(Tables, ScikitLearnMethods):
             x = plain(inputs, "inputs").astype(np.float64)
             beside = [torch.from_numpy(x).to(self.model_.device)] * (n_sequences or 1)
         drawn = self.model_.sample(n_samples, n_sequences, inputs=beside, generator=generator)
+        if n_trials is not None:
+            observation = self.model_.parts().observation
+            drawn = [(observation.sample_trials(y, n_trials, generator).detach(), y) for _, y in drawn]
         frames, states = ([x.cpu().numpy() for x in column] for column in zip(*drawn, strict=True))
         if hasattr(self, "symbols_"):
             frames = [self.symbols_[x] for x in frames]

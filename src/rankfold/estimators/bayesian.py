@@ -30,6 +30,7 @@ from rankfold.training.conjugate import Beliefs, Dirichlet, NormalWishart, densi
 from rankfold.training.em import Group, expect_possible
 
 KINDS = ("gaussian", "categorical")
+COVARIANCES = ("full", "tied", "diag", "spherical")
 
 
 class Draw(NamedTuple):
@@ -51,12 +52,14 @@ class BayesianHMM(Estimator):
 
     n_states            how many states; more than needed do little harm: unused ones stay near their prior
     observations        "gaussian" or "categorical"
-    covariance_type     "full" or "diag"
+    covariance_type     "full", "tied" (one matrix for all states), "diag" or "spherical"
     initial_prior, transition_prior, emission_prior     concentrations of Dirichlet priors, numbers or arrays above 0
     mean_prior, mean_weight     the prior of a mean is N(mean_prior, C / mean_weight), C the covariance; None: the mean
                         of all frames
-    dof_prior, scale_prior      the precision is Wishart(dof_prior, scale_prior^-1), of "diag" each feature's by itself;
-                        None: as many as features ("diag": 1), and the variances of all frames
+    dof_prior, scale_prior      the precision is Wishart(dof_prior, scale_prior^-1), of "diag" each feature's by itself,
+                        of "spherical" that of all features; None: as many as features ("diag", "spherical": 1), and the
+                        variances of all frames. Numbers, variances "f", matrices "f f" ("full": or "z f f"), dof "z";
+                        "spherical": a scale or "z" of them
     start               vb: the first beliefs, by the names of `beliefs_`; else those after k-means
     max_iter, tol       vb: at most so many steps; fewer where one gains less than `tol` nats per frame (None: never)
     n_draws, burn_in    gibbs: sweeps that are kept, after so many that are not
@@ -77,13 +80,13 @@ class BayesianHMM(Estimator):
         n_states: int = 2,
         *,
         observations: Literal["gaussian", "categorical"] = "gaussian",
-        covariance_type: Literal["full", "diag"] = "full",
+        covariance_type: Literal["full", "tied", "diag", "spherical"] = "full",
         initial_prior: ArrayLike = 1.0,
         transition_prior: ArrayLike = 1.0,
         emission_prior: ArrayLike = 1.0,
         mean_prior: ArrayLike | None = None,
-        mean_weight: float = 1.0,
-        dof_prior: float | None = None,
+        mean_weight: ArrayLike = 1.0,
+        dof_prior: ArrayLike | None = None,
         scale_prior: ArrayLike | None = None,
         start: Mapping[str, Any] | None = None,
         max_iter: int = 100,
@@ -156,8 +159,9 @@ class BayesianHMM(Estimator):
     def _point_model(self) -> HMM:
         if self.observations not in KINDS:
             raise UnsupportedError(f"observations is {self.observations!r}, but must be one of {', '.join(KINDS)}.")
-        if self.covariance_type not in ("full", "diag"):
-            raise UnsupportedError(f'covariance_type is {self.covariance_type!r}, but must be "full" or "diag".')
+        if self.covariance_type not in COVARIANCES:
+            known = ", ".join(map(repr, COVARIANCES))
+            raise UnsupportedError(f"covariance_type is {self.covariance_type!r}, but must be one of {known}.")
         for name in ("n_draws", "max_iter"):
             expect_number(name, getattr(self, name))
         if not isinstance(self.burn_in, int) or self.burn_in < 0:
@@ -192,24 +196,38 @@ class BayesianHMM(Estimator):
         centre = frames.nanmean(0)
         spread = (frames - centre).square().nanmean(0)
         mean = centre.expand(z, size) if self.mean_prior is None else _array(self.mean_prior, "mean_prior", (z, size))
-        groups, k = (1, size) if self.covariance_type == "full" else (size, 1)
-        dof = float(k if self.dof_prior is None else self.dof_prior)
-        if not dof > k - 1:
-            raise DomainError(f"dof_prior is {dof:g}, but of {k} features together it must be above {k - 1}.")
-        if self.scale_prior is None:
-            scale = torch.diag(spread)
-        else:
-            given = _array(self.scale_prior, "scale_prior", None)
-            scale = torch.diag(given.expand(size)) if given.ndim < 2 else given
-            if scale.shape != (size, size) or not bool(torch.linalg.cholesky_ex(scale).info == 0):
-                raise DomainError(f"scale_prior is no positive definite matrix of {size} x {size}, nor its diagonal.")
-        blocks = scale[None] if self.covariance_type == "full" else torch.diagonal(scale).reshape(size, 1, 1)
-        weight = _positive(self.mean_weight, "mean_weight", (z, groups), device)
+        kind = self.covariance_type
+        groups, k = (1, size) if kind in ("full", "tied") else (size, 1)
+        states, own = 1 if kind == "tied" else z, 1 if kind == "spherical" else groups  # of dof and scale
+        dof = _array(k if self.dof_prior is None else self.dof_prior, "dof_prior", _public((states, own), kind))
+        if not bool((dof > k - 1).all()):
+            raise DomainError(f"dof_prior is {float(dof.min()):g}, but of {k} features together must be above {k - 1}.")
+        weight = _array(self.mean_weight, "mean_weight", _weights(z, groups, kind)).reshape(z, groups)
+        if not bool((weight > 0).all()):
+            raise DomainError(f"mean_weight has an entry of {float(weight.min()):g}, but all must be above 0.")
         observation = NormalWishart(
-            mean.to(device).reshape(z, groups, k), weight, torch.full_like(weight, dof),
-            blocks.to(device).expand(z, groups, k, k),
+            mean.to(device).reshape(z, groups, k), weight.to(device).clone(), dof.reshape(states, own).to(device),
+            self._prior_scale(spread).to(device).expand(states, own, k, k),
         )  # fmt: skip
         return Beliefs(initial, transition, observation)
+
+    def _prior_scale(self, spread: Tensor) -> Tensor:  # "f" -> "z g k k", with 1 where all are alike
+        """The scale of the precisions, in blocks."""
+        z, size, kind, given = self.n_states, len(spread), self.covariance_type, self.scale_prior
+        if kind == "spherical":
+            found = spread.mean() if given is None else _array(given, "scale_prior", (z,))
+            if not bool((found > 0).all()):
+                raise DomainError(f"scale_prior has an entry of {float(found.min()):g}, but all must be above 0.")
+            return found.reshape(-1, 1, 1, 1)
+        scale = spread if given is None else _array(given, "scale_prior", None)
+        if scale.ndim < 2:
+            scale = torch.diag(_array(scale, "scale_prior", (size,)))
+        shapes = [(size, size), (z, size, size)] if kind == "full" else [(size, size)]
+        if tuple(scale.shape) not in shapes:
+            raise ShapeError(f"scale_prior has shape {tuple(scale.shape)}, but {shapes[-1]} was expected.")
+        if bool((torch.linalg.cholesky_ex(scale).info != 0).any()):
+            raise DomainError(f"scale_prior is no positive definite matrix of {size} x {size}, nor its diagonal.")
+        return torch.diagonal(scale).reshape(1, size, 1, 1) if kind == "diag" else scale.reshape(-1, 1, size, size)
 
     def _start(self, found: Fit, prior: Beliefs, data: _Data) -> Beliefs:
         """The beliefs after the path posteriors of the model that k-means makes; or as `start` says."""
@@ -218,7 +236,7 @@ class BayesianHMM(Estimator):
             with torch.no_grad():
                 potentials = [model.potentials(one.batch, allowed=one.allowed) for one in data.groups]
             return data.updated(prior, potentials, model)[0]
-        names = _names(prior)
+        names = _names(prior, self.covariance_type)
         wrong = sorted(set(self.start) ^ set(names))
         if wrong:
             raise DomainError(f"start has {', '.join(self.start)}, but {', '.join(names)} were expected: {wrong[0]!r}.")
@@ -252,7 +270,7 @@ class BayesianHMM(Estimator):
             tables = observed.mean, observed.covariance()
         _fill(model, Draw(beliefs.initial.mean(), beliefs.transition.mean(), tables))
         self._take(found, model, history, converged)
-        self.beliefs_ = {name: x.cpu().numpy() for name, x in _names(beliefs).items()}
+        self.beliefs_ = {name: x.cpu().numpy() for name, x in _names(beliefs, self.covariance_type).items()}
         if not converged and self.tol is not None:
             warnings.warn(
                 f"variational Bayes has not converged: the last of max_iter = {self.max_iter} steps still gained more "
@@ -280,7 +298,7 @@ class BayesianHMM(Estimator):
         best = int(np.argmax(history[self.burn_in :]))
         _fill(model, kept[best])
         self._take(found, model, history, False)
-        self.draws_ = _stacked(kept)
+        self.draws_ = _stacked(kept, self.covariance_type)
         self.paths_ = [np.stack(own) for own in paths]
 
 
@@ -289,14 +307,14 @@ class _Data:
 
     def __init__(self, found: Fit, covariance_type: str) -> None:
         self.groups: list[Group] = found._groups()
-        self.found, self.full = found, covariance_type == "full" and found.symbols is None
+        self.found, self.full = found, covariance_type in ("full", "tied") and found.symbols is None
         if self.full:
             for i, x in enumerate(found.sequences):
                 partly = x.isnan().any(1) & ~x.isnan().all(1)
                 if bool(partly.any()):
                     raise UnsupportedError(
                         f"sequence {i}, frame {int(partly.nonzero()[0])} has some features missing, which beliefs "
-                        'about full covariances cannot sum out.\n  Use covariance_type="diag", or missing="row".'
+                        'about covariance matrices cannot sum out.\n  Use covariance_type="diag", or missing="row".'
                     )
 
     def frames(self, values: Tensor) -> Tensor:  # "... f" or "..." -> "n g k" or "n"
@@ -358,20 +376,35 @@ class _Data:
         return prior.plus(first, pairs.reshape(z, z), frames, posterior)
 
 
-def _names(beliefs: Beliefs) -> dict[str, Tensor]:
+def _names(beliefs: Beliefs, kind: str) -> dict[str, Tensor]:
     """The parameters of beliefs by name, in the shapes a user writes."""
     found = {"initial": beliefs.initial.concentration, "transition": beliefs.transition.concentration}
     if isinstance(beliefs.observation, Dirichlet):
         return {**found, "emission": beliefs.observation.concentration}
     own = beliefs.observation
-    full = own.mean.shape[1] == 1
+    shape = _public(tuple(own.dof.shape), kind)
     return {
         **found,
         "mean": own.mean.flatten(1),
-        "mean_weight": own.weight[:, 0] if full else own.weight,
-        "dof": own.dof[:, 0] if full else own.dof,
-        "scale": own.scale[:, 0] if full else own.scale[..., 0, 0],
+        "mean_weight": own.weight.reshape(_weights(len(own.weight), own.weight.shape[1], kind)),
+        "dof": own.dof.reshape(shape),
+        "scale": own.scale.reshape(*shape, *_matrix(own.scale, kind)),
     }
+
+
+def _weights(num_states: int, num_blocks: int, kind: str) -> tuple[int, ...]:
+    """The shape of `mean_weight` as a user writes it: for each state, or for each state and feature."""
+    return (num_states, num_blocks) if kind in ("diag", "spherical") else (num_states,)
+
+
+def _public(shape: tuple[int, ...], kind: str) -> tuple[int, ...]:  # of dof "z g" -> as a user writes it
+    """One number for all states (tied), one for each state and feature (diag), or one for each state."""
+    return () if kind == "tied" else shape if kind == "diag" else shape[:1]
+
+
+def _matrix(covariance: Tensor, kind: str) -> tuple[int, ...]:  # "... k k"
+    """The shape of a block as a user writes it: none where it is a number."""
+    return () if kind in ("diag", "spherical") else tuple(covariance.shape[-2:])
 
 
 def _fill(model: FrameModel, draw: Draw) -> None:
@@ -387,7 +420,7 @@ def _fill(model: FrameModel, draw: Draw) -> None:
         model.observation.fill(mean=mean.flatten(1), variance=covariance[..., 0, 0])
 
 
-def _stacked(draws: list[Draw]) -> dict[str, NDArray[np.float64]]:
+def _stacked(draws: list[Draw], kind: str) -> dict[str, NDArray[np.float64]]:
     found = {
         "initial": torch.stack([draw.initial for draw in draws]),
         "transition": torch.stack([draw.transition for draw in draws]),
@@ -397,7 +430,8 @@ def _stacked(draws: list[Draw]) -> dict[str, NDArray[np.float64]]:
     else:
         covariance = torch.stack([draw.observation[1] for draw in draws])  # "s z g k k"
         found["means"] = torch.stack([draw.observation[0].flatten(1) for draw in draws])
-        found["covariances"] = covariance[:, :, 0] if covariance.shape[2] == 1 else covariance[..., 0, 0]
+        shape = _public(tuple(covariance.shape[1:3]), kind)
+        found["covariances"] = covariance.reshape(len(draws), *shape, *_matrix(covariance, kind))
     return {name: x.cpu().numpy() for name, x in found.items()}
 
 

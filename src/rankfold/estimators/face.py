@@ -107,6 +107,7 @@ class Tables:
         return known[name].value.cpu().numpy()
 
     def _write_table(self, public: str, value: Any) -> None:
+        self._by_hand = vars(self).get("_by_hand", frozenset()) | {public}
         if self.__sklearn_is_fitted__():  # type: ignore[attr-defined]
             name = "duration" if public == "durations" else public
             fill_start(self.model_, {name: value}, Prior(), "tables")

@@ -50,6 +50,7 @@ class NormalWishart(NamedTuple):
         precision ~ Wishart(dof, inverse scale)        mean | precision ~ N(mean, (weight precision)^-1)
 
     g blocks of k features: one block of all for full covariances, as many as there are features for diagonal ones.
+    Precisions may be shared, by all states (tied) or by all blocks (spherical): dof and scale have size 1 there.
     """
 
     mean: Tensor  # "z g k"
@@ -89,8 +90,10 @@ class NormalWishart(NamedTuple):
         squares = torch.einsum("nz,ngk,ngl,ng->zgkl", posterior, x, x, here)
         weight = self.weight + number
         mean = (self.weight.unsqueeze(-1) * before + sums) / weight.unsqueeze(-1)
-        scale = self.scale + squares + _outer(self.weight, before) - _outer(weight, mean)
-        return NormalWishart(mean + centre, weight, self.dof + number, (scale + scale.mT) / 2)
+        around = squares + _outer(self.weight, before) - _outer(weight, mean)
+        scale = self.scale + around.sum_to_size(*self.scale.shape)
+        dof = self.dof + number.sum_to_size(*self.dof.shape)
+        return NormalWishart(mean + centre, weight, dof, (scale + scale.mT) / 2)
 
     def divergence(self, prior: NormalWishart) -> Tensor:  # ""
         """KL(self || prior), of all states and blocks together."""
@@ -107,7 +110,7 @@ class NormalWishart(NamedTuple):
             + prior._log_norm()
             - self._log_norm()
         )
-        total: Tensor = (of_means + of_precisions).sum()
+        total: Tensor = of_means.sum() + of_precisions.sum()
         return total
 
     def _log_norm(self) -> Tensor:  # "z g"
@@ -124,15 +127,15 @@ class NormalWishart(NamedTuple):
         return self.scale / self.dof[..., None, None]
 
     def draw(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:  # "z g k", "z g k k"
-        """Means and covariances. Precisions by Bartlett's decomposition."""
-        states, groups, size = self.mean.shape
-        lower = np.tril(rng.standard_normal((states, groups, size, size)), -1)
+        """Means and covariances, those shared as `scale` is. Precisions by Bartlett's decomposition."""
+        size = self.mean.shape[-1]
+        lower = np.tril(rng.standard_normal(self.scale.shape), -1)
         shape = (self.dof.cpu().numpy()[..., None] - np.arange(size)) / 2
         lower[..., np.arange(size), np.arange(size)] = np.sqrt(2 * rng.standard_gamma(shape))
         # precision = R^-T A A^T R^-1 with scale = R R^T, so covariance = (R A^-T)(R A^-T)^T.
         root = torch.linalg.cholesky(self.scale)
         half = torch.linalg.solve_triangular(torch.from_numpy(lower).to(root), root.mT, upper=False).mT
-        noise = torch.from_numpy(rng.standard_normal((states, groups, size, 1))).to(root)
+        noise = torch.from_numpy(rng.standard_normal((*self.mean.shape, 1))).to(root)
         mean = self.mean + (half @ noise)[..., 0] / self.weight.sqrt().unsqueeze(-1)
         return mean, half @ half.mT
 
