@@ -34,6 +34,12 @@ def positive(width: int = 2, seed: int = 0) -> list[Any]:
     return [rng.gamma(shapes[y], 1 / rates[y]) for y in states]
 
 
+def shares(width: int = 2, seed: int = 0) -> list[Any]:
+    rng, states = regimes(seed)
+    alpha, beta = rng.uniform(0.5, 8.0, (2, 3, width))
+    return [rng.beta(alpha[y], beta[y]) for y in states]
+
+
 def bits(seed: int = 0) -> list[Any]:
     rng, states = regimes(seed)
     p = rng.random((3, 4))
@@ -66,6 +72,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "student_t": ("student_t", measured, {}),
     "poisson": ("poisson", counts, {}),
     "gamma": ("gamma", positive, {}),
+    "beta": ("beta", shares, {}),
     "multinomial": ("multinomial", counts, {}),
     "bernoulli": ("bernoulli", bits, {}),
     "categorical": ("categorical", symbols, {}),

@@ -123,6 +123,11 @@ CASES: dict[str, tuple[dict[str, Any], Any, list[list[float]]]] = {
         X**2,
         each(lambda z, x: frames.gamma(x, DOFS[z].tolist(), SCALES[z].tolist()), X**2),
     ),
+    "beta": (
+        {"observations": "beta", "alpha": DOFS, "beta": SCALES},
+        1 / (1 + X**2),
+        each(lambda z, x: frames.beta(x, DOFS[z].tolist(), SCALES[z].tolist()), 1 / (1 + X**2)),
+    ),
     "multinomial": (
         {"observations": "multinomial", "probabilities": EMISSION[:, :2] / EMISSION[:, :2].sum(1, keepdims=True)},
         COUNTS,
@@ -322,6 +327,7 @@ MISSING: list[tuple[Any, Any, str]] = [
     (HMM(2, observations="poisson"), [[1.0, -2.0], [1.0, 3.0]], "feature 1 is -2, but .*whole numbers of at least 0"),
     (HMM(2, observations="poisson"), [[1.0, 0.5], [1.0, 3.0]], "feature 1 is 0.5, but .*whole numbers"),
     (HMM(2, observations="gamma"), [[1.0, 0.0], [1.0, 3.0]], "feature 1 is 0, but .*above 0"),
+    (HMM(2, observations="beta"), [[0.5, 0.1], [0.3, 1.0]], "row 1: feature 1 is 1, but .*above 0 and below 1"),
     (HMM(2, observations="multinomial"), [[1.0, NAN], [1.0, 3.0]], "the whole frame is missing"),
     (HMM(2, observations="autoregressive"), [[1.0], [NAN], [2.0]], "a missing lag cannot be summed out"),
     (HMM(2, observations="regression", n_inputs=1), [[1.0, NAN], [2.0, 1.0], [3.0, 2.0]], "known inputs"),

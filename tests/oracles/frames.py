@@ -116,6 +116,16 @@ def counts(frame: Vector, rates: Vector) -> float:
     return total
 
 
+def beta(frame: Vector, alpha: Vector, beta: Vector) -> float:
+    """Independent beta distributions over the features that are there."""
+    terms = [
+        (a - 1) * math.log(x) + (b - 1) * math.log(1 - x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+        for x, a, b in zip(frame, alpha, beta, strict=True)
+        if not math.isnan(x)
+    ]
+    return math.fsum(terms)
+
+
 def gamma(frame: Vector, shape: Vector, rate: Vector) -> float:
     """Independent gamma distributions over the features that are there."""
     terms = [

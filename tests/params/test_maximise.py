@@ -12,6 +12,7 @@ import torch
 from rankfold.params.durations import NegativeBinomialDuration, PoissonDuration
 from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
 from rankfold.params.observations import BernoulliObservation, CategoricalObservation, GaussianObservation
+from rankfold.params.observations.beta import BetaObservation
 from rankfold.params.observations.categorical import FreeEmission
 from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
 from rankfold.params.observations.gamma import GammaObservation, _digamma_inverse
@@ -146,3 +147,29 @@ def test_gamma(fixed: tuple[str, ...]) -> None:
         for factor in (0.99, 1.01):
             module.fill(**{**found, name: found[name] * factor})
             assert float(module.log_obs(x[None]).detach().sum()) < best
+
+
+@pytest.mark.parametrize("fixed", [(), ("alpha",), ("beta",)])
+def test_beta(fixed: tuple[str, ...]) -> None:
+    """At the maximum the derivatives are 0, from any start and at any size; what is fixed stays."""
+    rng = np.random.default_rng(0)
+    for alpha, beta, start in ((3.0, 0.5, 1.0), (400.0, 900.0, 0.01), (0.05, 0.08, 50.0), (2.0, 3.0, 1.0)):
+        x = torch.from_numpy(rng.beta(alpha, beta, (60, 1)).clip(1e-12, 1 - 1e-12))
+        first = torch.full((1, 1), start).double().log()
+        module = BetaObservation(first.clone(), first.clone())
+        prior = Prior(smoothing=0.5 if start == 50.0 else 0.0, fixed=frozenset(fixed))
+        module.maximise(module.count(module.statistics(x, prior), torch.ones(60, 1)), prior)
+        (module.log_obs(x[None]).sum() + module.log_prior(prior)).backward()
+        for name, own in (("alpha", module.log_alpha), ("beta", module.log_beta)):
+            if name in fixed:
+                assert float(own.detach()) == float(first)
+            else:
+                assert own.grad is not None
+                assert abs(float(own.grad)) < 1e-6 * float(own.detach().exp() + 1) * 60
+
+
+def test_samples_of_extreme_shapes_stay_between_0_and_1() -> None:
+    module = BetaObservation(torch.full((1, 1), -6.0), torch.full((1, 1), -7.0))
+    x = module().sample(torch.zeros(2000, dtype=torch.int64), torch.Generator().manual_seed(0))
+    assert bool(((x > 0) & (x < 1)).all())
+    assert abs(float(x.detach().mean()) - 1 / (1 + np.exp(-1))) < 0.05

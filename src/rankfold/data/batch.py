@@ -32,6 +32,7 @@ class Batch(NamedTuple):
     labels: Tensor | None = None  # "b t" int64, -1 = not known
     first: bool = True  # whether the state starts fresh; false where a stream goes on from the batch before
     last: bool = True  # whether the sequences end here; false where a stream goes on in the batch after
+    inputs: Tensor | None = None  # "b t k" covariates that drive the start or the transitions
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -47,7 +48,8 @@ class Batch(NamedTuple):
     def rows(self, which: slice) -> Batch:
         """Some of the sequences; their width stays."""
         labels = None if self.labels is None else self.labels[which]
-        return self._replace(values=self.values[which], lengths=self.lengths[which], labels=labels)
+        inputs = None if self.inputs is None else self.inputs[which]
+        return self._replace(values=self.values[which], lengths=self.lengths[which], labels=labels, inputs=inputs)
 
     def padded_to(self, shape: tuple[int, int], filler: float, shortest: int = 1) -> Batch:
         """The batch padded with `filler` to more sequences, each of length `shortest`, and more positions."""
@@ -55,12 +57,16 @@ class Batch(NamedTuple):
         edges = [0, 0] * (self.values.ndim - 2) + [0, width, 0, num]
         labels = None if self.labels is None else pad(self.labels, [0, width, 0, num], value=UNKNOWN)
         lengths = pad(self.lengths, [0, num], value=shortest)
-        return self._replace(values=pad(self.values, edges, value=filler), lengths=lengths, labels=labels)
+        inputs = None if self.inputs is None else pad(self.inputs, [0, 0, 0, width, 0, num])
+        values = pad(self.values, edges, value=filler)
+        return self._replace(values=values, lengths=lengths, labels=labels, inputs=inputs)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         labels = None if self.labels is None else self.labels.to(device)
-        return self._replace(values=self.values.to(device), lengths=self.lengths.to(device), labels=labels)
+        inputs = None if self.inputs is None else self.inputs.to(device)
+        values, lengths = self.values.to(device), self.lengths.to(device)
+        return self._replace(values=values, lengths=lengths, labels=labels, inputs=inputs)
 
 
 class Batches:

@@ -16,7 +16,9 @@ from rankfold.numerics.precision import matmul_precision
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators import Dense, Operator
 from rankfold.operators.protocol import expect_operator
-from rankfold.recursions import chain, segments
+from rankfold.recursions import blocks, chain, segments
+from rankfold.recursions.blocks.potentials import BlockPotentials
+from rankfold.recursions.blocks.steps import filter_states
 from rankfold.recursions.chain.filtering import log_filtered, smallest_sum
 from rankfold.recursions.chain.potentials import ChainPotentials, validate
 from rankfold.recursions.segments.potentials import SegmentPotentials
@@ -58,10 +60,11 @@ def step(state: FilterState, transition: Operator, log_obs: Tensor) -> FilterSta
     return ahead._replace(log_z=state.log_z + ahead.log_z)
 
 
-def advance(p: ChainPotentials | SegmentPotentials) -> FilterState:
+def advance(p: ChainPotentials | SegmentPotentials | BlockPotentials) -> FilterState:
     """The filtered state after the observations of `p`, a stretch whose `log_initial` is the last one's `log_next`.
 
-    Of segments `log_next` "b d z" has those still open, by age; the border cuts a segment, it does not end one.
+    Of segments `log_next` "b d z" has those still open, by age; the border cuts a segment, it does not end one. Of
+    blocks it is `log_filtered`, because the transition to the next position is that position's own.
     """
     with torch.no_grad():
         return answer("online.advance", _ADVANCE, p)(p)
@@ -79,7 +82,7 @@ def _advance_segments(p: SegmentPotentials) -> FilterState:
     return FilterState((carried + segments.survival(p.log_duration.detach()).mT).logsumexp(1), carried, total)
 
 
-def filter(p: ChainPotentials | SegmentPotentials) -> Filtered:
+def filter(p: ChainPotentials | SegmentPotentials | BlockPotentials) -> Filtered:
     """The distribution of every state given the observations up to its own position.
 
     log_final is not used: it belongs to the end, and so is the end of the last segment. Not the posterior given the
@@ -117,8 +120,33 @@ def _filter_chain(p: ChainPotentials) -> Filtered:
     )
 
 
-_ADVANCE: dict[ModuleType, Callable[..., FilterState]] = {chain: _advance_chain, segments: _advance_segments}
-_FILTER: dict[ModuleType, Callable[..., Filtered]] = {chain: _filter_chain, segments: _filter_segments}
+def _filter_blocks(p: BlockPotentials) -> Filtered:
+    c = blocks.validate(p).detach()
+    messages, log_steps = filter_states(c)
+    inside = c.inside()
+    steps = torch.where(inside, log_steps.mT, 0.0)
+    # An impossible sequence has no weight from its first impossible step on.
+    dead = (steps == float("-inf")).cumsum(1) > 0
+    log_z = torch.where(dead, float("-inf"), torch.where(dead, 0.0, steps).cumsum(1))
+    there = (inside & ~dead).unsqueeze(-1)
+    return Filtered(torch.where(there, messages.transpose(0, 1), float("-inf")), log_z)
+
+
+def _advance_blocks(p: BlockPotentials) -> FilterState:
+    log_filtered, log_z = blocks.advance(p)
+    return FilterState(log_filtered, log_filtered, log_z)
+
+
+_ADVANCE: dict[ModuleType, Callable[..., FilterState]] = {
+    chain: _advance_chain,
+    segments: _advance_segments,
+    blocks: _advance_blocks,
+}
+_FILTER: dict[ModuleType, Callable[..., Filtered]] = {
+    chain: _filter_chain,
+    segments: _filter_segments,
+    blocks: _filter_blocks,
+}
 
 
 def predict(log_next: Tensor, log_emission: Tensor) -> Tensor:  # "b z", "z v" -> "b v"

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rankfold.decoding.counts import expected_counts
 from rankfold.decoding.dispatch import answer
 from rankfold.decoding.posterior import posterior
 from rankfold.decoding.viterbi import BestPath, BestSegments, viterbi
-from rankfold.recursions import chain, segments
+from rankfold.recursions import blocks, chain, segments
+from rankfold.recursions.blocks.potentials import BlockPotentials
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.segments.potentials import SegmentPotentials
 from rankfold.recursions.segments.rungs import solve
@@ -36,14 +38,15 @@ class ScoredSegment(NamedTuple):
 
 
 def segment_table(
-    p: ChainPotentials | SegmentPotentials, best: BestPath | BestSegments | None = None
+    p: ChainPotentials | SegmentPotentials | BlockPotentials, best: BestPath | BestSegments | None = None
 ) -> list[list[ScoredSegment]]:
     """The table of each sequence's segments: start, end (exclusive), state, posterior.
 
     Of the best path or segmentation, or of the one given. An ordinary chain has no segments of its own: its rows are
     stretches of equal states, and `posterior` is the probability that all frames of the stretch have its state,
     whatever is before and after. A segment that was carried in starts at 0, and its posterior is that of its part in
-    this stretch. An impossible sequence has no rows. Cost: that of `viterbi` and of `posterior`.
+    this stretch. Of blocks, chains whose transitions are those of each position and whose one block has all states. An
+    impossible sequence has no rows. Cost: that of `viterbi` and of `posterior`.
     """
     weigh = answer("segment_table", _WEIGHTS, p)
     best = viterbi(p) if best is None else best
@@ -82,6 +85,18 @@ def _of_chain(p: ChainPotentials) -> tuple[Tensor, Weight]:
     return posterior(p).state, weight
 
 
+def _of_blocks(p: BlockPotentials) -> tuple[Tensor, Weight]:
+    """The same of transitions of each position: the posterior is a chain, whose steps are pairs over states."""
+    counts = expected_counts(p)
+    state, pairs = counts.state.double(), counts.transition.double()
+
+    def weight(i: int, start: int, end: int, state_: int, *, carried: bool) -> float:
+        stays = pairs[i, start : end - 1, state_, state_] / state[i, start : end - 1, state_]
+        return min(1.0, float(state[i, start, state_] * stays.prod()))
+
+    return state, weight
+
+
 def _of_segments(p: SegmentPotentials) -> tuple[Tensor, Weight]:
     """The same of segments. A difference of large logarithms: of a Z that is good to float32 alone it may exceed 1."""
     c = segments.validate(p).detach().double()
@@ -103,7 +118,7 @@ def _of_segments(p: SegmentPotentials) -> tuple[Tensor, Weight]:
     return found.states.transpose(0, 1), weight
 
 
-_WEIGHTS: dict[ModuleType, Any] = {chain: _of_chain, segments: _of_segments}
+_WEIGHTS: dict[ModuleType, Any] = {chain: _of_chain, segments: _of_segments, blocks: _of_blocks}
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from rankfold.decoding import online
 from rankfold.decoding.k_best import k_best
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.check_parameters import expect_number, expect_seed, fixed_parameters
+from rankfold.estimators.check_parameters import driven_parts, expect_number, expect_seed, fixed_parameters
 from rankfold.estimators.face import Tables
 from rankfold.estimators.fit_prior import kind_name
 from rankfold.estimators.fitting import Fit, generator_of, prepare_fit, torch_generator
@@ -31,6 +31,7 @@ from rankfold.estimators.inputs import (
     names_of,
     plain,
     read_features,
+    with_inputs,
 )
 from rankfold.estimators.symbols import read_symbols, symbol_ids
 from rankfold.models.frame_model import FrameModel
@@ -148,6 +149,7 @@ class Estimator(Tables, ScikitLearnMethods):
         *,
         lengths: Any = None,
         labels: Any = None,
+        inputs: Any = None,
         sample_weight: Any = None,
         algorithm: Literal["em", "minibatch", "sgd"] = "em",
     ) -> Self:
@@ -158,14 +160,16 @@ class Estimator(Tables, ScikitLearnMethods):
 
         Of `n_init` starts the one with the largest objective stays. `y` may hold the lengths
         instead, as with hmmlearn; a target, with an entry for each row, is accepted for pipelines and ignored.
-        `sample_weight`: one for each sequence, times which its log-likelihood counts.
+        `sample_weight`: one for each sequence, times which its log-likelihood counts. `inputs`: covariates "t k" in
+        the form of `X`, on which observations, transitions or the start depend; none may be missing.
         """
-        found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, sample_weight)
+        found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, sample_weight, inputs)
         self._warn_of_tables()
         outcome = found.run(algorithm)
         self._take(found, outcome.model, outcome.history, outcome.converged)
         self._warn(found, algorithm)
-        self._running = outcome.running(sum(map(len, found.sequences)))
+        # Of regressions on inputs there are no counts to go on with.
+        self._running = None if found.inputs is not None else outcome.running(sum(map(len, found.sequences)))
         return self
 
     def partial_fit(
@@ -175,14 +179,20 @@ class Estimator(Tables, ScikitLearnMethods):
         *,
         lengths: Any = None,
         labels: Any = None,
+        inputs: Any = None,
     ) -> Self:
         """One step of EM on running expected counts: some new sequences at a time (Cappe, Moulines 2009).
 
         The k-th call's counts weigh k^-0.6 against those of all before. The first call also makes the start; after a
         fit it goes on from there, the fit's steps counted as calls.
         """
+        if driven_parts(getattr(self, "input_driven", ())):
+            raise UnsupportedError(
+                "partial_fit of transitions or starts that inputs drive: a regression has no counts that add up.\n"
+                '  Use fit, with algorithm="sgd" where sequences are many.'
+            )
         running = getattr(self, "_running", None)
-        found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, again=running is not None)
+        found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, None, inputs, again=running is not None)
         if running is None:
             self._warn_of_tables()
         model, running, value = found.advance(None if running is None else self.model_, running)
@@ -196,7 +206,7 @@ class Estimator(Tables, ScikitLearnMethods):
         self.model_, self.history_, self.converged_, self.n_iter_ = model, history, converged, len(history)
         self._prior, self._running = found.prior, None
         self._made_with = fixed_parameters(found.params)
-        self.n_features_in_ = 1 if found.symbols is not None else found.sequences[0].shape[1]
+        self.n_features_in_ = 1 if found.symbols is not None else found.num_columns
         if found.symbols is not None:
             self.symbols_ = found.symbols
         if found.names is not None:
@@ -237,12 +247,13 @@ class Estimator(Tables, ScikitLearnMethods):
         *,
         lengths: Any = None,
         labels: Any = None,
+        inputs: Any = None,
         sample_weight: Any = None,
     ) -> Any:
         """Fit, and the states of the best path of the same sequences."""
         lengths = lengths_of(X, y, lengths)
-        self.fit(X, lengths=lengths, labels=labels, sample_weight=sample_weight)
-        return self.predict(X, lengths, labels=labels)
+        self.fit(X, lengths=lengths, labels=labels, inputs=inputs, sample_weight=sample_weight)
+        return self.predict(X, lengths, labels=labels, inputs=inputs)
 
     def decode(
         self,
@@ -250,6 +261,7 @@ class Estimator(Tables, ScikitLearnMethods):
         lengths: Any = None,
         *,
         labels: Any = None,
+        inputs: Any = None,
         method: Literal["viterbi", "posterior"] = "viterbi",
     ) -> tuple[float, Any]:
         """The total log-probability of the best paths, with their frames, and the paths, as `predict` gives them.
@@ -257,12 +269,12 @@ class Estimator(Tables, ScikitLearnMethods):
         "posterior": of each frame the most probable state, and how many of them are right in expectation.
         """
         if method == "posterior":
-            given = self._read(X, lengths, labels)
+            given = self._read(X, lengths, labels, inputs)
             found = self._posterior(given)
             return float(sum(x.max(1).sum() for x in found)), given.back([x.argmax(1) for x in found])
         if method != "viterbi":
             raise UnsupportedError(f'method is {method!r}, but must be "viterbi" or "posterior".')
-        given = self._read(X, lengths, labels)
+        given = self._read(X, lengths, labels, inputs)
         pairs = self._ask(given, self._best_paths, strict=True)
         total = math.fsum(float(log_prob) for _, log_prob in pairs)
         return total, given.back(self._cut(given, [path for path, _ in pairs]))
@@ -271,15 +283,31 @@ class Estimator(Tables, ScikitLearnMethods):
         best = self.model_.viterbi(at.batch, allowed=at.allowed)
         return list(zip(best.path, best.log_prob, strict=True))
 
-    def score_samples(self, X: Any, lengths: Any = None, labels: Any = None) -> NDArray[np.float64]:  # noqa: N803
+    def score_samples(
+        self,
+        X: Any,  # noqa: N803
+        lengths: Any = None,
+        labels: Any = None,
+        *,
+        inputs: Any = None,
+    ) -> NDArray[np.float64]:
         """The log-likelihood of each sequence, in nats; -inf for an impossible one."""
-        values = self._ask(self._read(X, lengths, labels), lambda at: self.model_.log_z(self._potentials(at)))
+        given = self._read(X, lengths, labels, inputs)
+        values = self._ask(given, lambda at: self.model_.log_z(self._potentials(at)))
         return np.array([float(x) for x in values])
 
-    def score(self, X: Any, y: Any = None, *, lengths: Any = None, labels: Any = None) -> float:  # noqa: N803
+    def score(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        *,
+        lengths: Any = None,
+        labels: Any = None,
+        inputs: Any = None,
+    ) -> float:
         """The log-likelihood of all sequences together, in nats. `y` as in `fit`: lengths, or not used."""
         self._expect_fitted()
-        return float(self.score_samples(X, lengths_of(X, y, lengths), labels=labels).sum())
+        return float(self.score_samples(X, lengths_of(X, y, lengths), labels=labels, inputs=inputs).sum())
 
     def predict(
         self,
@@ -287,25 +315,34 @@ class Estimator(Tables, ScikitLearnMethods):
         lengths: Any = None,
         *,
         labels: Any = None,
+        inputs: Any = None,
         method: Literal["viterbi", "posterior"] = "viterbi",
     ) -> Any:
         """The states of the best path or segmentation; "posterior": of each frame the most probable state."""
         if method not in ("viterbi", "posterior"):
             raise UnsupportedError(f'method is {method!r}, but must be "viterbi" or "posterior".')
-        given = self._read(X, lengths, labels)
+        given = self._read(X, lengths, labels, inputs)
         if method == "viterbi":
             best = self._ask(given, lambda at: self.model_.states(at.batch, allowed=at.allowed), strict=True)
             return given.back(self._cut(given, best))
         return given.back([x.argmax(1) for x in self._posterior(given)])
 
-    def k_best(self, X: Any, k: int, lengths: Any = None, *, labels: Any = None) -> tuple[Any, Any]:  # noqa: N803
+    def k_best(
+        self,
+        X: Any,  # noqa: N803
+        k: int,
+        lengths: Any = None,
+        *,
+        labels: Any = None,
+        inputs: Any = None,
+    ) -> tuple[Any, Any]:
         """Log-probabilities "k" and states "k t" of the k best paths or segmentations, the best first; exact.
 
         Fewer where a sequence has fewer. Lists of such arrays, one for each sequence, for a list or with `lengths`. Of
         segmentations with `self_transitions` several may have the same states.
         """
         expect_number("k", k)
-        given = self._read(X, lengths, labels)
+        given = self._read(X, lengths, labels, inputs)
 
         def question(at: Group) -> list[tuple[Tensor, Tensor]]:
             found = k_best(self._potentials(at), int(k))
@@ -321,19 +358,19 @@ class Estimator(Tables, ScikitLearnMethods):
         alone = given.together and lengths is None
         return (log_probs[0], paths[0]) if alone else (log_probs, paths)
 
-    def predict_proba(self, X: Any, lengths: Any = None, *, labels: Any = None) -> Any:  # noqa: N803
+    def predict_proba(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the whole sequence."""
-        given = self._read(X, lengths, labels)
+        given = self._read(X, lengths, labels, inputs)
         return given.back(self._posterior(given))
 
-    def segment(self, X: Any, lengths: Any = None, *, labels: Any = None) -> Any:  # noqa: N803
+    def segment(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> Any:  # noqa: N803
         """The segments of the best path: a structured array of start, end (exclusive), state, posterior, frames.
 
         `posterior` is that of the segment as a whole, `frames` the mean over its frames of that of its state. Of one
         array cut by `lengths`, starts and ends count its rows. Warns where longer segments than the model has would
         explain the frames better.
         """
-        given = self._read(X, lengths, labels)
+        given = self._read(X, lengths, labels, inputs)
         rows = self._ask(given, lambda at: self.model_.segments(at.batch, allowed=at.allowed), strict=True)
         config = self.model_.config
         if config.has_segments and config.max_duration < max(given.lengths):
@@ -349,26 +386,28 @@ class Estimator(Tables, ScikitLearnMethods):
             tables.append(table)
         return given.back(tables)
 
-    def filter(self, X: Any, lengths: Any = None) -> Any:  # noqa: N803
+    def filter(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the frames up to it alone."""
-        given = self._read(X, lengths, None)
+        given = self._read(X, lengths, None, inputs)
         found = self._ask(given, lambda at: online.filter(self._potentials(at)).log_filtered.exp(), strict=True)
         return given.back(self._cut(given, found))
 
-    def step(self, frame: Any, state: Stream | None = None) -> tuple[NDArray[Any], Stream]:
+    def step(self, frame: Any, state: Stream | None = None, *, inputs: Any = None) -> tuple[NDArray[Any], Stream]:
         """The probability "z" of the state at one more frame of a stream, and the `state` for the next step.
 
         A frame is a vector of features (NaN: missing), or one symbol. `state.log_likelihood` is that of all so far.
+        `inputs`: those of this frame, "k".
         """
         self._expect_fitted()
         x = self._one(frame)
+        beside = self._beside(x, None if inputs is None else np.asarray(inputs)[None])
         z, segments = self.model_.config.num_states, self.model_.config.has_segments
         if state is not None and (
             not isinstance(state, Stream) or state.log_next.ndim != 2 + segments or state.log_next.shape[-1] != z
         ):
             raise DomainError("state is not what a step of this model returned: pass its second answer on, or None.")
         with torch.no_grad():
-            p, before = self._next_potentials(x, state)
+            p, before = self._next_potentials(*beside, state)
         ahead = online.advance(p)
         assert ahead.log_filtered is not None
         so_far = 0.0 if state is None else state.log_likelihood
@@ -385,8 +424,8 @@ class Estimator(Tables, ScikitLearnMethods):
     ) -> tuple[Any, Any]:
         """Frames and states drawn from the model: arrays of `n_samples` frames, or lists of `n_sequences` of them.
 
-        `inputs` of a regression: an array "n k", the same for all sequences. `n_trials` of multinomial counts: what
-        each frame adds up to, 1 unless told.
+        `inputs`, where the model depends on some: an array "n k", the same for all sequences. `n_trials` of multinomial
+        counts: what each frame adds up to, 1 unless told.
         """
         self._expect_fitted()
         for name, value in (("n_samples", n_samples), ("n_sequences", n_sequences), ("n_trials", n_trials)):
@@ -406,18 +445,20 @@ class Estimator(Tables, ScikitLearnMethods):
             observation = self.model_.parts().observation
             drawn = [(observation.sample_trials(y, n_trials, generator).detach(), y) for _, y in drawn]
         frames, states = ([x.cpu().numpy() for x in column] for column in zip(*drawn, strict=True))
+        if not hasattr(self, "symbols_"):
+            frames = [x[:, : self.n_features_in_] for x in frames]
         if hasattr(self, "symbols_"):
             frames = [self.symbols_[x] for x in frames]
         return (frames[0], states[0]) if n_sequences is None else (frames, states)
 
-    def aic(self, X: Any, lengths: Any = None) -> float:  # noqa: N803
+    def aic(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> float:  # noqa: N803
         """Akaike's information criterion, 2 k - 2 log L: the smaller the better."""
-        return 2 * self.n_parameters() - 2 * self.score(X, lengths=lengths)
+        return 2 * self.n_parameters() - 2 * self.score(X, lengths=lengths, inputs=inputs)
 
-    def bic(self, X: Any, lengths: Any = None) -> float:  # noqa: N803
+    def bic(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> float:  # noqa: N803
         """The Bayesian information criterion, k log(frames) - 2 log L: the smaller the better."""
-        given = self._read(X, lengths, None)
-        return self.n_parameters() * math.log(sum(given.lengths)) - 2 * self.score(X, lengths=lengths)
+        given = self._read(X, lengths, None, inputs)
+        return self.n_parameters() * math.log(sum(given.lengths)) - 2 * self.score(X, lengths=lengths, inputs=inputs)
 
     def n_parameters(self) -> int:
         """How many numbers of the model are free: what sums to 1 has one less, forbidden transitions have none.
@@ -429,21 +470,34 @@ class Estimator(Tables, ScikitLearnMethods):
         duration = 0 if model.duration is None else model.duration.num_free
         return int(model.dynamics.num_free(self._prior.forbidden) + model.observation.num_free + duration)
 
-    def _read(self, X: Any, lengths: Any, labels: Any) -> Inputs:  # noqa: N803
+    def _read(self, X: Any, lengths: Any, labels: Any, inputs: Any = None) -> Inputs:  # noqa: N803
         self._expect_fitted()
         expect_names(getattr(self, "feature_names_in_", None), names_of(X), type(self).__name__)
         config = self.model_.config
         if self.model_.observation.symbols:
             given = read_symbols(X, lengths, labels, num_states=config.num_states)
             ids: list[NDArray[Any]] = list(symbol_ids(given, self.symbols_))
-            return given._replace(sequences=ids)
+            return self._with_inputs(given._replace(sequences=ids), inputs)
         given = read_features(
             X, lengths, labels, num_states=config.num_states, missing=self.missing,  # type: ignore[attr-defined]
             dtype="float32" if self.model_.dtype == torch.float32 else "float64",
         )  # fmt: skip
         expect_width(given.sequences[0].shape[1], self)
+        given = self._with_inputs(given, inputs)
         expect_observed(given.sequences, config)
         return given
+
+    def _with_inputs(self, given: Inputs, inputs: Any) -> Inputs:
+        config = self.model_.config
+        apart = config.num_covariates if self.n_features_in_ < config.num_features else 0
+        num = config.num_drivers or apart
+        return with_inputs(given, inputs, observed=apart > 0, driven=bool(config.driven), num=num)
+
+    def _beside(self, x: Tensor, inputs: Any) -> tuple[Tensor, Tensor | None]:  # "1 f" or "1" -> and "1 k"
+        """One frame of a stream, and its inputs where they drive the transition."""
+        given = self._with_inputs(Inputs([x.cpu().numpy()], None, False), None if inputs is None else [inputs])
+        frame = torch.from_numpy(given.sequences[0]).to(x)
+        return frame, None if given.inputs is None else torch.from_numpy(given.inputs[0]).to(self.model_.device)
 
     def _one(self, frame: Any) -> Tensor:  # "1 f" or "1"
         if hasattr(self, "symbols_"):
@@ -467,11 +521,13 @@ class Estimator(Tables, ScikitLearnMethods):
             )
         return torch.from_numpy(x)[None].to(self.model_.device, self.model_.dtype)
 
-    def _next_potentials(self, x: Tensor, state: Stream | None) -> tuple[Any, Tensor | None]:  # "1 f" or "1"
+    def _next_potentials(
+        self, x: Tensor, inputs: Tensor | None, state: Stream | None
+    ) -> tuple[Any, Tensor | None]:  # "1 f" or "1", "1 k"
         """The potentials of one more frame of a stream, and the frames that the next one depends on."""
         lags, z = self.model_.observation.lags, self.model_.config.num_states
         seen = x if state is None or state.before is None else torch.cat([state.before, x])
-        (one,) = group([seen], None, z)
+        (one,) = group([seen], None, z, inputs=None if inputs is None else [inputs])
         if len(seen) == 1:
             p = self.model_.potentials(one.batch, carried=None if state is None else state.log_next)
         else:
@@ -496,9 +552,10 @@ class Estimator(Tables, ScikitLearnMethods):
         dtype = torch.int64 if model.observation.symbols else model.dtype
         tensors = [torch.from_numpy(x).to(model.device, dtype) for x in given.sequences]
         labels = None if given.labels is None else [torch.from_numpy(y).to(model.device) for y in given.labels]
+        inputs = None if given.inputs is None else [torch.from_numpy(u).to(model.device) for u in given.inputs]
         answers: list[Any] = [None] * len(tensors)
         with torch.no_grad():
-            for one in group(tensors, labels, model.config.num_states):
+            for one in group(tensors, labels, model.config.num_states, inputs=inputs):
                 for i, answer in zip(one.which, question(one), strict=True):
                     if strict and _is_impossible(answer):
                         raise impossible_sequence(model, i, given.lengths[i], labelled=one.allowed is not None)

@@ -127,12 +127,15 @@ class BayesianHMM(Estimator):
         labels: Any = None,
         algorithm: Literal["vb", "gibbs"] = "vb",
         sample_weight: Any = None,
+        inputs: Any = None,
     ) -> Self:
         """Beliefs after the sequences. "vb": a factorised posterior, by steps that never lower its bound.
 
         "gibbs": draws of the exact posterior of tables and paths, in the limit of many sweeps: each draws all paths
         given the tables (forwards filtering, backwards sampling), then all tables given the paths.
         """
+        if inputs is not None:
+            raise UnsupportedError("BayesianHMM takes no inputs: nothing of it depends on them.\n  Use HMM.")
         if sample_weight is not None:
             raise UnsupportedError("BayesianHMM takes no sample_weight: each sequence is seen once.\n  Use HMM.")
         if algorithm not in ("vb", "gibbs"):
@@ -147,7 +150,15 @@ class BayesianHMM(Estimator):
             self._sweep(found, data, prior, start)
         return self
 
-    def partial_fit(self, X: Any, y: Any = None, *, lengths: Any = None, labels: Any = None) -> Self:  # noqa: N803
+    def partial_fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        *,
+        lengths: Any = None,
+        labels: Any = None,
+        inputs: Any = None,
+    ) -> Self:
         """Refused: beliefs are fitted to all sequences at once."""
         raise UnsupportedError("BayesianHMM has no partial_fit.\n  Use fit with all sequences, or HMM.partial_fit.")
 

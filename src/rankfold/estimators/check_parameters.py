@@ -21,8 +21,8 @@ CHOICES = {
     "dtype": ("float64", "float32"),
 }
 WHOLE = ("n_states", "n_init", "max_iter", "batch_size", "covariance_rank", "n_mix", "order")
-WHOLE_OR_NONE = ("rank", "n_symbols", "max_duration")
-AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing", "sticky", "mean_weight")
+WHOLE_OR_NONE = ("rank", "n_symbols", "max_duration", "input_rank")
+AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing", "sticky", "mean_weight", "input_prior")
 # What a fit is made with, and another step cannot change.
 FIXED = (
     "n_states", "observations", "rank", "tied_variance", "min_variance", "variance_prior", "forbidden", "n_symbols",
@@ -43,7 +43,7 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
         if value is None and (name in WHOLE_OR_NONE or name not in params):
             continue
         expect_number(name, value)
-    for name in AT_LEAST_ZERO:
+    for name in (name for name in AT_LEAST_ZERO if name in params):
         if not _is_number(params[name]) or not 0 <= params[name] < float("inf"):
             raise DomainError(f"{name} is {params[name]!r}, but must be a number of at least 0.")
     for name in TRUTHS:
@@ -51,11 +51,13 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
             raise DomainError(f"{name} is {params[name]!r}, but must be True or False.")
     if isinstance(params["n_inputs"], bool) or not isinstance(params["n_inputs"], int | np.integer):
         raise DomainError(f"n_inputs is {params['n_inputs']!r}, but must be a whole number of at least 0.")
-    if (params["observations"] == "regression") != (params["n_inputs"] > 0):
+    if params["n_inputs"] < 0 or (params["n_inputs"] > 0 and params["observations"] != "regression"):
         raise DomainError(
             f"n_inputs is {params['n_inputs']} and observations {params['observations']!r}, but a regression has at "
-            "least one input, and nothing else has any."
+            "least one input among the columns of X, and nothing else has any.\n"
+            "  Inputs that drive transitions, or stand by themselves, are inputs=... of fit."
         )
+    _expect_driven(params)
     if params["tol"] is not None and (not _is_number(params["tol"]) or np.isnan(params["tol"])):
         raise DomainError(f"tol is {params['tol']!r}, but must be a number, or None to take all max_iter steps.")
     if not _is_number(params["momentum"]) or not 0 <= params["momentum"] < 1:
@@ -71,6 +73,36 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
             "n_states is 1 and no segment follows one of its own state: nothing can follow.\n"
             "  Set self_transitions=True, or take more states."
         )
+
+
+def driven_parts(given: Any) -> tuple[str, ...]:
+    """What inputs drive: a name, names, or the keys of a mapping to networks."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _expect_driven(params: Mapping[str, Any]) -> None:
+    given = params.get("input_driven", ())
+    if not isinstance(given, str | list | tuple | Mapping) or not set(driven_parts(given)) <= {"transition", "start"}:
+        raise DomainError(
+            f'input_driven is {given!r:.80}, but inputs drive "transition", "start" or both: a tuple of these, or a '
+            "dict with a torch.nn.Module, or None, for each."
+        )
+    if isinstance(given, Mapping):
+        for name, network in given.items():
+            if not isinstance(network, torch.nn.Module | None):
+                raise DomainError(
+                    f"input_driven[{name!r}] is a {type(network).__name__}, but a torch.nn.Module from inputs to "
+                    "logits was expected, or None for a softmax regression."
+                )
+    if not driven_parts(given):
+        return
+    if params["rank"] is not None:
+        raise UnsupportedError(
+            "input_driven and a rank: transitions that inputs drive are written out for each frame.\n"
+            "  Use rank=None; input_rank is the rank of their weights."
+        )
+    if isinstance(params["fixed"], Mapping) and not all(x is True for x in params["fixed"].values()):
+        raise UnsupportedError("input_driven and fixed entries: only whole tables of a regression are fixed.")
 
 
 def expect_kind(given: Any) -> None:

@@ -12,6 +12,7 @@ from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_parameters, fixed_parameters
 from rankfold.estimators.known_tables import (
     MissingTableError,
+    driven_sizes,
     fill_start,
     known_tables,
     model_of,
@@ -58,6 +59,9 @@ class Tables:
         "coefficients", 'Of regressions "z o k", of autoregressions "z f (p f)", the last frame first.'
     )
     intercepts_ = _table("intercepts", 'The constants of regressions, "z o".')
+
+    transition_weights_ = _table("transition_weights", 'The weights "z z k" of inputs that drive transitions.')
+    initial_weights_ = _table("initial_weights", 'The weights "z k" of inputs that drive the start.')
 
     @property
     def durations_(self) -> Array:
@@ -163,10 +167,14 @@ class Tables:
 
         initial "z"; transition "z z", or a pair p(rank | state) "z r", p(state | rank) "z r". Of the observations
         means=, covariances= (as covariance_type says), rates=, emission=, weights= of mixtures, coefficients= and
-        intercepts= of regressions, or any name of `tables_`; `symbols` of the columns of emission. HSMM: durations=, a
-        table "z d". Further arguments are parameters of the estimator.
+        intercepts= of regressions, transition_weights= "z z k" and initial_weights= "z k" of inputs that drive them,
+        or any name of `tables_`; `symbols` of the columns of emission. HSMM: durations=, a table "z d". Further
+        arguments are parameters of the estimator.
         """
         known = set(cls._names())  # type: ignore[attr-defined]
+        driven = driven_sizes({name: np.shape(value) for name, value in given.items()})
+        if driven:
+            given = {"input_driven": driven["driven"], **given}
         tables = {name: value for name, value in given.items() if name not in known or name == "durations"}
         params = {name: value for name, value in given.items() if name not in tables}
         if "durations" in tables and "durations" not in known:

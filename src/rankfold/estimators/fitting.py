@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.check_parameters import expect_parameters, expect_same
+from rankfold.estimators.check_parameters import driven_parts, expect_parameters, expect_same
 from rankfold.estimators.fit_prior import expect_fixed, features_prior, kind_name, whole_prior
 from rankfold.estimators.inputs import (
     Inputs,
@@ -27,6 +27,7 @@ from rankfold.estimators.inputs import (
     names_of,
     read_features,
     weights_of,
+    with_inputs,
 )
 from rankfold.estimators.known_tables import fill_start, known_tables, modules_of, observation_sizes, own_names
 from rankfold.estimators.symbols import collect_symbols, read_symbols, symbol_ids
@@ -80,11 +81,18 @@ class Fit(NamedTuple):
     names: tuple[str, ...] | None  # of the features
     rng: np.random.Generator
     weights: tuple[float, ...] | None = None  # of the sequences; None: all 1
+    inputs: list[Tensor] | None = None  # "t k"   that drive start or transitions
+    num_columns: int = 1  # of X
 
     def run(self, algorithm: str) -> Outcome:
         """The best of `n_init` starts, each followed to its end; one that collapses is passed over, unless all do."""
         if algorithm not in ("em", "minibatch", "sgd"):
             raise UnsupportedError(f'algorithm is {algorithm!r}, but must be "em", "minibatch" or "sgd".')
+        if algorithm == "minibatch" and self.inputs is not None:
+            raise UnsupportedError(
+                'algorithm is "minibatch", but inputs drive start or transitions: a regression has no counts that add '
+                'up.\n  Use "em" or "sgd".'
+            )
         outcome = self._best(algorithm)
         longest, most = self.config.max_duration, max(map(len, self.sequences))
         # None: there is nothing to choose, or nothing that would gain.
@@ -163,12 +171,15 @@ class Fit(NamedTuple):
         sequences = [self.sequences[i] for i in every]
         labels = None if self.labels is None else [self.labels[i] for i in every]
         weights = None if self.weights is None else [self.weights[i] for i in every]
-        found = group(sequences, labels, self.config.num_states, weights)
+        inputs = None if self.inputs is None else [self.inputs[i] for i in every]
+        found = group(sequences, labels, self.config.num_states, weights, inputs)
         return [one._replace(which=[every[i] for i in one.which]) for one in found]
 
     def _started(self) -> FrameModel:
         start, device = self.params["start"] or {}, self.sequences[0].device
-        model = build_model(self.config).to(device, getattr(torch, self.params["dtype"]))
+        model = build_model(self.config)
+        _set_networks(model, self.params.get("input_driven", ()))
+        model = model.to(device, getattr(torch, self.params["dtype"]))
         # Means that will be replaced need not be looked for.
         known = known_tables(model)
         given = own_names(start, known, "start")
@@ -220,15 +231,12 @@ class Fit(NamedTuple):
     def _gradient_step(
         self, model: FrameModel, optimiser: torch.optim.Optimizer, which: list[int], num_frames: int
     ) -> None:
-        some = [self.sequences[i] for i in which]
-        labels = None if self.labels is None else [self.labels[i] for i in which]
-        weights = None if self.weights is None else [self.weights[i] for i in which]
-        size = sum(map(len, some))
+        size = sum(len(self.sequences[i]) for i in which)
         optimiser.zero_grad()
         prior = log_prior(model, self.prior)
         if prior.requires_grad:  # without any it is 0
             (-prior / num_frames).backward()  # type: ignore[no-untyped-call]
-        for one in group(some, labels, self.config.num_states, weights):
+        for one in self._groups(which):
             value = model.log_likelihood(one.batch, allowed=one.allowed).sum() * one.weight
             _expect_finite(float(value.detach()))
             (-value / size).backward()  # type: ignore[no-untyped-call]
@@ -276,7 +284,23 @@ def _expect_finite(value: float) -> None:
         )
 
 
-def prepare_fit(estimator: Any, x: Any, lengths: Any, labels: Any, weights: Any = None, *, again: bool = False) -> Fit:
+def _set_networks(model: FrameModel, given: Any) -> None:
+    """The user's own networks, copied, in place of regressions on inputs."""
+    for name, network in given.items() if isinstance(given, Mapping) else ():
+        if network is not None:
+            setattr(model.dynamics, name, copy.deepcopy(network))
+
+
+def prepare_fit(
+    estimator: Any,
+    x: Any,
+    lengths: Any,
+    labels: Any,
+    weights: Any = None,
+    inputs: Any = None,
+    *,
+    again: bool = False,
+) -> Fit:
     """The parameters and the sequences, validated. `again`: the scale and the symbols of the last fit are kept."""
     params = estimator._fit_params()
     expect_parameters(params)
@@ -285,13 +309,20 @@ def prepare_fit(estimator: Any, x: Any, lengths: Any, labels: Any, weights: Any 
         expect_same(params, estimator._made_with)
         expect_names(getattr(estimator, "feature_names_in_", None), names, type(estimator).__name__)
     kind, num_states = OBSERVATIONS[kind_name(params["observations"])], params["n_states"]
+    driven = driven_parts(params.get("input_driven", ()))
+    apart = kind.needs == "inputs" and not params["n_inputs"]
+    if apart and inputs is None:
+        raise DomainError(
+            "n_inputs is 0 and no inputs came, but a regression has at least one input.\n"
+            "  Give inputs=..., or n_inputs, the number of the last columns of X that are inputs."
+        )
     dtype, device = getattr(torch, params["dtype"]), torch.device(params["device"])
-    symbols = None
+    symbols, columns = None, 1
     if kind.symbols:
         given = read_symbols(x, lengths, labels, num_states=num_states)
         symbols = estimator.symbols_ if again else collect_symbols(given, params["n_symbols"])
         ids: list[NDArray[Any]] = list(symbol_ids(given, symbols))
-        given = given._replace(sequences=ids)
+        given = with_inputs(given._replace(sequences=ids), inputs, observed=False, driven=bool(driven), num=None)
         sequences, width = [torch.from_numpy(row).to(device) for row in ids], len(symbols)
     else:
         given = read_features(
@@ -300,6 +331,11 @@ def prepare_fit(estimator: Any, x: Any, lengths: Any, labels: Any, weights: Any 
         width = given.sequences[0].shape[1]
         if again:
             expect_width(width, estimator)
+        columns = width
+        given = with_inputs(given, inputs, observed=apart, driven=bool(driven), num=None)
+        width = given.sequences[0].shape[1]
+        if apart:
+            params = {**params, "n_inputs": width - columns}
         sequences = [torch.from_numpy(np.ascontiguousarray(rows)).to(device, dtype) for rows in given.sequences]
     known = None if given.labels is None else [torch.from_numpy(y).to(device) for y in given.labels]
     prior = estimator._prior if again else features_prior(params, sequences)
@@ -308,7 +344,9 @@ def prepare_fit(estimator: Any, x: Any, lengths: Any, labels: Any, weights: Any 
         expect_observed(given.sequences, config)
     prior = whole_prior(params, prior, width, device)
     each = weights_of(weights, given)
-    return Fit(params, config, prior, sequences, known, symbols, names, generator_of(params["random_state"]), each)
+    rng = generator_of(params["random_state"])
+    beside = None if given.inputs is None else [torch.from_numpy(u).to(device) for u in given.inputs]
+    return Fit(params, config, prior, sequences, known, symbols, names, rng, each, beside, columns)
 
 
 def _config(params: Mapping[str, Any], given: Inputs, width: int, like: Any) -> FrameConfig:
@@ -322,6 +360,9 @@ def _config(params: Mapping[str, Any], given: Inputs, width: int, like: Any) -> 
             f"  Set max_duration to at most {most}."
         )
     _, sizes = observation_sizes(params, {})
+    if given.inputs is not None:
+        driven = driven_parts(params["input_driven"])
+        sizes |= {"driven": driven, "num_drivers": given.inputs[0].shape[1], "drivers_rank": params["input_rank"] or 0}
     if sizes["columns"]:
         sizes["columns"] = _counted(sizes["columns"], given, params["n_symbols"], like)
     return FrameConfig(

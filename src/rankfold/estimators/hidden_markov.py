@@ -14,13 +14,17 @@ class HMM(Estimator):
     """A hidden Markov model of feature vectors, of 0/1 vectors or of symbols, fitted by exact EM.
 
     n_states            how many states
-    observations        "gaussian", "gaussian_mixture", "student_t", "gamma"; "poisson", "multinomial": counts;
+    observations        "gaussian", "gaussian_mixture", "student_t", "gamma", "beta"; "poisson", "multinomial": counts;
                         "bernoulli": 0 or 1; "categorical": symbols; "regression" on inputs, "autoregressive"; a list:
                         one for each column; or a name of one's own in `rankfold.params.observations.OBSERVATIONS`
     covariance_type     "diag", "spherical", "full", "tied" (one full matrix for all states), or "low_rank", of
                         `covariance_rank`, plus a diagonal
     n_mix               gaussian_mixture: Gaussians of each state
-    n_inputs            regression: the last so many columns of X are inputs
+    n_inputs            regression: the last so many columns of X are inputs; 0: they come as `inputs=` of each call
+    input_driven        what `inputs=` drive besides: ("transition",), ("start",) or both, by softmax regressions; or a
+                        dict with a torch.nn.Module of one's own for each, from inputs "n k" to logits "n z z" or "n z"
+    input_rank          None: any weights "z z k" of transitions; else weights of this rank
+    input_prior         the precision of a normal prior of these weights; 0: none
     order               autoregressive: how many frames before count; zeros stand before the first
     rank                None: a dense transition; else one of this rank: O(t z r) instead of O(t z^2)
     tied_variance       one variance per feature for all states
@@ -57,6 +61,9 @@ class HMM(Estimator):
         covariance_rank: int = 1,
         n_mix: int = 2,
         n_inputs: int = 0,
+        input_driven: str | Sequence[str] | Mapping[str, Any] = (),
+        input_rank: int | None = None,
+        input_prior: float = 0.0,
         order: int = 1,
         smoothing: float = 0.0,
         initial_prior: ArrayLike | None = None,
@@ -92,6 +99,9 @@ class HMM(Estimator):
         self.covariance_rank = covariance_rank
         self.n_mix = n_mix
         self.n_inputs = n_inputs
+        self.input_driven = input_driven
+        self.input_rank = input_rank
+        self.input_prior = input_prior
         self.order = order
         self.smoothing = smoothing
         self.initial_prior = initial_prior
@@ -128,7 +138,7 @@ class HSMM(Estimator):
     self_transitions    whether a segment may follow one of its own state
     censored            whether the end of a sequence may cut its last segment
 
-    and everything that `HMM` has.
+    and everything that `HMM` has, but for transitions and starts that inputs drive.
     """
 
     def __init__(

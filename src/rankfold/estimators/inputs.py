@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rankfold.data.frames import as_array, frames_of
-from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.models.config import FrameConfig
 
 Missing = Literal["feature", "row", "error"]
@@ -29,6 +29,7 @@ class Inputs(NamedTuple):
     labels: list[NDArray[np.int64]] | None  # "t", -1: not known
     together: bool  # whether they came as one array
     missing: list[NDArray[np.bool_]] | None = None  # "t", of symbols
+    inputs: list[NDArray[np.float64]] | None = None  # "t k"
 
     @property
     def lengths(self) -> list[int]:
@@ -155,6 +156,68 @@ def read_features(
         gone_each = np.split(absent[0], np.cumsum(frames.lengths)[:-1]) if together else absent
         sequences = [np.where(gone, np.nan, rows) for rows, gone in zip(sequences, gone_each, strict=True)]
     return Inputs(sequences, frames.labels, together)
+
+
+def read_inputs(inputs: Any, given: Inputs) -> list[NDArray[np.float64]]:  # "t k" each
+    """The inputs of every frame, in the form of the frames: one array, or a list. None may be missing."""
+    lengths = given.lengths
+    if given.together:
+        whole = plain(inputs, "inputs")
+        if whole.ndim != 2 or len(whole) != sum(lengths):
+            raise ShapeError(
+                f"inputs have shape {whole.shape}, but an array of {sum(lengths)} rows, one for each frame, was "
+                "expected."
+            )
+        each = np.split(whole, np.cumsum(lengths)[:-1])
+    else:
+        if not isinstance(inputs, list | tuple) or len(inputs) != len(lengths):
+            came = f"{len(inputs)}" if isinstance(inputs, list | tuple) else f"a {type(inputs).__name__}"
+            raise ShapeError(
+                f"inputs are {came}, but a list of one array for each of {len(lengths)} sequences was expected."
+            )
+        each = [plain(rows, f"inputs of sequence {i}") for i, rows in enumerate(inputs)]
+    for i, (rows, length) in enumerate(zip(each, lengths, strict=True)):
+        if rows.ndim != 2 or len(rows) != length or rows.shape[1] != each[0].shape[1] or not rows.shape[1]:
+            raise ShapeError(
+                f"inputs of sequence {i} have shape {rows.shape}, but {length} rows, one for each frame, of as many "
+                "columns as all others were expected."
+            )
+        if rows.dtype.kind not in "fiub":
+            raise DataError(f"inputs of sequence {i} are of type {rows.dtype}, but numbers were expected.")
+        bad = ~np.isfinite(rows.astype(np.float64))
+        if bad.any():
+            t, k = (int(at[0]) for at in bad.nonzero())
+            what = "missing (NaN)" if np.isnan(rows[t, k]) else "infinite"
+            raise DataError(
+                f"sequence {i}, row {t}: input {k} is {what}, but inputs have no distribution to sum over.\n"
+                "  Fill it in, or cut the sequence there."
+            )
+    return [np.ascontiguousarray(rows, dtype=np.float64) for rows in each]
+
+
+def with_inputs(given: Inputs, inputs: Any, *, observed: bool, driven: bool, num: int | None) -> Inputs:
+    """The sequences with their inputs: as their last columns where observations read them, else next to them.
+
+    `num`: how many inputs the model has; None: not known yet. Raises where they are missing, or nothing reads them.
+    """
+    if inputs is None:
+        if driven or (observed and num):
+            raise DomainError(
+                "inputs are missing, but this model depends on them.\n  Give them: inputs=..., one row for each frame."
+            )
+        return given
+    if not (observed or driven):
+        raise DomainError(
+            "inputs came, but nothing here depends on them.\n"
+            '  Set input_driven=("transition",) or ("start",), or observations="regression".'
+        )
+    each = read_inputs(inputs, given)
+    if num is not None and each[0].shape[1] != num:
+        raise ShapeError(f"inputs have {each[0].shape[1]} columns, but the model was fitted with {num}.")
+    sequences = given.sequences
+    if observed:
+        sequences = [np.concatenate([x, u.astype(x.dtype)], 1) for x, u in zip(sequences, each, strict=True)]
+    return given._replace(sequences=sequences, inputs=each if driven else None)
 
 
 def expect_observed(sequences: Sequence[NDArray[Any]], config: FrameConfig) -> None:

@@ -31,6 +31,8 @@ NAMES = {
     "coefficients": ("coefficient",),
     "intercepts": ("intercept",),
     "loadings": ("loading",),
+    "transition_weights": ("transition_weight",),
+    "initial_weights": ("initial_weight",),
     "noises": ("noise",),
     "parts": ("part",),
 }
@@ -207,6 +209,7 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
     num_states = len(np.atleast_1d(arrays["initial"]))
     shapes = {name: arrays[name].shape for name in arrays}
     num_features, sizes = observation_sizes(params, shapes)
+    sizes |= driven_sizes(shapes)
     config = FrameConfig(
         family=frame_family(segments=has_segments, low_rank=low_rank),
         num_states=num_states,
@@ -233,6 +236,14 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
     return model
 
 
+def driven_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The fields of a configuration that say what inputs drive, from the shapes of tables of weights."""
+    by_name = {NAMES.get(name, (name,))[0]: shape for name, shape in shapes.items()}
+    parts = {"transition": by_name.get("transition_weight"), "start": by_name.get("initial_weight")}
+    driven = tuple(part for part, shape in parts.items() if shape)
+    return {"driven": driven, "num_drivers": next(x for x in parts.values() if x)[-1]} if driven else {}
+
+
 def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, dict[str, Any]]:
     """The number of features, and the fields of a configuration that say what observations there are.
 
@@ -255,7 +266,9 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
     }
     if columns:
         return len(columns), sizes
-    first = next((by_name[x] for x in ("mean", "rate", "probability", "intercept", "part") if x in by_name), None)
+    first = next(
+        (by_name[x] for x in ("mean", "rate", "probability", "intercept", "part", "alpha") if x in by_name), None
+    )
     width = 0 if first is None else first[-1]
     if "coefficient" in by_name and len(by_name["coefficient"]) == 3:
         inputs = by_name["coefficient"][2]

@@ -33,6 +33,7 @@ from rankfold.params.durations import Duration, draw_duration
 from rankfold.params.dynamics.factorial import FreeKronecker
 from rankfold.params.dynamics.free_tables import FreeDense, draw_free
 from rankfold.params.dynamics.hierarchy import FreeHierarchy
+from rankfold.params.dynamics.input_driven import InputDriven
 from rankfold.params.dynamics.rank_factors import FreeRankFactors, RankFactors
 from rankfold.params.dynamics.transitions import (
     BandedTransition,
@@ -177,7 +178,7 @@ def _blocks(
     return FreeBlockParts(config.num_states, clusters, generator=generator)
 
 
-def _dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynamics:
+def _dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynamics | InputDriven:
     """Initial start and transitions."""
     size, rank, may_repeat = config.num_states, config.own_rank, config.may_repeat
     if config.chains:
@@ -186,7 +187,11 @@ def _dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynamics:
         return FreeHierarchy.draw(config.parents, generator=generator)
     if not config.neural:
         alike = config.init == "papers"
-        return draw_free(size, rank, self_transitions=may_repeat, alike=alike, generator=generator)
+        tables = draw_free(size, rank, self_transitions=may_repeat, alike=alike, generator=generator)
+        if not config.driven:
+            return tables
+        assert isinstance(tables, FreeDense)
+        return InputDriven.draw(tables, config.num_drivers, config.driven, config.drivers_rank, generator)
     network: SoftmaxTransition | LowRankTransition = (
         SoftmaxTransition(size, config.dim, config.num_layers, generator=generator)
         if rank is None

@@ -273,6 +273,9 @@ class FrameConfig:
     num_components: int = 2  # gaussian_mixture: Gaussians of a state
     num_covariates: int = 0  # regression: the last so many columns are inputs
     order: int = 1  # autoregressive: how many frames before count
+    driven: tuple[str, ...] = ()  # frame_hmm: what the inputs of each frame drive, of "transition" and "start"
+    num_drivers: int = 0  # driven: how many inputs
+    drivers_rank: int = 0  # driven: of the weights of transitions; 0: any
     columns: tuple[str, ...] = ()  # product: the observations of each column, "categorical:4" with its symbols
     chains: tuple[int, ...] = ()  # frame_hmm: states of each of several chains side by side; num_states: their product
     parents: tuple[int, ...] = ()  # frame_hmm: a tree of chains, the parent of each node (-1: root); states are leaves
@@ -293,7 +296,7 @@ class FrameConfig:
             raise DomainError(f"observations is {self.observations!r}, but must be one of {', '.join(OBSERVATIONS)}.")
         _expect_least(self, 1, "num_states", "rank", "max_duration", "dim")
         _expect_least(self, 1, "covariance_rank", "num_components", "order")
-        for name in ("num_features", "min_variance", "variance_prior", "num_covariates"):
+        for name in ("num_features", "min_variance", "variance_prior", "num_covariates", "num_drivers", "drivers_rank"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise DomainError(f"{name} is {value}, but must be finite and at least 0.")
@@ -305,6 +308,12 @@ class FrameConfig:
         self._expect_observations()
         if self.chains or self.parents:
             self._expect_structure()
+        if strange := [name for name in self.driven if name not in ("transition", "start")]:
+            raise DomainError(f'driven has {strange[0]!r}, but inputs drive "transition" or "start".')
+        if self.driven and (self.family != "frame_hmm" or self.neural or self.state_dropout or not self.num_drivers):
+            raise DomainError(
+                "driven goes with the family frame_hmm, free tables, no state_dropout, and num_drivers of at least 1."
+            )
         if not self.may_repeat:
             self._expect_others()
 

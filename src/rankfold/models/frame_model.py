@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rankfold.data.batch import Batch, frame_batch, symbol_batch
 from rankfold.data.frames import UNKNOWN, Frames, frames_of
@@ -23,6 +25,7 @@ from rankfold.models.sequence import StateModel, StateParts
 from rankfold.models.supervision import FramePotentials
 from rankfold.models.tables import frame_tables
 from rankfold.params.durations import Duration
+from rankfold.params.dynamics.input_driven import InputDriven
 from rankfold.params.observations import ObservationModule
 from rankfold.params.prior import Prior
 from rankfold.recursions.chain.potentials import ChainPotentials
@@ -44,6 +47,11 @@ class FrameModel(StateModel):
         self.config, self.dynamics, self.observation, self.duration = config, dynamics, observation, duration
         self.num_words = config.num_features
         self.filler = float(UNKNOWN) if observation.symbols else float("nan")  # a missing frame
+
+    @property
+    def driven(self) -> InputDriven | None:
+        """The dynamics, where inputs drive them."""
+        return self.dynamics if isinstance(self.dynamics, InputDriven) else None
 
     @classmethod
     def from_tables(cls, log_initial: Tensor, transition: Tensor | tuple[Tensor, Tensor], **tables: Any) -> FrameModel:
@@ -163,13 +171,22 @@ class FrameModel(StateModel):
         """Sequences drawn from the model, each with its states: `num` of one length, or one of each length.
 
         Exact given the length: segments are drawn such that they fill it (or, if `censored`, are cut by it). A
-        regression needs the `inputs` of each sequence.
+        regression needs the `inputs` of each sequence, and so do transitions that inputs drive.
         """
         sizes = [lengths] * (1 if num is None else num) if isinstance(lengths, int) else list(lengths)
         if inputs is not None and len(inputs) != len(sizes):
             raise DomainError(f"inputs of {len(inputs)} sequences for {len(sizes)}.")
         with torch.no_grad():
             return draw_frames(self.parts(), sizes, inputs, censored=self.config.censored, generator=generator)
+
+    def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
+        """As of every model; one with a network of the user's own cannot be built again from its configuration."""
+        if self.driven is not None and self.driven.has_network:
+            raise UnsupportedError(
+                "a model that a network of your own drives cannot be saved: its configuration does not describe it.\n"
+                "  Save model.state_dict() with your code, or use pickle."
+            )
+        super().save_pretrained(folder, max_shard_bytes=max_shard_bytes)
 
     def sizes(self, num_states: int) -> dict[str, Any]:
         config = self.config
@@ -205,6 +222,18 @@ def _missing_beyond(batch: Batch) -> Tensor:  # "b t f" or "b t"
     return batch.values.masked_fill(~inside.unsqueeze(-1), float("nan"))
 
 
+def _padded(inputs: Sequence[Tensor] | None, lengths: Sequence[int]) -> Tensor:  # "t k" each -> "b t k"
+    """The inputs of each sequence, zeros beyond its end."""
+    if inputs is None:
+        raise DomainError("a sample of a model that inputs drive needs them.\n  Give them: sample(n, inputs=...).")
+    for own, length in zip(inputs, lengths, strict=True):
+        if own.ndim != 2 or len(own) != length or not bool(own.isfinite().all()):
+            raise DomainError(
+                f"inputs have shape {tuple(own.shape)}, but finite ones of each of {length} frames were expected."
+            )
+    return pad_sequence(list(inputs), batch_first=True)
+
+
 def draw_frames(
     parts: StateParts,
     lengths: Sequence[int],
@@ -222,8 +251,10 @@ def draw_frames(
     start, transition = parts.log_initial, parts.transition
     nothing = start.new_zeros(len(lengths), max(lengths), len(start))
     sizes = torch.tensor(lengths, device=start.device)
-    p: FramePotentials = ChainPotentials(start, transition, nothing, lengths=sizes)
-    if parts.log_duration is not None:
+    p: Any = ChainPotentials(start, transition, nothing, lengths=sizes)
+    if parts.driven is not None:
+        p = parts.driven.potentials(nothing, Batch(nothing, sizes, inputs=_padded(inputs, lengths)), None)
+    elif parts.log_duration is not None:
         p = SegmentPotentials(start, transition, parts.log_duration, nothing, lengths=sizes, censored=censored)
     states = sample(p, generator=generator).path
     if bool((states[:, 0] < 0).any()):

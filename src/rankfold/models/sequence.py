@@ -144,6 +144,7 @@ class StateParts(NamedTuple):
     log_duration: Tensor | None = None  # "z d"; None: a chain
     kept: Tensor | None = None  # "z"       the indices of the states, where dropped ones are left out
     log_mask: Tensor | None = None  # "z"   -inf for dropped states, where they are masked instead
+    driven: Any = None  # the start and transitions of given inputs, where some drive them
 
     @property
     def emission(self) -> Any:
@@ -162,6 +163,7 @@ class StateModel(Model[StateParts, Any]):
     dynamics: Any
     observation: Any
     duration: Any
+    driven: Any = None  # the dynamics, where inputs drive them
 
     def own_parts(self, generator: torch.Generator | None = None) -> StateParts:
         return self._parts(generator, masked=self.config.keeps_numbers)
@@ -198,7 +200,7 @@ class StateModel(Model[StateParts, Any]):
         log_mask = None
         if stays is not None:
             log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))
-        return StateParts(log_initial, transition, observation, log_duration, keep, log_mask)
+        return StateParts(log_initial, transition, observation, log_duration, keep, log_mask, self.driven)
 
     def input_values(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
         """The values of a batch as the observations take them."""
@@ -218,6 +220,8 @@ class StateModel(Model[StateParts, Any]):
             log_obs = log_obs + parts.log_mask
         if allowed is not None:
             log_obs = _restricted(log_obs, allowed, parts)
+        if parts.driven is not None:
+            return parts.driven.potentials(log_obs, batch, carried)
         log_initial = parts.log_initial if carried is None else _continued(parts, carried[: len(log_obs)])
         if parts.log_duration is None:
             return ChainPotentials(log_initial, parts.transition, log_obs, lengths=batch.lengths)

@@ -14,7 +14,8 @@ class Prior(NamedTuple):
     smoothing times the logs of all starts, transitions that are not forbidden (of a low rank: of both factors),
     symbols, p and 1 - p of zeros and ones, and entries of duration tables; `initial`, `transition` and `emission` times
     the logs of the entries of those tables; of each variance v, in a feature of variance s,
-    -variance_frames / 2 (log v + s / v); and of each mean m -mean_frames / 2 (m - mean)^2 / v.
+    -variance_frames / 2 (log v + s / v); of each mean m -mean_frames / 2 (m - mean)^2 / v; and of each weight w of an
+    input -weight_precision / 2 w^2.
     """
 
     smoothing: float = 0.0
@@ -28,6 +29,7 @@ class Prior(NamedTuple):
     initial: Tensor | float = 0.0  # "z"           counts of starts, besides `smoothing`
     transition: Tensor | float = 0.0  # "z y"      of dense transitions
     emission: Tensor | float = 0.0  # "z v"        of symbols
+    weight_precision: float = 0.0  # of a normal prior of the weights of inputs, around 0
     fixed: frozenset[str] = frozenset()  # names of tables that stay as they are
     fixed_entries: Tensor | None = None  # "z y"   transitions that stay as they are
 

@@ -52,7 +52,7 @@ class Group(NamedTuple):
 class Counts(NamedTuple):
     """How often each part is used, in expectation, summed over sequences."""
 
-    dynamics: tuple[Tensor, ...]  # in the shapes of the start's and the transition's tables
+    dynamics: tuple[Any, ...]  # in the shapes of the start's and the transition's tables, or by frame: `Uses`
     observation: Tensor  # "z s"
     duration: Tensor | None  # "z d"
     log_likelihood: float
@@ -119,21 +119,25 @@ def group(
     labels: Sequence[Tensor] | None,
     num_states: int,
     weights: Sequence[float] | None = None,
+    inputs: Sequence[Tensor] | None = None,
 ) -> list[Group]:
     """Sequences of any lengths, "t f" or "t" each, as a few padded batches; a label allows its state alone.
 
-    With `weights`, sequences of equal weight are together, and those of weight 0 are left out.
+    With `weights`, sequences of equal weight are together, and those of weight 0 are left out. `inputs` "t k" of each
+    go with them; where there are some, a batch is as small as transitions "b t z z" ask for.
     """
     if weights is not None:
         found = []
         for weight in sorted(set(weights) - {0.0}):
             which = [i for i, own in enumerate(weights) if own == weight]
             some = None if labels is None else [labels[i] for i in which]
-            for one in group([sequences[i] for i in which], some, num_states):
+            own = None if inputs is None else [inputs[i] for i in which]
+            for one in group([sequences[i] for i in which], some, num_states, inputs=own):
                 found.append(one._replace(which=[which[i] for i in one.which], weight=weight))
         return found
     found = []
-    for index in group_lengths([len(x) for x in sequences], num_states, MOST):
+    entries = num_states if inputs is None else num_states**2
+    for index in group_lengths([len(x) for x in sequences], entries, MOST):
         # Padding is missing: it has no statistics, of which a log of 0 times a posterior of 0 would be NaN.
         filler = float("nan") if sequences[0].is_floating_point() else 0.0
         frames = pad_sequence([sequences[i] for i in index], batch_first=True, padding_value=filler)
@@ -142,7 +146,8 @@ def group(
         if labels is not None and any(bool((labels[i] >= 0).any()) for i in index):
             padded = pad_sequence([labels[i] for i in index], batch_first=True, padding_value=-1)
             allowed = allowed_states(padded, num_states)
-        found.append(Group(index, Batch(frames, lengths), allowed))
+        beside = None if inputs is None else pad_sequence([inputs[i] for i in index], batch_first=True)
+        found.append(Group(index, Batch(frames, lengths, inputs=beside), allowed))
     return found
 
 
@@ -170,7 +175,10 @@ def expect(model: FrameModel, groups: Sequence[Group]) -> Counts:
             assert one.statistics is not None
             posterior = counts.state.transpose(0, 1).flatten(0, 1)
             observation = model.observation.count(one.statistics, posterior)
-            dynamics = _tables(model).count(counts.initial, counts.transition)
+            if model.driven is None:
+                dynamics = _tables(model).count(counts.initial, counts.transition)
+            else:
+                dynamics = model.driven.count_sequences(counts, one.batch)
             own = Counts(dynamics, observation, duration, float(counts.log_z.sum()))
             found.append(own if one.weight == 1 else own.times(one.weight))
     return reduce(Counts.plus, found)
@@ -198,7 +206,8 @@ def _tables(model: FrameModel) -> Any:
 
 def maximise(model: FrameModel, counts: Counts, prior: Prior) -> None:
     """The M step: every module sets its parameters to the maximum of its own expected counts."""
-    _tables(model).maximise(counts.dynamics, prior)
+    with _threads(max(x.numel() for x in counts.dynamics), model.device):
+        _tables(model).maximise(counts.dynamics, prior)
     model.observation.maximise(counts.observation, prior)
     if model.duration is not None:
         assert counts.duration is not None

@@ -55,6 +55,11 @@ class FreeDense(nn.Module):
             logits = logits.masked_fill(diagonal(logits), float("-inf"))
         return Dynamics(log_initial.log_softmax(0), Dense.from_log(logits.log_softmax(1)))
 
+    def logits(self) -> Tensor:  # "z y"
+        """Those of the transitions, -inf where there is none."""
+        logits = self.log_transition
+        return logits if self.self_transitions else logits.masked_fill(diagonal(logits), float("-inf"))
+
     def count(self, initial: Tensor, uses: tuple[Tensor, ...]) -> tuple[Tensor, ...]:  # "z", "z y"
         """The expected uses of the tables, from those of the first state and of the operator's factors."""
         return initial.double(), uses[0].double()
@@ -93,15 +98,19 @@ class FreeDense(nn.Module):
     def log_prior(self, prior: Prior) -> Tensor:  # ""   float64
         """The log-density of the Dirichlet prior, up to a constant; 0 without one."""
         log_initial, transition = self.log_initial.double(), self.log_transition.double()
+        by_start, by_move = self.pseudo_counts(prior)
         found = log_initial.new_zeros(())
-        for counts, log_p in ((prior.initial, log_initial), (prior.transition, transition)):
-            if prior.smoothing or isinstance(counts, Tensor) or counts:
-                counts = torch.zeros_like(log_p) + prior.smoothing + counts
-                if log_p.ndim == 2:
-                    counts = self._allowed(counts, prior, 0.0)
-                    log_p = self._allowed(log_p, prior, float("-inf"))
-                found = found + weighted_logs(counts, log_p.log_softmax(-1))
+        if bool(by_start.any()):
+            found = found + weighted_logs(by_start, log_initial.log_softmax(-1))
+        if bool(by_move.any()):
+            found = found + weighted_logs(by_move, self._allowed(transition, prior, float("-inf")).log_softmax(-1))
         return found
+
+    def pseudo_counts(self, prior: Prior) -> tuple[Tensor, Tensor]:  # "z", "z y"   float64
+        """The counts that a Dirichlet prior adds to starts and to the transitions that are allowed."""
+        nothing = torch.zeros_like(self.log_transition, dtype=torch.float64)
+        transition = self._allowed(nothing + prior.smoothing + prior.transition, prior, 0.0)
+        return nothing[0] + prior.smoothing + prior.initial, transition
 
     def initialise(self, runs: Sequence[Tensor], prior: Prior, rng: np.random.Generator) -> None:  # "t" each
         """A uniform start; transitions by how states followed one another (-1: unknown), random where none is known."""

@@ -5,6 +5,7 @@
 
 from rankfold.params.observations.additive_gaussian import AdditiveGaussianObservation
 from rankfold.params.observations.bernoulli import BernoulliObservation, NeuralBernoulliObservation
+from rankfold.params.observations.beta import BetaObservation
 from rankfold.params.observations.categorical import CategoricalObservation
 from rankfold.params.observations.gamma import GammaObservation
 from rankfold.params.observations.gaussian import GaussianObservation
@@ -25,6 +26,7 @@ OBSERVATIONS: dict[str, type[ObservationModule]] = {
     "multinomial": MultinomialObservation,
     "student_t": StudentTObservation,
     "gamma": GammaObservation,
+    "beta": BetaObservation,
     "regression": RegressionObservation,
     "autoregressive": AutoregressiveObservation,
     "product": ProductObservation,
