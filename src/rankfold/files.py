@@ -59,6 +59,11 @@ def read_json(path: str | Path, what: str = "a JSON file") -> Any:
         ) from None
 
 
+def not_utf8(content: bytes, error: UnicodeDecodeError) -> tuple[int, str]:
+    """The line of the first byte that is not UTF-8, and the byte."""
+    return content.count(b"\n", 0, error.start) + 1, f"0x{content[error.start]:02x}"
+
+
 def expect_unpacked(path: Path, num_bytes: int) -> None:
     """Raise on a compressed file that holds more than 256 MiB and 200 times its own bytes: few that are honest do."""
     size = path.stat().st_size

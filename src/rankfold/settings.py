@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
-from rankfold.files import read_bytes
+from rankfold.files import not_utf8, read_bytes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -80,11 +80,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}: line {number} holds the byte 0x{content[error.start]:02x}, which is not UTF-8.\n"
-            "  TOML files are UTF-8: save it in that encoding."
-        ) from None
+        number, byte = not_utf8(content, error)
+        remedy = "TOML files are UTF-8: save it in that encoding."
+        raise DataError(f"{path}: line {number} holds the byte {byte}, which is not UTF-8.\n  {remedy}") from None
     except (ValueError, RecursionError) as error:  # besides bad TOML: numbers or tables without end
         raise DataError(f"{path}: not valid TOML: {error}.\n  Strings stand in double quotes, tables in [ ].") from None
 

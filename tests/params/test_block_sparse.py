@@ -10,6 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from rankfold import DomainError
 from rankfold.data.clusters import Clusters
 from rankfold.params.block_sparse import BlockParts, FreeBlockParts, InnerDynamics, Members
+from rankfold.params.networks import Network
 from tests.oracles import tables
 from tests.params.build import EXACT, close, seeded, stirred, through
 
@@ -26,7 +27,7 @@ def clusters(assignment: list[int] | None = None) -> Clusters:
 
 def module_of(neural: bool, num_states: int = 9, assignment: list[int] | None = None) -> BlockParts | FreeBlockParts:
     if neural:
-        return stirred(BlockParts(num_states, clusters(assignment), 2, 1, generator=seeded()), scale=0.4)
+        return stirred(BlockParts(num_states, clusters(assignment), Network(2, 1, seeded())), scale=0.4)
     return stirred(FreeBlockParts(num_states, clusters(assignment), generator=seeded()))
 
 

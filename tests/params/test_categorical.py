@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rankfold.params.networks import Network
 from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission, InnerEmission, TableEmission
 from tests.oracles import tables
 from tests.params.build import EXACT, close, seeded, stirred, through
@@ -24,7 +25,7 @@ def test_inner_emission_is_the_softmax_of_the_table(num_states: int, num_words: 
 @pytest.mark.parametrize("num_layers", [0, 2])
 @pytest.mark.parametrize("keep", [None, [1], [0, 2]])
 def test_categorical(num_layers: int, keep: list[int] | None) -> None:
-    module = stirred(CategoricalEmission(3, 5, 2, num_layers, generator=seeded()))
+    module = stirred(CategoricalEmission(3, 5, Network(2, num_layers, seeded())))
     emission = module(None if keep is None else torch.tensor(keep))
     states = [through(module.mlp, module.state.tolist()[z]) for z in (keep or range(3))]
     expected = [tables.softmax([tables.dot(e, w) for w in module.word.tolist()]) for e in states]
@@ -43,7 +44,7 @@ def test_free(keep: list[int] | None) -> None:
 
 
 def test_a_kept_state_says_what_it_always_says() -> None:
-    module = stirred(CategoricalEmission(5, 3, 2, 1, generator=seeded()))
+    module = stirred(CategoricalEmission(5, 3, Network(2, 1, seeded())))
     keep = torch.tensor([1, 4])
     whole = module().log_rows(keep)
     torch.testing.assert_close(module(keep).log_rows(torch.arange(2)), whole, **EXACT)

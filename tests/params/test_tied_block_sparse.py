@@ -8,7 +8,7 @@ from torch import nn
 
 from rankfold.data.clusters import Clusters, uniform_clusters
 from rankfold.params.block_sparse import InnerDynamics, TiedBlockParts, uniform_linear
-from rankfold.params.observations.categorical import InitKind
+from rankfold.params.networks import InitKind, Network
 from tests.oracles import tables
 from tests.params.build import EXACT, close, layer, seeded, stirred
 
@@ -21,7 +21,7 @@ layers = pytest.mark.parametrize("num_layers", [0, 1, 2])
 
 def module_of(num_layers: int = 1) -> TiedBlockParts:
     clusters = Clusters(torch.tensor(ASSIGNMENT), NUM)
-    return stirred(TiedBlockParts(NUM * SIZE, clusters, DIM, num_layers, generator=seeded()), scale=0.3)
+    return stirred(TiedBlockParts(NUM * SIZE, clusters, Network(DIM, num_layers, seeded())), scale=0.3)
 
 
 def through(network: nn.Sequential, x: list[float]) -> list[float]:
@@ -82,14 +82,14 @@ def test_as_many_parameters_as_the_paper(num_states: int, count: int) -> None:
     """Chiu and Rush 2020: 7.2M and 11.4M, with the 10,001 words of their code, 128 clusters, dim 256."""
     clusters = uniform_clusters(10_001, 128, seed=0)
     with torch.device("meta"):
-        module = TiedBlockParts(num_states, clusters, 256, 1, generator=torch.Generator("cpu"))
+        module = TiedBlockParts(num_states, clusters, Network(256, 1, torch.Generator("cpu")))
     assert sum(x.numel() for x in module.parameters()) == count
 
 
 @pytest.mark.parametrize(("init", "spread"), [("spread", 1 / 8), ("xavier", 1.0)])
 def test_how_parameters_begin(init: InitKind, spread: float) -> None:
     clusters = Clusters(torch.tensor([0, 1] * 50), 2)
-    module = TiedBlockParts(2**10, clusters, 64, 1, init=init, generator=seeded())
+    module = TiedBlockParts(2**10, clusters, Network(64, 1, seeded(), init))
     assert module.state.shape == (2, 512, 64)
     # 65,536 numbers: the mean is off by 1/256, the spread by less, 5 times that is allowed.
     assert abs(float(module.state.detach().mean())) < 0.02 * spread

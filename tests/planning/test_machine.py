@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.planning.machine import available_bytes
+from rankfold.planning.measure import available_bytes
 
 NOTHING = Path("/nothing/of/the/kind")
 

@@ -11,7 +11,7 @@ import pytest
 from rankfold.errors import UnsupportedError
 from rankfold.models import build_model
 from rankfold.models.config import FrameConfig
-from rankfold.planning.machine import GIB
+from rankfold.planning.measure import GIB
 from rankfold.training.config import Config
 from rankfold.training.memory_budget import Budget, DataSizes, fit
 from tests.training.recordings import tiny

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankfold.data.batch import Batch
 from rankfold.errors import DomainError
 from rankfold.models.catalog import AnyModel
-from rankfold.planning.machine import GIB
+from rankfold.planning.measure import GIB
 from rankfold.training.config import Config, DataConfig
 from rankfold.training.corpus import Corpus
 from rankfold.training.gradients import Gradients, row_parts

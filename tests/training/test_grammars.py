@@ -16,7 +16,7 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models import build_model, load_model
 from rankfold.models.config import GrammarConfig
-from rankfold.planning.machine import GIB
+from rankfold.planning.measure import GIB
 from rankfold.training.config import Config, DataConfig, TrainConfig
 from rankfold.training.corpus import read_corpus
 from rankfold.training.evaluation import evaluate, tree_batches

@@ -13,8 +13,8 @@ from rankfold.data.clusters import uniform_clusters
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.catalog import build_model
 from rankfold.models.config import FrameConfig, GrammarConfig, ModelConfig
-from rankfold.planning import machine
-from rankfold.planning.machine import GIB, available
+from rankfold.planning import measure
+from rankfold.planning.measure import GIB, available
 from rankfold.training import memory_budget as memory
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
@@ -157,7 +157,7 @@ def test_a_grammar_is_planned_for_the_larger_of_its_orders() -> None:
 
 
 def test_a_cpu_has_what_its_machine_and_container_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "available_bytes", lambda: 2400)
+    monkeypatch.setattr(measure, "available_bytes", lambda: 2400)
     assert available("cpu") == 2400
     assert available("cpu", 1.0) == GIB
 

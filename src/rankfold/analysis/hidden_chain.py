@@ -6,7 +6,7 @@ Tables of states and words, or of states and states, are visited in blocks of ro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +15,7 @@ from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.query import Values
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.models.base import Model
-from rankfold.models.rank_hmm import RankParts
-from rankfold.models.sequence import SequenceModel
 from rankfold.operators import Operator
-from rankfold.params.block_sparse import BlockEmission
 
 ENTRIES = 2**22  # of a block of rows
 
@@ -37,20 +34,21 @@ class HiddenChain:
                 f'states that say words are asked of a {kind}, family "{model.config.family}", which has none.\n'
                 f"  Of a {kind} ask {instead}."
             )
-        self.model = cast(SequenceModel[Any, Any, Any], model)
+        self.model: Any = model
         with torch.no_grad():
             self.parts = self.model.parts()
         self.of: Values = getattr(model, "of", "states")
         self.num_words = model.num_words
-        own = self.parts.dynamics if hasattr(self.parts, "dynamics") else self.parts
+        self.has_blocks = model.config.has_clusters  # words are said by the values of their own cluster alone
+        own = self.parts.dynamics if self.has_blocks else self.parts
         self.log_initial: Tensor = own.log_initial.flatten()  # "z"
         self.num_values = len(self.log_initial)
 
     @property
     def position_entries(self) -> int:
         """Entries of the largest table that each position of a text has of its own."""
-        of_blocks = getattr(self.model, "per_cluster", 0) ** 2  # a step of block models is a table of its own
-        return max(self.num_values, of_blocks)
+        # A step of block models is a table of its own.
+        return max(self.num_values, self.model.per_cluster**2 if self.has_blocks else 0)
 
     @property
     def device(self) -> torch.device:
@@ -60,7 +58,8 @@ class HiddenChain:
     def next_rows(self, values: Tensor) -> Tensor:  # "k" -> "k z"
         """p(next | value), a row for each value."""
         with torch.no_grad():
-            return self.model.transition_rows(self.parts, values).exp()
+            rows: Tensor = self.model.transition_rows(self.parts, values).exp()
+            return rows
 
     def word_rows(self, values: Tensor) -> Tensor:  # "k" -> "k v"
         """p(word | value), a row for each value."""
@@ -71,9 +70,9 @@ class HiddenChain:
     @property
     def transition(self) -> Operator | None:  # "z z"
         """The transition as an operator; None of block models, which have rows alone."""
-        if hasattr(self.parts, "dynamics"):
+        if self.has_blocks:
             return None
-        found: Operator = self.parts.transition("state") if isinstance(self.parts, RankParts) else self.parts.transition
+        found: Operator = self.parts.transition("state") if self.of == "ranks" else self.parts.transition
         return found
 
     def push(self, share: Tensor) -> Tensor:  # "z" -> "z"
@@ -101,7 +100,7 @@ class HiddenChain:
         emission = self.parts.emission
         with torch.no_grad():
             found: Tensor = emission.log_obs(torch.tensor([[word]], device=self.device))[0, 0].exp()
-        if not isinstance(emission, BlockEmission):
+        if not self.has_blocks:
             return found
         every = torch.zeros_like(self.log_initial)
         start = int(emission.cluster[word]) * len(found)

@@ -24,9 +24,24 @@ ORDERS = (2, 3, 4, 5)  # of the baselines
 
 
 def baselines(
-    train: Sequence[Sequence[int]], test: Sequence[Sequence[int]], num_words: int, *, orders: Sequence[int] = ORDERS
+    train: Sequence[Sequence[int]],
+    test: Sequence[Sequence[int]],
+    num_words: int,
+    *,
+    orders: Sequence[int] = ORDERS,
+    ends: bool = True,
+    carried: bool = False,
 ) -> dict[str, float]:
-    """The log-likelihood of the test sentences under each baseline: a unigram, modified Kneser-Ney of each order."""
+    """The log-likelihood of the test sentences under each baseline: a unigram, modified Kneser-Ney of each order.
+
+    Sentences without an end of their own, not `ends`, are given one that is predicted: those of a grammar say where
+    they end. `carried`: contexts reach across the ends of sentences.
+    """
+    if not ends:
+        train, test = ([[*row, num_words] for row in rows] for rows in (train, test))
+        num_words += 1
+    if carried:
+        train, test = ([list(chain.from_iterable(rows))] for rows in (train, test))
     unigram = {"unigram": Unigram.fit(train, num_words).log_likelihood(test)}
     models = {f"Kneser-Ney, order {order}": KneserNey.fit(train, num_words, order) for order in orders}
     return unigram | {name: model.log_likelihood(test) for name, model in models.items()}

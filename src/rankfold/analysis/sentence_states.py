@@ -20,7 +20,6 @@ from rankfold.data.batch import Batch, length_batches
 from rankfold.decoding.posterior import posterior
 from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import DomainError
-from rankfold.recursions.blocks.potentials import BlockPotentials
 
 ENTRIES = 2**24  # of a posterior "b t z"
 AT_ONCE = 4096  # sentences that are sorted by length together
@@ -93,6 +92,19 @@ def sentence_states(
         yield from (answers[place] for place in range(len(chunk)))
 
 
+def tell_every(num: int, tell: Callable[[int], None]) -> Callable[[int], None]:
+    """Progress that is told once per `num` sentences done, not at every batch."""
+    told = 0
+
+    def progress(done: int) -> None:
+        nonlocal told
+        if done // num > told // num:
+            tell(done)
+        told = done
+
+    return progress
+
+
 def text_use(
     chain: HiddenChain, sentences: Iterable[Sequence[int]], *, progress: Callable[[int], None] | None = None
 ) -> Use:
@@ -109,7 +121,7 @@ def _answer(
     with torch.no_grad():
         potentials = chain.model.potentials(batch, parts=chain.parts)
         state = posterior(potentials).state  # "b t z" or, of blocks, "b t k"
-        block = potentials.block if isinstance(potentials, BlockPotentials) else None
+        block = potentials.block if chain.has_blocks else None
         if counter is not None:
             counter.add(state, batch.lengths, block)
         best = state.topk(min(top, state.shape[2]), dim=2)

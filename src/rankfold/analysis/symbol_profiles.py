@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -69,12 +69,12 @@ def generated_trees(grammar: PCFG, num: int, *, max_length: int = 40, seed: int 
 def expect_shared_rules(model: Model[Any, Any]) -> PCFG:
     """The grammar, if its rules are the same for all sentences; `UnsupportedError` for other models."""
     grammar = expect_grammar(model)
-    if not isinstance(grammar, PCFG):
+    if not grammar.shared_rules:
         raise UnsupportedError(
             f'family "{model.config.family}" has other rules for every sentence: its symbols have none to show.\n'
             "  rankfold parse --labels shows its symbols in trees."
         )
-    return grammar
+    return cast(PCFG, grammar)
 
 
 def symbol_number(symbol: str, grammar: PCFG) -> tuple[str, int]:

@@ -124,7 +124,7 @@ def _run(chosen: argparse.Namespace) -> int:
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception as error:
+    except (ValueError, OSError, RuntimeError, MemoryError, OverflowError) as error:  # those that may be told
         told = _told(error)
         if told is None:
             raise
@@ -157,20 +157,13 @@ def _quiet(quiet: bool) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _threads(num: int | None) -> Iterator[None]:
+def _threads(num: int | None) -> contextlib.AbstractContextManager[None]:
     """Torch has so many threads, and afterwards as many as before."""
     if num is None:
-        yield
-        return
-    import torch
+        return contextlib.nullcontext()
+    from rankfold.training.setup import num_threads  # it loads torch
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(num)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return num_threads(num)
 
 
 def _is_memory(error: Exception) -> bool:

@@ -6,7 +6,6 @@ They have the model's vocabulary, `<unk>` included, and are tested on the same l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +71,10 @@ def compare(
     *,
     carried: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """Log-likelihood and perplexity of every baseline; `carried`: contexts reach across the ends of sentences.
-
-    Sentences of a grammar have no `<eos>`, yet say where they end: the baselines predict one that they are given.
-    """
+    """Log-likelihood and perplexity of every baseline; `carried`: contexts reach across the ends of sentences."""
     assert model.vocabulary is not None
-    num_words = len(model.vocabulary)
     say(f"counting n-grams of {len(train):,} training sentences")
-    if not model.vocabulary.ends:
-        train, test = ([[*row, num_words] for row in rows] for rows in (train, test))
-        num_words += 1
-    if carried:
-        train, test = ([list(chain.from_iterable(rows))] for rows in (train, test))
-    found = baselines(train, test, num_words)
+    found = baselines(train, test, len(model.vocabulary), ends=model.vocabulary.ends, carried=carried)
     return {name: {"perplexity": PERPLEXITY(value, tokens), "log_likelihood": value} for name, value in found.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -38,34 +39,26 @@ example:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    listing = actions.add_parser(
-        "list",
-        help="names, sizes and licences",
-        description="Names, sizes and licences.",
-        epilog=EXAMPLE,
-    )
-    listing.add_argument("--json", action="store_true", help="print one JSON object")
-    listing.set_defaults(run=run_list)
-    getting = actions.add_parser(
-        "get",
-        help="put one into a folder, checked",
-        description="Download or copy a text, check it, and print where each split is. What broke off is resumed.",
-        epilog=GET_EXAMPLE,
-    )
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], epilog: str, about: str, more: str) -> Any:
+        action = actions.add_parser(name, help=about, description=more, epilog=epilog)
+        action.set_defaults(run=run)
+        return action
+
+    listing = add("list", run_list, EXAMPLE, "names, sizes and licences", "Names, sizes and licences.")
+    more = "Download or copy a text, check it, and print where each split is. What broke off is resumed."
+    getting = add("get", run_get, GET_EXAMPLE, "put one into a folder, checked", more)
     getting.add_argument("name", metavar="NAME", help="a name from `rankfold data list`")
     getting.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
     getting.add_argument(
         "--from", dest="source", metavar="FOLDER", help="copy from a folder, or download from this base address"
     )
-    getting.add_argument("--json", action="store_true", help="print one JSON object")
-    getting.set_defaults(run=run_get)
-    preparing = actions.add_parser(
-        "prepare",
-        help="cut a text of your own into sentences, tokens and splits",
-        description="Cut texts (plain or .gz) into sentences, tokens and splits, in a new folder for rankfold train "
-        "--data: train.txt, valid.txt, test.txt, and prepared.json, which says how they were made.",
-        epilog=PREPARE_EXAMPLE,
+    about = "cut a text of your own into sentences, tokens and splits"
+    more = (
+        "Cut texts (plain or .gz) into sentences, tokens and splits, in a new folder for rankfold train "
+        "--data: train.txt, valid.txt, test.txt, and prepared.json, which says how they were made."
     )
+    preparing = add("prepare", run_prepare, PREPARE_EXAMPLE, about, more)
     preparing.add_argument(
         "files", nargs="+", metavar="FILE", help="texts in UTF-8, - is standard input; or tables in .csv"
     )
@@ -78,26 +71,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "on the text, needs the package tokenizers",
     )
     preparing.add_argument("--types", type=int, default=4000, metavar="N", help="how many subwords (default: 4000)")
-    preparing.add_argument(
-        "--layout",
-        choices=("auto", *get_args(Layout)),
-        default="auto",
-        help="lines of a paragraph belong together (wrapped), or each is a paragraph, or a sentence; auto: by the "
-        "first megabyte (default)",
+    layout = (
+        "lines of a paragraph belong together (wrapped), or each is a paragraph, or a sentence; auto: by the first "
+        "megabyte (default)"
     )
-    preparing.add_argument(
-        "--split",
-        choices=("auto", *get_args(SplitBy)),
-        default="auto",
-        help="held out are whole files, documents (parted by blank lines) or lines; auto: the first of these of which "
-        "there are 20 (default)",
+    split = (
+        "held out are whole files, documents (parted by blank lines) or lines; auto: the first of these of which "
+        "there are 20 (default)"
     )
+    for name, kinds, text in (("--layout", Layout, layout), ("--split", SplitBy, split)):
+        preparing.add_argument(name, choices=("auto", *get_args(kinds)), default="auto", help=text)
     preparing.add_argument("--columns", metavar="A,B", help="tables (.csv): which columns are features (default: all)")
     preparing.add_argument("--group", metavar="COLUMN", help="tables: rows of one value are a recording")
     preparing.add_argument("--label", metavar="COLUMN", help="tables: what each row is")
     preparing.add_argument("--seed", type=int, default=1, help="of the draw of what is held out (default: 1)")
-    preparing.add_argument("--json", action="store_true", help="print one JSON object")
-    preparing.set_defaults(run=run_prepare)
+    for action in (listing, getting, preparing):
+        action.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run_list(arguments: argparse.Namespace) -> int:

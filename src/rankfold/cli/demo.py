@@ -33,8 +33,7 @@ from rankfold.data.trees import Tree
 from rankfold.errors import DataError
 from rankfold.explore.bundle import page, write_page
 from rankfold.models import load_model
-from rankfold.models.catalog import AnyModel
-from rankfold.models.config import PERPLEXITY, Family, ModelConfig
+from rankfold.models.config import PERPLEXITY, Family
 from rankfold.models.parsing import parse
 from rankfold.plots.learning import plot_learning
 from rankfold.plots.picture import require_matplotlib
@@ -99,9 +98,10 @@ def demo(
     require_matplotlib()
     report = report or Reporter()
     config = load_recipe("demo-text", settings)
-    if not isinstance(config.model, ModelConfig):
+    model_config: Any = config.model
+    if model_config.data != "text":
         raise DataError(
-            f"model.family is {config.model.family}, but the demo shows what states say: one of "
+            f"model.family is {model_config.family}, but the demo shows what states say: one of "
             f"{', '.join(get_args(Family))} was expected."
         )
     folder = out / "corpus"
@@ -119,7 +119,7 @@ def demo(
     model = load_model(outcome.run / BEST)
     chain = HiddenChain(model)
     use = text_use(chain, corpus.valid.sentences)
-    title = f"{config.model.num_states:,} states on {corpus.train.num_tokens:,} tokens of Python's docstrings"
+    title = f"{model_config.num_states:,} states on {corpus.train.num_tokens:,} tokens of Python's docstrings"
     metrics = read_metrics(outcome.run / METRICS)
     file = outcome.run / "learning.png"
     picture = plot_learning(metrics, file, usage=use.share.tolist(), baselines=others, title=title)
@@ -127,24 +127,22 @@ def demo(
         "train_tokens": corpus.train.num_tokens,
         "test_tokens": outcome.test.tokens,
         "vocabulary": num_words,
-        "family": config.model.family,
-        "num_states": config.model.num_states,
-        "perplexity": {**others, config.model.family: outcome.test.perplexity},
+        "family": model_config.family,
+        "num_states": model_config.num_states,
+        "perplexity": {**others, model_config.family: outcome.test.perplexity},
         "effective_states": effective_number(use.share),
         "states": _top_states(chain, use),
-        "samples": _samples(model, seed),
+        "samples": model.generate(NUM_SENTENCES, max_length=40, seed=seed),
         "picture": str(picture),
         "seconds": outcome.seconds,
         "page": str(_page(outcome.run, report)),
     }
 
 
-def _page(run: Path, report: Reporter, *options: str) -> Path:
+def _page(run: Path, report: Reporter, trees: Path | None = None) -> Path:
     """The page on which a run can be explored in a browser."""
     report.say("writing the page to explore it in a browser")
-    parser = argparse.ArgumentParser()
-    explore.add_arguments(parser)
-    bundle, _ = explore.build(parser.parse_args([str(run), *options]))
+    bundle, _ = explore.build(run, trees=trees)
     write_page(run / explore.PAGE, page(bundle))
     return run / explore.PAGE
 
@@ -171,10 +169,6 @@ def _top_states(chain: HiddenChain, use: Use) -> list[dict[str, Any]]:
         if len(found) == NUM_STATES_SHOWN:
             break
     return list(found.values())
-
-
-def _samples(model: AnyModel, seed: int) -> list[str]:
-    return model.generate(NUM_SENTENCES, max_length=40, seed=seed)
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -239,7 +233,7 @@ def demo_grammar(
             for k, i in enumerate(shown, 1)
         ],
         "seconds": sum(run.seconds for run in runs),
-        "page": str(_page(best.run, report, "--trees", str(folder / "test.trees"))),
+        "page": str(_page(best.run, report, folder / "test.trees")),
     }
 
 

@@ -22,7 +22,7 @@ from rankfold.models.base import Model
 from rankfold.models.config import readers
 from rankfold.numerics.precision import Precision
 from rankfold.planning.cost import Plan
-from rankfold.planning.machine import GIB, available
+from rankfold.planning.measure import GIB, available
 from rankfold.training.config import Config
 from rankfold.training.graphs import graphs_serve
 from rankfold.training.memory_budget import DataSizes, fit, least_memory, longest_sentence

@@ -83,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         out = arguments.folder / PAGE if arguments.folder.is_dir() else Path(PAGE)
     if not arguments.serve:
         expect_page_or_absent(out)
-    bundle, answer = build(arguments)
+    names = ("data", "trees", "split", "sentences", "seed", "device")
+    bundle, answer = build(arguments.folder, **{name: getattr(arguments, name) for name in names})
     if arguments.serve:
         from rankfold.explore.serve import serve
 
@@ -103,48 +104,59 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def build(arguments: argparse.Namespace) -> tuple[Bundle, Any]:
+def build(
+    folder: Path,
+    *,
+    data: Path | None = None,
+    trees: Path | None = None,
+    split: str | None = None,
+    sentences: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+) -> tuple[Bundle, Any]:
     """The content of the page, and the function that answers typed sentences (None: there is none)."""
-    folder = arguments.folder
-    if arguments.trees is not None and (holds_frames(folder) or arguments.data is not None):
+    if trees is not None and (holds_frames(folder) or data is not None):
         raise DataError("--trees are gold trees with their words, for a grammar: without --data.")
     if holds_frames(folder):
-        return _frames(arguments), None
-    model, vocabulary = load_words(folder, arguments.device)
-    if arguments.sentences is None:
-        arguments.sentences = PARSED if model.config.data == "sentences" else SENTENCES
+        return _frames(folder, data, split, device), None
+    model, vocabulary = load_words(folder, device)
+    grammar = model.config.data == "sentences"
+    most = sentences or (PARSED if grammar else SENTENCES)
     about = {"title": folder.resolve().name, "family": model.config.family}
-    if model.config.data == "sentences":
+    if trees is not None and not grammar:
+        raise DataError(f'--trees are for a grammar, but {folder} is of the family "{model.config.family}".')
+    if trees is not None:
+        from rankfold.cli.evaluate_trees import read_gold
         from rankfold.explore.grammar_page import GrammarPage
 
-        trees = GrammarPage(model)
-        if arguments.trees is not None:
-            from rankfold.cli.evaluate_trees import read_gold
+        grammar_page = GrammarPage(model)
+        gold, _, left_out = read_gold([trees], "test", data_config(folder))
+        for what, count in left_out.items():
+            say(f"{trees}: left out {count:,} {what.replace('_', ' ')}")
+        gold = gold[:most]
+        about["text"] = trees.name
+        return grammar_page.bundle(
+            [list(tree.words) for tree in gold], gold=gold, about_text=about, say=say
+        ), grammar_page.answer
+    shown, told = _sentences(folder, model, vocabulary, data, most, seed)
+    about |= told
+    if grammar:
+        from rankfold.explore.grammar_page import GrammarPage
 
-            gold, _, left_out = read_gold([arguments.trees], "test", data_config(folder))
-            for what, count in left_out.items():
-                say(f"{arguments.trees}: left out {count:,} {what.replace('_', ' ')}")
-            gold = gold[: arguments.sentences]
-            about["text"] = arguments.trees.name
-            return trees.bundle([list(tree.words) for tree in gold], gold=gold, about_text=about, say=say), trees.answer
-        sentences, told = _sentences(arguments, model, vocabulary)
-        return trees.bundle(sentences, about_text={**about, **told}, say=say), trees.answer
-    if arguments.trees is not None:
-        raise DataError(f'--trees are for a grammar, but {folder} is of the family "{model.config.family}".')
-    sentences, told = _sentences(arguments, model, vocabulary)
-    tell_unknown(sentences, vocabulary)
+        grammar_page = GrammarPage(model)
+        return grammar_page.bundle(shown, about_text=about, say=say), grammar_page.answer
+    tell_unknown(shown, vocabulary)
     chain = ChainPage(HiddenChain(model), vocabulary)
-    bundle = chain.bundle(sentences, about_text={**about, **told}, seed=arguments.seed, say=say)
-    return fitted(bundle, say=say), chain.answer
+    return fitted(chain.bundle(shown, about_text=about, seed=seed, say=say), say=say), chain.answer
 
 
-def _frames(arguments: argparse.Namespace) -> Bundle:
+def _frames(folder: Path, data: Path | None, split: str | None, device: str) -> Bundle:
     from rankfold.explore.frame_page import frame_bundle
 
-    data = run_data(arguments.folder) if arguments.data is None else arguments.data
+    data = run_data(folder) if data is None else data
     if data is None:
-        raise DataError(f"{arguments.folder} does not say what it was trained on.\n  Name recordings: --data FILE.")
-    loaded = load_recordings(arguments.folder, data, split=arguments.split, device=arguments.device)
+        raise DataError(f"{folder} does not say what it was trained on.\n  Name recordings: --data FILE.")
+    loaded = load_recordings(folder, data, split=split, device=device)
     model, frames = loaded.model, loaded.frames
     states = best_states(model, frames)
 
@@ -159,17 +171,17 @@ def _frames(arguments: argparse.Namespace) -> Bundle:
         states,
         certainty,
         num_states=model.config.num_states,
-        about_text={"title": arguments.folder.resolve().name, "family": model.config.family, "text": data.name},
+        about_text={"title": folder.resolve().name, "family": model.config.family, "text": data.name},
     )
 
 
 def _sentences(
-    arguments: argparse.Namespace, model: AnyModel, vocabulary: Vocabulary
+    folder: Path, model: AnyModel, vocabulary: Vocabulary, data: Path | None, most: int, seed: int
 ) -> tuple[list[Sequence[str]], dict[str, Any]]:
-    """The sentences of --data, of the run's training text, or drawn from the model; and where they are from."""
-    own = model_folder(arguments.folder) / LINES
-    noted = arguments.data if arguments.data is not None else own if own.is_file() else run_data(arguments.folder)
-    if noted is not None and (arguments.data is not None or noted.exists() or noted.parent.exists()):
+    """The sentences of `data`, of the run's training text, or drawn from the model; and where they are from."""
+    own = model_folder(folder) / LINES
+    noted = data if data is not None else own if own.is_file() else run_data(folder)
+    if noted is not None and (data is not None or noted.exists() or noted.parent.exists()):
         trees = model.config.data == "sentences"
         path = noted if noted.is_file() else find_split(noted, "train", trees=trees)
         if trees and holds_trees(path):
@@ -177,12 +189,12 @@ def _sentences(
         found: list[Sequence[str]] = list(read_text(path, vocabulary).sentences)
         if not found:
             raise DataError(f"{path}: no sentences; a page shows at least one.")
-        chosen = spread(found, arguments.sentences)
+        chosen = spread(found, most)
         if len(chosen) < len(found):
             say(f"{path}: {len(chosen):,} of its {len(found):,} sentences are shown; --sentences N shows others")
         return chosen, {"text": path.name}
-    say(f"{arguments.folder} does not say what it was trained on: the page shows sentences drawn from the model")
-    drawn = generate(model, min(DRAWN, arguments.sentences), generator=seeded(model, arguments.seed))
+    say(f"{folder} does not say what it was trained on: the page shows sentences drawn from the model")
+    drawn = generate(model, min(DRAWN, most), generator=seeded(model, seed))
     return [one.words for one in drawn if one.words], {"text": "drawn from the model", "generated": True}
 
 

@@ -237,6 +237,20 @@ def tell_unknown_words(unknown: Counter[str], vocabulary: Vocabulary, *, others:
         say("warning: the training text held no <unk>, so unknown words have no trained probability")
 
 
+def add_recordings(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a command about recordings: RUN, DATA, --split, and how files are read."""
+    add_model(parser)
+    parser.add_argument("data", type=Path, metavar="DATA", help="a file or folder of recordings")
+    parser.add_argument("--split", help="which split, where the recordings have splits")
+    add_missing(parser)
+
+
+def load_asked(arguments: argparse.Namespace) -> LoadedFrames:
+    """The model and the recordings of `add_recordings`."""
+    names = ("split", "missing", "header", "device")
+    return load_recordings(arguments.folder, arguments.data, **{name: getattr(arguments, name) for name in names})
+
+
 class LoadedFrames(NamedTuple):
     """A model of frames, and recordings for it."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from rankfold.analysis.decoded_frames import answer_recordings, impossible
 from rankfold.analysis.segmentation import labels_of
 from rankfold.analysis.states import match_states
-from rankfold.cli.load import LoadedFrames, add_missing, add_model, load_recordings
+from rankfold.cli.load import LoadedFrames, add_recordings, load_asked
 from rankfold.cli.output import say, to_json
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DataError, DomainError
@@ -37,10 +37,7 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    add_model(parser)
-    parser.add_argument("data", type=Path, metavar="DATA", help="a file or folder of recordings")
-    parser.add_argument("--split", help="which split, where the recordings have splits")
-    add_missing(parser)
+    add_recordings(parser)
     parser.add_argument("--recording", metavar="NAME", help="one of them alone")
     parser.add_argument("--csv", action="store_true", help="print comma-separated values")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="save a picture of one recording, the first")
@@ -58,14 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("--csv and --json: one of them.")
     if arguments.plot is not None:
         expect_picture(arguments.plot)  # before the work
-    loaded = load_recordings(
-        arguments.folder,
-        arguments.data,
-        split=arguments.split,
-        missing=arguments.missing,
-        header=arguments.header,
-        device=arguments.device,
-    )
+    loaded = load_asked(arguments)
     if arguments.recording is not None:
         loaded = only(loaded, arguments.recording)
     rows = segment(loaded)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rankfold.analysis.decoded_frames import best_states
 from rankfold.analysis.segment_profiles import SegmentProfiles, States, segment_profiles
-from rankfold.cli.load import LoadedFrames, add_missing, add_model, load_recordings
+from rankfold.cli.load import LoadedFrames, add_recordings, load_asked
 from rankfold.cli.output import printable, say, table, to_json
 from rankfold.plots.picture import expect_picture
 from rankfold.run_report.page import expect_report, make_page, write_page
@@ -31,10 +31,7 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    add_model(parser)
-    parser.add_argument("data", type=Path, metavar="DATA", help="a file or folder of recordings")
-    parser.add_argument("--split", help="which split, where the recordings have splits")
-    add_missing(parser)
+    add_recordings(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="save a picture of the durations by state")
     parser.add_argument("--html", type=Path, metavar="FILE", help="save the same as a page for browsers")
 
@@ -45,14 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         expect_picture(arguments.plot)  # before the work
     if arguments.html is not None:
         expect_report(arguments.html)
-    loaded = load_recordings(
-        arguments.folder,
-        arguments.data,
-        split=arguments.split,
-        missing=arguments.missing,
-        header=arguments.header,
-        device=arguments.device,
-    )
+    loaded = load_asked(arguments)
     states = best_states(loaded.model, loaded.frames)
     found = report(loaded, states)
     where = str(arguments.data) + ("" if arguments.split is None else f", split {arguments.split}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from rankfold.analysis.hidden_chain import HiddenChain
 from rankfold.analysis.named_states import effective_number, most_used, named_states
-from rankfold.analysis.sentence_states import text_use
+from rankfold.analysis.sentence_states import tell_every, text_use
 from rankfold.analysis.state_profiles import Use, state_profiles, stationary_use, word_entropies
 from rankfold.cli.load import add_model, load_words, read_text, tell_unknown
 from rankfold.cli.output import printable, say, to_json
@@ -107,14 +107,7 @@ def read_use(chain: HiddenChain, vocabulary: Vocabulary, data: str | None) -> tu
     text = read_text(path, vocabulary)
     tell_unknown(text.sentences, vocabulary)
     sentences = vocabulary.encode_all(text.sentences).sentences
-    told = 0
-
-    def progress(done: int) -> None:
-        nonlocal told
-        if done - told >= EVERY:
-            told = done
-            say(f"{done:,} of {len(sentences):,} sentences")
-
+    progress = tell_every(EVERY, lambda done: say(f"{done:,} of {len(sentences):,} sentences"))
     use = text_use(chain, sentences, progress=progress)
     return use, f"{sum(map(len, sentences)):,} positions of {text.where}, <eos> counted"
 

@@ -16,9 +16,6 @@ from rankfold.decoding.k_best import k_best
 from rankfold.errors import DataError
 from rankfold.models.base import Model
 from rankfold.models.strings import TAGGED_TOKENS, answer_each, expect_sequences, tag
-from rankfold.recursions.blocks.potentials import BlockPotentials
-from rankfold.recursions.chain.potentials import ChainPotentials
-from rankfold.recursions.factor_gradients import to_double
 
 DESCRIPTION = (
     "Print every sentence as word/STATE; an empty line stays empty. A rank-space "
@@ -116,7 +113,7 @@ def tag_k_best(
         parts = model.parts() if parts is None else parts
 
     def best_paths(batch: Batch) -> list[list[TaggedPath]]:
-        found = k_best(_sum_out_end(model.potentials(batch, parts=parts)), k)
+        found = k_best(model.potentials(batch, parts=parts).sum_out_end(), k)
         rows = zip(found.path.transpose(0, 1).tolist(), found.log_prob.mT.tolist(), strict=True)
         return [[TaggedPath(*pair) for pair in zip(*row, strict=True) if pair[1] > float("-inf")] for row in rows]
 
@@ -126,23 +123,3 @@ def tag_k_best(
         [path._replace(states=path.states[: len(words) - 1]) for path in found]
         for found, words in zip(paths, sentences, strict=True)
     ]
-
-
-def _sum_out_end(p: ChainPotentials | BlockPotentials) -> ChainPotentials | BlockPotentials:
-    """The same sequences without their last position, whose weight goes to the position before it."""
-    num, most, _ = p.log_obs.shape
-    lengths = torch.full((num,), most) if p.lengths is None else p.lengths
-    each, last = torch.arange(num, device=p.log_obs.device), lengths.to(p.log_obs.device) - 1
-    end = p.log_obs.double()[each, last]
-    if isinstance(p, BlockPotentials):
-        ahead = torch.logsumexp(p.log_transition.double()[each, last - 1] + end.unsqueeze(1), -1)
-        p = p._replace(log_transition=p.log_transition[:, :-1].double(), block=p.block[:, :-1])
-    else:
-        if p.log_final is not None:
-            end = end + p.log_final
-        transition = to_double(p.transition)
-        ahead = transition.pull_log(end)
-        p = p._replace(transition=transition, log_final=None)
-    log_obs = p.log_obs.double()[:, :-1].clone()
-    log_obs[each, last - 1] += ahead
-    return p._replace(log_initial=p.log_initial.double(), log_obs=log_obs, lengths=last)

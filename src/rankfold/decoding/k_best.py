@@ -18,9 +18,9 @@ from torch.nn.functional import pad
 
 from rankfold.decoding.dispatch import answer
 from rankfold.decoding.parsed_tree import ParsedTree
-from rankfold.decoding.viterbi import BestPath, BestSegments, Segment, TreeKind, max_operator
+from rankfold.decoding.viterbi import BestPath, BestSegments, Segment, TreeKind
 from rankfold.errors import DomainError
-from rankfold.operators.protocol import Operator
+from rankfold.operators.protocol import Operator, max_operator
 from rankfold.operators.row_operator import row_blocks
 from rankfold.recursions import Potentials, blocks, chain, segments, tree
 from rankfold.recursions.blocks.potentials import BlockPotentials

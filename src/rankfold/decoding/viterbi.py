@@ -18,7 +18,8 @@ from rankfold.decoding.parsed_tree import ParsedTree, parsed_trees
 from rankfold.errors import UnsupportedError
 from rankfold.kernels.dispatch import loops_serve
 from rankfold.kernels.log_products import max_matmul
-from rankfold.operators import Banded, Dense, LowRank, MaxOperator, Operator, RowScaled
+from rankfold.operators import Banded, Dense, LowRank, Operator, RowScaled
+from rankfold.operators.protocol import max_operator
 from rankfold.recursions import Potentials, blocks, chain, segments, tree
 from rankfold.recursions.blocks.potentials import BlockPotentials
 from rankfold.recursions.chain import in_chunks
@@ -223,16 +224,6 @@ def _refuse_joint(of: Of, whose: str) -> None:
         raise UnsupportedError(
             f'of="joint" asks for the ranks of {whose}, which has none to choose.\n  Use viterbi(p).'
         )
-
-
-def max_operator(transition: Operator) -> MaxOperator:
-    """The operator itself; raises unless it knows its best predecessors."""
-    if not isinstance(transition, MaxOperator):
-        raise UnsupportedError(
-            f"viterbi asks {type(transition).__name__} for its best predecessors, but it has no push_max.\n"
-            "  Derive it from its rows: inherit from rankfold.operators.row_operator.RowOperator."
-        )
-    return transition
 
 
 def _plan(transition: Operator, num_sequences: int, num_steps: int, more: int = 0) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankfold.analysis.hidden_chain import HiddenChain
-from rankfold.analysis.sentence_states import SentenceStates, UseCounter, sentence_states
+from rankfold.analysis.sentence_states import SentenceStates, UseCounter, sentence_states, tell_every
 from rankfold.analysis.state_profiles import Ranked, StateProfiles, state_profiles
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError
@@ -46,14 +46,7 @@ class ChainPage:
         if not ids:
             raise DataError("the text has no sentences: a page shows at least one.")
         counter = UseCounter(chain)
-        told = 0
-
-        def progress(done: int) -> None:
-            nonlocal told
-            if done // EVERY > told // EVERY:
-                say(f"states of {done:,} of {len(ids):,} sentences")
-            told = done
-
+        progress = tell_every(EVERY, lambda done: say(f"states of {done:,} of {len(ids):,} sentences"))
         found = list(sentence_states(chain, ids, top=STATES, counter=counter, progress=progress))
         use = counter.use()
         say("words and neighbours of every state")

@@ -13,10 +13,10 @@ from rankfold.fgg.factors import Factor, Factored
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Derivation, Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.inference import sum_product
 from rankfold.fgg.inference.counting import count
 from rankfold.fgg.inference.derivations import best, sample
 from rankfold.fgg.inference.marginals import Marginals, marginals
-from rankfold.fgg.inference.sum_product import sum_product
 from rankfold.fgg.language.drawing import to_dot, to_svg
 from rankfold.fgg.language.json_format import from_json, to_json
 from rankfold.fgg.language.text import (

@@ -1,6 +1,6 @@
 """The base of all models: distributions, the log-likelihood of a batch, costs for training, saving and loading.
 
-A model gives `parts` (its distributions, without a batch), `potentials` (with one), and names its recursion.
+A family gives `own_parts` (its distributions, without a batch) and `own_potentials` (with one).
 Dropout happens exactly where a generator is given.
 """
 

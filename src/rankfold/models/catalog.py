@@ -42,7 +42,7 @@ from rankfold.params.dynamics.transitions import (
     NeuralDynamics,
     SoftmaxTransition,
 )
-from rankfold.params.networks import Drawing, DrawKind
+from rankfold.params.networks import Drawing, DrawKind, Network
 from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
 from rankfold.params.rules.compound import CompoundGrammar, SentenceEncoder
 from rankfold.params.rules.factored import FactoredRules, FreeFactors, SimpleRules
@@ -129,7 +129,7 @@ def _rank(config: ModelConfig, num_words: int, _: Clusters | None, generator: to
 def _hmm(config: ModelConfig, num_words: int, _: Clusters | None, generator: torch.Generator) -> HMM:
     size = config.num_states
     emission = (
-        CategoricalEmission(size, num_words, config.dim, config.num_layers, init=config.init, generator=generator)
+        CategoricalEmission(size, num_words, Network(config.dim, config.num_layers, generator, config.init))
         if config.neural
         else FreeEmission.draw(size, num_words, generator=generator)
     )
@@ -167,14 +167,11 @@ def _blocks(
             f"{clusters.num_clusters} clusters of {len(clusters.assignment)} words were given, "
             f"but the model has {config.num_clusters} clusters of {num_words} words."
         )
+    network = Network(config.dim, config.num_layers, generator, config.init)
     if config.tied:
-        return TiedBlockParts(
-            config.num_states, clusters, config.dim, config.num_layers, init=config.init, generator=generator
-        )
+        return TiedBlockParts(config.num_states, clusters, network)
     if config.neural:
-        return BlockParts(
-            config.num_states, clusters, config.dim, config.num_layers, init=config.init, generator=generator
-        )
+        return BlockParts(config.num_states, clusters, network)
     return FreeBlockParts(config.num_states, clusters, generator=generator)
 
 

@@ -63,6 +63,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
     """
 
     is_bound = True
+    shared_rules = False
 
     def __init__(
         self, config: GrammarConfig, grammar: CompoundGrammar, encoder: SentenceEncoder, num_words: int

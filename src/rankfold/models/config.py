@@ -17,9 +17,8 @@ from torch import Tensor
 from rankfold.errors import DomainError
 from rankfold.params.dropout import DropoutKind, num_kept
 from rankfold.params.dynamics.features import FeatureKind
-from rankfold.params.networks import MOST_LAYERS
+from rankfold.params.networks import MOST_LAYERS, InitKind
 from rankfold.params.observations import OBSERVATIONS, ObservationModule
-from rankfold.params.observations.categorical import InitKind
 from rankfold.params.observations.product import kinds_of, known_kind
 from rankfold.params.observations.protocol import Invalid
 from rankfold.settings import check_choices
@@ -97,15 +96,25 @@ _FRAMES_READ_BY: dict[str, tuple[FrameFamily, ...]] = {  # settings that not eve
 }
 
 
+class OfWords:
+    """What configurations of models of words have in common."""
+
+    measure: ClassVar[Measure] = PERPLEXITY
+    capturable: ClassVar[bool] = True  # whether a CUDA graph can hold it
+
+    @property
+    def num_inputs(self) -> int:
+        """How many words there are, which a record does not say."""
+        raise DomainError("num_words is not given, but a model of words needs to know how many there are.")
+
+
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(OfWords):
     """Sizes and choices. A family ignores the settings of others, so configurations differ by one line."""
 
     data: ClassVar[DataKind] = "text"
-    measure: ClassVar[Measure] = PERPLEXITY
     read_by: ClassVar[Mapping[str, tuple[str, ...]]] = _WORDS_READ_BY
     single_words: ClassVar[bool] = True  # whether a sentence may be one word
-    capturable: ClassVar[bool] = True  # whether a CUDA graph can hold it
 
     family: Family = "lhmm"
     num_states: int = 1024
@@ -177,27 +186,20 @@ class ModelConfig:
         return self.family == "block"
 
     @property
-    def num_inputs(self) -> int:
-        """How many words there are, which a record does not say."""
-        raise DomainError("num_words is not given, but a model of words needs to know how many there are.")
-
-    @property
     def size(self) -> str:
         """The size of the model, as text for people."""
         return f"{self.num_states:,} states"
 
 
 @dataclass(frozen=True)
-class GrammarConfig:
+class GrammarConfig(OfWords):
     """Sizes and choices. A family ignores the settings of others, so configurations differ by one line."""
 
     data: ClassVar[DataKind] = "sentences"
-    measure: ClassVar[Measure] = PERPLEXITY
     read_by: ClassVar[Mapping[str, tuple[str, ...]]] = _GRAMMARS_READ_BY
     has_clusters: ClassVar[bool] = False
     carries: ClassVar[bool] = False  # whether streams can be carried
     graphs_carry: ClassVar[bool] = False
-    capturable: ClassVar[bool] = True
 
     family: GrammarFamily = "rankpcfg"
     num_nonterminals: int = 30  # symbols of spans of two words and more
@@ -230,11 +232,6 @@ class GrammarConfig:
     def num_symbols(self) -> int:
         """Nonterminals and preterminals together."""
         return self.num_nonterminals + self.num_preterminals
-
-    @property
-    def num_inputs(self) -> int:
-        """How many words there are, which a record does not say."""
-        raise DomainError("num_words is not given, but a model of words needs to know how many there are.")
 
     @property
     def size(self) -> str:

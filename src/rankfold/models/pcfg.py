@@ -10,7 +10,7 @@ chart then holds ranks instead of nonterminals ("rank" space: the same numbers),
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -75,6 +75,7 @@ class Grammar(WordModel[Parts, Trees]):
     config: GrammarConfig
     denominator = "words + sentences, although no end is generated"
     shortest = 2  # one word may be impossible
+    shared_rules: ClassVar[bool] = True  # whether all sentences have the same rules
 
     def __init__(self, config: GrammarConfig, num_words: int) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.base import Model
 from rankfold.models.parsing import Decode, expect_grammar, parse, tree_batches
 from rankfold.models.sequence import SequenceModel
-from rankfold.planning.machine import GIB, available
+from rankfold.planning.measure import GIB, available
 
 Method = Literal["posterior", "viterbi"]
 Answer = TypeVar("Answer")

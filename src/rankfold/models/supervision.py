@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -62,9 +62,10 @@ def in_order(potentials: FramePotentials, orders: Sequence[Sequence[int]]) -> Fr
     segments. Of a chain equal neighbours are refused: it cannot tell where one ends. Cost: that of a banded chain of as
     many states as all orders have places, so give sequences in small batches.
     """
-    p = potentials
+    p: Any = potentials
+    of_frames = isinstance(p, ChainPotentials)  # a state may stay; a segment always goes on
     num_states, (num_sequences, num_frames, _) = p.transition.shape[0], p.log_obs.shape
-    _expect_orders(orders, num_sequences, num_frames, num_states, of_frames=isinstance(p, ChainPotentials))
+    _expect_orders(orders, num_sequences, num_frames, num_states, of_frames=of_frames)
     if p.log_initial.ndim == 3:
         raise UnsupportedError("an order begins with its sequence, but a state was carried in from an earlier stretch.")
     device = p.log_obs.device
@@ -73,7 +74,7 @@ def in_order(potentials: FramePotentials, orders: Sequence[Sequence[int]]) -> Fr
     ends = sizes.cumsum(0) - 1
     starts = ends - sizes + 1
     rows = p.transition.log_rows(place)  # "k z"
-    stay = rows.gather(1, place[:, None]) if isinstance(p, ChainPotentials) else rows.new_full((len(place), 1), NEVER)
+    stay = rows.gather(1, place[:, None]) if of_frames else rows.new_full((len(place), 1), NEVER)
     move = rows.gather(1, place.roll(-1)[:, None]).index_fill(0, ends, NEVER)
     transition = Banded.from_log(torch.cat([stay, move], 1), 0)
     log_initial = p.log_initial.expand(num_sequences, num_states).index_select(1, place)
@@ -83,17 +84,11 @@ def in_order(potentials: FramePotentials, orders: Sequence[Sequence[int]]) -> Fr
     log_initial = log_initial.masked_fill(every != starts[:, None], NEVER)
     log_final = log_final.masked_fill(every != ends[:, None], NEVER)
     log_obs = p.log_obs.index_select(2, place)
-    if isinstance(p, ChainPotentials):
-        return ChainPotentials(log_initial, transition, log_obs, log_final, p.lengths)
-    return SegmentPotentials(
-        log_initial,
-        transition,
-        p.log_duration.index_select(0, place),
-        log_obs,
-        log_final,
-        p.lengths,
-        p.censored,
+    durations = {} if of_frames else {"log_duration": p.log_duration.index_select(0, place)}
+    found: FramePotentials = p._replace(
+        log_initial=log_initial, transition=transition, log_obs=log_obs, log_final=log_final, **durations
     )
+    return found
 
 
 def order_of(orders: Sequence[Sequence[int]], places: Tensor) -> Tensor:  # "..." -> "..."

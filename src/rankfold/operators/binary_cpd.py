@@ -12,10 +12,10 @@ from rankfold.kernels.log_products import log_matmul
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.scaled import largest
 from rankfold.operators.binary import CPD, EVERY, Divide, rows_of
-from rankfold.operators.factor import Factor
+from rankfold.operators.factor import Factor, OfFactors
 
 
-class BinaryCPD:
+class BinaryCPD(OfFactors):
     """Three thin factors and a rank between them.   A span costs (n + m + a) r, a split r multiply-adds.
 
     The TN-PCFG's rules. `head` None is the identity: parents are the ranks themselves, T[a, n, m] = left[n, a]
@@ -62,10 +62,6 @@ class BinaryCPD:
         return next((len(x) for x in self.factors() if x.ndim == 3), None)
 
     @property
-    def log_scale(self) -> Tensor | float:
-        return sum((x.log_scale for x in self.parts if x is not None), 0.0)
-
-    @property
     def head_of(self) -> tuple[object, ...]:
         head = self.parts[0]
         return (BinaryCPD, self.rank) if head is None else (BinaryCPD, id(head.value), head.is_log)
@@ -84,12 +80,8 @@ class BinaryCPD:
         sides = torch.maximum(left.most(-2), right.most(-2))
         return sides if head is None else sides * head.most(-1)
 
-    def factors(self) -> tuple[Tensor, ...]:
-        return tuple(x.value for x in self.parts if x is not None)
-
-    @property
-    def log_factors(self) -> tuple[bool, ...]:
-        return tuple(x.is_log for x in self.parts if x is not None)
+    def _held(self) -> tuple[Factor, ...]:
+        return tuple(x for x in self.parts if x is not None)
 
     def with_factors(self, *factors: Tensor) -> Self:
         head, left, right = self.parts

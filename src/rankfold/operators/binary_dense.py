@@ -14,10 +14,10 @@ from rankfold.errors import ShapeError, expect_logs, expect_weights
 from rankfold.kernels.log_products import log_matmul
 from rankfold.operators.binary import EVERY, Divide, TensorRule, rows_of
 from rankfold.operators.binary_cpd import expect_factors, log_by_products, log_product, times_scale
-from rankfold.operators.factor import Factor
+from rankfold.operators.factor import Factor, OfFactors
 
 
-class PairRule(TensorRule):
+class PairRule(OfFactors, TensorRule):
     """Children as they are; all pairs of them, summed over splits: a product "n k" by "k m"."""
 
     @property
@@ -50,6 +50,9 @@ class PairRule(TensorRule):
 class BinaryDense(PairRule):
     """T[a, n, m] = weight[a, n, m].   A span costs a n m, a split n m multiply-adds."""
 
+    made_of = ("weight",)
+    weight: Factor
+
     def __init__(self, weight: Tensor) -> None:  # "a n m", or "b a n m"
         expect_factors({"weight": weight}, {"weight": "a n m"})
         expect_weights(weight, name="weight")
@@ -67,12 +70,6 @@ class BinaryDense(PairRule):
         """The same without a look at the values: for weights that are distributions by construction."""
         return cls._of(Factor(weight, is_log=False))
 
-    @classmethod
-    def _of(cls, weight: Factor) -> Self:
-        self = cls.__new__(cls)
-        self.weight = weight
-        return self
-
     @property
     def shape(self) -> tuple[int, int, int]:
         parents, left, right = self.weight.value.shape[-3:]
@@ -83,27 +80,12 @@ class BinaryDense(PairRule):
         return len(self.weight.value) if self.weight.value.ndim == 4 else None
 
     @property
-    def log_scale(self) -> Tensor | float:
-        return self.weight.log_scale
-
-    @property
     def head_of(self) -> tuple[object, ...]:
         return BinaryDense, id(self.weight.value), self.weight.is_log
 
     @property
     def gain(self) -> Tensor:  # "" or "b"
         return self.weight.most(-2, -1)
-
-    def factors(self) -> tuple[Tensor, ...]:
-        return (self.weight.value,)
-
-    @property
-    def log_factors(self) -> tuple[bool, ...]:
-        return (self.weight.is_log,)
-
-    def with_factors(self, *factors: Tensor) -> Self:
-        (weight,) = factors
-        return self._of(self.weight.like(weight))
 
     def take(self, index: Tensor) -> Self:  # "k"
         return self if self.batch is None else self.with_factors(self.weight.value[index])
@@ -143,11 +125,15 @@ class BinaryMatricised(PairRule):
     A span costs (a + n m) r, a split n m multiply-adds. The LPCFG's rules. Source: Chiu, Deng, Rush 2021, App. F.
     """
 
+    made_of = "_parent", "_pair"
+    _parent: Factor
+    _pair: Factor
+
     def __init__(self, parent: Tensor, pair: Tensor) -> None:  # "a r", "n m r", or with a leading b
         _expect_two(parent, pair, "")
         expect_weights(parent, name="parent")
         expect_weights(pair, name="pair")
-        self.parts = Factor(parent, is_log=False), Factor(pair, is_log=False)
+        self._parent, self._pair = Factor(parent, is_log=False), Factor(pair, is_log=False)
 
     @classmethod
     def from_log(cls, log_parent: Tensor, log_pair: Tensor) -> BinaryMatricised:
@@ -162,63 +148,42 @@ class BinaryMatricised(PairRule):
         """The same without a look at the values: for weights that are distributions by construction."""
         return cls._of(Factor(parent, is_log=False), Factor(pair, is_log=False))
 
-    @classmethod
-    def _of(cls, parent: Factor, pair: Factor) -> Self:
-        self = cls.__new__(cls)
-        self.parts = parent, pair
-        return self
-
     @property
     def shape(self) -> tuple[int, int, int]:
-        return self.parts[0].value.shape[-2], self.parts[1].value.shape[-3], self.parts[1].value.shape[-2]
+        return self._parent.value.shape[-2], self._pair.value.shape[-3], self._pair.value.shape[-2]
 
     @property
     def batch(self) -> int | None:
-        if self.parts[0].value.ndim == 3:
-            return len(self.parts[0].value)
-        return len(self.parts[1].value) if self.parts[1].value.ndim == 4 else None
-
-    @property
-    def log_scale(self) -> Tensor | float:
-        return self.parts[0].log_scale + self.parts[1].log_scale
+        if self._parent.value.ndim == 3:
+            return len(self._parent.value)
+        return len(self._pair.value) if self._pair.value.ndim == 4 else None
 
     @property
     def head_of(self) -> tuple[object, ...]:
-        parent, pair = self.parts
+        parent, pair = self._held()
         return BinaryMatricised, id(parent.value), parent.is_log, id(pair.value), pair.is_log
 
     @property
     def gain(self) -> Tensor:  # "" or "b"
-        return self.parts[0].most(-1) * self.parts[1].most(-3, -2)
-
-    def factors(self) -> tuple[Tensor, ...]:
-        return self.parts[0].value, self.parts[1].value
-
-    @property
-    def log_factors(self) -> tuple[bool, ...]:
-        return self.parts[0].is_log, self.parts[1].is_log
-
-    def with_factors(self, *factors: Tensor) -> Self:
-        parent, pair = factors
-        return self._of(self.parts[0].like(parent), self.parts[1].like(pair))
+        return self._parent.most(-1) * self._pair.most(-3, -2)
 
     def take(self, index: Tensor) -> Self:  # "k"
         parent, pair = self.factors()
         return self.with_factors(parent[index] if parent.ndim == 3 else parent, pair[index] if pair.ndim == 4 else pair)
 
     def head(self, x: Tensor) -> Tensor:  # "b s nm" -> "b s a"
-        return (x @ self.parts[1].linear.flatten(-3, -2)) @ self.parts[0].linear.mT
+        return (x @ self._pair.linear.flatten(-3, -2)) @ self._parent.linear.mT
 
     def head_log(self, log_x: Tensor) -> Tensor:
-        return log_product(log_product(log_x, self.parts[1].log.flatten(-3, -2)), self.parts[0].log.mT)
+        return log_product(log_product(log_x, self._pair.log.flatten(-3, -2)), self._parent.log.mT)
 
     def to_dense(self) -> Tensor:  # "a n m"
-        parent, pair = self.parts[0].weights(), self.parts[1].weights()
+        parent, pair = self._parent.weights(), self._pair.weights()
         flat = parent @ pair.flatten(-3, -2).mT
         return flat.reshape(*flat.shape[:-1], *pair.shape[-3:-1])
 
     def log_rows(self, sentence: Tensor, parent: Tensor, rows: slice = EVERY) -> Tensor:  # "k", "k" -> "k n m"
-        parents, pair = (x.log for x in self.parts)
+        parents, pair = (x.log for x in self._held())
         pair = pair[..., rows, :, :]
         row, flat = rows_of(parents, sentence, parent).unsqueeze(1), pair.flatten(-3, -2).mT
         found = log_by_products(row, flat if flat.ndim == 2 else flat[sentence])
@@ -231,11 +196,11 @@ class BinaryMatricised(PairRule):
         return self._given("...nmr,...n->...rm", left)
 
     def _given(self, letters: str, weight: Tensor) -> Tensor:
-        parent, pair = (x.linear for x in self.parts)
+        parent, pair = (x.linear for x in self._held())
         return times_scale(parent @ torch.einsum(letters, pair, weight), self.log_scale)
 
     def to_right(self, parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" -> "b m"
-        parent, pair = (x.linear for x in self.parts)
+        parent, pair = (x.linear for x in self._held())
         found = torch.einsum("...rn,...nmr->...m", (parents @ parent).mT @ left, pair)
         return times_scale(found, self.log_scale)
 
@@ -244,7 +209,7 @@ class BinaryMatricised(PairRule):
         return self.with_factors(parent[..., index, :], pair)
 
     def divide_parents(self, divide: Divide) -> Self:
-        parent, pair = self.parts
+        parent, pair = self._held()
         return self.with_factors(divide(parent, -2).value, pair.value)
 
 

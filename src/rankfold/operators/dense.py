@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from torch import Tensor
 
 from rankfold.errors import expect, expect_logs, expect_weights
 from rankfold.kernels.log_products import log_matmul, max_matmul
 from rankfold.numerics.log_space import x_log_x
 from rankfold.numerics.precision import Rounded, long_product, summed_outer
-from rankfold.operators.factor import Factor
+from rankfold.operators.factor import Factor, OfFactors
 from rankfold.operators.protocol import Inner
 
 
-class Dense:
+class Dense(OfFactors):
     """A[z, y] = weight[z, y].   push and pull: z y multiply-adds per vector."""
+
+    made_of = ("_weight",)
+    _weight: Factor
 
     def __init__(self, weight: Tensor) -> None:  # "z y"
         expect(weight, "z y", name="weight")
@@ -34,31 +35,10 @@ class Dense:
         """The same without a look at the values: for weights that are distributions by construction."""
         return cls._of(Factor(weight, is_log=False, rounded=rounded))
 
-    @classmethod
-    def _of(cls, weight: Factor) -> Self:
-        self = cls.__new__(cls)
-        self._weight = weight
-        return self
-
     @property
     def shape(self) -> tuple[int, int]:
         num_sources, num_targets = self._weight.value.shape
         return num_sources, num_targets
-
-    @property
-    def log_scale(self) -> Tensor | float:
-        return self._weight.log_scale
-
-    @property
-    def log_factors(self) -> tuple[bool, ...]:
-        return (self._weight.is_log,)
-
-    def factors(self) -> tuple[Tensor, ...]:
-        return (self._weight.value,)
-
-    def with_factors(self, *factors: Tensor) -> Self:
-        (weight,) = factors
-        return self._of(self._weight.like(weight))
 
     def push(self, x: Tensor) -> Tensor:  # "... z" -> "... y"
         return long_product(x, self._weight.linear)

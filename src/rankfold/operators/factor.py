@@ -6,7 +6,9 @@ Logarithms may span more than the dtype can hold once exponentiated: their large
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import operator
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -60,6 +62,37 @@ class Factor:
         total = self.linear.detach().sum(axes, dtype=torch.float64)
         most = total.amax(-1)
         return torch.where(most > 1.0, most, 1.0)
+
+
+class OfFactors:
+    """Mix-in of operators, matrices and rules: the members that follow from the factors they are made of."""
+
+    made_of: ClassVar[tuple[str, ...]]  # the attributes that hold the factors, in the order of `factors`
+
+    @classmethod
+    def _of(cls, *held: Factor) -> Self:
+        """The operator of these factors, not looked at."""
+        self = cls.__new__(cls)
+        for name, factor in zip(cls.made_of, held, strict=True):
+            setattr(self, name, factor)
+        return self
+
+    def _held(self) -> tuple[Factor, ...]:
+        return tuple(getattr(self, name) for name in self.made_of)
+
+    @property
+    def log_scale(self) -> Tensor | float:
+        return functools.reduce(operator.add, [x.log_scale for x in self._held()])
+
+    @property
+    def log_factors(self) -> tuple[bool, ...]:
+        return tuple(x.is_log for x in self._held())
+
+    def factors(self) -> tuple[Tensor, ...]:
+        return tuple(x.value for x in self._held())
+
+    def with_factors(self, *factors: Tensor) -> Self:
+        return self._of(*(own.like(x) for own, x in zip(self._held(), factors, strict=True)))
 
 
 def _made(value: Tensor, is_log: bool) -> Factor:

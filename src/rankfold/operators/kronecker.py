@@ -7,8 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from rankfold.errors import UnsupportedError
-from rankfold.operators.protocol import MaxOperator, Operator, expect_operator
+from rankfold.operators.protocol import Operator, expect_operator, max_operator
 from rankfold.operators.row_operator import RowOperator
 
 
@@ -74,15 +73,11 @@ class Kronecker(RowOperator):
 
     def push_max(self, log_x: Tensor) -> tuple[Tensor, Tensor]:  # "b z" -> best "b y", argmax "b y"
         """The best second state for each first one, then the best first one; ties go to the smallest number."""
-        for part in (self.first, self.second):
-            if not isinstance(part, MaxOperator):
-                raise UnsupportedError(
-                    f"a Kronecker product asks {type(part).__name__} for push_max, which it has not."
-                )
-        num, (a, c), (b, d) = len(log_x), self.first.shape, self.second.shape
-        best, inner = self.second.push_max(log_x.reshape(num * a, b))  # type: ignore[attr-defined]
+        first, second = (max_operator(part, "a Kronecker product") for part in (self.first, self.second))
+        num, (a, c), (b, d) = len(log_x), first.shape, second.shape
+        best, inner = second.push_max(log_x.reshape(num * a, b))
         best, inner = best.reshape(num, a, d), inner.reshape(num, a, d)
-        found, outer = self.first.push_max(best.mT.reshape(num * d, a))  # type: ignore[attr-defined]
+        found, outer = first.push_max(best.mT.reshape(num * d, a))
         found, outer = (x.reshape(num, d, c).mT for x in (found, outer))  # "b c d"
         return found.flatten(1), (outer * b + inner.gather(1, outer)).flatten(1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from rankfold.errors import DomainError, expect, expect_logs, expect_weights, ma
 from rankfold.kernels.log_products import log_matmul
 from rankfold.numerics.log_space import log_weights, x_log_x
 from rankfold.numerics.precision import Rounded, long_product, product, summed_outer
-from rankfold.operators.factor import Factor
+from rankfold.operators.factor import Factor, OfFactors
 from rankfold.operators.protocol import Inner, factor_logs
 from rankfold.operators.row_operator import RowOperator
 
@@ -27,13 +27,16 @@ class Fit(NamedTuple, Generic[T]):
     num_steps: int  # updates made; fewer than allowed if the divergence settled
 
 
-class LowRank(RowOperator):
+class LowRank(OfFactors, RowOperator):
     """A[z, y] = sum_r left[z, r] right[y, r].   push and pull: (z + y) r multiply-adds per vector.
 
     The papers' U V^T. Any rank, above the number of states too. A maximum does not pass through the sum
     over ranks: `push_max` visits U V^T in blocks of rows, z y r + b z y operations, never stored.
     """
 
+    made_of = "_left", "_right"
+    _left: Factor
+    _right: Factor
     _unit_right: tuple[Tensor, Tensor] | None = None  # kept by log_rows, which is asked at every step of a sample
 
     def __init__(self, left: Tensor, right: Tensor) -> None:  # "z r", "y r"
@@ -66,12 +69,6 @@ class LowRank(RowOperator):
         left, right, report = _factorise(dense, rank, seed=seed, num_steps=num_steps)
         return Fit(cls(left, right), *report)
 
-    @classmethod
-    def _of(cls, left: Factor, right: Factor) -> Self:
-        self = cls.__new__(cls)
-        self._left, self._right = left, right
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self)._of, (self._left, self._right)
 
@@ -82,21 +79,6 @@ class LowRank(RowOperator):
     @property
     def rank(self) -> int:
         return self._left.value.shape[1]
-
-    @property
-    def log_scale(self) -> Tensor | float:
-        return self._left.log_scale + self._right.log_scale
-
-    @property
-    def log_factors(self) -> tuple[bool, ...]:
-        return self._left.is_log, self._right.is_log
-
-    def factors(self) -> tuple[Tensor, ...]:
-        return self._left.value, self._right.value
-
-    def with_factors(self, *factors: Tensor) -> Self:
-        left, right = factors
-        return self._of(self._left.like(left), self._right.like(right))
 
     def log_pair(self) -> tuple[Tensor, Tensor]:  # "z r", "y r"
         """The logarithms of both factors, for questions about states and ranks jointly."""

@@ -104,6 +104,16 @@ def factor_logs(op: Operator) -> list[Tensor]:
     return [x if is_log else log_weights(x) for x, is_log in zip(op.factors(), op.log_factors, strict=True)]
 
 
+def max_operator(op: Operator, asking: str = "viterbi") -> MaxOperator:
+    """The operator itself; raises unless it knows its best predecessors."""
+    if not isinstance(op, MaxOperator):
+        raise UnsupportedError(
+            f"{asking} asks {type(op).__name__} for its best predecessors, but it has no push_max.\n"
+            "  Derive it from its rows: inherit from rankfold.operators.row_operator.RowOperator."
+        )
+    return op
+
+
 def expect_operator(x: object, *, name: str) -> None:
     """Raise unless `x` is an operator; a plain matrix is not one."""
     if isinstance(x, type) or not isinstance(x, Operator):

@@ -17,8 +17,7 @@ from rankfold.errors import DomainError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.numerics.function import Function
 from rankfold.params.dynamics.transitions import Start
-from rankfold.params.networks import normal, residual_mlp, take_rows, xavier
-from rankfold.params.observations.categorical import InitKind, word_embeddings
+from rankfold.params.networks import Network, normal, take_rows, xavier
 
 
 class BlockDynamics(Protocol):
@@ -124,27 +123,18 @@ class BlockParts(nn.Module):
     Source: Chiu and Rush 2020.
     """
 
-    def __init__(
-        self,
-        num_states: int,
-        clusters: Clusters,
-        dim: int,
-        num_layers: int,
-        *,
-        init: InitKind = "spread",
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, num_states: int, clusters: Clusters, network: Network) -> None:
         super().__init__()
-        self.members = Members(clusters)
+        self.members, dim, generator = Members(clusters), network.dim, network.generator
         shape = (clusters.num_clusters, num_states // clusters.num_clusters, dim)
-        self.start = Start(dim, num_layers, generator=generator)
+        self.start = Start(dim, network.num_layers, generator=generator)
         # Drawn as tables of all states, so that their spread is that of the other families.
         self.source, self.target = (
             nn.Parameter(xavier(num_states, dim, generator=generator).data.reshape(shape)) for _ in range(2)
         )
-        state, self.word = word_embeddings(num_states, len(clusters.assignment), dim, init, generator=generator)
+        state, self.word = network.embeddings(num_states, len(clusters.assignment))
         self.state = nn.Parameter(state.data.reshape(shape))
-        self.mlp = residual_mlp(dim, num_layers, generator=generator)
+        self.mlp = network.mlp()
 
     def forward(self, keep: Tensor | None = None) -> tuple[BlockDynamics, BlockEmission]:  # keep "c k"
         source, target, state = (within(x, keep) for x in (self.source, self.target, self.state))
@@ -296,23 +286,15 @@ class TiedBlockParts(nn.Module):
     Source: Chiu and Rush 2020, by their code: dim 256, one layer, 11.36M parameters for 32,768 states.
     """
 
-    def __init__(
-        self,
-        num_states: int,
-        clusters: Clusters,
-        dim: int,
-        num_layers: int,
-        *,
-        init: InitKind = "spread",
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, num_states: int, clusters: Clusters, network: Network) -> None:
         super().__init__()
-        self.members = Members(clusters)
+        self.members, dim, generator = Members(clusters), network.dim, network.generator
         shape = (clusters.num_clusters, num_states // clusters.num_clusters, dim)
-        spread = dim**-0.5 if init == "spread" else 1.0
+        spread = dim**-0.5 if network.init == "spread" else 1.0
         self.state = nn.Parameter(normal(num_states, dim, spread=spread, generator=generator).data.reshape(shape))
         self.start_mlp, self.transition_mlp, self.emission_mlp = (
-            nn.Sequential(*(PostNormLayer(dim, generator=generator) for _ in range(num_layers))) for _ in range(3)
+            nn.Sequential(*(PostNormLayer(dim, generator=generator) for _ in range(network.num_layers)))
+            for _ in range(3)
         )
         self.start = uniform_linear(dim, 1, generator=generator)
         self.word = uniform_linear(dim, len(clusters.assignment), generator=generator)

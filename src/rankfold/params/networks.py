@@ -103,6 +103,34 @@ def take_rows(x: Tensor, index: Tensor | None) -> Tensor:  # "z d", "k" -> "k d"
     return x if index is None else x.index_select(0, index)
 
 
+InitKind = Literal["spread", "xavier"]
+
+
+class Network(NamedTuple):
+    """The size of the networks that tables are made by, and how their parameters begin.
+
+    "spread": logits begin with a spread of about 1, so that states differ from the first update on. "xavier" is the
+    papers' code: all states begin nearly alike, and a run first tells them apart.
+    """
+
+    dim: int  # of embeddings and residual layers
+    num_layers: int
+    generator: torch.Generator
+    init: InitKind = "spread"
+
+    def embeddings(self, num_states: int, num_words: int) -> tuple[nn.Parameter, nn.Parameter]:  # "z d", "v d"
+        """Embeddings of states and words, whose inner products are logits."""
+        dim, generator = self.dim, self.generator
+        if self.init == "xavier":
+            return xavier(num_states, dim, generator=generator), xavier(num_words, dim, generator=generator)
+        state = normal(num_states, dim, generator=generator)
+        return state, normal(num_words, dim, spread=dim**-0.5, generator=generator)
+
+    def mlp(self) -> nn.Sequential:
+        """The residual layers between embeddings and inner products."""
+        return residual_mlp(self.dim, self.num_layers, generator=self.generator)
+
+
 DrawKind = Literal["xavier", "xavier_normal", "torch", "spread"]
 
 

@@ -42,6 +42,16 @@ class Prior(NamedTuple):
             return torch.zeros((), dtype=torch.float64, device=logits.device)
         return weighted_logs(self.smoothing + counts, logits.double().log_softmax(1))
 
+    def of_normals(self, mean: Tensor, variance: Tensor) -> Tensor:  # "z f", "z f" or "f" -> ""
+        """-variance_frames / 2 sum (log v + spread / v) - mean_frames / 2 sum (m - mean)^2 / v; float64."""
+        v = variance.double()
+        total = torch.zeros((), dtype=torch.float64, device=v.device)
+        if self.variance_frames:
+            total = total - self.variance_frames / 2 * (v.log() + self.spread / v).sum()
+        if self.mean_frames:
+            total = total - self.mean_frames / 2 * ((mean.double() - self.mean).square() / v).sum()
+        return total
+
 
 class Table(NamedTuple):
     """A table of parameters in linear space, float64, and the axis along which it sums to 1."""

@@ -1,5 +1,5 @@
-"""Work and memory of a gradient step before it is taken: `cost` (plans), `chains` and `trees` (families), `machine`
-(the memory there is), `measure` (time and memory that work takes)."""
+"""Work and memory of a gradient step before it is taken: `cost` (plans), `chains` and `trees` (families), `measure`
+(the memory there is, time and memory that work takes)."""
 
 from rankfold.planning.chains import ChainSizes, block_plan, chain_plan, rank_plans
 from rankfold.planning.cost import Peak, Plan, Plans, Rates, Work, rates_of

@@ -61,23 +61,14 @@ def plot_runs(curves: Mapping[str, Sequence[tuple[int, float]]], path: str | Pat
 
     Perplexities stand on a logarithmic axis, which first values far above everything of interest leave at the top.
     """
-    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
-
     finite = {name: [point for point in curve if math.isfinite(point[1])] for name, curve in curves.items()}
     drawn = {name: curve for name, curve in finite.items() if curve}
     if not drawn:
         raise DataError("none of the runs has an evaluation: nothing to draw.")
     figure = new_figure(7, 4.5 + 0.2 * len(drawn))
     axes = figure.subplots()
-    if measure.of_words:
-        low, high = axis_limits([value for curve in drawn.values() for _, value in curve], [])
-        axes.set_yscale("log")
-        axes.set_ylim(low, high)
-        axes.yaxis.set_major_locator(FixedLocator(round_ticks(low, high)))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    values = [value for curve in drawn.values() for _, value in curve]
+    _scale_axes(axes, axis_limits(values, []) if measure.of_words else None)
     for i, (name, curve) in enumerate(drawn.items()):
         update, best = min(curve, key=lambda point: point[1])
         style = {"color": RUNS[i % len(RUNS)], "linestyle": DASHES[i // len(RUNS) % len(DASHES)]}
@@ -102,18 +93,24 @@ def curve_points(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[f
     )
 
 
-def _draw_curves(axes: Any, curves: Mapping[str, list[tuple[float, float]]], baselines: Mapping[str, float]) -> None:
+def _scale_axes(axes: Any, limits: tuple[float, float] | None) -> None:
+    """Updates along the bottom; with limits, a logarithmic axis of perplexities between them."""
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-    train, valid = curves["train"], curves["valid"]
-    low, high = axis_limits([value for _, value in [*train, *valid]], list(baselines.values()))
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(FixedLocator(round_ticks(low, high)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    if limits is not None:
+        axes.set_yscale("log")
+        axes.set_ylim(*limits)
+        axes.yaxis.set_major_locator(FixedLocator(round_ticks(*limits)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _draw_curves(axes: Any, curves: Mapping[str, list[tuple[float, float]]], baselines: Mapping[str, float]) -> None:
+    train, valid = curves["train"], curves["valid"]
+    low, high = axis_limits([value for _, value in [*train, *valid]], list(baselines.values()))
+    _scale_axes(axes, (low, high))
     if train:
         dot = {"marker": "."} if len(train) == 1 else {}
         axes.plot(*zip(*train, strict=True), color=TRAIN, linewidth=1.2, label="training", **dot)

@@ -197,3 +197,19 @@ def validate_lengths(
             f"lengths run from 1 to {num_positions}.\n  Leave empty sequences out."
         )
     return lengths.to(like.device, torch.int64), bool((lengths < num_positions).any())
+
+
+def sum_out_last(
+    log_obs: Tensor, lengths: Tensor | None, ahead: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:  # "b t z", "b" -> "b t-1 z" float64, "b"
+    """The positions but the last of each sequence, and the lengths.
+
+    `ahead(each, last, log_end)` is the log-weight "b z" of all that the last position is about, by the state before it.
+    """
+    num, most, _ = log_obs.shape
+    each = torch.arange(num, device=log_obs.device)
+    last = (torch.full_like(each, most) if lengths is None else lengths.to(each.device)) - 1
+    wide = log_obs.double()
+    before = wide[:, :-1].clone()
+    before[each, last - 1] += ahead(each, last, wide[each, last])
+    return before, last

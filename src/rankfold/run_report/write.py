@@ -28,8 +28,7 @@ from rankfold.decoding.parsed_tree import LABEL, TAG
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.files import read_json
 from rankfold.models.base import Model
-from rankfold.models.config import PERPLEXITY, FrameConfig
-from rankfold.models.frame_model import FrameModel
+from rankfold.models.config import PERPLEXITY
 from rankfold.models.parsing import parse
 from rankfold.models.pretrained import load_any
 from rankfold.run_report.drawing import learning_curve
@@ -80,11 +79,12 @@ class RunFolder:
 
     def _data(self, path: Path, *, own: bool) -> Corpus | Recordings:
         assert self.config is not None
-        if isinstance(self.config.model, FrameConfig):
-            found: Corpus | Recordings = read_recordings(path, self.config.data, self.config.model)
-        else:
-            vocabulary = getattr(self.model, "vocabulary", None)
-            found = read_corpus(path, self.config.data, vocabulary, model=self.config.model)
+        model: Any = self.config.model
+        found: Corpus | Recordings = (
+            read_recordings(path, self.config.data, model)
+            if model.data == "recordings"
+            else read_corpus(path, self.config.data, getattr(self.model, "vocabulary", None), model=model)
+        )
         known = self.noted.get("fingerprint")
         if own and known is not None and found.fingerprint != known:
             raise DataError(f"{path}: not the data of this run any more.")
@@ -137,12 +137,9 @@ def _baselines(found: RunFolder) -> dict[str, float]:
     if not isinstance(corpus, Corpus) or corpus.train.num_tokens > TRAIN_TOKENS:
         return {}
     split = corpus.test or corpus.valid
-    train, test, num_words = corpus.train.sentences, split.sentences, len(corpus.vocabulary)
-    if not corpus.vocabulary.ends:  # of a grammar: they predict an end that they are given
-        train, test = ([[*row, num_words] for row in rows] for rows in (train, test))
-        num_words += 1
+    vocabulary, train, test = corpus.vocabulary, corpus.train.sentences, split.sentences
     try:
-        counted = baselines(train, test, num_words)
+        counted = baselines(train, test, len(vocabulary), ends=vocabulary.ends)
     except EXPECTED as error:
         found.problems["baselines"] = str(error)
         return {}
@@ -239,8 +236,7 @@ def _symbols(found: RunFolder) -> Section:
 
 
 def _segments(found: RunFolder) -> Section:
-    model = found.model
-    assert isinstance(model, FrameModel)
+    model: Any = found.model
     if not isinstance(found.data, Recordings):
         raise DataError("segments are found in recordings, and the data of the run could not be read.")
     given = found.data.valid

@@ -16,7 +16,7 @@ from rankfold.models.base import Model
 from rankfold.models.catalog import sized_model
 from rankfold.models.config import readers
 from rankfold.planning.cost import Plan
-from rankfold.planning.machine import GIB, available
+from rankfold.planning.measure import GIB, available
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
 from rankfold.training.shapes import TREE_WIDTH, padded_width, shapes_of

@@ -21,7 +21,7 @@ from rankfold.fgg.hypergraph import Domain, Label, Node, Rule, suggestion
 from rankfold.fgg.language.elaborate import automatic_names, elaborate
 from rankfold.fgg.language.json_format import from_json, to_json
 from rankfold.fgg.language.syntax import PLAIN_NAME, statements
-from rankfold.files import read_bytes, write_text
+from rankfold.files import not_utf8, read_bytes, write_text
 
 _FOLDER = files("rankfold.fgg").joinpath("structures")
 
@@ -68,11 +68,9 @@ def _decode(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as wrong:
-        line = content.count(b"\n", 0, wrong.start) + 1
-        raise DataError(
-            f"line {line}: the byte 0x{content[wrong.start]:02x} is not UTF-8.\n"
-            "  Save the file in that encoding, e.g. iconv -f latin1 -t utf-8."
-        ) from None
+        line, byte = not_utf8(content, wrong)
+        remedy = "Save the file in that encoding, e.g. iconv -f latin1 -t utf-8."
+        raise DataError(f"line {line}: the byte {byte} is not UTF-8.\n  {remedy}") from None
 
 
 def _load_json(text: str) -> Any:

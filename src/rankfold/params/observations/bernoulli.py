@@ -12,9 +12,8 @@ from torch.nn.functional import logsigmoid
 
 from rankfold.errors import expect, expect_weights, may_look
 from rankfold.numerics.precision import products_in
-from rankfold.params.networks import normal, residual_mlp, take_rows, xavier
-from rankfold.params.observations.categorical import InitKind
-from rankfold.params.observations.protocol import ObservationModule, Sizes, means_of
+from rankfold.params.networks import Network, take_rows
+from rankfold.params.observations.protocol import ObservationModule, Sizes, draw_table, means_of, network_of
 from rankfold.params.prior import Prior, Table
 
 
@@ -68,11 +67,9 @@ class BernoulliObservation(_YesOrNo):
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> ObservationModule:  # type: ignore[override]
         """Standard normal log-odds, or a network; papers: all states are alike, at even odds."""
-        shape, alike = (sizes.num_states, sizes.num_features), sizes.init == "papers"
-        if sizes.neural:
-            init: InitKind = "xavier" if alike else "spread"
-            return NeuralBernoulliObservation(*shape, sizes.dim, sizes.num_layers, init=init, generator=generator)
-        return cls(torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data)
+        if not sizes.neural:
+            return cls(draw_table(sizes, generator))
+        return NeuralBernoulliObservation(sizes.num_states, sizes.num_features, network_of(sizes, generator))
 
     @classmethod
     def of(cls, probability: Tensor) -> BernoulliObservation:  # "z f"
@@ -134,28 +131,12 @@ class NeuralBernoulliObservation(_YesOrNo):
     Source: the music model of Chiu, Deng, Rush 2021, by their code: 2 f vectors of the features' two values.
     """
 
-    def __init__(
-        self,
-        num_states: int,
-        num_features: int,
-        dim: int,
-        num_layers: int,
-        *,
-        init: InitKind = "spread",
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, num_states: int, num_features: int, network: Network) -> None:
         super().__init__()
         size = 2 * num_features
-        if init == "xavier":
-            self.state, self.value = (
-                xavier(num_states, dim, generator=generator),
-                xavier(size, dim, generator=generator),
-            )
-        else:
-            self.state = normal(num_states, dim, generator=generator)
-            self.value = normal(size, dim, spread=dim**-0.5, generator=generator)
+        self.state, self.value = network.embeddings(num_states, size)
         self.bias = nn.Parameter(torch.zeros(size, dtype=torch.float32))
-        self.mlp = residual_mlp(dim, num_layers, generator=generator)
+        self.mlp = network.mlp()
 
     def forward(self, keep: Tensor | None = None) -> Bernoulli:
         off, on = self.value.chunk(2)

@@ -7,7 +7,7 @@ all states and words for the backward pass only while it is small.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -18,11 +18,9 @@ from rankfold.errors import UnsupportedError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.numerics.log_space import pick
 from rankfold.numerics.precision import current_precision, products_in
-from rankfold.params.networks import normal, residual_mlp, take_rows, xavier
-from rankfold.params.observations.protocol import ObservationModule, Sizes
+from rankfold.params.networks import Network, take_rows, xavier
+from rankfold.params.observations.protocol import ObservationModule, Sizes, network_of
 from rankfold.params.prior import Prior, Table, log_shares
-
-InitKind = Literal["spread", "xavier"]
 
 
 class Emission(Protocol):
@@ -71,37 +69,16 @@ class TableEmission(NamedTuple):
         return self.log_table[states]
 
 
-def word_embeddings(
-    num_states: int, num_words: int, dim: int, init: InitKind, *, generator: torch.Generator
-) -> tuple[nn.Parameter, nn.Parameter]:  # "z d", "v d"
-    """Embeddings of states and words. "spread": logits begin with a spread of about 1, so that states differ from the
-    first update on. "xavier" is the papers' code: all states begin nearly alike, and a run first tells them apart.
-    """
-    if init == "xavier":
-        return xavier(num_states, dim, generator=generator), xavier(num_words, dim, generator=generator)
-    state = normal(num_states, dim, generator=generator)
-    return state, normal(num_words, dim, spread=dim**-0.5, generator=generator)
-
-
 class CategoricalEmission(nn.Module):
     """p(v | z) = softmax_v(f2(e_z) . w_v), f2 of `num_layers` residual layers.
 
     Source: Chiu, Deng, Rush 2021; their code applies f2 to the state, their eq. 10 to the word.
     """
 
-    def __init__(
-        self,
-        num_states: int,
-        num_words: int,
-        dim: int,
-        num_layers: int,
-        *,
-        init: InitKind = "spread",
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, num_states: int, num_words: int, network: Network) -> None:
         super().__init__()
-        self.state, self.word = word_embeddings(num_states, num_words, dim, init, generator=generator)
-        self.mlp = residual_mlp(dim, num_layers, generator=generator)
+        self.state, self.word = network.embeddings(num_states, num_words)
+        self.mlp = network.mlp()
 
     @property
     def num_words(self) -> int:
@@ -162,8 +139,7 @@ class CategoricalObservation(ObservationModule):
         size, width = sizes.num_states, sizes.num_features
         if not sizes.neural:
             return cls(FreeEmission.draw(size, width, generator=generator))
-        init: InitKind = "xavier" if sizes.init == "papers" else "spread"
-        return cls(CategoricalEmission(size, width, sizes.dim, sizes.num_layers, init=init, generator=generator))
+        return cls(CategoricalEmission(size, width, network_of(sizes, generator)))
 
     @classmethod
     def invalid(cls, frames: Tensor) -> Tensor:

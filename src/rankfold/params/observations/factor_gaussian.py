@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rankfold.errors import DomainError
 from rankfold.params.networks import normal, take_rows
 from rankfold.params.observations.linear_gaussian import FullGaussian, FullGaussianObservation
-from rankfold.params.observations.protocol import CollapseError, Sizes, means_of
+from rankfold.params.observations.protocol import CollapseError, Sizes, log_above, means_of
 from rankfold.params.prior import Prior, Table
 
 
@@ -137,10 +137,7 @@ class FactorGaussianObservation(FullGaussianObservation):
             if loading is not None:
                 self.loading.copy_(loading)
             if noise is not None:
-                above = noise.double()
-                if self.min_variance:  # at the floor itself no gradient leads away
-                    above = torch.maximum(above, above.new_tensor(2 * self.min_variance)) - self.min_variance
-                self.log_diagonal.copy_(above.log() / 2)
+                self.log_diagonal.copy_(log_above(noise, self.min_variance) / 2)
 
     @property
     def num_free(self) -> int:

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankfold.params.networks import normal, take_rows
-from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, means_of
+from rankfold.params.networks import take_rows
+from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, draw_table, means_of
 from rankfold.params.prior import Prior, Table
 
 EULER = 0.5772156649015329  # the mean of -log x of an exponential distribution of mean 1
@@ -51,10 +51,8 @@ class GammaObservation(ObservationModule):
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
         """Exponential distributions of means around 1; with `init` "papers" all of mean 1."""
-        shape = (sizes.num_states, sizes.num_features)
-        alike = sizes.init == "papers"
-        rate = torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data
-        return cls(torch.zeros(shape, dtype=torch.float32), rate)
+        rate = draw_table(sizes, generator)
+        return cls(torch.zeros_like(rate), rate)
 
     @classmethod
     def invalid(cls, frames: Tensor) -> Tensor:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankfold.errors import DomainError, expect, expect_weights, same_kind
-from rankfold.params.networks import normal, take_rows
+from rankfold.params.networks import take_rows
 from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
 from rankfold.params.observations.linear_gaussian import LOG_TWO_PI, FullGaussianObservation
-from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, means_of
+from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, draw_table, moments_of
 from rankfold.params.prior import Prior, Table
 
 
@@ -86,11 +86,8 @@ class GaussianObservation(ObservationModule):
             return FullGaussianObservation.draw(sizes, generator)
         if sizes.covariance == "low_rank":
             return FactorGaussianObservation.draw(sizes, generator)
-        shape = (sizes.num_states, sizes.num_features)
-        alike = sizes.init == "papers"
-        mean = torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data
-        spherical = sizes.covariance == "spherical"
-        rows = (sizes.num_states, 1) if spherical else sizes.num_features if sizes.tied_variance else shape
+        mean, spherical = draw_table(sizes, generator), sizes.covariance == "spherical"
+        rows = (sizes.num_states, 1) if spherical else sizes.num_features if sizes.tied_variance else mean.shape
         ones = torch.ones(rows, dtype=torch.float32)
         return cls(mean, _log_spread(ones, sizes.min_variance), sizes.min_variance, spherical=spherical)
 
@@ -205,12 +202,7 @@ class GaussianObservation(ObservationModule):
         It counts as n' = variance_frames more frames of variance `spread`: the most probable variance is
         (squares + n' spread) / (n + n'). Of means -mean_frames / 2 sum (m - mean)^2 / v, a normal distribution.
         """
-        total, v = super().log_prior(prior), self.variance.double()
-        if prior.variance_frames:
-            total = total - prior.variance_frames / 2 * (v.log() + prior.spread / v).sum()
-        if prior.mean_frames:
-            total = total - prior.mean_frames / 2 * ((self.mean.double() - prior.mean).square() / v).sum()
-        return total
+        return prior.of_normals(self.mean, self.variance)
 
     @torch.no_grad()
     def rounding(self, prior: Prior) -> float:
@@ -235,10 +227,7 @@ class GaussianObservation(ObservationModule):
         self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
     ) -> None:
         """The means of the frames; their variances as if each state had seen one more frame, of the variance of all."""
-        number = torch.bincount(states, minlength=len(means)).to(frames.dtype)[:, None]
-        mean = means_of(frames, states, means)
-        squares = torch.zeros_like(means).index_add_(0, states, (frames - mean[states]).square())
-        variance = (squares + prior.spread) / (number + 1) if near else torch.zeros_like(mean) + prior.spread
+        mean, variance, number = moments_of(frames, states, means, prior, near=near)
         if self.log_spread.ndim == 1:
             variance = (variance * (number + 1)).sum(0) / (number + 1).sum(0)
         least = torch.as_tensor(prior.min_variance).to(variance)

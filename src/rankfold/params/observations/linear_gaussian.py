@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.params.networks import normal, take_rows
-from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, means_of
+from rankfold.params.networks import take_rows
+from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, draw_table, means_of
 from rankfold.params.prior import Prior, Table
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -326,11 +326,8 @@ class FullGaussianObservation(LinearGaussianObservation):
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> FullGaussianObservation:
         """Covariances of one, and means drawn from the standard normal; with `init` "papers" all means are 0."""
-        shape = (sizes.num_states, sizes.num_features)
-        alike = sizes.init == "papers"
-        mean = torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data
         num = 1 if sizes.covariance == "tied" else sizes.num_states
-        return cls(mean, num, min_variance=sizes.min_variance)
+        return cls(draw_table(sizes, generator), num, min_variance=sizes.min_variance)
 
     @property
     def mean(self) -> Tensor:  # "z f"

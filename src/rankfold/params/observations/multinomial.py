@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rankfold.params.networks import normal, take_rows
-from rankfold.params.observations.protocol import ObservationModule, Sizes
+from rankfold.params.networks import take_rows
+from rankfold.params.observations.poisson import CountObservation
+from rankfold.params.observations.protocol import Sizes, draw_table
 from rankfold.params.prior import Prior, Table, log_shares
 
 
@@ -38,11 +39,9 @@ class Multinomial(NamedTuple):
         return torch.zeros_like(p).scatter_add_(1, drawn, torch.ones_like(drawn, dtype=p.dtype))
 
 
-class MultinomialObservation(ObservationModule):
+class MultinomialObservation(CountObservation):
     """Softmax of free logits "z f". How many trials a frame has is given, not modelled; a sample has one."""
 
-    values = "whole numbers of at least 0"
-    remedy = 'Give counts as they are; for other numbers use observations="gaussian".'
     complete = True
     joins = False
 
@@ -53,13 +52,7 @@ class MultinomialObservation(ObservationModule):
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
         """Standard normal logits; with `init` "papers" all are alike."""
-        shape = (sizes.num_states, sizes.num_features)
-        alike = sizes.init == "papers"
-        return cls(torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data)
-
-    @classmethod
-    def invalid(cls, frames: Tensor) -> Tensor:
-        return ~(((frames >= 0) & (frames == frames.floor()) & frames.isfinite()) | frames.isnan())
+        return cls(draw_table(sizes, generator))
 
     def forward(self, keep: Tensor | None = None) -> Multinomial:
         return Multinomial(take_rows(self.logits, keep).log_softmax(1))

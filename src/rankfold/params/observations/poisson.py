@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankfold.params.networks import normal, take_rows
-from rankfold.params.observations.protocol import ObservationModule, Sizes, means_of
+from rankfold.params.networks import take_rows
+from rankfold.params.observations.protocol import ObservationModule, Sizes, draw_table, means_of
 from rankfold.params.prior import Prior, Table
 
 
@@ -34,11 +34,19 @@ class Poisson(NamedTuple):
         return torch.poisson(self.log_rate.exp()[states], generator=generator)
 
 
-class PoissonObservation(ObservationModule):
-    """Free logarithms of rates "z f". `smoothing` counts as so many frames of the mean of all in each state."""
+class CountObservation(ObservationModule):
+    """Frames of counts."""
 
     values = "whole numbers of at least 0"
     remedy = 'Give counts as they are; for other numbers use observations="gaussian".'
+
+    @classmethod
+    def invalid(cls, frames: Tensor) -> Tensor:
+        return ~(((frames >= 0) & (frames == frames.floor()) & frames.isfinite()) | frames.isnan())
+
+
+class PoissonObservation(CountObservation):
+    """Free logarithms of rates "z f". `smoothing` counts as so many frames of the mean of all in each state."""
 
     def __init__(self, log_rate: Tensor) -> None:  # "z f"
         super().__init__()
@@ -47,13 +55,7 @@ class PoissonObservation(ObservationModule):
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
         """Rates around 1; with `init` "papers" all are 1."""
-        shape = (sizes.num_states, sizes.num_features)
-        alike = sizes.init == "papers"
-        return cls(torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data)
-
-    @classmethod
-    def invalid(cls, frames: Tensor) -> Tensor:
-        return ~(((frames >= 0) & (frames == frames.floor()) & frames.isfinite()) | frames.isnan())
+        return cls(draw_table(sizes, generator))
 
     def forward(self, keep: Tensor | None = None) -> Poisson:
         return Poisson(take_rows(self.log_rate, keep))

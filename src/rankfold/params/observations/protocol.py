@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankfold.errors import DomainError, UnsupportedError
+from rankfold.params.networks import Network, normal
 from rankfold.params.prior import Prior, Table
 
 
@@ -194,6 +195,19 @@ def first_index(wrong: Tensor) -> tuple[int, ...] | None:
     return tuple(wrong.nonzero()[0].tolist()) if bool(wrong.any()) else None
 
 
+def draw_table(sizes: Sizes, generator: torch.Generator) -> Tensor:  # "z f"
+    """A standard normal number for each state and feature; zeros with `init` "papers", where all states are alike."""
+    shape = (sizes.num_states, sizes.num_features)
+    if sizes.init == "papers":
+        return torch.zeros(shape, dtype=torch.float32)
+    return normal(*shape, generator=generator).data
+
+
+def network_of(sizes: Sizes, generator: torch.Generator) -> Network:
+    """The networks of observations from embeddings."""
+    return Network(sizes.dim, sizes.num_layers, generator, "xavier" if sizes.init == "papers" else "spread")
+
+
 def one_hot(states: Tensor, num_states: int) -> Tensor:  # "n" -> "n z"   float64
     """1 at the state of each frame; none where it is -1."""
     return (states[:, None] == torch.arange(num_states, device=states.device)).double()
@@ -204,3 +218,22 @@ def means_of(frames: Tensor, states: Tensor, otherwise: Tensor) -> Tensor:  # "n
     number = torch.bincount(states, minlength=len(otherwise)).to(frames.dtype)[:, None]
     sums = torch.zeros_like(otherwise).index_add_(0, states, frames)
     return torch.where(number > 0, sums / torch.where(number > 0, number, 1), otherwise)
+
+
+def moments_of(
+    frames: Tensor, states: Tensor, means: Tensor, prior: Prior, *, near: bool
+) -> tuple[Tensor, Tensor, Tensor]:  # "n f", "n", "z f" -> "z f", "z f", "z 1"
+    """Means of the frames of each state, their variances with one more frame of the variance of all, and their number.
+
+    Not `near`, where frames say little of their state: the variance of all.
+    """
+    number = torch.bincount(states, minlength=len(means)).to(frames.dtype)[:, None]
+    mean = means_of(frames, states, means)
+    squares = torch.zeros_like(means).index_add_(0, states, (frames - mean[states]).square())
+    return mean, (squares + prior.spread) / (number + 1) if near else torch.zeros_like(mean) + prior.spread, number
+
+
+def log_above(variance: Tensor, floor: float) -> Tensor:
+    """log(variance - floor), of at least the floor once more: at the floor itself no gradient leads away."""
+    above = variance.double()
+    return (torch.maximum(above, above.new_tensor(2 * floor)) - floor if floor else above).log()

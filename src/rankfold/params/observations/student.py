@@ -13,8 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankfold.params.networks import normal, take_rows
-from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, means_of
+from rankfold.params.networks import take_rows
+from rankfold.params.observations.protocol import (
+    CollapseError,
+    ObservationModule,
+    Sizes,
+    draw_table,
+    log_above,
+    moments_of,
+)
 from rankfold.params.prior import Prior, Table
 
 MOST = 2**24  # numbers of one tensor of states, frames and features
@@ -64,9 +71,7 @@ class StudentTObservation(ObservationModule):
 
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
-        shape = (sizes.num_states, sizes.num_features)
-        alike = sizes.init == "papers"
-        mean = torch.zeros(shape, dtype=torch.float32) if alike else normal(*shape, generator=generator).data
+        mean = draw_table(sizes, generator)
         start = math.log(1 - sizes.min_variance) if sizes.min_variance < 1 else 0.0
         return cls(mean, torch.full_like(mean, start), torch.full_like(mean, math.log(10.0)), sizes.min_variance)
 
@@ -135,13 +140,8 @@ class StudentTObservation(ObservationModule):
         self.fill(mean=mean + prior.centre, scale=scale, dof=dof)
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
-        """-n/2 sum (log s + spread / s) of squared scales s, and -k/2 sum (m - mean)^2 / s of centres."""
-        total, scale = super().log_prior(prior), self.scale.double()
-        if prior.variance_frames:
-            total = total - prior.variance_frames / 2 * (scale.log() + prior.spread / scale).sum()
-        if prior.mean_frames:
-            total = total - prior.mean_frames / 2 * ((self.mean.double() - prior.mean).square() / scale).sum()
-        return total
+        """That of Gaussians, of the centres and squared scales."""
+        return prior.of_normals(self.mean, self.scale)
 
     @torch.no_grad()
     def keep_within(self, prior: Prior) -> None:
@@ -159,10 +159,7 @@ class StudentTObservation(ObservationModule):
         self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
     ) -> None:
         """Means of the frames, half their variances and one more frame of the variance of all; ten degrees."""
-        number = torch.bincount(states, minlength=len(means)).to(frames.dtype)[:, None]
-        mean = means_of(frames, states, means)
-        squares = torch.zeros_like(means).index_add_(0, states, (frames - mean[states]).square())
-        scale = (squares + prior.spread) / (number + 1) if near else torch.zeros_like(mean) + prior.spread
+        mean, scale, _ = moments_of(frames, states, means, prior, near=near)
         scale = torch.maximum(scale / 2, torch.as_tensor(prior.min_variance).to(scale))
         self.fill(mean=mean, scale=scale, dof=torch.full_like(mean, 10.0))
 
@@ -182,10 +179,7 @@ class StudentTObservation(ObservationModule):
             if mean is not None:
                 self.mean.copy_(mean)
             if scale is not None:
-                above = scale.double()
-                if self.min_variance:  # at the floor itself no gradient leads away
-                    above = torch.maximum(above, above.new_tensor(2 * self.min_variance)) - self.min_variance
-                self.log_scale.copy_(above.log())
+                self.log_scale.copy_(log_above(scale, self.min_variance))
             if dof is not None:
                 self.log_dof.copy_(dof.double().clamp(LEAST_DOF, MOST_DOF).log())
 

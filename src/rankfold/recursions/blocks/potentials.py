@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, expect_logs, may_look, same_kind
-from rankfold.recursions.problem import Problem, validate_lengths, validates
+from rankfold.recursions.problem import Problem, sum_out_last, validate_lengths, validates
 
 
 class BlockPotentials(NamedTuple):
@@ -35,6 +35,16 @@ class BlockPotentials(NamedTuple):
         """The numbers, in the whole model, of the states that each position may have."""
         size = self.log_obs.shape[-1]
         return self.block.unsqueeze(-1) * size + torch.arange(size, device=self.block.device)
+
+    def sum_out_end(self) -> BlockPotentials:
+        """The same sequences without their last position, whose weight goes to the position before it; float64."""
+        steps = self.log_transition.double()
+        log_obs, lengths = sum_out_last(
+            self.log_obs,
+            self.lengths,
+            lambda each, last, end: torch.logsumexp(steps[each, last - 1] + end.unsqueeze(1), -1),
+        )
+        return BlockPotentials(self.log_initial.double(), steps[:, :-1], log_obs, self.block[:, :-1], lengths)
 
 
 @dataclass(frozen=True, eq=False)

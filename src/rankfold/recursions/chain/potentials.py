@@ -9,7 +9,15 @@ from torch import Tensor
 
 from rankfold.errors import expect_logs, same_kind
 from rankfold.operators.protocol import Operator
-from rankfold.recursions.problem import Sequences, expect_end, expect_transition, validate_lengths, validates
+from rankfold.recursions.factor_gradients import to_double
+from rankfold.recursions.problem import (
+    Sequences,
+    expect_end,
+    expect_transition,
+    sum_out_last,
+    validate_lengths,
+    validates,
+)
 
 
 class ChainPotentials(NamedTuple):
@@ -26,6 +34,15 @@ class ChainPotentials(NamedTuple):
     log_obs: Tensor  # "b t z"
     log_final: Tensor | None = None  # "z" or "b z"; None means zeros
     lengths: Tensor | None = None  # "b" integers; None means all of t
+
+    def sum_out_end(self) -> ChainPotentials:
+        """The same sequences without their last position, whose weight goes to the position before it; float64."""
+        transition = to_double(self.transition)
+        log_final = 0.0 if self.log_final is None else self.log_final
+        log_obs, lengths = sum_out_last(
+            self.log_obs, self.lengths, lambda each, last, end: transition.pull_log(end + log_final)
+        )
+        return ChainPotentials(self.log_initial.double(), transition, log_obs, None, lengths)
 
 
 @dataclass(frozen=True, eq=False)
