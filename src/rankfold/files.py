@@ -48,6 +48,15 @@ def read_bytes(path: str | Path, what: str = "a file") -> bytes:
         raise DataError(f"{path}: cannot be read: {_reason(error)}. {what.capitalize()} was expected.") from None
 
 
+def read_head(path: str | Path, num_bytes: int) -> bytes:
+    """The first bytes of a file, by which it says what wrote it; none where no file can be read."""
+    try:
+        with Path(path).open("rb") as stream:
+            return stream.read(num_bytes)
+    except OSError:
+        return b""
+
+
 def read_json(path: str | Path, what: str = "a JSON file") -> Any:
     """The content of a JSON file; `DataError` if it is no regular file, or not JSON in UTF-8."""
     content = read_bytes(path, what)

@@ -264,12 +264,7 @@ def binarise(tree: Tree, *, branching: Literal["left", "right"] = "right") -> Tr
                 children[:2] = [Tree(inner, (children[0], children[1]))]
         return Tree(node.label, tuple(children))
 
-    def of_word(word: str) -> Tree | str:
-        return word
-
-    whole = tree.fold(of_word, of_tree)
-    assert isinstance(whole, Tree)
-    return whole
+    return tree.rewrite(of_tree)
 
 
 def _leaves(words: Sequence[str], tag: str) -> list[Tree]:

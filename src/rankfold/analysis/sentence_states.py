@@ -92,7 +92,7 @@ def sentence_states(
         yield from (answers[place] for place in range(len(chunk)))
 
 
-def tell_every(num: int, tell: Callable[[int], None]) -> Callable[[int], None]:
+def tell_every(num: float, tell: Callable[[int], None]) -> Callable[[int], None]:
     """Progress that is told once per `num` sentences done, not at every batch."""
     told = 0
 

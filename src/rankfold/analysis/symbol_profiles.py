@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from rankfold.data.text import escape_brackets
 from rankfold.data.trees import Tree
-from rankfold.decoding.parsed_tree import LABEL, TAG, as_tree
+from rankfold.decoding.parsed_tree import LABEL, TAG
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models.base import Model
-from rankfold.models.parsing import expect_grammar
+from rankfold.models.parsing import draw_trees, expect_grammar
 from rankfold.models.pcfg import PCFG, GrammarParts
 from rankfold.operators.binary import BinaryOperator
 
@@ -59,11 +58,7 @@ def symbol_use(trees: Iterable[Tree]) -> SymbolUse:
 
 def generated_trees(grammar: PCFG, num: int, *, max_length: int = 40, seed: int = 0) -> list[Tree]:
     """Trees of sentences that the grammar makes, of at most `max_length` words each."""
-    assert grammar.vocabulary is not None
-    drawn = grammar.generate_trees(num, max_length=max_length, generator=torch.Generator().manual_seed(seed))
-    words = [[escape_brackets(word) for word in grammar.vocabulary.decode(ids)] for ids in drawn.words]
-    trees = [as_tree(tree, own) for tree, own in zip(drawn.trees, words, strict=True)]
-    return [tree for tree in trees if tree is not None]
+    return draw_trees(grammar, num, max_length=max_length, generator=torch.Generator().manual_seed(seed)).trees
 
 
 def expect_shared_rules(model: Model[Any, Any]) -> PCFG:

@@ -93,7 +93,6 @@ class Check(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("model", metavar="RUN_OR_RECIPE", help="the folder of a run or model, or a recipe")
     add_settings(parser)
     parser.add_argument("--batch", type=int, default=BATCH, help=f"sequences (default: {BATCH})")

@@ -45,7 +45,6 @@ Table = dict[str, tuple[str, list[Argument]]]  # of "train" or "data get": its h
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
 
 

@@ -37,7 +37,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
 
     def add(name: str, run: Callable[[argparse.Namespace], int], epilog: str, about: str, more: str) -> Any:

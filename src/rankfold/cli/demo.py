@@ -58,7 +58,6 @@ EXAMPLE = "example:\n  rankfold demo --out rankfold-demo\n  rankfold demo --gram
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("--out", type=Path, default=Path("rankfold-demo"), help="folder for text, runs and pictures")
     add_settings(parser)
     parser.add_argument(

@@ -47,7 +47,6 @@ class Exactness(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("--seconds", type=float, default=5.0, help="time for the exactness check (default: 5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -68,7 +68,6 @@ CHECKED, LONGEST = 4, 64  # recordings that are computed again with logarithms, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.usage = "rankfold evaluate RUN [FILE] [--trees FILE ...] [option ...]"  # --trees takes what follows it
     add_model(parser)
     add_text(parser, "a text file, or a folder of splits; of models of frames recordings")

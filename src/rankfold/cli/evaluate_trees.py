@@ -75,7 +75,8 @@ def evaluate_trees(
             expect_words(gold, given.sentences, places)
         except DataError as error:
             raise DataError(f"{', '.join(map(str, trees))} and {text}: {error}") from None
-    gold = [_replaced(tree, replaced or {}) for tree in gold]
+    others = replaced or {}
+    gold = [tree.rewrite(of_word=lambda word: others.get(word, word)) if others else tree for tree in gold]
     num_single = sum(len(tree.words) == 1 for tree in gold)
     dropped = 0 if model.config.single_words else num_single
     kept = [tree for tree in gold if len(tree.words) > 1 or not dropped]
@@ -133,21 +134,6 @@ def baselines(gold: Sequence[Tree], seed: int = 1) -> dict[str, BracketScores]:
         "random": evaluate_brackets([random_binary(tree.words, generator=generator, law=LAW) for tree in gold], gold),
         "best binary": evaluate_brackets([binarise(tree) for tree in gold], gold),
     }
-
-
-def _replaced(tree: Tree, replaced: Mapping[str, str]) -> Tree:
-    if not replaced:
-        return tree
-
-    def of_word(word: str) -> Tree | str:
-        return replaced.get(word, word)
-
-    def of_tree(node: Tree, below: list[Tree | str]) -> Tree | str:
-        return Tree(node.label, tuple(below))
-
-    whole = tree.fold(of_word, of_tree)
-    assert isinstance(whole, Tree)
-    return whole
 
 
 def _perplexity(model: AnyModel, rows: list[list[int]], config: DataConfig) -> dict[str, Any]:

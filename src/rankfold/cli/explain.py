@@ -45,7 +45,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument(
         "model", metavar="RUN_OR_RECIPE", help="the folder of a run or model, a recipe, or a grammar (a file .fgg)"
     )

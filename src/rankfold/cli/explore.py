@@ -48,7 +48,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_model(parser)
     parser.add_argument(
         "-o", "--out", type=Path, metavar="PAGE", help=f"the page to write (default: {PAGE} in the folder of RUN)"

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rankfold.analysis.sentence_states import tell_every
 from rankfold.cli.load import NUM_SHOWN, Text, add_model, add_text, load_words, text_path
 from rankfold.cli.output import say, to_json
 from rankfold.cli.stream import stream
@@ -39,7 +40,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_model(parser)
     add_text(parser)
     parser.add_argument("--labels", action="store_true", help="the grammar's symbols, NT-k and T-k, instead of X and T")
@@ -140,14 +140,9 @@ def _escaped(text: Text, escape: bool) -> Text:
 
 def parse_lines(model: AnyModel, text: Text, *, decode: Decode = "mbr", labels: bool = False) -> list[Parsed | None]:
     """The tree of every line, None for one without words; lines that have no parse are reported on standard error."""
-    sentences = text.sentences
-    told = [0]
-
-    def progress(done: int) -> None:
-        if len(sentences) >= MANY and 10 * done // len(sentences) > 10 * told[0] // len(sentences):
-            say(f"parsed {done:,} of {len(sentences):,} sentences")
-        told[0] = done
-
+    sentences, num = text.sentences, len(text.sentences)
+    every_tenth = tell_every(num / 10, lambda done: say(f"parsed {done:,} of {num:,} sentences"))
+    progress = every_tenth if num >= MANY else None
     found: list[Parsed | None] = text.align(parse(model, sentences, decode=decode, labels=labels, progress=progress))
     doubts = _Doubts()
     doubts.see(text, [parsed is not None and parsed.possible for parsed in found])

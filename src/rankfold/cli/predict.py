@@ -23,7 +23,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_model(parser)
     parser.add_argument(
         "text",

@@ -22,7 +22,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_model(parser)
     parser.add_argument("--data", type=Path, metavar="DIR", help="the data of the run, if they have moved")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="the page (default: RUN/report.html)")

@@ -31,7 +31,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the validation curves as one picture")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 
 from rankfold.analysis.segmentation import segments_of
 from rankfold.cli.load import add_model, holds_frames, load_frames, load_words, tell_unknown
 from rankfold.cli.output import say, to_json
-from rankfold.data.text import escape_brackets
-from rankfold.data.trees import Tree
 from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.generate import WordChoice
-from rankfold.decoding.parsed_tree import as_tree
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
 from rankfold.models.catalog import AnyModel
-from rankfold.models.parsing import expect_grammar
+from rankfold.models.parsing import draw_trees
 from rankfold.models.strings import generate, seeded, split_line, word_choice
 
 DESCRIPTION = (
@@ -39,7 +35,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_model(parser)
     parser.add_argument("--num", type=int, default=5, help="how many (default: 5)")
     parser.add_argument("--seed", type=int, default=1, help="of the draws (default: 1)")
@@ -95,7 +90,7 @@ def _run_grammar(arguments: argparse.Namespace, model: AnyModel, vocabulary: Voc
     if arguments.prefix:
         raise UnsupportedError("--prefix is for models of sequences: a grammar makes a sentence from its root.")
     generator = seeded(model, arguments.seed)
-    drawn = sample_trees(
+    drawn = draw_trees(
         model, arguments.num, max_length=arguments.max_length, choice=_choice(arguments), generator=generator
     )
     if drawn.rejected:
@@ -128,34 +123,6 @@ def _run_frames(arguments: argparse.Namespace) -> int:
             )
     print(to_json(plain(drawn)) if arguments.json else recordings_text(drawn))
     return 0
-
-
-class Sentences(NamedTuple):
-    """Sentences, their trees with the grammar's symbols, and how many were rejected because they were too long."""
-
-    words: list[list[str]]
-    trees: list[Tree]
-    rejected: int
-
-
-def sample_trees(
-    model: AnyModel,
-    num: int = 5,
-    *,
-    max_length: int = 40,
-    choice: WordChoice | None = None,
-    generator: torch.Generator,
-) -> Sentences:
-    """Independent sentences of at most `max_length` words, exactly as the grammar has them given that length.
-
-    Those of a compound PCFG each under a vector of its own.
-    """
-    assert model.vocabulary is not None
-    found = expect_grammar(model).generate_trees(num, max_length=max_length, choice=choice, generator=generator)
-    words = [model.vocabulary.decode(row) for row in found.words]
-    trees = [as_tree(tree, list(map(escape_brackets, row))) for tree, row in zip(found.trees, words, strict=True)]
-    assert all(tree is not None for tree in trees)
-    return Sentences(words, [tree for tree in trees if tree is not None], found.rejected)
 
 
 def sample_recordings(

@@ -26,7 +26,6 @@ EMPTY = Scored(None, 0, 0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_model(parser)
     add_text(parser)
     parser.add_argument(

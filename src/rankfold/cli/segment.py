@@ -36,7 +36,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_recordings(parser)
     parser.add_argument("--recording", metavar="NAME", help="one of them alone")
     parser.add_argument("--csv", action="store_true", help="print comma-separated values")

@@ -30,7 +30,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_recordings(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="save a picture of the durations by state")
     parser.add_argument("--html", type=Path, metavar="FILE", help="save the same as a page for browsers")

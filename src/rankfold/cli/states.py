@@ -38,7 +38,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_model(parser)
     parser.add_argument("--data", metavar="FILE", help="a text, one sentence per line; - is standard input")
     parser.add_argument("--state", type=int, nargs="+", action="extend", metavar="N", help="these states alone")

@@ -43,7 +43,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_model(parser)
     parser.add_argument("--data", metavar="FILE", help="a text, one sentence per line; - is standard input")
     parser.add_argument("--symbol", nargs="+", action="extend", metavar="S", help="these symbols alone: NT-3, T-17")

@@ -29,7 +29,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     add_model(parser)
     add_text(parser)
     add_method(parser)

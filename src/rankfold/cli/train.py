@@ -43,7 +43,6 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
     parser.add_argument(
         "--recipe", metavar="NAME_OR_FILE", help="a name from --list, or a TOML file (default: chosen by the data)"
     )

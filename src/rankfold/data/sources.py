@@ -180,7 +180,7 @@ def _strip_functions(tree: Tree, report: CleaningReport) -> Tree:
         report.function_tags += label != node.label
         return Tree(label, tuple(children))
 
-    return _whole(tree.fold(_same, of_tree))
+    return tree.rewrite(of_tree)
 
 
 def _collapse(tree: Tree, unary: Unary, report: CleaningReport) -> Tree:
@@ -191,27 +191,18 @@ def _collapse(tree: Tree, unary: Unary, report: CleaningReport) -> Tree:
         report.unary += 1
         return Tree(node.label if unary == "top" else f"{node.label}+{only.label}", only.children)
 
-    return _whole(tree.fold(_same, of_tree))
+    return tree.rewrite(of_tree)
 
 
 def _spell(tree: Tree, report: CleaningReport, *, lower: bool, numbers: bool) -> Tree:
-    def of_word(word: str) -> Tree | str:
+    def of_word(word: str) -> str:
         small = word.lower() if lower else word
         spelt = number_to_n(small) if numbers else small
         report.lowered += small != word
         report.numbers += spelt != small
         return spelt
 
-    return _whole(tree.fold(of_word, lambda node, children: Tree(node.label, tuple(children))))
-
-
-def _same(word: str) -> Tree | str:
-    return word
-
-
-def _whole(value: Tree | str) -> Tree:
-    assert isinstance(value, Tree)
-    return value
+    return tree.rewrite(of_word=of_word)
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,18 @@ class Tree:
                 values[-1].append(of_tree(step.tree, below))
         return values[0][0]
 
+    def rewrite(
+        self, of_tree: Callable[[Tree, list[Tree | str]], Tree] | None = None, of_word: Callable[[str], str] = str
+    ) -> Tree:
+        """The tree with its subtrees, of children already rewritten, and words replaced; None: other children alone."""
+
+        def rewritten(node: Tree, children: list[Tree | str]) -> Tree | str:
+            return Tree(node.label, tuple(children)) if of_tree is None else of_tree(node, children)
+
+        found = self.fold(of_word, rewritten)
+        assert isinstance(found, Tree)
+        return found
+
     def __str__(self) -> str:
         parts: list[str] = []
         for step in self._walk():

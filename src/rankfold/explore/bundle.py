@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.errors import DataError, DomainError, expect_absent
-from rankfold.files import expect_file, write_text
+from rankfold.files import expect_file, read_head, write_text
 from rankfold.version import __version__
 
 VERSION = 1  # of the packed format
@@ -112,11 +112,7 @@ def expect_page_or_absent(path: str | Path) -> None:
 
 def is_page(path: str | Path) -> bool:
     """Whether a file is a page of ours, by its first lines."""
-    try:
-        with Path(path).open("rb") as stream:
-            return MARK.encode() in stream.read(1024)
-    except OSError:
-        return False
+    return MARK.encode() in read_head(path, 1024)
 
 
 def about(**more: Any) -> dict[str, Any]:

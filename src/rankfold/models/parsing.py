@@ -8,7 +8,9 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import torch
 
 from rankfold.data.batch import Batches, length_batches
+from rankfold.data.text import escape_brackets
 from rankfold.data.trees import Tree
+from rankfold.decoding.generate import WordChoice
 from rankfold.decoding.k_best import k_best
 from rankfold.decoding.mbr import mbr
 from rankfold.decoding.parsed_tree import SPAN, TAG, ParsedTree, as_tree
@@ -156,3 +158,31 @@ def _parsed(words: Sequence[str], answer: ParsedTree, *, labels: bool) -> Parsed
     if tree is None:
         return Parsed(Tree(SPAN, tuple(Tree(TAG, (word,)) for word in words)), False, None)
     return Parsed(tree, True, answer.score)
+
+
+class DrawnTrees(NamedTuple):
+    """Sentences, their trees with the grammar's symbols, and how many were rejected because they were too long."""
+
+    words: list[list[str]]
+    trees: list[Tree]
+    rejected: int
+
+
+def draw_trees(
+    model: Model[Any, Any],
+    num: int,
+    *,
+    max_length: int,
+    choice: WordChoice | None = None,
+    generator: torch.Generator,
+) -> DrawnTrees:
+    """Independent sentences of at most `max_length` words, exactly as the grammar has them given that length.
+
+    Those of a compound PCFG each under a vector of its own. Brackets in words are written as treebanks do.
+    """
+    assert model.vocabulary is not None
+    found = expect_grammar(model).generate_trees(num, max_length=max_length, choice=choice, generator=generator)
+    words = [model.vocabulary.decode(row) for row in found.words]
+    trees = [as_tree(tree, list(map(escape_brackets, row))) for tree, row in zip(found.trees, words, strict=True)]
+    assert all(tree is not None for tree in trees)
+    return DrawnTrees(words, [tree for tree in trees if tree is not None], found.rejected)

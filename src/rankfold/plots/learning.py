@@ -12,7 +12,7 @@ import torch
 from rankfold.analysis.states import UsageSummary, state_usage
 from rankfold.errors import DataError
 from rankfold.models.config import Measure
-from rankfold.plots.picture import new_figure, save_figure
+from rankfold.plots.picture import add_grid, new_figure, save_figure
 
 # Blue, vermilion and green of Okabe and Ito, which colour-blind readers tell apart; grey for baselines.
 TRAIN, VALID, STATES, BASELINE = "#0072B2", "#D55E00", "#009E73", "0.35"
@@ -48,9 +48,7 @@ def plot_learning(
     if summary is not None:
         _draw_usage(panels[1], summary)
     for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(which="major", color="0.9", linewidth=0.8)
-        axes.set_axisbelow(True)
+        add_grid(axes)
     if title:
         figure.suptitle(title, fontsize=11)
     return save_figure(figure, path)
@@ -77,9 +75,7 @@ def plot_runs(curves: Mapping[str, Sequence[tuple[int, float]]], path: str | Pat
         axes.plot(update, best, "o", markersize=9, markerfacecolor="none", markeredgecolor=style["color"])
     axes.set_xlabel("update")
     axes.set_ylabel("validation perplexity" if measure.of_words else "validation nats per frame")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(which="major", color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
+    add_grid(axes)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False, fontsize=9)
     return save_figure(figure, path)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.errors import UnsupportedError, expect_absent
+from rankfold.files import read_head
 
 PNG_MARK, SVG_MARK = b"Software\0rankfold", '<svg data-drawn-by="rankfold"'  # how pictures say who drew them
 
@@ -29,13 +30,16 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
+def add_grid(axes: Any) -> None:
+    """A pale grid behind the data, and a frame on two sides alone."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(which="major", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
 def expect_picture(path: str | Path) -> None:
     """Raise unless a picture may be saved there: nothing is there, or a PNG or SVG that rankfold drew."""
-    try:
-        with Path(path).open("rb") as stream:
-            head = stream.read(512)
-    except OSError:
-        head = b""
+    head = read_head(path, 512)
     if not ((head.startswith(b"\x89PNG") and PNG_MARK in head) or head.startswith(SVG_MARK.encode())):
         expect_absent(path, "a picture (.png, or the .svg of a tree) that rankfold drew")
 

@@ -11,7 +11,7 @@ import numpy as np
 from rankfold.analysis.hidden_chain import HiddenChain
 from rankfold.analysis.named_states import best_words, most_used
 from rankfold.analysis.state_profiles import Use, word_entropies
-from rankfold.plots.picture import new_figure, save_figure
+from rankfold.plots.picture import add_grid, new_figure, save_figure
 
 NUM_NAMED = 40  # states whose word is written next to them, where there is room
 BLUE, RED, GREEN = "#0072B2", "#D55E00", "#009E73"  # of Okabe and Ito
@@ -41,9 +41,7 @@ def plot_states(chain: HiddenChain, use: Use, path: str | Path, *, words: Sequen
     beyond = f"; {unused:,} below a millionth of the most used are not shown" if unused else ""
     axes.set_xlabel(f"use: share of {counted}{beyond}", parse_math=False)
     axes.set_ylabel("words it chooses from: exp(entropy)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(which="major", color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
+    add_grid(axes)
     figure.suptitle(f"{chain.num_values:,} {chain.of}; a word names one of the most used", fontsize=11)
     _name(figure, axes, [(float(share[state]), float(many[state]), says[state]) for state in named])
     return save_figure(figure, path)

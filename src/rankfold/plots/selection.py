@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.errors import DomainError
-from rankfold.plots.picture import new_figure, save_figure
+from rankfold.plots.picture import add_grid, new_figure, save_figure
 
 # Blue, vermilion, green, purple and yellow of Okabe and Ito, which colour-blind readers tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
@@ -41,9 +41,7 @@ def plot_selection(selection: Any, path: str | Path) -> Path:
     axes.annotate("best", place, xytext=(9, 9), textcoords="offset points")
     axes.set_xlabel(axis.replace("n_", "number of ").replace("_", " "))
     axes.set_ylabel(LABELS[selection.criterion])
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
+    add_grid(axes)
     if all(float(one[axis]).is_integer() for one in settings):
         axes.xaxis.get_major_locator().set_params(integer=True)
     if others:

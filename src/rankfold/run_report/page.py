@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankfold.errors import expect_absent
-from rankfold.files import write_text
+from rankfold.files import read_head, write_text
 from rankfold.version import __version__
 
 MARK = "<!-- a report by rankfold -->"
@@ -112,12 +112,7 @@ def make_page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
 
 def expect_report(path: Path) -> None:
     """Raise unless a report may be written there: nothing is there, or a report of ours."""
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(200)
-    except OSError:
-        head = b""
-    if MARK.encode() not in head:
+    if MARK.encode() not in read_head(path, 200):
         expect_absent(path, "a report that rankfold wrote")
 
 
