@@ -213,7 +213,7 @@ def test_streams_carry_all_states() -> None:
         ({"feature_dropout": 1.0}, "feature_dropout is 1"),
         ({"normalised_durations": False, "durations": "categorical"}, 'only "poisson" may lose mass'),
         ({"max_duration": 0}, "max_duration is 0"),
-        ({"observations": "beta"}, "observations"),
+        ({"observations": "cauchy"}, "observations is .cauchy."),
     ],
 )
 def test_settings_that_are_refused(choices: dict[str, Any], words: str) -> None:
