@@ -13,6 +13,7 @@ COMMANDS = {
     "estimators": "benchmarks.libraries.estimators",
     "precision": "benchmarks.precision",
     "starter": "benchmarks.starter",
+    "long": "benchmarks.long_chains",
 }
 NUM_THREADS = 2  # for each of several libraries
 

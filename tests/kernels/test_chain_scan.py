@@ -13,6 +13,7 @@ from rankfold.kernels import dispatch
 from rankfold.recursions.chain import scaled, soundness
 from tests.kernels.chains import draw
 from tests.kernels.device import DEVICE, HERE
+from tests.recursions.fused import banded, ordinary
 
 pytest.importorskip("triton")
 
@@ -108,3 +109,25 @@ def test_messages_far_apart_are_bounded_by_their_noise(scans: list[str], monkeyp
     for one, other in zip(answers(on(p, DEVICE)), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert "last_noise" in scans
+
+
+@pytest.mark.parametrize("kind", ["banded", "low rank", "sum"])
+def test_other_transitions_are_written_out(kind: str, scans: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    p = ordinary("dense" if kind == "banded" else kind)
+    operator = banded() if kind == "banded" else p.transition
+    factors = [x.detach().clone().requires_grad_() for x in operator.factors()]
+
+    def values(device: torch.device) -> list[Tensor]:
+        moved = [x.to(device) for x in (p.log_initial, p.log_obs, p.log_final, p.lengths)]
+        transition = operator.with_factors(*(x.to(device) for x in factors))
+        log_z = rankfold.log_z(rankfold.ChainPotentials(moved[0], transition, *moved[1:]))
+        return [log_z.cpu(), *torch.autograd.grad(log_z.sum(), factors)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scaled, "scans_serve", lambda *_: False)
+        expected = values(torch.device("cpu"))
+    scans.clear()
+    chunked(2, monkeypatch)
+    for one, other in zip(values(DEVICE), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    assert "filter_messages" in scans

@@ -160,8 +160,23 @@ def looped(c: Chain) -> Tensor | None:  # "z y"
 
 
 def scanned(c: Chain) -> Tensor | None:  # "z y"
-    """The same where kernels on a GPU do, all positions in one launch."""
-    return _written(c) if scans_serve(c.log_obs.shape[-1], c.log_obs) else None
+    """The matrix of any transition, where kernels on a GPU run along all positions in one launch."""
+    num_states = c.log_obs.shape[-1]
+    if not scans_serve(num_states, c.log_obs):
+        return None
+    if (weight := _written(c)) is not None:
+        return weight
+    return c.transition.rows(torch.arange(num_states, device=c.log_obs.device)).to(c.log_obs.dtype)
+
+
+def losses_of_steps(c: Chain) -> tuple[Tensor | float, Tensor | float]:  # "y", "z"
+    """What underflow may take from a push and from a pull of entries of at most 1, in smallest normal numbers."""
+    push, pull = c.transition.push_loss(), c.transition.pull_loss()
+    num_states = c.log_obs.shape[-1]
+    if not scans_serve(num_states, c.log_obs) or _written(c) is not None:
+        return push, pull
+    # Every entry of the matrix has lost what its terms lose.
+    return num_states * (push + 2.0), num_states * (pull + 2.0)
 
 
 def _written(c: Chain) -> Tensor | None:  # "z y"
@@ -299,6 +314,6 @@ def _least_mass(c: Chain) -> Tensor:  # ""
     that is below the round-off of the mass. The power keeps a message over norm times mass from overflow.
     """
     one = torch.ones_like(c.log_final[:1])
-    lost = (2 * c.transition.pull(one).to(one.dtype) + c.transition.pull_loss()).sum()
+    lost = (2 * c.transition.pull(one).to(one.dtype) + losses_of_steps(c)[1]).sum()
     info = torch.finfo(lost.dtype)
     return (lost * visible(lost.dtype)).clamp(min=info.tiny**0.75)

@@ -14,7 +14,7 @@ from rankfold.kernels.dispatch import loops_serve
 from rankfold.kernels.log_products import BLOCK
 from rankfold.numerics.scaled import visible
 from rankfold.recursions.chain.potentials import Chain
-from rankfold.recursions.chain.scaled import Forward, per_entry, scanned
+from rankfold.recursions.chain.scaled import Forward, losses_of_steps, per_entry, scanned
 
 
 def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
@@ -98,7 +98,7 @@ def _noise(c: Chain, f: Forward) -> Tensor:  # "b z"   at the last position
 def _losses(c: Chain, f: Forward) -> tuple[Tensor, Tensor | float]:  # "1 y", "y"
     if f.losses is not None:
         return f.losses.column, f.losses.push
-    return c.transition.push(torch.ones_like(c.log_initial[:1])).to(c.log_obs.dtype), c.transition.push_loss()
+    return c.transition.push(torch.ones_like(c.log_initial[:1])).to(c.log_obs.dtype), losses_of_steps(c)[0]
 
 
 def _take(f: Forward, index: Tensor) -> Forward:

@@ -1,0 +1,125 @@
+"""`python -m benchmarks long`: chains of few states on a GPU, long sequences in chunks next to the loop over positions.
+
+Times are medians by the host's clock, with the device waited for; the loop runs once. Every row is checked against the
+same question in float64, of a sequence of at most CHECKED positions by the loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+import rankfold
+from rankfold.errors import UnsupportedError
+from rankfold.recursions.chain import in_chunks, scaled
+
+CHECKED = 20_000
+ROWS = [  # question, sequences, positions, states, transition, whether the loop is timed
+    ("gradient", 64, 500, 15, "dense", True),
+    ("gradient", 1, CHECKED, 15, "dense", True),
+    ("gradient", 1, 100_000, 15, "dense", False),
+    ("gradient", 1, 500_000, 15, "dense", False),
+    ("gradient", 1, 2_000_000, 15, "dense", False),
+    ("gradient", 1, 100_000, 64, "dense", False),
+    ("gradient", 64, 500, 100, "dense", True),
+    ("best path", 1, CHECKED, 15, "dense", True),
+    ("best path", 1, CHECKED, 15, "banded", True),
+    ("best path", 1, 100_000, 15, "dense", False),
+    ("sample", 1, CHECKED, 15, "dense", True),
+    ("sample", 1, 100_000, 15, "dense", False),
+    ("filter", 1, CHECKED, 15, "dense", True),
+    ("filter", 1, 100_000, 15, "dense", False),
+    ("gradient", 1, CHECKED, 15, "banded", True),
+    ("gradient", 1, CHECKED, 15, "low rank", True),
+]
+
+
+def main(given: Sequence[str]) -> int:
+    """Print the table; 1 if a check failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks long", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5, help="of each time (default: %(default)s)")
+    args = parser.parse_args(given)
+    if not torch.cuda.is_available():
+        raise UnsupportedError("chains are cut into chunks on a GPU alone, and there is none here.")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, float32, rankfold {rankfold.__version__}")
+    print("| question | sequences x positions | states | transition | ms | MiB | loop ms | ratio | log Z off by |")
+    print("|---|---:|---:|---|---:|---:|---:|---:|---:|")
+    failed = False
+    for question, num, length, states, kind, is_looped in ROWS:
+        p = chain(num, length, states, kind, torch.float32)
+        torch.cuda.reset_peak_memory_stats()
+        ms = timed(lambda p=p, question=question: ask(question, p), args.repeats)
+        memory = torch.cuda.max_memory_allocated() / 2**20
+        loop = "-", "-"
+        if is_looped:
+            with position_by_position():
+                slow = timed(lambda p=p, question=question: ask(question, p), 1)
+            loop = f"{slow:,.1f}", f"{slow / ms:,.1f}x"
+        wide = chain(num, length, states, kind, torch.float64)
+        value, expected = ask(question, p), ask(question, wide)
+        off = float(((value - expected) / expected).abs().max()) if question != "sample" else 0.0
+        failed |= not off < 1e-6
+        row = question, f"{num} x {length:,}", states, kind, f"{ms:,.1f}", f"{memory:,.0f}", *loop, f"{off:.0e}"
+        print("| " + " | ".join(str(x) for x in row) + " |", flush=True)
+    return int(failed)
+
+
+def chain(num: int, length: int, states: int, kind: str, dtype: torch.dtype) -> rankfold.ChainPotentials:
+    """Random potentials that need gradients; the same numbers in every dtype."""
+    g = torch.Generator("cuda").manual_seed(0)
+
+    def rand(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g, device="cuda").to(dtype)
+
+    log_initial, log_obs = rand(states).log_softmax(-1), 2 * rand(num, length, states)
+    make: dict[str, Callable[[], rankfold.Operator]] = {
+        "dense": lambda: rankfold.Dense.from_log(rand(states, states).log_softmax(-1).requires_grad_()),
+        "banded": lambda: rankfold.Banded(rand(states, 5).softmax(-1).requires_grad_(), -2),
+        "low rank": lambda: rankfold.LowRank(
+            rand(states, 4).softmax(-1).requires_grad_(), rand(states, 4).softmax(0).requires_grad_()
+        ),
+    }
+    return rankfold.ChainPotentials(log_initial, make[kind](), log_obs.requires_grad_())
+
+
+def ask(question: str, p: rankfold.ChainPotentials) -> Tensor:
+    """The answer as numbers that can be compared."""
+    if question == "best path":
+        return rankfold.viterbi(p).log_prob
+    if question == "sample":
+        return rankfold.sample(p, generator=torch.Generator("cuda").manual_seed(1)).path.double()
+    if question == "filter":
+        return rankfold.online.filter(p).log_z[:, -1]
+    log_z = rankfold.log_z(p)
+    torch.autograd.grad(log_z.sum(), [p.log_obs, *p.transition.factors()])
+    return log_z.detach()
+
+
+def timed(run: Callable[[], Tensor], repeats: int) -> float:
+    """Milliseconds; the median."""
+    run()
+    found = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        found.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(found)
+
+
+@contextmanager
+def position_by_position() -> Iterator[None]:
+    """Neither kernels for few states nor chunks."""
+    with (
+        mock.patch.object(scaled, "scans_serve", lambda *_: False),
+        mock.patch.object(in_chunks, "chunks_serve", lambda _: False),
+    ):
+        yield
