@@ -119,7 +119,7 @@ def timed(run: Callable[[], Tensor], repeats: int) -> float:
 def position_by_position() -> Iterator[None]:
     """Neither kernels for few states nor chunks."""
     with (
-        mock.patch.object(scaled, "scans_serve", lambda *_: False),
-        mock.patch.object(in_chunks, "chunks_serve", lambda _: False),
+        mock.patch.object(scaled, "scans_serve", return_value=False),
+        mock.patch.object(in_chunks, "chunks_serve", return_value=False),
     ):
         yield
