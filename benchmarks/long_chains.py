@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from unittest import mock
 
 import torch
@@ -55,12 +56,12 @@ def main(given: Sequence[str]) -> int:
     for question, num, length, states, kind, is_looped in ROWS:
         p = chain(num, length, states, kind, torch.float32)
         torch.cuda.reset_peak_memory_stats()
-        ms = timed(lambda p=p, question=question: ask(question, p), args.repeats)
+        ms = timed(partial(ask, question, p), args.repeats)
         memory = torch.cuda.max_memory_allocated() / 2**20
         loop = "-", "-"
         if is_looped:
             with position_by_position():
-                slow = timed(lambda p=p, question=question: ask(question, p), 1)
+                slow = timed(partial(ask, question, p), 1)
             loop = f"{slow:,.1f}", f"{slow / ms:,.1f}x"
         wide = chain(num, length, states, kind, torch.float64)
         value, expected = ask(question, p), ask(question, wide)
