@@ -29,20 +29,23 @@ MOST = 4096  # programs that run at the same time, at most
 def _exponent(x):
     """Of the power of two at or below x, within those of normal numbers whose inverses are normal."""
     if x.dtype == tl.float32:
-        found = ((x.to(tl.int32, bitcast=True) >> 23) & 255) - 127
-        return tl.minimum(tl.maximum(found, -126), 126)
-    wide = ((x.to(tl.int64, bitcast=True) >> 52) & 2047) - 1023
-    return tl.minimum(tl.maximum(wide, -1022), 1022).to(tl.int32)
+        found = tl.minimum(tl.maximum(((x.to(tl.int32, bitcast=True) >> 23) & 255) - 127, -126), 126)
+    else:
+        wide = ((x.to(tl.int64, bitcast=True) >> 52) & 2047) - 1023
+        found = tl.minimum(tl.maximum(wide, -1022), 1022).to(tl.int32)
+    return found
 
 
 @triton.jit
 def _power(n, like):
     """2^n, 0 below the smallest normal number."""
     if like.dtype == tl.float32:
-        up = (tl.minimum(tl.maximum(n, -126), 127) + 127) << 23
-        return tl.where(n < -126, 0.0, up.to(tl.float32, bitcast=True))
-    wide = (tl.minimum(tl.maximum(n, -1022), 1023) + 1023).to(tl.int64) << 52
-    return tl.where(n < -1022, 0.0, wide.to(tl.float64, bitcast=True))
+        bits = (tl.minimum(tl.maximum(n, -126), 127) + 127) << 23
+        found = tl.where(n < -126, 0.0, bits.to(tl.float32, bitcast=True))
+    else:
+        wide = (tl.minimum(tl.maximum(n, -1022), 1023) + 1023).to(tl.int64) << 52
+        found = tl.where(n < -1022, 0.0, wide.to(tl.float64, bitcast=True))
+    return found
 
 
 @triton.jit
