@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -47,6 +48,7 @@ class Draw(NamedTuple):
         return density_logs(mean, covariance, frames)
 
 
+@dataclass(eq=False, repr=False)
 class BayesianHMM(Estimator):
     """A hidden Markov model of symbols or Gaussian frames with beliefs about its tables instead of point estimates.
 
@@ -71,52 +73,30 @@ class BayesianHMM(Estimator):
     `draws_` has the tables of the kept sweeps, `paths_` the states "s t" of each sequence.
     """
 
-    beliefs_: dict[str, NDArray[np.float64]]
-    draws_: dict[str, NDArray[np.float64]]
-    paths_: list[NDArray[np.int64]]
+    beliefs_: dict[str, NDArray[np.float64]] = field(init=False)
+    draws_: dict[str, NDArray[np.float64]] = field(init=False)
+    paths_: list[NDArray[np.int64]] = field(init=False)
 
-    def __init__(
-        self,
-        n_states: int = 2,
-        *,
-        observations: Literal["gaussian", "categorical"] = "gaussian",
-        covariance_type: Literal["full", "tied", "diag", "spherical"] = "full",
-        initial_prior: ArrayLike = 1.0,
-        transition_prior: ArrayLike = 1.0,
-        emission_prior: ArrayLike = 1.0,
-        mean_prior: ArrayLike | None = None,
-        mean_weight: ArrayLike = 1.0,
-        dof_prior: ArrayLike | None = None,
-        scale_prior: ArrayLike | None = None,
-        start: Mapping[str, Any] | None = None,
-        max_iter: int = 100,
-        tol: float | None = 1e-6,
-        n_draws: int = 200,
-        burn_in: int = 100,
-        n_symbols: int | None = None,
-        missing: Literal["feature", "row", "error"] = "feature",
-        random_state: Any = None,
-        device: str = "cpu",
-    ) -> None:
-        self.n_states = n_states
-        self.observations = observations
-        self.covariance_type = covariance_type
-        self.initial_prior = initial_prior
-        self.transition_prior = transition_prior
-        self.emission_prior = emission_prior
-        self.mean_prior = mean_prior
-        self.mean_weight = mean_weight
-        self.dof_prior = dof_prior
-        self.scale_prior = scale_prior
-        self.start = start
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_draws = n_draws
-        self.burn_in = burn_in
-        self.n_symbols = n_symbols
-        self.missing = missing
-        self.random_state = random_state
-        self.device = device
+    n_states: int = 2
+    _: KW_ONLY
+    observations: Literal["gaussian", "categorical"] = "gaussian"
+    covariance_type: Literal["full", "tied", "diag", "spherical"] = "full"
+    initial_prior: ArrayLike = 1.0
+    transition_prior: ArrayLike = 1.0
+    emission_prior: ArrayLike = 1.0
+    mean_prior: ArrayLike | None = None
+    mean_weight: ArrayLike = 1.0
+    dof_prior: ArrayLike | None = None
+    scale_prior: ArrayLike | None = None
+    start: Mapping[str, Any] | None = None
+    max_iter: int = 100
+    tol: float | None = 1e-6
+    n_draws: int = 200
+    burn_in: int = 100
+    n_symbols: int | None = None
+    missing: Literal["feature", "row", "error"] = "feature"
+    random_state: Any = None
+    device: str = "cpu"
 
     def fit(  # type: ignore[override]
         self,

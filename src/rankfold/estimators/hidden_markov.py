@@ -1,8 +1,9 @@
-"""Hidden Markov and semi-Markov models as estimators, their parameters written out as scikit-learn wants them."""
+"""Hidden Markov and semi-Markov models as estimators: parameters are fields, each written once, as scikit-learn asks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from numpy.typing import ArrayLike
@@ -10,7 +11,55 @@ from numpy.typing import ArrayLike
 from rankfold.estimators.base import Estimator
 
 
-class HMM(Estimator):
+@dataclass(eq=False, repr=False, kw_only=True)
+class Fitted(Estimator):
+    """The parameters of every estimator that EM fits, next to its own."""
+
+    min_variance: float = 1e-4
+    variance_prior: float = 0.0
+    covariance_type: Literal["diag", "full", "tied", "spherical", "low_rank"] = "diag"
+    covariance_rank: int = 1
+    n_mix: int = 2
+    smoothing: float = 0.0
+    emission_prior: ArrayLike | None = None
+    init: Literal["kmeans", "random"] = "kmeans"
+    start: Mapping[str, Any] | None = None
+    tol: float | None = 1e-5
+    learning_rate: float = 0.05
+    batch_size: int = 16
+    momentum: float = 0.9
+    n_symbols: int | None = None
+    missing: Literal["feature", "row", "error"] = "feature"
+    random_state: Any = None
+    dtype: Literal["float64", "float32"] = "float64"
+    device: str = "cpu"
+    verbose: bool = False
+
+
+@dataclass(eq=False, repr=False)
+class OfStates(Fitted):
+    """The parameters of `HMM` and `HSMM`."""
+
+    n_states: int = 2
+    _: KW_ONLY
+    observations: str | Sequence[str] = "gaussian"
+    rank: int | None = None
+    tied_variance: bool = False
+    n_inputs: int = 0
+    order: int = 1
+    initial_prior: ArrayLike | None = None
+    transition_prior: ArrayLike | None = None
+    sticky: float = 0.0
+    mean_prior: ArrayLike | None = None
+    mean_weight: float = 0.0
+    fixed: Sequence[str] | Mapping[str, Any] | None = None
+    forbidden: ArrayLike | str | None = None
+    n_init: int = 1
+    max_iter: int = 100
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class HMM(OfStates):
     """A hidden Markov model of feature vectors, of 0/1 vectors or of symbols, fitted by exact EM.
 
     n_states            how many states
@@ -48,87 +97,13 @@ class HMM(Estimator):
     verbose             a line for each step on standard error
     """
 
-    def __init__(
-        self,
-        n_states: int = 2,
-        *,
-        observations: str | Sequence[str] = "gaussian",
-        rank: int | None = None,
-        tied_variance: bool = False,
-        min_variance: float = 1e-4,
-        variance_prior: float = 0.0,
-        covariance_type: Literal["diag", "full", "tied", "spherical", "low_rank"] = "diag",
-        covariance_rank: int = 1,
-        n_mix: int = 2,
-        n_inputs: int = 0,
-        input_driven: str | Sequence[str] | Mapping[str, Any] = (),
-        input_rank: int | None = None,
-        input_prior: float = 0.0,
-        order: int = 1,
-        smoothing: float = 0.0,
-        initial_prior: ArrayLike | None = None,
-        transition_prior: ArrayLike | None = None,
-        emission_prior: ArrayLike | None = None,
-        sticky: float = 0.0,
-        mean_prior: ArrayLike | None = None,
-        mean_weight: float = 0.0,
-        fixed: Sequence[str] | Mapping[str, Any] | None = None,
-        forbidden: ArrayLike | str | None = None,
-        init: Literal["kmeans", "random"] = "kmeans",
-        start: Mapping[str, Any] | None = None,
-        n_init: int = 1,
-        max_iter: int = 100,
-        tol: float | None = 1e-5,
-        learning_rate: float = 0.05,
-        batch_size: int = 16,
-        momentum: float = 0.9,
-        n_symbols: int | None = None,
-        missing: Literal["feature", "row", "error"] = "feature",
-        random_state: Any = None,
-        dtype: Literal["float64", "float32"] = "float64",
-        device: str = "cpu",
-        verbose: bool = False,
-    ) -> None:
-        self.n_states = n_states
-        self.observations = observations
-        self.rank = rank
-        self.tied_variance = tied_variance
-        self.min_variance = min_variance
-        self.variance_prior = variance_prior
-        self.covariance_type = covariance_type
-        self.covariance_rank = covariance_rank
-        self.n_mix = n_mix
-        self.n_inputs = n_inputs
-        self.input_driven = input_driven
-        self.input_rank = input_rank
-        self.input_prior = input_prior
-        self.order = order
-        self.smoothing = smoothing
-        self.initial_prior = initial_prior
-        self.transition_prior = transition_prior
-        self.emission_prior = emission_prior
-        self.sticky = sticky
-        self.mean_prior = mean_prior
-        self.mean_weight = mean_weight
-        self.fixed = fixed
-        self.forbidden = forbidden
-        self.init = init
-        self.start = start
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.momentum = momentum
-        self.n_symbols = n_symbols
-        self.missing = missing
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.verbose = verbose
+    input_driven: str | Sequence[str] | Mapping[str, Any] = ()
+    input_rank: int | None = None
+    input_prior: float = 0.0
 
 
-class HSMM(Estimator):
+@dataclass(eq=False, repr=False, kw_only=True)
+class HSMM(OfStates):
     """A hidden semi-Markov model: segments with a state and a duration; fitted by exact EM.
 
     max_duration        the longest segment, in frames; None: 20, doubled as long as longer segments would gain
@@ -141,83 +116,7 @@ class HSMM(Estimator):
     and everything that `HMM` has, but for transitions and starts that inputs drive.
     """
 
-    def __init__(
-        self,
-        n_states: int = 2,
-        *,
-        max_duration: int | None = None,
-        durations: Literal["poisson", "negative_binomial", "categorical"] = "poisson",
-        self_transitions: bool = False,
-        censored: bool = False,
-        observations: str | Sequence[str] = "gaussian",
-        rank: int | None = None,
-        tied_variance: bool = False,
-        min_variance: float = 1e-4,
-        variance_prior: float = 0.0,
-        covariance_type: Literal["diag", "full", "tied", "spherical", "low_rank"] = "diag",
-        covariance_rank: int = 1,
-        n_mix: int = 2,
-        n_inputs: int = 0,
-        order: int = 1,
-        smoothing: float = 0.0,
-        initial_prior: ArrayLike | None = None,
-        transition_prior: ArrayLike | None = None,
-        emission_prior: ArrayLike | None = None,
-        sticky: float = 0.0,
-        mean_prior: ArrayLike | None = None,
-        mean_weight: float = 0.0,
-        fixed: Sequence[str] | Mapping[str, Any] | None = None,
-        forbidden: ArrayLike | str | None = None,
-        init: Literal["kmeans", "random"] = "kmeans",
-        start: Mapping[str, Any] | None = None,
-        n_init: int = 1,
-        max_iter: int = 100,
-        tol: float | None = 1e-5,
-        learning_rate: float = 0.05,
-        batch_size: int = 16,
-        momentum: float = 0.9,
-        n_symbols: int | None = None,
-        missing: Literal["feature", "row", "error"] = "feature",
-        random_state: Any = None,
-        dtype: Literal["float64", "float32"] = "float64",
-        device: str = "cpu",
-        verbose: bool = False,
-    ) -> None:
-        self.n_states = n_states
-        self.max_duration = max_duration
-        self.durations = durations
-        self.self_transitions = self_transitions
-        self.censored = censored
-        self.observations = observations
-        self.rank = rank
-        self.tied_variance = tied_variance
-        self.min_variance = min_variance
-        self.variance_prior = variance_prior
-        self.covariance_type = covariance_type
-        self.covariance_rank = covariance_rank
-        self.n_mix = n_mix
-        self.n_inputs = n_inputs
-        self.order = order
-        self.smoothing = smoothing
-        self.initial_prior = initial_prior
-        self.transition_prior = transition_prior
-        self.emission_prior = emission_prior
-        self.sticky = sticky
-        self.mean_prior = mean_prior
-        self.mean_weight = mean_weight
-        self.fixed = fixed
-        self.forbidden = forbidden
-        self.init = init
-        self.start = start
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.momentum = momentum
-        self.n_symbols = n_symbols
-        self.missing = missing
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.verbose = verbose
+    max_duration: int | None = None
+    durations: Literal["poisson", "negative_binomial", "categorical"] = "poisson"
+    self_transitions: bool = False
+    censored: bool = False

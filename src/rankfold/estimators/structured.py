@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from rankfold.errors import DomainError
-from rankfold.estimators.base import Estimator
-from rankfold.estimators.hidden_markov import HMM
+from rankfold.estimators.hidden_markov import HMM, Fitted
 from rankfold.estimators.known_tables import MissingTableError, fill_start, known_tables, observation_sizes, own_names
 from rankfold.models.catalog import build_model
 from rankfold.models.config import FrameConfig
@@ -24,8 +24,13 @@ from rankfold.params.dynamics.hierarchy import Tree
 from rankfold.params.prior import Prior
 
 
-class Structured(Estimator):
+@dataclass(eq=False, repr=False, kw_only=True)
+class Structured(Fitted):
     """The methods of both: everything `HMM` can do, with other tables of the start and of the transitions."""
+
+    fixed: Sequence[str] | None = None
+    n_init: int = 4
+    max_iter: int = 200
 
     def structure(self) -> dict[str, Any]:
         """The number of states, and the field of a configuration that says how they are made."""
@@ -59,6 +64,7 @@ class Structured(Estimator):
         return made
 
 
+@dataclass(eq=False, repr=False)
 class FactorialHMM(Structured):
     """A hidden Markov model of several chains that run side by side, each with its own states; fitted by exact EM.
 
@@ -73,58 +79,9 @@ class FactorialHMM(Structured):
     each chain in turn, and `covariance`. Cost of a step: z (z_1 + z_2 + ...), z their product, instead of z^2.
     """
 
-    def __init__(
-        self,
-        chains: Sequence[int] = (2, 2),
-        *,
-        observations: str | Sequence[str] = "additive_gaussian",
-        covariance_type: Literal["diag", "full", "tied", "spherical", "low_rank"] = "diag",
-        covariance_rank: int = 1,
-        n_mix: int = 2,
-        min_variance: float = 1e-4,
-        variance_prior: float = 0.0,
-        smoothing: float = 0.0,
-        emission_prior: ArrayLike | None = None,
-        fixed: Sequence[str] | None = None,
-        init: Literal["kmeans", "random"] = "kmeans",
-        start: Mapping[str, Any] | None = None,
-        n_init: int = 4,
-        max_iter: int = 200,
-        tol: float | None = 1e-5,
-        learning_rate: float = 0.05,
-        batch_size: int = 16,
-        momentum: float = 0.9,
-        n_symbols: int | None = None,
-        missing: Literal["feature", "row", "error"] = "feature",
-        random_state: Any = None,
-        dtype: Literal["float64", "float32"] = "float64",
-        device: str = "cpu",
-        verbose: bool = False,
-    ) -> None:
-        self.chains = chains
-        self.observations = observations
-        self.covariance_type = covariance_type
-        self.covariance_rank = covariance_rank
-        self.n_mix = n_mix
-        self.min_variance = min_variance
-        self.variance_prior = variance_prior
-        self.smoothing = smoothing
-        self.emission_prior = emission_prior
-        self.fixed = fixed
-        self.init = init
-        self.start = start
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.momentum = momentum
-        self.n_symbols = n_symbols
-        self.missing = missing
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.verbose = verbose
+    chains: Sequence[int] = (2, 2)
+    _: KW_ONLY
+    observations: str | Sequence[str] = "additive_gaussian"
 
     def structure(self) -> dict[str, Any]:
         sizes = _whole_numbers(self.chains, 1)
@@ -145,6 +102,7 @@ class FactorialHMM(Structured):
         return np.split(part, np.cumsum(self.structure()["chains"])[:-1])
 
 
+@dataclass(eq=False, repr=False)
 class HierarchicalHMM(Structured):
     """A hidden Markov model of states that call chains of their own, and go on when those end; fitted by exact EM.
 
@@ -158,60 +116,10 @@ class HierarchicalHMM(Structured):
     Source: Fine, Singer, Tishby 1998; the model is flattened exactly into one HMM of the leaves.
     """
 
-    def __init__(
-        self,
-        tree: Sequence[Any] = (2, 2),
-        *,
-        observations: str | Sequence[str] = "gaussian",
-        covariance_type: Literal["diag", "full", "tied", "spherical", "low_rank"] = "diag",
-        covariance_rank: int = 1,
-        n_mix: int = 2,
-        tied_variance: bool = False,
-        min_variance: float = 1e-4,
-        variance_prior: float = 0.0,
-        smoothing: float = 0.0,
-        emission_prior: ArrayLike | None = None,
-        fixed: Sequence[str] | None = None,
-        init: Literal["kmeans", "random"] = "kmeans",
-        start: Mapping[str, Any] | None = None,
-        n_init: int = 4,
-        max_iter: int = 200,
-        tol: float | None = 1e-5,
-        learning_rate: float = 0.05,
-        batch_size: int = 16,
-        momentum: float = 0.9,
-        n_symbols: int | None = None,
-        missing: Literal["feature", "row", "error"] = "feature",
-        random_state: Any = None,
-        dtype: Literal["float64", "float32"] = "float64",
-        device: str = "cpu",
-        verbose: bool = False,
-    ) -> None:
-        self.tree = tree
-        self.observations = observations
-        self.covariance_type = covariance_type
-        self.covariance_rank = covariance_rank
-        self.n_mix = n_mix
-        self.tied_variance = tied_variance
-        self.min_variance = min_variance
-        self.variance_prior = variance_prior
-        self.smoothing = smoothing
-        self.emission_prior = emission_prior
-        self.fixed = fixed
-        self.init = init
-        self.start = start
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.momentum = momentum
-        self.n_symbols = n_symbols
-        self.missing = missing
-        self.random_state = random_state
-        self.dtype = dtype
-        self.device = device
-        self.verbose = verbose
+    tree: Sequence[Any] = (2, 2)
+    _: KW_ONLY
+    observations: str | Sequence[str] = "gaussian"
+    tied_variance: bool = False
 
     def structure(self) -> dict[str, Any]:
         if not isinstance(self.tree, list | tuple) or not self.tree:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -64,6 +65,7 @@ class Moments(NamedTuple):
     bound: float
 
 
+@dataclass(eq=False, repr=False)
 class SwitchingLDS(ScikitLearnMethods):
     """Frames as noisy linear views of a latent vector, whose linear dynamics switch: approximate, fitted to a bound.
 
@@ -81,36 +83,23 @@ class SwitchingLDS(ScikitLearnMethods):
     `latent`; by particles: `filter`. Frames "t f", NaN where a feature is missing, which is summed out.
     """
 
-    tables_: dict[str, Array]
-    history_: list[float]
-    converged_: bool
-    n_iter_: int
-    n_features_in_: int
+    tables_: dict[str, Array] = field(init=False)
+    history_: list[float] = field(init=False)
+    converged_: bool = field(init=False)
+    n_iter_: int = field(init=False)
+    n_features_in_: int = field(init=False)
 
-    def __init__(
-        self,
-        n_states: int = 2,
-        n_latent: int = 2,
-        *,
-        n_sweeps: int = 3,
-        n_particles: int = 256,
-        min_variance: float = 1e-4,
-        start: Mapping[str, Any] | None = None,
-        n_init: int = 1,
-        max_iter: int = 100,
-        tol: float | None = 1e-5,
-        random_state: Any = None,
-    ) -> None:
-        self.n_states = n_states
-        self.n_latent = n_latent
-        self.n_sweeps = n_sweeps
-        self.n_particles = n_particles
-        self.min_variance = min_variance
-        self.start = start
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
+    n_states: int = 2
+    n_latent: int = 2
+    _: KW_ONLY
+    n_sweeps: int = 3
+    n_particles: int = 256
+    min_variance: float = 1e-4
+    start: Mapping[str, Any] | None = None
+    n_init: int = 1
+    max_iter: int = 100
+    tol: float | None = 1e-5
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any = None, *, lengths: Any = None) -> Self:  # noqa: N803
         """Variational EM: no step lowers the bound, whose values before each step are in `history_`."""
