@@ -92,19 +92,6 @@ def sentence_states(
         yield from (answers[place] for place in range(len(chunk)))
 
 
-def tell_every(num: float, tell: Callable[[int], None]) -> Callable[[int], None]:
-    """Progress that is told once per `num` sentences done, not at every batch."""
-    told = 0
-
-    def progress(done: int) -> None:
-        nonlocal told
-        if done // num > told // num:
-            tell(done)
-        told = done
-
-    return progress
-
-
 def text_use(
     chain: HiddenChain, sentences: Iterable[Sequence[int]], *, progress: Callable[[int], None] | None = None
 ) -> Use:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from rankfold.analysis.sentence_states import tell_every
 from rankfold.cli.load import NUM_SHOWN, Text, add_model, add_text, load_words, text_path
 from rankfold.cli.output import say, to_json
 from rankfold.cli.stream import stream
@@ -20,7 +19,7 @@ from rankfold.data.vocab import EOS
 from rankfold.errors import DataError
 from rankfold.models.catalog import AnyModel
 from rankfold.models.parsing import Decode, Parsed, expect_grammar, parse, parse_k_best
-from rankfold.models.strings import expect_memory
+from rankfold.models.strings import expect_memory, tell_every
 from rankfold.plots.picture import expect_picture
 from rankfold.plots.trees import save_tree, tree_text
 

@@ -11,12 +11,13 @@ import numpy as np
 
 from rankfold.analysis.hidden_chain import HiddenChain
 from rankfold.analysis.named_states import effective_number, most_used, named_states
-from rankfold.analysis.sentence_states import tell_every, text_use
+from rankfold.analysis.sentence_states import text_use
 from rankfold.analysis.state_profiles import Use, state_profiles, stationary_use, word_entropies
 from rankfold.cli.load import add_model, load_words, read_text, tell_unknown
 from rankfold.cli.output import printable, say, to_json
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError
+from rankfold.models.strings import tell_every
 from rankfold.plots.picture import expect_picture
 
 Sort = Literal["use", "entropy"]

@@ -1,4 +1,4 @@
-"""Hidden Markov and semi-Markov models as estimators: parameters are fields, each written once, as scikit-learn asks."""
+"""Hidden Markov and semi-Markov models as estimators: their parameters are fields, as scikit-learn wants them."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankfold.analysis.hidden_chain import HiddenChain
-from rankfold.analysis.sentence_states import SentenceStates, UseCounter, sentence_states, tell_every
+from rankfold.analysis.sentence_states import SentenceStates, UseCounter, sentence_states
 from rankfold.analysis.state_profiles import Ranked, StateProfiles, state_profiles
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError
 from rankfold.explore.bundle import MOST_BYTES, Bundle, about, fractions, joined, page, smallest
 from rankfold.explore.state_map import StateMap, features, sketch_matrix, state_map
-from rankfold.models.strings import split_line
+from rankfold.models.strings import split_line, tell_every
 
 WORDS, OTHERS, STATES = 12, 8, 3  # words and neighbours of a state, states of a position
 MOST_WORDS = 200  # of a typed sentence

@@ -136,6 +136,19 @@ def answer_each(
     return [answers[place] for place in range(len(answers))]
 
 
+def tell_every(num: float, tell: Callable[[int], None]) -> Callable[[int], None]:
+    """Progress that is told once per `num` sentences done, not at every batch."""
+    told = 0
+
+    def progress(done: int) -> None:
+        nonlocal told
+        if done // num > told // num:
+            tell(done)
+        told = done
+
+    return progress
+
+
 def answer_text(
     text: Any,
     vocabulary: Vocabulary,
