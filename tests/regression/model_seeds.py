@@ -33,7 +33,10 @@ WORD_MODELS: dict[str, dict[str, Any]] = {
     "block tied": {"family": "block", "tied": True, "reset_eos": True},
     "rank": {"family": "rank", "plan": "state"},
     "rank space": {"family": "rank", "plan": "rank"},
-    **{f"{family} free": {"family": family, "neural": False} for family in ("hmm", "lhmm", "banded", "block", "rank")},
+    # Free tables that begin as those of 0.1 did, and those of a spread of 1.
+    **{f"{x} free": {"family": x, "neural": False, "init": "xavier"} for x in ("hmm", "lhmm", "banded")},
+    **{f"{x} free": {"family": x, "neural": False} for x in ("block", "rank")},
+    **{f"{x} free spread": {"family": x, "neural": False} for x in ("hmm", "lhmm", "banded")},
 }
 SMALL = {"num_states": 12, "rank": 6, "dim": 5, "num_layers": 1, "num_clusters": 3}
 DROPPED = {"state_dropout": 0.3, "feature_dropout": 0.3, "logit_dropout": 0.3}

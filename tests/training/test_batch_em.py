@@ -268,6 +268,18 @@ def test_networks_have_no_step() -> None:
             tables_of(build_model(config, 5))  # type: ignore[arg-type]
 
 
+def test_free_tables_begin_apart() -> None:
+    """With a spread of 1; as the papers' code, all states nearly alike, from which EM does not find apart."""
+    sizes: dict[str, Any] = {"num_states": 40, "rank": 20, "neural": False}
+    for family in ("hmm", "lhmm", "banded"):
+        for init, low, high in (("spread", 0.9, 1.1), ("xavier", 0.1, 0.2)):
+            model = build_model(ModelConfig(family=family, init=init, **sizes), 50)  # type: ignore[arg-type]
+            tables = {name: x for name, x in model.named_parameters() if x.ndim == 2 and "log_band" not in name}
+            assert len(tables) == (2 if family == "hmm" else 3)
+            for name, x in tables.items():
+                assert low < float(x.detach().std()) < high, (family, init, name)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("data"))

@@ -131,7 +131,7 @@ def _hmm(config: ModelConfig, num_words: int, _: Clusters | None, generator: tor
     emission = (
         CategoricalEmission(size, num_words, Network(config.dim, config.num_layers, generator, config.init))
         if config.neural
-        else FreeEmission.draw(size, num_words, generator=generator)
+        else FreeEmission.draw(size, num_words, config.init, generator=generator)
     )
     return HMM(config, _transition(config, generator), emission)
 
@@ -139,7 +139,9 @@ def _hmm(config: ModelConfig, num_words: int, _: Clusters | None, generator: tor
 def _transition(config: ModelConfig, generator: torch.Generator) -> nn.Module:
     sizes = (config.num_states, config.rank, config.dim, config.num_layers)
     if config.family == "lhmm":
-        return LowRankTransition(*sizes, feature_map=config.feature_map, neural=config.neural, generator=generator)
+        return LowRankTransition(
+            *sizes, feature_map=config.feature_map, neural=config.neural, init=config.init, generator=generator
+        )
     if config.family == "banded":
         return BandedTransition(
             *sizes,
@@ -147,11 +149,12 @@ def _transition(config: ModelConfig, generator: torch.Generator) -> nn.Module:
             band_init=config.band_init,
             feature_map=config.feature_map,
             neural=config.neural,
+            init=config.init,
             generator=generator,
         )
     if config.neural:
         return SoftmaxTransition(config.num_states, config.dim, config.num_layers, generator=generator)
-    return FreeDense.draw(config.num_states, generator=generator)
+    return FreeDense.draw(config.num_states, config.init, generator=generator)
 
 
 def _blocks(

@@ -122,7 +122,7 @@ class ModelConfig(OfWords):
     dim: int = 128  # of embeddings and residual layers
     num_layers: int = 2  # residual layers of each network
     neural: bool = True  # false: free tables, the ablation
-    init: InitKind = "spread"  # all but rank: initialisation of the embeddings of the emissions
+    init: InitKind = "spread"  # all but rank: of the emissions' embeddings; of the free tables of hmm, lhmm, banded
     feature_map: FeatureKind = "exp"  # lhmm, banded
     band: int = 8  # banded: diagonals on each side of the main one
     band_init: float | None = None  # banded: log-weight at the start; None: as much mass as the low-rank part

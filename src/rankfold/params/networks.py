@@ -98,12 +98,19 @@ def normal(*shape: int, spread: float = 1.0, generator: torch.Generator) -> nn.P
     return nn.Parameter(spread * torch.randn(*shape, generator=generator, dtype=torch.float32))
 
 
+InitKind = Literal["spread", "xavier"]
+
+
+def free_logits(*shape: int, init: InitKind, generator: torch.Generator) -> nn.Parameter:
+    """Logits of free tables. "spread": with a spread of 1, so that states differ from the first update on. "xavier":
+    all states nearly alike, which EM takes long to tell apart, if it does at all.
+    """
+    return (normal if init == "spread" else xavier)(*shape, generator=generator)
+
+
 def take_rows(x: Tensor, index: Tensor | None) -> Tensor:  # "z d", "k" -> "k d"
     """Some rows, or all of them; the backward pass adds in a fixed order."""
     return x if index is None else x.index_select(0, index)
-
-
-InitKind = Literal["spread", "xavier"]
 
 
 class Network(NamedTuple):

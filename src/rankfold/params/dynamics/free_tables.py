@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.operators import Dense, LowRank, Operator, RowScaled, WithoutDiagonal
-from rankfold.params.networks import normal, take_rows, xavier
+from rankfold.params.networks import InitKind, free_logits, normal, take_rows
 from rankfold.params.prior import Prior, Table, log_shares, shares, weighted_logs
 
 
@@ -39,10 +39,10 @@ class FreeDense(nn.Module):
         self.self_transitions = self_transitions
 
     @classmethod
-    def draw(cls, num_states: int, *, generator: torch.Generator) -> FreeDense:
-        """Small random logits around the uniform distribution."""
+    def draw(cls, num_states: int, init: InitKind = "spread", *, generator: torch.Generator) -> FreeDense:
+        """Random logits around the uniform distribution."""
         start = torch.zeros(num_states, dtype=torch.float32)
-        return cls(start, xavier(num_states, num_states, generator=generator).data)
+        return cls(start, free_logits(num_states, num_states, init=init, generator=generator).data)
 
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None

@@ -8,6 +8,7 @@ dropped ones are never a target). Weights below the dtype's smallest number beco
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from rankfold.params.dynamics.factorial import FreeKronecker
 from rankfold.params.dynamics.features import FeatureKind, FeatureMap, FreeFeatures
 from rankfold.params.dynamics.free_tables import Dynamics, FreeDense, FreeLowRank, apart
 from rankfold.params.dynamics.hierarchy import FreeHierarchy
-from rankfold.params.networks import residual_mlp, take_rows, xavier
+from rankfold.params.networks import InitKind, free_logits, residual_mlp, take_rows, xavier
 from rankfold.params.prior import Prior, Table, log_shares, shares
 
 
@@ -140,13 +141,15 @@ class LowRankTransition(RankedChoices):
         *,
         feature_map: FeatureKind = "exp",
         neural: bool = True,
+        init: InitKind = "spread",
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         size = dim if neural else rank
         self.start: Start | FreeStart = Start(dim, num_layers, generator=generator) if neural else FreeStart(size)
-        self.source = xavier(num_states, size, generator=generator)
-        self.target = xavier(num_states, size, generator=generator)
+        draw = xavier if neural else partial(free_logits, init=init)
+        self.source = draw(num_states, size, generator=generator)
+        self.target = draw(num_states, size, generator=generator)
         self.features: FeatureMap | FreeFeatures = (
             FeatureMap(dim, rank, kind=feature_map, generator=generator) if neural else FreeFeatures()
         )
@@ -209,11 +212,12 @@ class BandedTransition(RankedChoices):
         band_init: float | None = None,
         feature_map: FeatureKind = "exp",
         neural: bool = True,
+        init: InitKind = "spread",
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.low_rank = LowRankTransition(
-            num_states, rank, dim, num_layers, feature_map=feature_map, neural=neural, generator=generator
+            num_states, rank, dim, num_layers, feature_map=feature_map, neural=neural, init=init, generator=generator
         )
         self.reach = min(band, num_states - 1)
         width = 2 * self.reach + 1

@@ -18,7 +18,7 @@ from rankfold.errors import UnsupportedError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.numerics.log_space import pick
 from rankfold.numerics.precision import current_precision, products_in
-from rankfold.params.networks import Network, take_rows, xavier
+from rankfold.params.networks import InitKind, Network, free_logits, take_rows
 from rankfold.params.observations.protocol import ObservationModule, Sizes, network_of
 from rankfold.params.prior import Prior, Table, log_shares
 
@@ -98,9 +98,11 @@ class FreeEmission(nn.Module):
         self.log_emission = nn.Parameter(log_emission)
 
     @classmethod
-    def draw(cls, num_states: int, num_words: int, *, generator: torch.Generator) -> FreeEmission:
-        """Small random logits around the uniform distribution."""
-        return cls(xavier(num_states, num_words, generator=generator).data)
+    def draw(
+        cls, num_states: int, num_words: int, init: InitKind = "spread", *, generator: torch.Generator
+    ) -> FreeEmission:
+        """Random logits around the uniform distribution."""
+        return cls(free_logits(num_states, num_words, init=init, generator=generator).data)
 
     @property
     def num_words(self) -> int:
@@ -138,7 +140,7 @@ class CategoricalObservation(ObservationModule):
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
         size, width = sizes.num_states, sizes.num_features
         if not sizes.neural:
-            return cls(FreeEmission.draw(size, width, generator=generator))
+            return cls(FreeEmission.draw(size, width, "xavier", generator=generator))  # `initialise` tells states apart
         return cls(CategoricalEmission(size, width, network_of(sizes, generator)))
 
     @classmethod
