@@ -389,7 +389,12 @@ class Estimator(Tables, ScikitLearnMethods):
     def filter(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> Any:  # noqa: N803
         """The probability "t z" of every state at every frame, given the frames up to it alone."""
         given = self._read(X, lengths, None, inputs)
-        found = self._ask(given, lambda at: online.filter(self._potentials(at)).log_filtered.exp(), strict=True)
+
+        def question(at: Group) -> Tensor:  # no frame is the last one yet
+            going_on = at._replace(batch=at.batch._replace(last=self.model_.ending is None))
+            return online.filter(self._potentials(going_on)).log_filtered.exp()
+
+        found = self._ask(given, question, strict=True)
         return given.back(self._cut(given, found))
 
     def step(self, frame: Any, state: Stream | None = None, *, inputs: Any = None) -> tuple[NDArray[Any], Stream]:
@@ -415,7 +420,7 @@ class Estimator(Tables, ScikitLearnMethods):
 
     def sample(
         self,
-        n_samples: int = 1,
+        n_samples: int | None = None,
         *,
         n_sequences: int | None = None,
         n_trials: int | None = None,
@@ -424,13 +429,16 @@ class Estimator(Tables, ScikitLearnMethods):
     ) -> tuple[Any, Any]:
         """Frames and states drawn from the model: arrays of `n_samples` frames, or lists of `n_sequences` of them.
 
+        Without `n_samples`: one frame; of a model with end probabilities, until the sequence ends by itself.
         `inputs`, where the model depends on some: an array "n k", the same for all sequences. `n_trials` of multinomial
         counts: what each frame adds up to, 1 unless told.
         """
         self._expect_fitted()
         for name, value in (("n_samples", n_samples), ("n_sequences", n_sequences), ("n_trials", n_trials)):
-            if value is not None or name == "n_samples":
+            if value is not None:
                 expect_number(name, value)
+        if n_samples is None and self.model_.ending is None:
+            n_samples = 1
         if n_trials is not None and self.observations != "multinomial":  # type: ignore[attr-defined]
             raise UnsupportedError("n_trials is given, but multinomial counts alone have trials.")
         expect_seed(random_state)
@@ -467,8 +475,8 @@ class Estimator(Tables, ScikitLearnMethods):
         """
         self._expect_fitted()
         model: Any = self.model_
-        duration = 0 if model.duration is None else model.duration.num_free
-        return int(model.dynamics.num_free(self._prior.forbidden) + model.observation.num_free + duration)
+        more = sum(x.num_free for x in (model.duration, model.ending) if x is not None)
+        return int(model.dynamics.num_free(self._prior.forbidden) + model.observation.num_free + more)
 
     def _read(self, X: Any, lengths: Any, labels: Any, inputs: Any = None) -> Inputs:  # noqa: N803
         self._expect_fitted()
@@ -528,6 +536,7 @@ class Estimator(Tables, ScikitLearnMethods):
         lags, z = self.model_.observation.lags, self.model_.config.num_states
         seen = x if state is None or state.before is None else torch.cat([state.before, x])
         (one,) = group([seen], None, z, inputs=None if inputs is None else [inputs])
+        one = one._replace(batch=one.batch._replace(last=self.model_.ending is None))
         if len(seen) == 1:
             p = self.model_.potentials(one.batch, carried=None if state is None else state.log_next)
         else:

@@ -26,10 +26,10 @@ AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing", "sticky", "mean_
 # What a fit is made with, and another step cannot change.
 FIXED = (
     "n_states", "observations", "rank", "tied_variance", "min_variance", "variance_prior", "forbidden", "n_symbols",
-    "max_duration", "durations", "self_transitions", "censored", "dtype", "device", "covariance_type",
+    "max_duration", "durations", "self_transitions", "censored", "ends", "dtype", "device", "covariance_type",
     "covariance_rank", "n_mix", "n_inputs", "order", "chains", "parents",
 )  # fmt: skip
-TRUTHS = ("tied_variance", "self_transitions", "censored", "verbose")
+TRUTHS = ("tied_variance", "self_transitions", "censored", "verbose", "ends")
 
 
 def expect_parameters(params: Mapping[str, Any]) -> None:
@@ -58,6 +58,8 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
             "  Inputs that drive transitions, or stand by themselves, are inputs=... of fit."
         )
     _expect_driven(params)
+    if params.get("end_prior") is not None and not params["ends"]:
+        raise DomainError("end_prior is given, but sequences have no end probabilities.\n  Set ends=True.")
     if params["tol"] is not None and (not _is_number(params["tol"]) or np.isnan(params["tol"])):
         raise DomainError(f"tol is {params['tol']!r}, but must be a number, or None to take all max_iter steps.")
     if not _is_number(params["momentum"]) or not 0 <= params["momentum"] < 1:

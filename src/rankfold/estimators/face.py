@@ -63,6 +63,8 @@ class Tables:
     transition_weights_ = _table("transition_weights", 'The weights "z z k" of inputs that drive transitions.')
     initial_weights_ = _table("initial_weights", 'The weights "z k" of inputs that drive the start.')
 
+    end_ = _table("end", 'The probability of the end after each state, "z".')
+
     @property
     def durations_(self) -> Array:
         """The probability "z d" of each duration, the first column is that of one frame."""
@@ -168,13 +170,15 @@ class Tables:
         initial "z"; transition "z z", or a pair p(rank | state) "z r", p(state | rank) "z r". Of the observations
         means=, covariances= (as covariance_type says), rates=, emission=, weights= of mixtures, coefficients= and
         intercepts= of regressions, transition_weights= "z z k" and initial_weights= "z k" of inputs that drive them,
-        or any name of `tables_`; `symbols` of the columns of emission. HSMM: durations=, a table "z d". Further
-        arguments are parameters of the estimator.
+        end= "z", or any name of `tables_`; `symbols` of the columns of emission. HSMM: durations=, a table "z d".
+        Further arguments are parameters of the estimator.
         """
         known = set(cls._names())  # type: ignore[attr-defined]
         driven = driven_sizes({name: np.shape(value) for name, value in given.items()})
         if driven:
             given = {"input_driven": driven["driven"], **given}
+        if given.get("end") is not None:
+            given = {"ends": True, **given}
         tables = {name: value for name, value in given.items() if name not in known or name == "durations"}
         params = {name: value for name, value in given.items() if name not in tables}
         if "durations" in tables and "durations" not in known:

@@ -92,6 +92,7 @@ def whole_prior(params: Mapping[str, Any], scale: Prior, width: int, device: tor
         emission=_pseudo_counts(params, "emission_prior", (num_states, width), device),
         mean=mean,
         mean_frames=float(params["mean_weight"]),
+        end=_pseudo_counts(params, "end_prior", (num_states, 2), device) if params.get("ends") else 0.0,
         weight_precision=float(params.get("input_prior", 0.0)),
         fixed=names,
         fixed_entries=None if entries is None else torch.from_numpy(entries).to(device),

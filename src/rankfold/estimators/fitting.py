@@ -374,6 +374,7 @@ def _config(params: Mapping[str, Any], given: Inputs, width: int, like: Any) -> 
         durations=params.get("durations", "poisson"),
         self_transitions=bool(params.get("self_transitions", True)),
         censored=bool(params.get("censored", False)),
+        ends=bool(params.get("ends", False)),
         min_variance=0.0,
         chains=params.get("chains", ()),
         parents=params.get("parents", ()),

@@ -49,6 +49,8 @@ class OfStates(Fitted):
     order: int = 1
     initial_prior: ArrayLike | None = None
     transition_prior: ArrayLike | None = None
+    ends: bool = False
+    end_prior: ArrayLike | None = None
     sticky: float = 0.0
     mean_prior: ArrayLike | None = None
     mean_weight: float = 0.0
@@ -81,6 +83,9 @@ class HMM(OfStates):
     variance_prior      as if each state had seen so many frames of the variance of all; 0: none
     smoothing           added to the expected count of every start, transition, symbol, 0 and 1; 0: maximum likelihood
     initial_prior, transition_prior, emission_prior     concentrations of Dirichlet priors, numbers or arrays, from 1 on
+    ends                whether sequences end by themselves: each state has a probability `end_` to be the last (of an
+                        HSMM after each segment); else lengths are given
+    end_prior           ends: concentrations (end, go on) of beta priors, "2" or "z 2", from 1 on
     sticky              added to the count of every transition of a state to itself
     mean_prior, mean_weight     as if each mean had seen `mean_weight` frames at `mean_prior` (None: the mean of all)
     fixed               tables of `start` that stay as they are, ("transition", ...); {"transition": "z z"}: entries

@@ -44,7 +44,7 @@ class MissingTableError(DomainError):
 
 def modules_of(model: FrameModel) -> list[Any]:
     """The parts of a model that have tables."""
-    return [x for x in (model.dynamics, model.observation, model.duration) if x is not None]
+    return [x for x in (model.dynamics, model.observation, model.duration, model.ending) if x is not None]
 
 
 def known_tables(model: FrameModel) -> dict[str, Table]:
@@ -158,7 +158,7 @@ def _like(given: Any, name: str, table: Table) -> Tensor:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, but {tuple(own.shape)} was expected.")
     if not bool(x.isfinite().all()):
         raise DomainError(f"{name} has entries that are not finite.")
-    if "'probability'" in name and bool(((x < 0) | (x > 1)).any()):
+    if ("'probability'" in name or table.positive == "share") and bool(((x < 0) | (x > 1)).any()):
         raise DomainError(f"{name} has entries outside 0..1.")
     if table.positive in ("entries", "or zero") and bool(((x < 0) | (x == 0) & (table.positive == "entries")).any()):
         rule = "above 0" if table.positive == "entries" else "at least 0"
@@ -209,7 +209,7 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
     num_states = len(np.atleast_1d(arrays["initial"]))
     shapes = {name: arrays[name].shape for name in arrays}
     num_features, sizes = observation_sizes(params, shapes)
-    sizes |= driven_sizes(shapes)
+    sizes |= {**driven_sizes(shapes), "ends": "end" in given}
     config = FrameConfig(
         family=frame_family(segments=has_segments, low_rank=low_rank),
         num_states=num_states,

@@ -30,6 +30,7 @@ from rankfold.models.rank_hmm import RankHMM
 from rankfold.models.sequence import HMM
 from rankfold.params.block_sparse import BlockParts, FreeBlockParts, TiedBlockParts
 from rankfold.params.durations import Duration, draw_duration
+from rankfold.params.dynamics.ending import Ending
 from rankfold.params.dynamics.factorial import FreeKronecker
 from rankfold.params.dynamics.free_tables import FreeDense, draw_free
 from rankfold.params.dynamics.hierarchy import FreeHierarchy
@@ -112,7 +113,8 @@ def _frames(config: FrameConfig, num_features: int, _: Clusters | None, generato
     dynamics = _dynamics(config, generator)
     observation = config.observation.draw(config, generator)
     duration = _durations(config, generator) if config.has_segments else None
-    return FrameModel(config, dynamics, observation, duration)
+    ending = Ending(torch.zeros(config.num_states, dtype=torch.float32)) if config.ends else None
+    return FrameModel(config, dynamics, observation, duration, ending)
 
 
 def _block(config: ModelConfig, num_words: int, clusters: Clusters | None, generator: torch.Generator) -> BlockHMM:

@@ -262,6 +262,7 @@ class FrameConfig:
     normalised_durations: bool = True  # false: the mass a Poisson has at 0 and above the longest is lost
     self_transitions: bool | None = None  # whether a state may follow itself; None: of frames it may, of segments not
     censored: bool = False  # hsmm, lhsmm: whether the end of a sequence may cut its last segment
+    ends: bool = False  # whether sequences end by themselves, each state with its own probability to be the last
     tied_variance: bool = False  # gaussian: one vector of variances for all states
     min_variance: float = 1e-3  # gaussian: no variance is below it, in units of the features; 0: none
     variance_prior: float = 0.0  # gaussian: as if each variance had seen so many frames of variance 1
@@ -303,6 +304,8 @@ class FrameConfig:
                 f'normalised_durations is false, but durations are "{self.durations}": only "poisson" may lose mass.'
             )
         self._expect_observations()
+        if self.ends and self.censored:
+            raise DomainError("ends and censored are both true, but a sequence ends by itself, or is cut.")
         if self.chains or self.parents:
             self._expect_structure()
         if strange := [name for name in self.driven if name not in ("transition", "start")]:

@@ -25,6 +25,7 @@ from rankfold.models.sequence import StateModel, StateParts
 from rankfold.models.supervision import FramePotentials
 from rankfold.models.tables import frame_tables
 from rankfold.params.durations import Duration
+from rankfold.params.dynamics.ending import Ending, draw_lengths
 from rankfold.params.dynamics.input_driven import InputDriven
 from rankfold.params.observations import ObservationModule
 from rankfold.params.prior import Prior
@@ -41,10 +42,16 @@ class FrameModel(StateModel):
     duration: Duration | None
 
     def __init__(
-        self, config: FrameConfig, dynamics: torch.nn.Module, observation: ObservationModule, duration: Duration | None
+        self,
+        config: FrameConfig,
+        dynamics: torch.nn.Module,
+        observation: ObservationModule,
+        duration: Duration | None,
+        ending: Ending | None = None,
     ) -> None:
         super().__init__()
         self.config, self.dynamics, self.observation, self.duration = config, dynamics, observation, duration
+        self.ending = ending
         self.num_words = config.num_features
         self.filler = float(UNKNOWN) if observation.symbols else float("nan")  # a missing frame
 
@@ -162,7 +169,7 @@ class FrameModel(StateModel):
 
     def sample(
         self,
-        lengths: int | Sequence[int],
+        lengths: int | Sequence[int] | None,
         num: int | None = None,
         *,
         inputs: Sequence[Tensor] | None = None,
@@ -170,14 +177,29 @@ class FrameModel(StateModel):
     ) -> list[tuple[Tensor, Tensor]]:  # inputs "t k"; frames "t f" or "t", states "t"
         """Sequences drawn from the model, each with its states: `num` of one length, or one of each length.
 
+        `lengths` None: `num` sequences that end by themselves, of a model with end probabilities.
         Exact given the length: segments are drawn such that they fill it (or, if `censored`, are cut by it). A
         regression needs the `inputs` of each sequence, and so do transitions that inputs drive.
         """
-        sizes = [lengths] * (1 if num is None else num) if isinstance(lengths, int) else list(lengths)
+        many = 1 if num is None else num
+        if lengths is None:
+            return self._sample_to_the_end(many, generator)
+        sizes = [lengths] * many if isinstance(lengths, int) else list(lengths)
         if inputs is not None and len(inputs) != len(sizes):
             raise DomainError(f"inputs of {len(inputs)} sequences for {len(sizes)}.")
         with torch.no_grad():
             return draw_frames(self.parts(), sizes, inputs, censored=self.config.censored, generator=generator)
+
+    @torch.no_grad()
+    def _sample_to_the_end(self, num: int, generator: torch.Generator | None) -> list[tuple[Tensor, Tensor]]:
+        parts = self.parts()
+        if parts.ends is None or parts.driven is not None or self.config.num_covariates:
+            raise DomainError(
+                "no length is given, but only models with end probabilities and without inputs end by themselves.\n"
+                "  Give one: sample(n); or fit with ends=True."
+            )
+        rows = draw_lengths(parts.log_initial, parts.transition, parts.ends, parts.log_duration, num, generator)
+        return _emit(parts, rows, None, generator)
 
     def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
         """As of every model; one with a network of the user's own cannot be built again from its configuration."""
@@ -248,26 +270,35 @@ def draw_frames(
     """
     if not len(lengths) or min(lengths) < 1:
         raise DomainError(f"lengths are {list(lengths)}, but at least one of at least 1 was expected.")
-    start, transition = parts.log_initial, parts.transition
+    start, transition = parts.log_initial, parts.leading()
     nothing = start.new_zeros(len(lengths), max(lengths), len(start))
     sizes = torch.tensor(lengths, device=start.device)
-    p: Any = ChainPotentials(start, transition, nothing, lengths=sizes)
+    batch = Batch(nothing, sizes)
+    p: Any = ChainPotentials(start, transition, nothing, parts.log_final(batch), sizes)
     if parts.driven is not None:
-        p = parts.driven.potentials(nothing, Batch(nothing, sizes, inputs=_padded(inputs, lengths)), None)
+        p = parts.driven.potentials(nothing, batch._replace(inputs=_padded(inputs, lengths)), None, parts.ends)
     elif parts.log_duration is not None:
-        p = SegmentPotentials(start, transition, parts.log_duration, nothing, lengths=sizes, censored=censored)
+        p = SegmentPotentials(
+            start, transition, parts.log_duration, nothing, parts.log_final(batch), sizes, censored=censored
+        )
     states = sample(p, generator=generator).path
     if bool((states[:, 0] < 0).any()):
         raise DomainError(
             f"no segmentation fills {int(sizes[states[:, 0] < 0][0])} frames under this model.\n"
             "  Other lengths may be possible; censored = true lets the end cut the last segment."
         )
-    rows = [row[row >= 0] for row in states]
+    return _emit(parts, [row[row >= 0] for row in states], inputs, generator)
+
+
+def _emit(
+    parts: StateParts, rows: list[Tensor], inputs: Sequence[Tensor] | None, generator: torch.Generator | None
+) -> list[tuple[Tensor, Tensor]]:  # "t" each -> frames "t f" or "t", states "t"
+    """Frames of given states."""
     one_by_one = getattr(
         parts.observation, "sample_sequence", None
     )  # frames that depend on inputs, or on frames before
     if one_by_one is not None:
         beside = [None] * len(rows) if inputs is None else inputs
         return [(one_by_one(row, own, generator), row) for row, own in zip(rows, beside, strict=True)]
-    drawn = torch.split(parts.observation.sample(states[states >= 0], generator), list(lengths))
+    drawn = torch.split(parts.observation.sample(torch.cat(rows), generator), [len(row) for row in rows])
     return list(zip(drawn, rows, strict=True))

@@ -25,8 +25,9 @@ from rankfold.models.config import ModelConfig
 from rankfold.models.tables import expect_distributions
 from rankfold.numerics.capture import graph_branch
 from rankfold.numerics.precision import Precision
-from rankfold.operators import Operator
+from rankfold.operators import Operator, RowScaled
 from rankfold.params.dropout import kept_indices, kept_mask, num_kept
+from rankfold.params.dynamics.ending import Ends
 from rankfold.params.dynamics.free_tables import FreeDense
 from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
 from rankfold.planning.chains import ChainSizes, chain_plan
@@ -145,11 +146,20 @@ class StateParts(NamedTuple):
     kept: Tensor | None = None  # "z"       the indices of the states, where dropped ones are left out
     log_mask: Tensor | None = None  # "z"   -inf for dropped states, where they are masked instead
     driven: Any = None  # the start and transitions of given inputs, where some drive them
+    ends: Ends | None = None  # where sequences end by themselves
 
     @property
     def emission(self) -> Any:
         """The observations, where they are words."""
         return self.observation
+
+    def leading(self) -> Operator:
+        """The transitions of sequences that may end: rows times the probability of going on."""
+        return self.transition if self.ends is None else RowScaled.from_log(self.transition, self.ends.log_go)
+
+    def log_final(self, batch: Batch) -> Tensor | None:  # "z"
+        """The log-probability of the end after each state, where the sequences of a batch do end."""
+        return None if self.ends is None or not batch.last else self.ends.log_end
 
 
 class StateModel(Model[StateParts, Any]):
@@ -164,6 +174,7 @@ class StateModel(Model[StateParts, Any]):
     observation: Any
     duration: Any
     driven: Any = None  # the dynamics, where inputs drive them
+    ending: Any  # the probabilities of ends, where sequences end by themselves
 
     def own_parts(self, generator: torch.Generator | None = None) -> StateParts:
         return self._parts(generator, masked=self.config.keeps_numbers)
@@ -200,7 +211,8 @@ class StateModel(Model[StateParts, Any]):
         log_mask = None
         if stays is not None:
             log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))
-        return StateParts(log_initial, transition, observation, log_duration, keep, log_mask, self.driven)
+        ends = None if self.ending is None else self.ending(keep)
+        return StateParts(log_initial, transition, observation, log_duration, keep, log_mask, self.driven, ends)
 
     def input_values(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
         """The values of a batch as the observations take them."""
@@ -221,15 +233,16 @@ class StateModel(Model[StateParts, Any]):
         if allowed is not None:
             log_obs = _restricted(log_obs, allowed, parts)
         if parts.driven is not None:
-            return parts.driven.potentials(log_obs, batch, carried)
+            return parts.driven.potentials(log_obs, batch, carried, parts.ends)
         log_initial = parts.log_initial if carried is None else _continued(parts, carried[: len(log_obs)])
         if parts.log_duration is None:
-            return ChainPotentials(log_initial, parts.transition, log_obs, lengths=batch.lengths)
+            return ChainPotentials(log_initial, parts.leading(), log_obs, parts.log_final(batch), batch.lengths)
         return SegmentPotentials(
             log_initial,
-            parts.transition,
+            parts.leading(),
             parts.log_duration,
             log_obs,
+            parts.log_final(batch),
             lengths=batch.lengths,
             censored=self.config.censored or not batch.last,
         )
@@ -276,6 +289,7 @@ class HMM(StateModel, ChainModel[StateParts]):
     config: ModelConfig
     branch = True
     duration = None
+    ending = None
 
     def __init__(
         self, config: ModelConfig, transition: nn.Module, emission: CategoricalEmission | FreeEmission

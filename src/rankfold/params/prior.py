@@ -12,7 +12,8 @@ class Prior(NamedTuple):
     """Log-densities added to the expected log-likelihood, and bounds on its maximum.
 
     smoothing times the logs of all starts, transitions that are not forbidden (of a low rank: of both factors),
-    symbols, p and 1 - p of zeros and ones, and entries of duration tables; `initial`, `transition` and `emission` times
+    symbols, p and 1 - p of zeros and ones and of ends, and entries of duration tables; `initial`, `transition`,
+    `emission` and `end` times
     the logs of the entries of those tables; of each variance v, in a feature of variance s,
     -variance_frames / 2 (log v + s / v); of each mean m -mean_frames / 2 (m - mean)^2 / v; and of each weight w of an
     input -weight_precision / 2 w^2.
@@ -29,6 +30,7 @@ class Prior(NamedTuple):
     initial: Tensor | float = 0.0  # "z"           counts of starts, besides `smoothing`
     transition: Tensor | float = 0.0  # "z y"      of dense transitions
     emission: Tensor | float = 0.0  # "z v"        of symbols
+    end: Tensor | float = 0.0  # "z 2" or "2"      of ends, and of going on
     weight_precision: float = 0.0  # of a normal prior of the weights of inputs, around 0
     fixed: frozenset[str] = frozenset()  # names of tables that stay as they are
     fixed_entries: Tensor | None = None  # "z y"   transitions that stay as they are
@@ -58,7 +60,7 @@ class Table(NamedTuple):
 
     value: Tensor
     axis: int | None = None
-    positive: Literal["no", "or zero", "entries", "definite"] = "no"  # what its entries, or matrices, have to be
+    positive: Literal["no", "or zero", "entries", "definite", "share"] = "no"  # what entries, or matrices, have to be
 
 
 def weighted_logs(counts: Tensor | float, log_p: Tensor) -> Tensor:  # -> ""

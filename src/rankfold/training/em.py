@@ -56,31 +56,27 @@ class Counts(NamedTuple):
     observation: Tensor  # "z s"
     duration: Tensor | None  # "z d"
     log_likelihood: float
+    ending: Tensor | None = None  # "z 2"   ends of sequences, and going on
 
     def times(self, by: float) -> Counts:
         """All counts times a number."""
-        duration = None if self.duration is None else self.duration * by
-        dynamics = tuple(x * by for x in self.dynamics)
-        return Counts(dynamics, self.observation * by, duration, self.log_likelihood * by)
+        return self.of_flat([x * by for x in self.flat()])._replace(log_likelihood=self.log_likelihood * by)
 
-    def flat(self) -> tuple[Tensor, ...]:
+    def flat(self) -> tuple[Any, ...]:
         """All counts, one after the other."""
-        return (*self.dynamics, self.observation, *(() if self.duration is None else (self.duration,)))
+        return (*self.dynamics, self.observation, *(x for x in (self.duration, self.ending) if x is not None))
 
-    def of_flat(self, counts: Sequence[Tensor]) -> Counts:
+    def of_flat(self, counts: Sequence[Any]) -> Counts:
         """Other counts of the same model, as `flat` gives them."""
-        num = len(self.dynamics)
-        duration = None if self.duration is None else counts[num + 1]
-        return self._replace(dynamics=tuple(counts[:num]), observation=counts[num], duration=duration)
+        num, rest = len(self.dynamics), list(counts[len(self.dynamics) + 1 :])
+        ending = None if self.ending is None else rest.pop()
+        duration = None if self.duration is None else rest.pop()
+        return Counts(tuple(counts[:num]), counts[num], duration, self.log_likelihood, ending)
 
     def plus(self, other: Counts) -> Counts:
         """The counts of both."""
-        return Counts(
-            tuple(x + y for x, y in zip(self.dynamics, other.dynamics, strict=True)),
-            self.observation + other.observation,
-            None if self.duration is None or other.duration is None else self.duration + other.duration,
-            self.log_likelihood + other.log_likelihood,
-        )
+        found = self.of_flat([x + y for x, y in zip(self.flat(), other.flat(), strict=True)])
+        return found._replace(log_likelihood=self.log_likelihood + other.log_likelihood)
 
 
 class Fitted(NamedTuple):
@@ -175,11 +171,15 @@ def expect(model: FrameModel, groups: Sequence[Group]) -> Counts:
             assert one.statistics is not None
             posterior = counts.state.transpose(0, 1).flatten(0, 1)
             observation = model.observation.count(one.statistics, posterior)
+            ending, driven = None, model.driven is not None and model.driven.transition is not None
+            if model.ending is not None:
+                ending = model.ending.count(counts, one.batch, driven=driven)
             if model.driven is None:
-                dynamics = _tables(model).count(counts.initial, counts.transition)
+                uses = counts.transition if ending is None else counts.transition[1:]
+                dynamics = _tables(model).count(counts.initial, uses)
             else:
                 dynamics = model.driven.count_sequences(counts, one.batch)
-            own = Counts(dynamics, observation, duration, float(counts.log_z.sum()))
+            own = Counts(dynamics, observation, duration, float(counts.log_z.sum()), ending)
             found.append(own if one.weight == 1 else own.times(one.weight))
     return reduce(Counts.plus, found)
 
@@ -212,12 +212,16 @@ def maximise(model: FrameModel, counts: Counts, prior: Prior) -> None:
     if model.duration is not None:
         assert counts.duration is not None
         model.duration.maximise(counts.duration, prior)
+    if model.ending is not None:
+        assert counts.ending is not None
+        model.ending.maximise(counts.ending, prior)
 
 
 def log_prior(model: FrameModel, prior: Prior) -> Tensor:  # ""
     """The log-density of the priors, up to a constant; 0 without any. Differentiable in the parameters."""
     total: Tensor = model.observation.log_prior(prior) + _tables(model).log_prior(prior)
-    return total if model.duration is None else total + model.duration.log_prior(prior)
+    more = [x.log_prior(prior) for x in (model.duration, model.ending) if x is not None]
+    return total + sum(more)
 
 
 def em(

@@ -55,6 +55,9 @@ def initialise(
     if not free or isinstance(model.dynamics, NeuralDynamics):
         return
     model.dynamics.initialise(runs, prior, rng)
+    if model.ending is not None:
+        share = 0.5 if model.config.has_segments else len(sequences) / len(frames)
+        model.ending.fill(end=torch.full((num_states,), share, dtype=torch.float64, device=frames.device))
     if model.duration is not None:
         model.duration.initialise(_mean_runs(runs, num_states, model.config.max_duration, frames.device))
 

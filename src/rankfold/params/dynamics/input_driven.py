@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from rankfold.data.batch import Batch
 from rankfold.errors import DomainError, ShapeError, UnsupportedError
 from rankfold.numerics.log_space import log_sum
-from rankfold.operators import Dense
+from rankfold.operators import Dense, Operator, RowScaled
+from rankfold.params.dynamics.ending import Ends
 from rankfold.params.dynamics.free_tables import Dynamics, FreeDense
 from rankfold.params.networks import normal
 from rankfold.params.prior import Prior, Table, weighted_logs
@@ -121,7 +122,9 @@ class InputDriven(nn.Module):
         """The log-distribution of the next state after each state."""
         return _moved(self.bias.logits(), self.transition, inputs, "transition").log_softmax(-1)
 
-    def potentials(self, log_obs: Tensor, batch: Batch, carried: Tensor | None) -> ChainPotentials | BlockPotentials:
+    def potentials(
+        self, log_obs: Tensor, batch: Batch, carried: Tensor | None, ends: Ends | None
+    ) -> ChainPotentials | BlockPotentials:
         """The chain of these sequences; its transitions are written out for each frame, "b t z z", if inputs move them.
 
         `carried` "b z" is the distribution of the state before the first frame.
@@ -129,8 +132,16 @@ class InputDriven(nn.Module):
         inputs = self._of(batch).to(log_obs)
         if self.transition is None:
             log_initial = self.log_start(inputs[:, 0]) if carried is None else carried
-            return ChainPotentials(log_initial, self.forward().transition, log_obs, lengths=batch.lengths)
+            transition: Operator = self.forward().transition
+            if ends is not None:
+                transition = RowScaled.from_log(transition, ends.log_go)
+            log_final = ends.log_end if ends is not None and batch.last else None
+            return ChainPotentials(log_initial, transition, log_obs, log_final, batch.lengths)
         each = self.log_transition(inputs.flatten(0, 1)).reshape(*log_obs.shape, -1)
+        if ends is not None:
+            each = each + ends.log_go[:, None]
+            at_end = torch.arange(log_obs.shape[1], device=log_obs.device) == batch.lengths[:, None] - 1
+            log_obs = log_obs + torch.where(at_end.unsqueeze(-1) & batch.last, ends.log_end, 0.0)
         if carried is None:
             log_initial = self.log_start(inputs[:, 0])
         else:
