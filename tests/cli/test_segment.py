@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,50 @@ def test_pictures(kind: str, run: Path, data: Path, tmp_path: Path, capsys: Capt
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_picture_of_every_recording(run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:
+    pytest.importorskip("matplotlib")
+    names = read_frames(data, split="test").names
+    asked = ("segment", run, data, "--split", "test", "--plot", tmp_path / "pictures")
+    for _ in range(2):  # the second time over its own pictures
+        printed(capsys, *asked)
+    found = sorted((tmp_path / "pictures").iterdir())
+    assert [path.name for path in found] == sorted(f"{name}.png" for name in names)
+    assert len({path.read_bytes() for path in found}) == len(names) > 1
+    found[0].write_text("my own")
+    assert "is not a picture" in refused(capsys, *asked)
+    assert "one picture of all recordings" in refused(capsys, *asked, "--kind", "durations")
+
+
+def test_single_features_may_be_missing(data: Path, tmp_path: Path, capsys: Captured) -> None:
+    """`--missing feature` and data.missing: the likelihood of numpy's forward pass over what is there."""
+    arrays = dict(np.load(data))
+    gone = np.random.default_rng(0).random(arrays["features"].shape) < 0.1
+    arrays["features"] = np.where(gone, np.nan, arrays["features"])
+    np.savez(tmp_path / "gaps.npz", **arrays)
+    train = ["train", "--recipe", "segment-hmm", "--data", tmp_path / "gaps.npz", "--out", tmp_path / "run", "--set"]
+    assert "feature" in refused(capsys, *train, *SETTINGS)
+    printed(capsys, *train, *SETTINGS, "data.standardise=train", "data.missing=feature")
+    asked = ("evaluate", tmp_path / "run", tmp_path / "gaps.npz", "--missing", "feature", "--json")
+    found = json.loads(printed(capsys, *asked))
+    loaded = load_recordings(tmp_path / "run", tmp_path / "gaps.npz", split="test", missing="feature", device="cpu")
+    parts = loaded.model.double().parts()
+    start, moves = parts.log_initial.detach().exp().numpy(), parts.transition.to_dense().detach().numpy()
+    mean, variance = (x.detach().numpy() for x in parts.observation)
+    total = 0.0
+    for x in loaded.frames:
+        away = x[:, None].astype(np.float64) - mean
+        logs = np.nansum(-0.5 * (away**2 / variance + np.log(2 * np.pi * variance)), 2)
+        forward = start
+        for t, row in enumerate(np.exp(logs)):
+            forward = (forward @ moves if t else forward) * row
+            total += np.log(forward.sum())
+            forward = forward / forward.sum()
+    assert found["log_likelihood"] == pytest.approx(total, rel=1e-5)
+    scale = np.log(loaded.space.scale or ()) * (~np.isnan(np.concatenate(loaded.frames.features))).sum(0)
+    assert found["nats_per_frame_unscaled"] == pytest.approx((scale.sum() - total) / found["frames"], rel=1e-5)
+    assert json.loads(printed(capsys, "segment", *asked[1:3], "--split", "test", *asked[3:]))
+
+
 def test_samples_can_be_trained_on(run: Path, tmp_path: Path, capsys: Captured) -> None:
     sample = ["sample", run, "--num", 3, "--max-length", 40, "--seed", 5]
     assert main([str(x) for x in (*sample, "--out", tmp_path / "drawn.npz")]) == 0
@@ -227,7 +272,10 @@ def bad_inputs(folder: Path) -> dict[str, tuple[Path, str]]:
     np.savez(folder / "labels.npz", features=np.zeros((4, 3)), labels=np.zeros(3, dtype=int))
     (folder / "walk.mp4").write_text("")
     return {
-        "empty folder": (folder / "empty", "no files in .npy, .npz, .csv; the folder holds nothing"),
+        "empty folder": (
+            folder / "empty",
+            "no files in .npy, .npz, .csv, .parquet, .arrow, .feather; the folder holds nothing",
+        ),
         "text": (folder / "text.csv", "line 2, column 2: 'fast' is no number"),
         "half a row": (folder / "half.csv", "line 2: feature 1 is NaN and others are not"),
         "width": (folder / "narrow.csv", "2 features, but the model was trained on 3"),
@@ -241,8 +289,6 @@ def bad_inputs(folder: Path) -> dict[str, tuple[Path, str]]:
 
 
 def test_bad_recordings_are_refused(run: Path, tmp_path: Path, capsys: Captured) -> None:
-    import re
-
     for name, (path, words) in bad_inputs(tmp_path / "bad").items():
         for command in (["segment", run, path], ["evaluate", run, "--data", path]):
             assert re.search(words, refused(capsys, *command)), name
@@ -358,6 +404,11 @@ def test_the_report_of_segments(
     assert "Frames by state and true label" in page.read_text()
     assert "Segments" in (folder / "report.html").read_text()  # training wrote it
     assert "segments in" in (folder / "report.html").read_text()
+    # A strip of every recording, and on every segment the text that a pointer shows, without any script.
+    told = re.findall(r'class="strip" x="([\d.]+)"[^>]*><title>([\d.]+) to ([\d.]+)(s?): state (\d+)', page.read_text())
+    own = [(row["start"] / (found["fps"] or 1), row["end"] / (found["fps"] or 1), row["state"]) for row in rows]
+    np.testing.assert_allclose([(float(a), float(b), int(z)) for _, a, b, _, z in told], own, rtol=1e-5)
+    assert 'class="strip"' in (folder / "report.html").read_text()
 
 
 def test_the_report_of_segments_refuses(run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -51,7 +51,36 @@ def test_the_training_set_is_the_scale_of_all() -> None:
     expected = (other.features[0] - every.mean(0)) / every.std(0)
     np.testing.assert_allclose(space.apply(other).features[0], expected, atol=1e-6)
     np.testing.assert_allclose(space.undo(space.apply(other).features[0]), other.features[0], rtol=1e-9)
-    assert space.log_volume == pytest.approx(np.log(every.std(0)).sum())
+    assert space.log_volume(train) == pytest.approx(np.log(every.std(0)).sum())
+
+
+def test_single_missing_features_have_no_say_in_scale_and_means() -> None:
+    """Means, deviations and windows are those of the values that are there; the gaps stay."""
+    given = arrays(30, 20)
+    for x in given:
+        x[np.random.default_rng(3).random(x.shape) < 0.3] = np.nan
+    given[0][4] = np.nan
+    train = frames_of(given, missing="feature")
+    assert (train.num_missing, train.num_partly_missing) == (sum(int(np.isnan(x).all(1).sum()) for x in given), 0)
+    assert train.num_gaps == sum(int((np.isnan(x).any(1) & ~np.isnan(x).all(1)).sum()) for x in given) > 10
+    assert f"some features missing: {train.num_gaps}" in str(train)
+    every = np.concatenate(given)
+    space = FrameSpace.of(train)
+    np.testing.assert_allclose(space.mean, np.nanmean(every, 0), rtol=1e-12)
+    np.testing.assert_allclose(space.scale, np.nanstd(every, 0), rtol=1e-12)
+    there = (~np.isnan(every)).sum(0) / (~np.isnan(every).all(1)).sum()
+    assert space.log_volume(train) == pytest.approx((np.log(np.nanstd(every, 0)) * there).sum())
+    for x, found in zip(given, smooth_frames(train, 3), strict=True):
+        windows = np.stack([np.concatenate([np.full((1, 3), np.nan), x[:-1]]), x,
+                            np.concatenate([x[1:], np.full((1, 3), np.nan)])])  # fmt: skip
+        number = (~np.isnan(windows)).sum(0)
+        expected = np.where(np.isnan(x), np.nan, np.nansum(windows, 0) / np.maximum(number, 1))
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+    gone = [x.copy() for x in given]
+    for x in gone:
+        x[:, 1] = np.nan
+    with pytest.raises(DataError, match="feature 1 is missing in every frame"):
+        FrameSpace.of(frames_of(gone, missing="feature"))
 
 
 def test_a_single_frame_has_no_scale_of_its_own() -> None:
@@ -67,7 +96,7 @@ def test_each_recording_by_itself() -> None:
     for x in space.apply(frames_of(arrays(12, 25, seed=2))):
         np.testing.assert_allclose(x.mean(0), 0, atol=1e-8)
         np.testing.assert_allclose(x.std(0), 1, rtol=1e-8)
-    assert space.log_volume is None
+    assert space.log_volume(frames_of(arrays(9))) is None
 
 
 def test_what_is_saved_is_read(tmp_path: Path) -> None:

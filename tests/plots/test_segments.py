@@ -94,6 +94,15 @@ def test_durations(tmp_path: Path, figures: list[Any]) -> None:
     assert panels[1].get_xlabel() == "duration in seconds"
 
 
+def test_ticks_of_durations_are_whole_frames(tmp_path: Path, figures: list[Any]) -> None:
+    """Also where the longest lasts two frames; in seconds ticks may be anything."""
+    for longest in (2, 3, 40):
+        plot_durations([[0] * longest + [1]], tmp_path / "a.png")
+        assert all(tick == int(tick) for tick in figures[-1].axes[-1].get_xticks())
+    plot_durations([[0, 0, 1]], tmp_path / "a.png", fps=10)
+    assert any(tick != int(tick) for tick in figures[-1].axes[-1].get_xticks())
+
+
 def test_every_segment_is_in_a_histogram(tmp_path: Path, figures: list[Any]) -> None:
     lengths = [1, 2, 39, 40, 41, 80, 81, 397]
     plot_durations([[z for z, length in enumerate(lengths) for _ in range(length)]], tmp_path / "a.png")

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from rankfold.cli.output import say, to_json
 from rankfold.data import catalog
+from rankfold.data.arrow_files import is_arrow
 from rankfold.data.prepare import Megabytes, Prepared, SplitBy, prepare
 from rankfold.data.raw_text import Layout
 from rankfold.data.tables import Table, prepare_tables
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     preparing = add("prepare", run_prepare, PREPARE_EXAMPLE, about, more)
     preparing.add_argument(
-        "files", nargs="+", metavar="FILE", help="texts in UTF-8, - is standard input; or tables in .csv"
+        "files", nargs="+", metavar="FILE", help="texts in UTF-8, - is standard input; or tables in .csv or .parquet"
     )
     preparing.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the result")
     preparing.add_argument(
@@ -80,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, kinds, text in (("--layout", Layout, layout), ("--split", SplitBy, split)):
         preparing.add_argument(name, choices=("auto", *get_args(kinds)), default="auto", help=text)
-    preparing.add_argument("--columns", metavar="A,B", help="tables (.csv): which columns are features (default: all)")
+    preparing.add_argument("--columns", metavar="A,B", help="tables: which columns are features (default: all)")
     preparing.add_argument("--group", metavar="COLUMN", help="tables: rows of one value are a recording")
     preparing.add_argument("--label", metavar="COLUMN", help="tables: what each row is")
     preparing.add_argument("--seed", type=int, default=1, help="of the draw of what is held out (default: 1)")
@@ -113,18 +114,18 @@ def run_get(arguments: argparse.Namespace) -> int:
 def run_prepare(arguments: argparse.Namespace) -> int:
     """Prepare a text, or tables, and print the counts."""
     found: Prepared | Table
-    tables = [Path(file).suffix.lower() == ".csv" for file in arguments.files]
+    tables = [Path(file).suffix.lower() == ".csv" or is_arrow(file) for file in arguments.files]
     if any(tables):
         if not all(tables):
             raise DataError(
-                f"{arguments.files[tables.index(False)]} is no .csv, but other files are: one kind, please."
+                f"{arguments.files[tables.index(False)]} is no table, but other files are: one kind, please."
             )
         columns = arguments.columns.split(",") if arguments.columns else ()
         named = {"columns": columns, "group": arguments.group, "label": arguments.label}
         found = prepare_tables(arguments.files, arguments.out, seed=arguments.seed, **named)
         return _tell_prepared(found, arguments)
     if arguments.columns or arguments.group or arguments.label:
-        raise DataError("--columns, --group and --label are for tables, files in .csv.")
+        raise DataError("--columns, --group and --label are for tables, files in .csv or .parquet.")
     found = prepare(
         arguments.files,
         arguments.out,

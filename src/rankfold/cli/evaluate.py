@@ -335,7 +335,7 @@ def evaluate_recordings(
             say(line)
     say(f"evaluating {len(frames):,} recordings, {frames.num_frames:,} frames, on {model.device.type}")
     found = evaluation.evaluate(model, frames)
-    volume = loaded.space.log_volume if model.observation.measured else 0.0
+    volume = loaded.space.log_volume(frames) if model.observation.measured else 0.0
     result: dict[str, Any] = {
         "nats_per_frame": found.nats,
         "nats_per_frame_unscaled": None if volume is None else found.nats + volume,

@@ -76,9 +76,9 @@ def add_missing(parser: argparse.ArgumentParser) -> None:
     """The arguments --missing and --header, of recordings."""
     parser.add_argument(
         "--missing",
-        choices=("error", "row"),
+        choices=("error", "row", "feature"),
         default="error",
-        help="a row with some values missing is an error (default), or a missing row",
+        help="a row with some values missing is an error (default), a missing row, or its other features count",
     )
     parser.add_argument(
         "--header",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,8 +23,8 @@ from rankfold.plots.picture import expect_picture
 Kind = Literal["strips", "posterior", "durations", "roll"]
 COLUMNS = ("recording", "start", "end", "state", "label", "posterior", "frames")
 DESCRIPTION = (
-    "Print the most probable segments of recordings (.npy, .npz, .csv, or a folder of them): start and end in "
-    "frames, the end exclusive, the state, the probability of that very segment given the whole recording, and "
+    "Print the most probable segments of recordings (.npy, .npz, .csv, .parquet, or a folder of them): start and end "
+    "in frames, the end exclusive, the state, the probability of that very segment given the whole recording, and "
     "the mean over its frames of the probability of its state. Frames are brought onto the scale of the "
     "training set first."
 )
@@ -32,6 +33,7 @@ example:
   rankfold segment runs/walks recordings.npz --split test
   rankfold segment runs/walks new.csv --csv > segments.csv
   rankfold segment runs/walks recordings.npz --split test --plot strips.png
+  rankfold segment runs/walks recordings/ --plot pictures/
   rankfold segment runs/walks recordings.npz --split test --json --recording s08_01"""
 
 
@@ -39,7 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recordings(parser)
     parser.add_argument("--recording", metavar="NAME", help="one of them alone")
     parser.add_argument("--csv", action="store_true", help="print comma-separated values")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="save a picture of one recording, the first")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="save a picture of the first recording; a folder: one of every recording",
+    )
     parser.add_argument(
         "--kind",
         choices=("strips", "posterior", "durations", "roll"),
@@ -52,16 +59,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the segments, and save the picture."""
     if arguments.csv and arguments.json:
         raise DataError("--csv and --json: one of them.")
-    if arguments.plot is not None:
+    every = arguments.plot is not None and (arguments.plot.is_dir() or not arguments.plot.suffix)
+    if every and arguments.kind == "durations":
+        raise DataError("--kind durations is one picture of all recordings: name a file, --plot durations.png.")
+    if arguments.plot is not None and not every:
         expect_picture(arguments.plot)  # before the work
     loaded = load_asked(arguments)
     if arguments.recording is not None:
         loaded = only(loaded, arguments.recording)
+    paths = [] if arguments.plot is None else pictures_of(loaded, arguments.plot) if every else [arguments.plot]
     rows = segment(loaded)
     if (cut := _cut_short(loaded)) is not None:
         say(f"warning: {cut}")
-    if arguments.plot is not None:  # before the table, of which a pipe may want the beginning alone
-        say(f"wrote {plot(loaded, rows, arguments.plot, arguments.kind)}")
+    for number, path in enumerate(paths):  # before the table, of which a pipe may want the beginning alone
+        say(f"wrote {plot(loaded, rows, path, arguments.kind, number=number)}")
     print(to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows))
     return 0
 
@@ -103,8 +114,22 @@ def _cut_short(loaded: LoadedFrames) -> str | None:
     return cut_short(gains, longest, f"model.max_duration and train again: --set model.max_duration={2 * longest}")
 
 
-def plot(loaded: LoadedFrames, rows: list[dict[str, Any]], path: Path, kind: Kind = "strips") -> Path:
-    """Save a picture: of the first recording, or (durations) of all segments."""
+def pictures_of(loaded: LoadedFrames, folder: Path) -> list[Path]:
+    """A picture for every recording, called by its name; raises where one is there that rankfold did not draw."""
+    names = [re.sub(r"[^\w.-]+", "-", name) for name in loaded.frames.names]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"two recordings would have the picture {twice}.png.\n  Give them names of their own.")
+    paths = [folder / f"{name}.png" for name in names]
+    for path in paths:
+        expect_picture(path)
+    return paths
+
+
+def plot(
+    loaded: LoadedFrames, rows: list[dict[str, Any]], path: Path, kind: Kind = "strips", *, number: int = 0
+) -> Path:
+    """Save a picture: of one recording, the first, or (durations) of all segments."""
     from rankfold.plots import segments as plots
 
     frames, given = loaded.frames, loaded.given
@@ -119,21 +144,22 @@ def plot(loaded: LoadedFrames, rows: list[dict[str, Any]], path: Path, kind: Kin
     if truth is not None and not loaded.space.labelled:
         matching = match_states(found, truth)
         shown = [matching.apply(states) for states in found]
-    title = f"recording {frames.names[0]}"
+    title = f"recording {frames.names[number]}"
     if kind == "durations":
         return plots.plot_durations(shown, path, label_names=names, fps=fps)
     if kind == "roll":
+        roll = given.features[number]
         return plots.plot_piano_roll(
-            np.where(np.isnan(given.features[0]), 0.0, given.features[0]), path, states=found[0], fps=fps, title=title
+            np.where(np.isnan(roll), 0.0, roll), path, states=found[number], fps=fps, title=title
         )
     if kind == "posterior":
-        one = frames.subset([0])
+        one = frames.subset([number])
         (table,) = answer_recordings(loaded.model, one, lambda batch: list(loaded.model.posterior(batch).cpu()))
-        above = None if truth is None else truth[0]
+        above = None if truth is None else truth[number]
         return plots.plot_frame_posterior(
             table[: one.lengths[0]].numpy(), path, truth=above, label_names=names, fps=fps, title=title
         )
-    strips = {"found": shown[0]} if truth is None else {"truth": truth[0], "found": shown[0]}
+    strips = {"found": shown[number]} if truth is None else {"truth": truth[number], "found": shown[number]}
     return plots.plot_strips(strips, path, label_names=names, fps=fps, title=title)
 
 

@@ -17,10 +17,10 @@ from rankfold.run_report.sections import segments_section
 
 NUM_FEATURES, NUM_LABELS = 8, 12  # columns of the tables that are printed; --json has all
 DESCRIPTION = (
-    "Print what the states of a model do in recordings (.npy, .npz, .csv, or a folder of them): the share of frames of "
-    "each, the durations of its segments, the mean of every feature in its own units, and, where frames have labels, "
-    "how many frames of each state have which. A run of frames of one state is a segment. rankfold segment prints the "
-    "segments themselves."
+    "Print what the states of a model do in recordings (.npy, .npz, .csv, .parquet, or a folder of them): the share of "
+    "frames of each, the durations of its segments, the mean of every feature in its own units, and, where frames have "
+    "labels, how many frames of each state have which. A run of frames of one state is a segment. rankfold segment "
+    "prints the segments themselves."
 )
 EXAMPLE = """\
 example:
@@ -52,10 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         title = f"Segments of {arguments.data.name}"
         subtitle = f"{loaded.model.config.family}, {loaded.model.config.size}, of {arguments.folder}"
-        page = make_page(title, subtitle, [segments_section(found, where)])
+        page = make_page(title, subtitle, [segments_section(found, where, recordings=_by_name(loaded, states))])
         say(f"wrote {write_page(arguments.html, page)}")
     print(to_json(found._asdict(), indent=2) if arguments.json else _text(found, where))
     return 0
+
+
+def _by_name(loaded: LoadedFrames, states: Sequence[States]) -> dict[str, States]:
+    return dict(zip(loaded.frames.names, states, strict=True))
 
 
 def report(loaded: LoadedFrames, states: Sequence[States]) -> SegmentProfiles:

@@ -26,7 +26,7 @@ DESCRIPTION = (
     "Train a model on a text, which is first cut into sentences, words and splits (as rankfold data prepare does), or "
     "on the train.txt of a folder; choose the best by valid.txt, and print the perplexity of test.txt. Without "
     "--recipe one is chosen for the data. A grammar may be given trees (.trees, .mrg), of which it reads the words "
-    "alone; a model of frames recordings (.npy, .npz, .csv, or a folder of them), and prints nats per frame. "
+    "alone; a model of frames recordings (.npy, .npz, .csv, .parquet, or a folder of them), and prints nats per frame. "
     "Ctrl-C writes a checkpoint, and --resume goes on from it as if nothing had happened."
 )
 EXAMPLE = """\

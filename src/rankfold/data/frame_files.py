@@ -1,4 +1,4 @@
-"""Frames from files: .npy, .npz, .csv, and folders of them. Nothing is ever unpickled."""
+"""Frames from files: .npy, .npz, .csv, .parquet, .arrow, and folders of them. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
+from rankfold.data.arrow_files import ARROW, arrow_numbers, is_arrow
 from rankfold.data.frames import Frames, Missing, expect_one_width, frames_of, validate_features
 from rankfold.errors import DataError, DomainError
 from rankfold.files import expect_file, expect_unpacked
 
-SUFFIXES = (".npy", ".npz", ".csv")
+SUFFIXES = (".npy", ".npz", ".csv", *ARROW)
 Header = Literal["auto", "yes", "no"]
 ZIP, NPY = b"PK", b"\x93NUMPY"
 LONGEST_HEADER = 10_000  # bytes, as numpy allows; its own have about 100
@@ -43,6 +44,7 @@ def read_frames(
     .csv  one sequence: a line per frame, commas between numbers, a line of names first or not. An empty field and `nan`
           are missing values. `header` says whether the first line is names: "yes", "no", or "auto": it is if it holds
           no number, and is not if it holds nothing else; whole numbers that may be either are refused.
+    .parquet, .arrow, .feather  one sequence: a row per frame, columns of numbers with their names (extra `arrow`).
     .npz  with the key `features`: all frames "n f", cut by `lengths`; `labels` "n", `split` (0 train, 1 valid, 2 test),
           `seq_id`, `label_names`, `feature_names` and `fps` are read where they are there. Without: every array is a
           sequence "t f", named by its key.
@@ -135,6 +137,9 @@ def _file(path: Path, missing: Missing, header: Header) -> Frames:
         return _csv(path, missing, header)
     if suffix not in SUFFIXES:
         raise DataError(f"{path}: frames are read from {', '.join(SUFFIXES)} and folders of them, not from {suffix!r}.")
+    if is_arrow(path):
+        numbers, columns = arrow_numbers(path)
+        return frames_of([numbers], names=[path.stem], feature_names=columns, missing=missing, source=path)
     arrays = load_arrays(path)
     if "features" in arrays:
         return _stacked(path, arrays, missing)
@@ -205,7 +210,7 @@ def _csv(path: Path, missing: Missing, header: Header) -> Frames:
             "  Say which: --header yes or no, data.header in a recipe, read_frames(..., header=...); or give names "
             "that are no numbers."
         )
-    found = frames_of([x], names=[path.stem], feature_names=names, source=path)
+    found = frames_of([x], names=[path.stem], feature_names=names, missing=missing, source=path)
     return replace(found, num_partly_missing=partly)
 
 
@@ -299,6 +304,7 @@ def _folder(path: Path, missing: Missing, header: Header) -> Frames:
         feature_names=parts[0].feature_names,
         splits=None if parts[0].splits is None else [name for p in parts for name in p.splits or ()],
         fps=parts[0].fps,
+        missing=missing,
         source=path,
     )
     return replace(whole, num_partly_missing=sum(p.num_partly_missing for p in parts))

@@ -61,15 +61,21 @@ def feature_scale(train: Frames) -> Scale:
     In float64, in two passes, so that a large mean costs no digits. A constant feature has no spread: its scale is 1,
     so it becomes 0, and it is listed. Constant means equal in every frame, not of small spread.
     """
-    seen = [x[~np.isnan(x[:, 0])].astype(np.float64) for x in train.features]
+    seen = [x[~np.isnan(x).all(1)].astype(np.float64) for x in train.features]
     num_frames = sum(map(len, seen))
+    number: Any = sum((~np.isnan(x)).sum(0) for x in seen)  # "f"
+    if int(number.min()) < 1:
+        raise DataError(
+            f"{train.source or 'the frames'}: feature {int(number.argmin())} is missing in every frame.\n"
+            "  Leave it out."
+        )
     if num_frames < 2:
         raise DataError(
             f"{train.source or 'the frames'}: a single frame has no spread; at least two were expected.\n"
             "  Take the scale of a training set."
         )
-    mean: Any = sum(x.sum(0) for x in seen) / num_frames
-    variance: Any = sum(((x - mean) ** 2).sum(0) for x in seen) / num_frames
+    mean: Any = sum(np.nansum(x, 0) for x in seen) / number
+    variance: Any = sum(np.nansum((x - mean) ** 2, 0) for x in seen) / number
     scale = np.sqrt(variance)
     for c in train.constant:
         mean[c.feature], scale[c.feature] = c.value, 1.0
@@ -142,15 +148,17 @@ class FrameSpace:
             return replace(frames, features=scaled, constant=constant_features(scaled, frames.feature_names))
         return frames if self.mean is None else self._scale().apply(frames)
 
-    @property
-    def log_volume(self) -> float | None:
+    def log_volume(self, frames: Frames) -> float | None:
         """Log-density per frame, in nats, of standardised frames minus that of the same frames in their own units.
 
-        None where each recording has a scale of its own.
+        None where each recording has a scale of its own. Features that are missing have no density.
         """
         if self.standardise == "recording":
             return None
-        return 0.0 if self.scale is None else float(np.log(self.scale).sum())
+        if self.scale is None:
+            return 0.0
+        number = np.sum([(~np.isnan(x)).sum(0) for x in frames.features], 0)  # "f"
+        return float((np.log(self.scale) * (number / (frames.num_frames - frames.num_missing))).sum())
 
     def undo(self, features: Any) -> Any:  # "t f"
         """Features as they were before they were brought onto the scale, to rounding."""
@@ -187,7 +195,7 @@ class FrameSpace:
 def _expect_spread(frames: Frames, origin: str) -> None:
     """Raise on a recording of a single frame, which has no scale of its own."""
     for x, name in zip(frames.features, frames.names, strict=True):
-        if int((~np.isnan(x[:, 0])).sum()) < 2:
+        if int((~np.isnan(x).all(1)).sum()) < 2:
             raise DataError(
                 f"{origin}recording {name!r} has a single frame that is not missing, but each recording is brought "
                 'onto a scale of its own.\n  Leave it out, or train with data.standardise="train".'
@@ -208,15 +216,15 @@ def smooth_frames(frames: Frames, num: int) -> Frames:
 
 
 def _smoothed(x: Features, num: int) -> Features:
-    here: Any = ~np.isnan(x).any(1)
-    values = np.where(here[:, None], x, 0.0).astype(np.float64)
-    centre = values[here].mean(0)  # large means would cost digits
-    sums = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum((values - centre) * here[:, None], 0)])
-    counts = np.concatenate([[0], np.cumsum(here)])
+    here: Any = ~np.isnan(x)
+    values = np.where(here, x, 0.0).astype(np.float64)
+    centre = values.sum(0) / np.maximum(here.sum(0), 1)  # large means would cost digits
+    none = np.zeros((1, x.shape[1]))
+    sums, counts = (np.concatenate([none, np.cumsum(y, 0)]) for y in ((values - centre) * here, here))
     places = np.arange(len(x))
     start, end = np.maximum(places - num // 2, 0), np.minimum(places + num // 2 + 1, len(x))
-    mean = (sums[end] - sums[start]) / np.maximum(counts[end] - counts[start], 1)[:, None] + centre
-    return np.where(here[:, None], mean, np.nan).astype(x.dtype)
+    mean = (sums[end] - sums[start]) / np.maximum(counts[end] - counts[start], 1) + centre
+    return np.where(here, mean, np.nan).astype(x.dtype)
 
 
 def _numbered(frames: Frames) -> tuple[str, ...] | None:

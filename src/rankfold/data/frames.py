@@ -1,7 +1,7 @@
 """Sequences of feature vectors, validated: lists of arrays "t f", with or without labels.
 
-A missing frame is a row of NaN. Nothing else is repaired: an error names the file or sequence, the row, the value
-and what to do.
+A missing frame is a row of NaN; single features may be missing, too, where that is asked for. Nothing is repaired: an
+error names the file or sequence, the row, the value and what to do.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.errors import DataError, DomainError
 
-Missing = Literal["error", "row"]
+Missing = Literal["error", "row", "feature"]
 Features = NDArray[np.floating[Any]]  # "t f", float32 or float64
 Labels = NDArray[np.int64]  # "t"; -1: not known
 UNKNOWN = -1
@@ -66,6 +66,11 @@ class Frames:
         return sum(self.lengths)
 
     @property
+    def num_gaps(self) -> int:
+        """Frames of which some features are missing and others are there."""
+        return sum(int((np.isnan(x).any(1) & ~np.isnan(x).all(1)).sum()) for x in self.features)
+
+    @property
     def num_labels(self) -> int:
         """How many labels there are: the named ones, else one more than the largest."""
         if self.label_names is not None:
@@ -91,7 +96,7 @@ class Frames:
             labels=None if self.labels is None else [self.labels[i] for i in which],
             splits=None if self.splits is None else tuple(self.splits[i] for i in which),
             constant=constant_features(features, self.feature_names),
-            num_missing=sum(int(np.isnan(x[:, 0]).sum()) for x in features),
+            num_missing=num_missing(features),
         )
         # Which frames were made missing is not kept: of a part of the sequences their number is not known.
         return parts if len(which) == len(self) else replace(parts, num_partly_missing=0)
@@ -108,6 +113,8 @@ class Frames:
         if self.num_missing:
             given_up = f" ({self.num_partly_missing:,} of them in part)" if self.num_partly_missing else ""
             lines.append(f"missing frames: {self.num_missing:,}{given_up}")
+        if self.num_gaps:
+            lines.append(f"frames with some features missing: {self.num_gaps:,}")
         if self.constant:
             listed = ", ".join(f"{c.feature} ({c.name}, {c.value:g})" for c in self.constant[:5])
             more = f" and {len(self.constant) - 5} more" if len(self.constant) > 5 else ""
@@ -131,12 +138,13 @@ def frames_of(
     """Frames from memory: a list of arrays "t f", or one array of all frames and the sequences' `lengths`.
 
     `labels` come in the same form: whole numbers from 0, or -1 where a label is not known. A row of NaN is a missing
-    frame; a row with some NaN is an error, or with missing="row" a missing frame too, and counted. Whole numbers and
+    frame; a row with some NaN is an error, with missing="row" a missing frame too, and counted, with missing="feature"
+    a frame of which single features are missing. Whole numbers and
     truth values become float64, half precision float32; mixed widths of float the wider. Cost: a few passes.
     """
     where = _origin(source)
-    if missing not in ("error", "row"):
-        raise DomainError(f'missing is {missing!r}, but must be "error" or "row".')
+    if missing not in get_args(Missing):
+        raise DomainError(f'missing is {missing!r}, but must be "error", "row" or "feature".')
     arrays = _sequences(features, lengths, f"{where}features")
     if not arrays:
         raise DataError(f"{where}no sequences; at least one array of frames was expected.")
@@ -160,7 +168,7 @@ def frames_of(
         fps=fps,
         source=source,
         constant=constant_features(found, feature_names),
-        num_missing=sum(int(np.isnan(x[:, 0]).sum()) for x in found),
+        num_missing=num_missing(found),
         num_partly_missing=partly,
     )
 
@@ -209,12 +217,14 @@ def validate_features(
             raise DataError(
                 f"{where}, {row} {first + t}: feature {int(absent[t].argmax())} is NaN and others are not, but a "
                 'missing frame is a whole row of NaN.\n  Fill it in, or give the whole row up: missing="row", '
-                f"--missing row ({int(partly.sum()):,} of {len(x):,} rows here)."
+                f"--missing row ({int(partly.sum()):,} of {len(x):,} rows here); or sum over what is missing alone: "
+                "feature."
             )
-        x[partly] = np.nan
-    if some.all():
+        if missing == "row":
+            x[partly] = np.nan
+    if np.isnan(x).all(1).all():
         raise DataError(f"{where}: all {len(x):,} frames are missing (NaN).\n  Leave the sequence out.")
-    return x, int(partly.sum())
+    return x, 0 if missing == "feature" else int(partly.sum())
 
 
 def as_array(given: Any, where: str) -> NDArray[Any]:
@@ -245,10 +255,15 @@ def expect_one_width(arrays: Sequence[Features], spots: Sequence[str], feature_n
         )
 
 
+def num_missing(arrays: Sequence[Features]) -> int:
+    """The frames that are missing as a whole."""
+    return sum(int(np.isnan(x).all(1).sum()) for x in arrays)
+
+
 def constant_features(arrays: Sequence[Features], names: Sequence[str] | None) -> tuple[ConstantFeature, ...]:
     """The features with a single value in all frames that are there."""
-    low = np.min([np.nanmin(x, 0) for x in arrays], 0)
-    high = np.max([np.nanmax(x, 0) for x in arrays], 0)
+    low = np.min([np.where(np.isnan(x), np.inf, x).min(0) for x in arrays], 0)
+    high = np.max([np.where(np.isnan(x), -np.inf, x).max(0) for x in arrays], 0)
     return tuple(
         ConstantFeature(i, "unnamed" if names is None else str(names[i]), float(low[i]))
         for i in np.flatnonzero(low == high).tolist()

@@ -1,4 +1,4 @@
-"""Recordings from tables: columns of CSV files to features, labels and recordings, split by recording.
+"""Recordings from tables (CSV, Parquet, Arrow): columns to features, labels and recordings, split by recording.
 
 The folder holds train.npz, valid.npz and test.npz, which `rankfold train --data` reads, and prepared.json.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rankfold.data.arrow_files import arrow_fields, is_arrow
 from rankfold.data.frames import UNKNOWN
 from rankfold.data.prepare import FILE, FORMAT, ONE_OF, SPLITS, VERSION, Placement, expect_new_folder, new_folder
 from rankfold.errors import DataError, DomainError
@@ -58,7 +59,7 @@ def prepare_tables(
     label: str | None = None,
     seed: int = 1,
 ) -> Table:
-    """Write the recordings of some .csv files, each with a line of names first, into a new folder.
+    """Write the recordings of .csv files, each with a line of names first, or .parquet or .arrow, into a new folder.
 
     `columns`: the features (all but group and label). `group`: rows with one value of it are a recording, in their
     order; None: a file is one. `label`: names of what each row is, empty where not known. Features are as in the table:
@@ -82,7 +83,7 @@ def prepare_tables(
                 raise DataError(f"{name}: no column {column!r}; there are {', '.join(header)}.")
         places = [header.index(column) for column in chosen]
         for number, fields in lines:
-            where = f"{name}, line {number}"
+            where = f"{name}, {'row' if is_arrow(name) else 'line'} {number}"
             if len(fields) != len(header):
                 raise DataError(f"{where}: {len(fields)} fields, but the first line has {len(header)}.")
             key = Path(name).stem if group is None else fields[header.index(group)]
@@ -123,6 +124,9 @@ def _write(folder: Path, rows: dict[str, list[tuple[list[float], str]]], found: 
 
 def _read(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The fields of each line that is not empty, and its number."""
+    if is_arrow(path):
+        yield from arrow_fields(path)
+        return
     expect_file(path, "a .csv file")
     empty = True
     try:

@@ -31,9 +31,8 @@ def frame_bundle(
     """
     flat = np.concatenate(list(states))
     features = np.concatenate([np.asarray(x, dtype=np.float64) for x in given.features])
-    there = ~np.isnan(features[:, 0])
-    means = np.stack([_mean(features[there & (flat == state)]) for state in range(num_states)])
-    overall, spread = _mean(features[there]), _spread(features[there])
+    means = np.stack([_mean(features[flat == state]) for state in range(num_states)])
+    overall, spread = _mean(features), _spread(features)
     chosen = _telling(means, overall, spread)
     names = given.feature_names or tuple(str(i) for i in range(given.num_features))
     labels = given.label_names or tuple(str(i) for i in range(given.num_labels))
@@ -73,13 +72,15 @@ def frame_bundle(
 
 
 def _mean(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of each feature; 0 for a state without frames, which the page says has none."""
-    return rows.mean(0) if len(rows) else np.zeros(rows.shape[1])
+    """The mean of each feature where it is there; 0 for a state without frames, which the page says has none."""
+    number = (~np.isnan(rows)).sum(0)
+    found: NDArray[np.float64] = np.nansum(rows, 0) / np.maximum(number, 1)
+    return found
 
 
 def _spread(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """The standard deviation of each feature, 1 for one that never changes."""
-    found = rows.std(0)
+    found = np.sqrt(_mean((rows - _mean(rows)) ** 2))
     return np.where(found > 0, found, 1.0)
 
 

@@ -77,8 +77,8 @@ class FrameModel(StateModel):
             return
         if frames.num_features != self.num_words:
             raise DomainError(f"the frames have {frames.num_features} features, but the model {self.num_words}.")
-        seen = np.concatenate([x[~np.isnan(x[:, 0])] for x in frames.features])
-        self.observation.move_to(seen.astype(np.float64))
+        seen = np.concatenate([x[~np.isnan(x).all(1)] for x in frames.features]).astype(np.float64)
+        self.observation.move_to(np.where(np.isnan(seen), np.nanmean(seen, 0), seen))
 
     def expect_context(self, batch: Batch, context: Context) -> None:
         """Observations with lags take whole sequences alone."""

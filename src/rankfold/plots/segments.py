@@ -102,6 +102,8 @@ def plot_durations(
         said = f"{_name(label, label_names)}\n{len(lengths):,} segments, median {np.median(lengths) * scale:g}"
         axes.text(1.02, 0.5, said, transform=axes.transAxes, va="center", fontsize=8)
     panels[-1].set_xlabel("duration in frames" if fps is None else "duration in seconds")
+    if fps is None:  # half a frame is no duration
+        panels[-1].xaxis.get_major_locator().set_params(integer=True)
     left_out = len(durations) - len(shown)
     note = f"\nthe {len(shown)} labels with most segments; {left_out} more are not shown" if left_out else ""
     return _save(figure, panels[0], title + note, path)

@@ -10,6 +10,8 @@ from rankfold.plots.learning import axis_limits, curve_points, round_ticks, spre
 from rankfold.run_report.page import escape
 
 WIDTH, HEIGHT = 860, 360
+# Those of Okabe and Ito, which colour-blind readers tell apart; then paler ones.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#80b8d8", "#f2cf80", "#80cfb9")
 LEFT, RIGHT, TOP, BOTTOM = 64, 170, 16, 44  # margins; labels of baselines stand on the right
 
 
@@ -71,6 +73,23 @@ def bars(rows: Sequence[tuple[str, float, str]], told: str) -> str:
         parts.append(f'<rect class="bar" x="{left}" y="{i * height + 4}" width="{width:.1f}" height="16"/>')
         parts.append(_text(left + width + 8, i * height + 16, label))
     return _svg(WIDTH, max(1, len(rows)) * height + 4, told, parts)
+
+
+def strips(rows: Sequence[tuple[str, Sequence[tuple[int, int, int, str]]]], told: str) -> str:
+    """A strip for each row: its name, and segments (start, end, colour, text), of which a pointer shows the text."""
+    height, left = 26, 150
+    longest = max(end for _, segments in rows for _, end, _, _ in segments)
+    scale = (WIDTH - left - 10) / longest
+    parts = []
+    for i, (name, segments) in enumerate(rows):
+        parts.append(_text(left - 8, i * height + 17, name[:20], "end"))
+        parts += [
+            f'<rect class="strip" x="{left + start * scale:.1f}" y="{i * height + 4}" '
+            f'width="{(end - start) * scale:.1f}" height="18" fill="{COLOURS[colour % len(COLOURS)]}">'
+            f"<title>{escape(text)}</title></rect>"
+            for start, end, colour, text in segments
+        ]
+    return _svg(WIDTH, len(rows) * height + 4, told, parts)
 
 
 def _plain_limits(values: Sequence[float]) -> tuple[float, float, list[float]]:

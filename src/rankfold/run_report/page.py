@@ -30,7 +30,8 @@ svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px s
 svg .soft { fill: var(--soft); } svg .grid { stroke: var(--line); } svg .axis { stroke: var(--soft); }
 svg .train { stroke: var(--train); fill: none; stroke-width: 1.5; } svg .valid { stroke: var(--valid); fill: none;
   stroke-width: 2; } svg .dot { fill: var(--valid); } svg .base { stroke: var(--soft); stroke-dasharray: 6 4; }
-svg .bar { fill: var(--bar); } pre { background: var(--panel); padding: .6rem .8rem; overflow-x: auto; }
+svg .bar { fill: var(--bar); } svg .strip:hover { stroke: var(--ink); stroke-width: 2; }
+pre { background: var(--panel); padding: .6rem .8rem; overflow-x: auto; }
 """
 
 

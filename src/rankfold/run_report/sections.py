@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankfold.analysis.segment_profiles import SegmentProfiles
-from rankfold.run_report.drawing import bars
+from rankfold.analysis.segmentation import segments_of
+from rankfold.run_report.drawing import bars, strips
 from rankfold.run_report.page import Cell, Section, escape, number, paragraph, table, word
 
 LEAST = 5e-4  # printed as 0.1%
+MOST_STRIPS, MOST_SEGMENTS = 20, 4000  # recordings that are drawn, and segments of all of them: a page of about 1 MB
 
 
 def states_section(states: Sequence[Mapping[str, Any]], of: str, counted: str, effective: float, total: int) -> Section:
@@ -66,8 +68,13 @@ def _words(symbol: Mapping[str, Any]) -> str:
     return _listed((word(x), f"{p:.1%}") for x, p in symbol["words"] if p >= LEAST)
 
 
-def segments_section(found: SegmentProfiles, where: str, units: str = "in its own units") -> Section:
-    """The states of a model of frames: use, durations, features (`units` says how they are measured), labels."""
+def segments_section(
+    found: SegmentProfiles, where: str, units: str = "in its own units", recordings: Mapping[str, Any] | None = None
+) -> Section:
+    """The states of a model of frames: use, durations, features (`units` says how they are measured), labels.
+
+    `recordings`: the states "t" of recordings by name, which are drawn as strips.
+    """
     unit, per = ("s", found.fps) if found.fps else ("frames", 1.0)
     told = (
         f"{found.num_segments:,} segments in {found.num_frames:,} frames of {found.num_recordings:,} recordings of "
@@ -89,12 +96,33 @@ def segments_section(found: SegmentProfiles, where: str, units: str = "in its ow
     ]
     head = ("state", "use", "segments", f"mean ({unit})", "median", "shortest", "longest")
     content = paragraph(told) + drawn + table(head, rows) + _values(found, shown, units)
+    content += "" if recordings is None else _strips(found, recordings)
     if found.confusion is not None and found.label_names is not None:
         cells = [[Cell(escape(_name(x))), *(number(f"{n:,}") for n in row[:20])]
                  for x, row in zip(found.states, found.confusion, strict=True)]  # fmt: skip
         content += paragraph("Frames by state and true label:")
         content += table(("state", *found.label_names[:20]), cells[:30])
     return Section("Segments", content)
+
+
+def _strips(found: SegmentProfiles, recordings: Mapping[str, Any]) -> str:
+    """Recordings as strips of states, as many as a page should hold; a pointer on a segment shows what it is."""
+    names = {x["state"]: _name(x) for x in found.states}
+    unit, per = ("s", found.fps) if found.fps else ("", 1.0)
+    rows: list[tuple[str, list[tuple[int, int, int, str]]]] = []
+    left = MOST_SEGMENTS
+    for name, states in list(recordings.items())[:MOST_STRIPS]:
+        cut = [x for x in segments_of(states) if x.label >= 0]
+        left -= len(cut)
+        if left < 0 or not cut:
+            break
+        texts = (f"{x.start / per:g} to {x.end / per:g}{unit}: state {names[x.label]}" for x in cut)
+        rows.append((name, [(x.start, x.end, x.label, text) for x, text in zip(cut, texts, strict=True)]))
+    if not rows:
+        return ""
+    more = f"the first {len(rows)} of {len(recordings)} recordings" if len(rows) < len(recordings) else "all recordings"
+    told = f"States over time, {more}. Point at a segment to see its state, start and end (exclusive)."
+    return paragraph(told) + strips(rows, "states over time")
 
 
 def _name(state: Mapping[str, Any]) -> str:

@@ -252,7 +252,8 @@ def _segments(found: RunFolder) -> Section:
     )
     units = "on the scale of each recording" if space.standardise == "recording" else "in its own units"
     units += "" if space.smooth == 1 else f", smoothed over {space.smooth} frames"
-    return segments_section(profiles, "the validation set" if found.data.own_valid else "the training set", units)
+    where = "the validation set" if found.data.own_valid else "the training set"
+    return segments_section(profiles, where, units, dict(zip(given.names, states, strict=True)))
 
 
 def _some(sentences: list[list[int]], limit: int) -> list[list[int]]:

@@ -45,7 +45,7 @@ class DataConfig:
     smooth: int = 1  # frames, gaussian: each is the mean of so many around it, an odd number; before it is standardised
     labelled: int = 0  # frames: so many training recordings, the first, keep their labels, which bind their states
     unlabelled: bool = True  # frames: whether recordings without labels are trained on where others are labelled
-    missing: Missing = "error"  # frames: whether a row with some values missing is an error, or a missing row
+    missing: Missing = "error"  # frames: a row with some values missing: an error, a missing row, or summed out exactly
     header: Header = "auto"  # frames: whether the first line of a .csv is names; "auto": if it holds no number
 
     def __post_init__(self) -> None:

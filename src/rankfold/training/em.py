@@ -386,13 +386,13 @@ def recipe_prior(model: FrameModel, sequences: Sequence[Tensor], smoothing: floa
     if model.observation.symbols:
         return Prior(smoothing)
     frames = torch.cat(list(sequences))
-    seen = frames[~frames[:, 0].isnan()]
+    centre = frames.nanmean(0)
     if not model.observation.measured and not config.columns:
-        return Prior(smoothing, centre=seen.mean(0))
-    spread = 1.0 if config.variance_prior else seen.var(0, correction=0)
+        return Prior(smoothing, centre=centre)
+    spread = 1.0 if config.variance_prior else (frames - centre).square().nanmean(0)
     return Prior(
         smoothing,
-        centre=seen.mean(0),
+        centre=centre,
         spread=spread,
         min_variance=config.min_variance,
         variance_frames=config.variance_prior,

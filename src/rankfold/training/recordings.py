@@ -103,7 +103,7 @@ def read_recordings(
     """The splits of a file or folder, or given in Python (`in_memory`), checked against what the model observes, and
     brought onto one scale: that of the training set, or of a `space` that is given.
 
-    A folder with `train`, `valid` and `test` in it (folders, or files in .npy, .npz, .csv) has those splits; a set with
+    A folder with `train`, `valid` and `test` in it (folders, or files as of `read_frames`) has those splits; a set with
     the key `split` has its own; piano rolls theirs. A set without any is all training.
     """
     path = name_data(data)

@@ -1,0 +1,83 @@
+"""Tables in Parquet and Arrow files, read by pyarrow, an extra: as numbers, or as fields like those of a .csv."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankfold.errors import DataError, UnsupportedError
+from rankfold.files import expect_file, expect_unpacked
+
+ARROW = (".parquet", ".arrow", ".feather")
+
+
+def is_arrow(path: str | Path) -> bool:
+    """Whether a file is called like one of these tables."""
+    return Path(path).suffix.lower() in ARROW
+
+
+def arrow_numbers(path: Path) -> tuple[NDArray[np.float64], tuple[str, ...]]:  # "t f"
+    """All columns as numbers, NaN where a value is missing, and their names; raises on a column of anything else."""
+    table = _read(path)
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            values = [np.nan if x is None else x for x in column.to_pylist()]
+            if any(not isinstance(x, bool | int | float) for x in values):
+                raise ValueError
+            columns.append(np.array(values, dtype=np.float64))
+        except (ValueError, OverflowError):
+            raise DataError(
+                f"{path}: column {name!r} holds {column.type}, but features are numbers.\n"
+                "  Choose columns, and say which is the label or the recording: rankfold data prepare FILE --out DIR "
+                "--columns A,B --label C --group D."
+            ) from None
+    if not columns or not len(columns[0]):
+        raise DataError(f"{path}: the table is empty.")
+    return np.stack(columns, 1), tuple(table.column_names)
+
+
+def arrow_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The names of the columns, numbered 0, then the values of each row as text, an empty one where it is missing."""
+    table = _read(path)
+    yield 0, list(table.column_names)
+    columns = [column.to_pylist() for column in table.columns]
+    for number, row in enumerate(zip(*columns, strict=True), 1):
+        yield number, ["" if x is None else repr(x) if isinstance(x, float) else str(x).strip() for x in row]
+
+
+def _read(path: Path) -> Any:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UnsupportedError(
+            f"{path}: pyarrow, which reads {', '.join(ARROW)}, is not installed.\n"
+            "  pip install 'rankfold[arrow]', or save the table as .csv."
+        ) from None
+    expect_file(path, "a table")
+    try:
+        if path.suffix.lower() == ".parquet":
+            with parquet.ParquetFile(path) as file:
+                groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+                expect_unpacked(path, sum(group.total_byte_size for group in groups))
+                table = file.read()
+        else:
+            with pyarrow.OSFile(str(path)) as source:
+                try:
+                    table = pyarrow.ipc.open_file(source).read_all()
+                except pyarrow.ArrowInvalid:  # a stream has no end marker to look up
+                    source.seek(0)
+                    table = pyarrow.ipc.open_stream(source).read_all()
+    except (pyarrow.ArrowException, OSError, EOFError) as error:
+        told = str(error).splitlines()[0] if str(error) else "broken"
+        raise DataError(f"{path}: cannot be read as a table ({told:.120}).") from None
+    names = table.column_names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{path}: has the column {twice!r} twice.\n  Every column has a name of its own.")
+    return table
