@@ -14,6 +14,7 @@ COMMANDS = {
     "precision": "benchmarks.precision",
     "starter": "benchmarks.starter",
     "long": "benchmarks.long_chains",
+    "starts": "benchmarks.starts",
 }
 NUM_THREADS = 2  # for each of several libraries
 

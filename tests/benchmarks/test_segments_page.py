@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks import segment_plan as plan
-from benchmarks import segmentation
+from benchmarks import segmentation, starts
 from benchmarks.segment_runs import SCORES, Arm, drawn, run
 from rankfold.errors import DataError
+from rankfold.estimators import HMM
 from rankfold.training.recipes import load_recipe
 
 NAME = "phone-watch-har-10hz"
@@ -166,3 +167,23 @@ def test_drawn_recordings_keep_their_frames_and_splits(walks: Path, tmp_path: Pa
         ]  # fmt: skip
         assert pieces[0] == pieces[1]
         assert found["seq_id"].tolist() != given["seq_id"].tolist()
+
+
+def test_starts_count_the_fits_near_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fits: Any = {"one": lambda x, z, seed: -100.0 - 6 * seed, "other": lambda x, z, seed: -200.0}
+    monkeypatch.setattr(starts, "LIBRARIES", fits)
+    monkeypatch.setattr(starts, "ours", lambda *args, **settings: -95.0)
+    page = tmp_path / "starts.md"
+    page.write_text("<!-- starts -->\n<!-- end of starts -->\n")
+    assert starts.main(["--states", "2", "--seeds", "3", "--out", str(page)]) == 0
+    assert "| simulated, overlapping | 2 | one | 1 of 3 | 11.0 | 0.00 |" in page.read_text()
+    assert "| simulated, overlapping | 2 | other | 0 of 3 | 105.0 | 0.00 |" in page.read_text()
+    assert len(starts.simulated(2, 1.0)) == 20
+
+
+def test_a_fit_of_starts_is_the_estimators() -> None:
+    x = [rows[:30] for rows in starts.simulated(2, 2.0)[:2]]
+    found = starts.ours(x, 2, 0)
+    assert found == pytest.approx(HMM(2, random_state=0).fit(x).score(x))
+    pytest.importorskip("hmmlearn")
+    assert starts.theirs(x, 2, 0, n_iter=50) == pytest.approx(found, abs=5.0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rankfold.estimators import HMM, HSMM
+from rankfold.errors import DomainError, UnsupportedError
+from rankfold.estimators import HMM, HSMM, BayesianHMM
 from tests.estimators.cases import observed, walks
 
 FRAMES, STATES = walks(4)
@@ -178,3 +181,53 @@ def test_a_longest_duration_that_cuts_is_said() -> None:
     model.segment(short)
     with pytest.warns(UserWarning, match=r"at most 20 frames(.|\n)*Raise max_duration and fit again"):
         model.segment([short[0], long[0]])
+
+
+class Files:
+    """Sequences that lie in files, a part read at a time; counts how often each was read."""
+
+    def __init__(self, folder: Path, frames: list[Any], size: int) -> None:
+        self.paths, self.read = [], 0
+        for at in range(0, len(frames), size):
+            self.paths.append(folder / f"{at}.npz")
+            np.savez(self.paths[-1], *frames[at : at + size])
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for path in self.paths:
+            self.read += 1
+            with np.load(path) as opened:
+                yield [opened[name] for name in opened.files]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [HMM(3, covariance_type="full"), HMM(3, rank=2), HMM(3, observations="student_t"), HSMM(3, max_duration=9)],
+    ids=["full", "low rank", "t", "hsmm"],
+)
+def test_parts_from_files_are_one_fit(model: Any, tmp_path: Path) -> None:
+    """Each step is that of all sequences in memory, given one start; no part is read more often than steps need."""
+    frames = walks(6)[0]
+    files = Files(tmp_path, frames, 2)
+    assert len(files.paths) == 3
+    begin = type(model)(**{**model.get_params(), "random_state": 0, "max_iter": 1, "tol": None}).fit(frames)
+    common = {"start": begin.tables_, "min_variance": 0.0, "max_iter": 6, "tol": None, "random_state": 0}
+    whole, some = (type(model)(**{**model.get_params(), **common}) for _ in range(2))
+    whole.fit(frames)
+    some.fit_parts(files)
+    np.testing.assert_allclose(some.history_, whole.history_, rtol=1e-10)
+    for name, table in whole.tables_.items():
+        np.testing.assert_allclose(some.tables_[name], table, rtol=1e-6, atol=1e-9)
+    assert files.read <= 1 + 3 * (6 + 1)  # the first, then all: once to count frames, and at each step
+
+
+def test_parts_that_cannot_be_read_again_are_refused() -> None:
+    with pytest.raises(DomainError, match=r"parts is a generator(.|\n)*begins anew"):
+        HMM(2).fit_parts(x for x in [FRAMES])
+    with pytest.raises(DomainError, match="parts is empty"):
+        HMM(2).fit_parts([])
+    with pytest.raises(UnsupportedError, match="BayesianHMM has no fit_parts"):
+        BayesianHMM(2).fit_parts([FRAMES])
+    with pytest.warns(UserWarning, match="EM has not converged"):
+        HMM(3, max_iter=2, random_state=0).fit_parts([FRAMES[:3], FRAMES[3:]])
+    with pytest.raises(ValueError, match="feature"):
+        HMM(2, random_state=0).fit_parts([FRAMES, [np.ones((4, 1))]])

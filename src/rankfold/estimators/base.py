@@ -6,7 +6,7 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -21,7 +21,7 @@ from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import driven_parts, expect_number, expect_seed, fixed_parameters
 from rankfold.estimators.face import Tables
 from rankfold.estimators.fit_prior import kind_name
-from rankfold.estimators.fitting import Fit, generator_of, prepare_fit, torch_generator
+from rankfold.estimators.fitting import Fit, Parts, generator_of, prepare_fit, torch_generator
 from rankfold.estimators.inputs import (
     Inputs,
     expect_names,
@@ -200,6 +200,23 @@ class Estimator(Tables, ScikitLearnMethods):
         self._running = running
         return self
 
+    def fit_parts(self, parts: Iterable[Any]) -> Self:
+        """EM, exact, on data larger than memory: each of `parts` is a list of sequences, read anew at every step.
+
+        `parts` is a list, or an object whose `__iter__` reads one part after the other. A step is that of `fit` on all
+        of them. The first part makes the start, and the scale that `min_variance` and priors refer to.
+        """
+        if type(self).fit is not Estimator.fit:
+            raise UnsupportedError(f"{type(self).__name__} has no fit_parts.\n  Use HMM or HSMM, or fit.")
+        every = Parts(self, parts)
+        found = every.first()
+        self._warn_of_tables()
+        self._take(found, found._started(), [], False)
+        outcome = every.run(found)
+        self._take(found, outcome.model, outcome.history, outcome.converged)
+        self._warn_of_cut(found)
+        return self
+
     def _take(self, found: Fit, model: FrameModel, history: list[float], converged: bool) -> None:
         for name in [name for name in vars(self) if name.endswith("_") or name in ("_pending", "_by_hand")]:
             delattr(self, name)  # of another fit
@@ -231,9 +248,12 @@ class Estimator(Tables, ScikitLearnMethods):
                 "  Take fewer states or a simpler covariance, or give priors.",
                 stacklevel=3,
             )
-        if algorithm == "em" and found.params["tol"] is not None and not self.converged_:
-            if self.n_iter_ < found.params["max_iter"]:
-                return  # a step that lost was warned of
+        if algorithm == "em":
+            self._warn_of_cut(found)
+
+    def _warn_of_cut(self, found: Fit) -> None:
+        """Warn of a fit that `max_iter` cut off; of a step that lost there was a warning already."""
+        if found.params["tol"] is not None and not self.converged_ and self.n_iter_ >= found.params["max_iter"]:
             warnings.warn(
                 f"EM has not converged: the last of max_iter = {self.n_iter_} steps still gained more than tol.\n"
                 "  Raise max_iter, or tol; tol=None takes all steps and says nothing.",

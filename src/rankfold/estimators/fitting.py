@@ -7,7 +7,7 @@ import dataclasses
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -248,6 +248,36 @@ class Fit(NamedTuple):
         groups = self._groups()
         found = (one.weight * float(model.log_likelihood(one.batch, allowed=one.allowed).sum()) for one in groups)
         return sum(found) + float(log_prior(model, self.prior))
+
+
+class Parts:
+    """The sequences of a fit, read part by part whenever they are gone through; never all of them at once."""
+
+    def __init__(self, estimator: Any, parts: Iterable[Any]) -> None:
+        if iter(parts) is parts:
+            raise DomainError(
+                f"parts is a {type(parts).__name__}, which can be gone through once, but every step reads all parts.\n"
+                "  Give a list, or an object whose __iter__ begins anew."
+            )
+        self.estimator, self.parts = estimator, parts
+
+    def first(self) -> Fit:
+        """The fit of the first part alone."""
+        for x in self.parts:
+            return prepare_fit(self.estimator, x, None, None)
+        raise DomainError("parts is empty, but at least one part was expected.")
+
+    def __iter__(self) -> Iterator[Group]:
+        for x in self.parts:
+            found = prepare_fit(self.estimator, x, None, None, again=True)
+            yield from with_statistics(found._groups(), self.estimator.model_, found.prior)
+
+    def run(self, found: Fit) -> Outcome:
+        """EM from the estimator's model on: each step adds up the expected counts of all parts."""
+        model, params = self.estimator.model_, found.params
+        tell = _teller() if params["verbose"] else None
+        fitted = em(model, self, found.prior, num_steps=params["max_iter"], tol=params["tol"], tell=tell)
+        return Outcome(model, fitted.history, fitted.converged, fitted.history[-1], fitted.counts)
 
 
 def _holder(model: FrameModel, prior: Prior) -> Callable[[], None]:

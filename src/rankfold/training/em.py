@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple
@@ -154,7 +154,7 @@ def with_statistics(groups: Sequence[Group], model: FrameModel, prior: Prior) ->
 
 
 @torch.no_grad()
-def expect(model: FrameModel, groups: Sequence[Group]) -> Counts:
+def expect(model: FrameModel, groups: Iterable[Group]) -> Counts:
     """The E step: the expected counts of all sequences; raises if one of them is impossible.
 
     Cost: a forward and a backward pass and two products with the frames' statistics; memory O(t b z) of one group.
@@ -226,7 +226,7 @@ def log_prior(model: FrameModel, prior: Prior) -> Tensor:  # ""
 
 def em(
     model: FrameModel,
-    groups: Sequence[Group],
+    groups: Iterable[Group],
     prior: Prior,
     *,
     num_steps: int,
