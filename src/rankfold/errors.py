@@ -29,6 +29,11 @@ class DataError(ValueError):
     """A file that breaks a rule; the text names file, line and token."""
 
 
+def quantity(num: int, what: str) -> str:
+    """A number of things in words: 1 sentence, 2,000 sentences."""
+    return f"{num:,} {what}" if num == 1 else f"{num:,} {what}s"
+
+
 def expect_absent(path: str | Path, what: str = "") -> None:
     """Raise if there is a file, a folder or a link of this name already: nobody's file is written over.
 

@@ -61,7 +61,7 @@ def test_in_words(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "sentences independent" in captured.out
     assert "nats a token from logarithms" in captured.out
     assert "<unk>: 41, of them w0 (9), w1 (8), w2 (7), w3 (6), w4 (5) and 3 more" in captured.err
-    assert "1 empty lines are no sentences and were skipped" in captured.err
+    assert "skipped 1 empty line" in captured.err
     assert "no trained probability" not in captured.err
 
 

@@ -174,7 +174,7 @@ def test_parse_as_json(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captu
         ("a cat\n", ["--line", "1"], "there is no --draw"),
         ("a cat\n", ["--draw", "x.svg", "--line", "2"], "--line is 2, but standard input has lines 1 to 1"),
         ("a cat\n\n", ["--draw", "x.svg", "--line", "2"], "that line is empty"),
-        ("\n", ["--draw", "x.svg"], "standard input: 1 lines, all of them empty"),
+        ("\n", ["--draw", "x.svg"], "standard input: 1 line, empty"),
         ("", [], "standard input: empty"),
         ("\ufeffa cat\n", [], "standard input, line 1: starts with a byte order mark"),
         ("", ["gold.trees"], "rankfold evaluate"),
@@ -202,7 +202,7 @@ def test_brackets_against_gold_ones(run: Path, tmp_path: Path, capsys: Captured)
     path.write_text(TREES)
     found = evaluate_trees(run, [path])
     err = capsys.readouterr().err
-    assert "left out: 1 sentences of one word" in err
+    assert "left out: 1 sentence of one word" in err
     assert "zebra (1)" in err
     assert (found["trees"], found["words"], found["tokens"], found["unknown_words"]) == (2, 8, 10, 1)
     assert found["left_out"] == {"sentences_of_one_word": 1}
@@ -233,7 +233,7 @@ def test_trees_must_have_the_words_of_the_text(run: Path, tmp_path: Path, capsys
     text.write_text("the dog saw a cat\n\na zebra sleeps\ngo\n")
     assert main(["evaluate", str(run), "--trees", str(trees), "--data", str(text)]) == 2
     err = capsys.readouterr().err
-    assert f"{text}: 1 empty lines, which are no sentences" in err
+    assert f"{text}: 1 empty line, no sentence" in err
     line = 1 + TREES.splitlines().index("(S (NP (D a) (N zebra)) (V slept))")
     assert f"and {text}: sentence 2 ({trees}, line {line}): word 3 is 'slept' in the tree, but 's" in err
 
@@ -279,7 +279,7 @@ def test_the_perplexity_of_a_text(run: Path, tmp_path: Path, monkeypatch: pytest
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert (found["tokens"], found["sentences"], found["left_out"]) == (10, 2, 1)
-    assert "left out: 1 sentences of one word" in err
+    assert "left out: 1 sentence of one word" in err
     assert found["largest_log_difference"] < 1e-5
     given(monkeypatch, "the dog slept\n\ngo\na cat saw the dog\n")
     assert main(["evaluate", str(run), "-", "--json"]) == 0
@@ -292,7 +292,7 @@ def test_scores_and_single_words(run: Path, tmp_path: Path, monkeypatch: pytest.
     out, err = capsys.readouterr()
     assert math.isfinite(float(out.splitlines()[0].split("\t")[0]))
     assert out.splitlines()[1] == "-inf\tgo"
-    assert "1 lines of one word: this grammar gives them no probability" in err
+    assert "1 line of one word: this grammar gives none a probability" in err
     other = saved(tmp_path / "other", single_words=True)
     given(monkeypatch, "go\n")
     assert main(["score", str(other)]) == 0

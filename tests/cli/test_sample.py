@@ -11,6 +11,7 @@ from rankfold import cli
 from rankfold.cli.load import load_words
 from rankfold.models.strings import generate, seeded
 from tests.cli.test_language_models import FAMILIES, as_json, said, save_model
+from tests.cli.test_states import HEBREW, odd_model
 
 
 def test_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,6 +25,13 @@ def test_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [" ".join(sentence["words"]) for sentence in found["sentences"]] == first.splitlines()
 
 
+def test_control_characters_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "sample", odd_model(tmp_path / "model"), "--num", "30")
+    assert "a\\x1b[31mred" in text
+    assert "\x1b" not in text
+    assert HEBREW in text
+
+
 def test_a_prefix_is_shown_and_long_sentences_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = save_model(tmp_path / "model")
     arguments = ["sample", str(model), "--prefix", "the cat", "--max-length", "2", "--num", "20"]
@@ -33,7 +41,7 @@ def test_a_prefix_is_shown_and_long_sentences_are_told(tmp_path: Path, capsys: p
     assert all(line[:2] == ["the", "cat"] for line in lines)
     cut = sum(len(line) == 4 for line in lines)
     assert 0 < cut < 20
-    assert f"{cut} of 20 sentences were cut at --max-length 2" in captured.err
+    assert f"cut at --max-length 2: {cut} of 20 sentences" in captured.err
     assert [sentence["ended"] for sentence in as_json(capsys, *arguments)["sentences"]].count(False) == cut
 
 

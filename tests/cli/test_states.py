@@ -45,7 +45,9 @@ def test_every_family_has_states_to_show(family: Family, tmp_path: Path, capsys:
         size = found["num_states"]
         assert size == (4 if family == "rank" else 6)
         uses = [state["use"] for state in found["states"]]
-        assert uses == sorted(uses, reverse=True)
+        silent = [state["words"][0][0] in ("<unk>", "<eos>") for state in found["states"]]
+        order = list(zip(silent, (-use for use in uses), strict=True))
+        assert order == sorted(order)  # states of words come first
         assert sum(uses) == pytest.approx(1, abs=1e-6)
         assert 1 <= found["effective"] <= size
         for state in found["states"]:
@@ -82,6 +84,7 @@ def test_odd_words_and_one_sentence(
     text = said(capsys, "states", model, "--data", "-")
     assert "<script>alert(1)</script> 25.0%" in text
     assert HEBREW in text
+    assert text.index("state 0") < text.index("state 1 ")  # which ends sentences, and is used as often
     assert "a\\x1b[31mred" in text
     assert "\x1b" not in text  # nothing steers the terminal
     assert "the share of 2 positions" in text

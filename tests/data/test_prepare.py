@@ -226,7 +226,7 @@ def test_a_long_sentence_is_cut_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "book.txt", "a " * 2500 + "\nb\nc\n")
     found = prepare([path], tmp_path / "out", layout="lines")
     assert (found.cut_sentences, sum(found.sentences.values()), sum(found.tokens.values())) == (1, 5, 2502)
-    assert "1 sentences of more than 1,000 tokens were cut" in found.lines()[-1]
+    assert "1 sentence of more than 1,000 tokens" in found.lines()[-1]
 
 
 def bad(kind: str, folder: Path) -> list[str]:
@@ -324,7 +324,7 @@ def test_many_types_and_markup_are_words_like_others(tmp_path: Path, monkeypatch
     monkeypatch.setattr(preparing, "MOST_TYPES", 1000)
     found = prepare([path], tmp_path / "few")
     assert not found.all_types
-    assert f"of more than {found.types:,} types" in found.lines()[1]
+    assert f"more than {found.types:,} types" in found.lines()[2]
 
 
 def test_a_broken_prepared_json_is_refused(tmp_path: Path) -> None:

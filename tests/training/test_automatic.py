@@ -33,7 +33,7 @@ def test_one_file_to_a_model_that_reads_raw_text(tmp_path: Path, capsys: pytest.
     run = tmp_path / "run"
     assert cli.main(arguments("train", "--data", book(tmp_path), "--out", run)) == 0
     told = capsys.readouterr().err
-    assert f"book.txt is prepared in {run / 'data'}: 1 file" in told
+    assert f"book.txt is prepared in {run / 'data'}:\n  read       1 file, " in told
     assert "no recipe was given; for 918 training tokens and 21 words seen twice or more: a low-rank HMM" in told
     assert f"With {', '.join(QUICK)} on top." in told
     model = rankfold.load(run)
@@ -168,7 +168,7 @@ def test_recordings_without_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixtu
     path.write_text("x,y\n" + "".join(f"{x:.3f},{y:.3f}\n" for x, y in drawn))
     assert cli.main(["train", "--data", str(path), "--out", str(tmp_path / "run"), "--set", "train.updates=2"]) == 0
     told = capsys.readouterr().err
-    assert "for 1 recordings of 300 frames and no labels: segment-hmm, a Gaussian HMM of 5 states" in told
+    assert "for 1 recording of 300 frames and no labels: segment-hmm, a Gaussian HMM of 5 states" in told
     assert json.loads((tmp_path / "run" / "data.json").read_text())["train"]["frames"] == 300
     assert for_frames([drawn, drawn], 3).settings[0] == "model.num_states=3"
     assert for_frames([np.eye(4)], 0).recipe == "small-music"

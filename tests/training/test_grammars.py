@@ -73,7 +73,7 @@ def test_what_is_read_and_what_is_left_out(folder: Path) -> None:
         "left_out": {"sentences_of_one_word": 1},
     }
     assert "left_out" not in summary["valid"]
-    assert "train: left out 1 sentences of one word, 1 sentences of more than 9 words" in corpus.warnings()
+    assert "train: left out 1 sentence of one word, 1 sentence of more than 9 words" in corpus.warnings()
     single = read_corpus(folder, DataConfig(), model=GrammarConfig(single_words=True))
     assert len(single.train) == 42
 

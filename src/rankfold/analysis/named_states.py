@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rankfold.analysis.hidden_chain import HiddenChain, end_of
 from rankfold.analysis.state_profiles import Ranked, StateProfiles, Use
+from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DomainError
 
 
@@ -53,6 +54,16 @@ def most_used(use: Use, num: int) -> list[int]:
     """The states of the largest share, the largest first; of equal ones the smallest number. None without a share."""
     order = np.argsort(-use.share, kind="stable")[:num]
     return [int(state) for state in order if use.share[state] > 0]
+
+
+def telling_first(chain: HiddenChain, states: Sequence[int]) -> list[int]:
+    """The same states; those whose most probable word is `<unk>` or `<eos>`, which tell little, after all others."""
+    end = end_of(chain.model.vocabulary, chain.num_words)
+    index = torch.tensor(list(states), dtype=torch.int64, device=chain.device)
+    rows = (chain.word_rows(own).argmax(1).tolist() for own in chain.blocks(chain.num_words, index))
+    words = [word for block in rows for word in block] if len(states) else []
+    silent = [word in (Vocabulary.unk_id, end) for word in words]
+    return [state for last in (False, True) for state, s in zip(states, silent, strict=True) if s == last]
 
 
 def effective_number(share: NDArray[np.float64]) -> float:

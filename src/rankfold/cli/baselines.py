@@ -12,7 +12,7 @@ from typing import Any
 from rankfold.analysis.ngrams import baselines
 from rankfold.cli.load import data_config
 from rankfold.cli.output import say, table
-from rankfold.errors import DataError
+from rankfold.errors import DataError, quantity
 from rankfold.files import read_json
 from rankfold.models.base import WordModel
 from rankfold.models.config import PERPLEXITY
@@ -73,7 +73,7 @@ def compare(
 ) -> dict[str, dict[str, float]]:
     """Log-likelihood and perplexity of every baseline; `carried`: contexts reach across the ends of sentences."""
     assert model.vocabulary is not None
-    say(f"counting n-grams of {len(train):,} training sentences")
+    say(f"counting n-grams of {quantity(len(train), 'training sentence')}")
     found = baselines(train, test, len(model.vocabulary), ends=model.vocabulary.ends, carried=carried)
     return {name: {"perplexity": PERPLEXITY(value, tokens), "log_likelihood": value} for name, value in found.items()}
 

@@ -38,7 +38,7 @@ from rankfold.data.frame_files import Header
 from rankfold.data.frames import UNKNOWN, Missing
 from rankfold.data.sources import read_source
 from rankfold.data.text import STDIN, Sentences, begins_names, find_split, holds_trees, read_sentences
-from rankfold.errors import DataError, UnsupportedError
+from rankfold.errors import DataError, UnsupportedError, quantity
 from rankfold.models.catalog import AnyModel
 from rankfold.models.config import PlanName, readers
 from rankfold.models.strings import Method, tag
@@ -182,11 +182,12 @@ def evaluate(
     gold = None if tags is None else _aligned(read_sentences(tags), text)
     encoded = vocabulary.encode_all(text)
     if text.num_empty_lines:
-        say(f"{text.path}: {text.num_empty_lines:,} empty lines are no sentences and were skipped")
+        say(f"{text.path}: skipped {quantity(text.num_empty_lines, 'empty line')}")
     tell_unknown(text, vocabulary)
     if left_out:
-        say(f"left out: {left_out:,} sentences of one word, which this grammar does not generate")
-    say(f"evaluating {len(encoded):,} sentences, {encoded.num_tokens:,} tokens, on {model.device.type}")
+        say(f"left out: {quantity(left_out, 'sentence')} of one word, which this grammar does not generate")
+    counts = f"{quantity(len(encoded), 'sentence')}, {quantity(encoded.num_tokens, 'token')}"
+    say(f"evaluating {counts}, on {model.device.type}")
     with torch.no_grad(), matmul_precision("float32", model.device):
         parts = model.parts()
     if model.is_wide(parts):
@@ -298,13 +299,13 @@ def words_text(result: dict[str, Any]) -> str:
     lines = [
         f"perplexity       {result['perplexity']:.3f}"
         + (" (a bound: the perplexity is lower)" if result.get("bound") else ""),
-        f"tokens           {result['tokens']:,} ({result['denominator']}), {result['sentences']:,} sentences",
+        f"tokens           {result['tokens']:,} ({result['denominator']}), {quantity(result['sentences'], 'sentence')}",
         *([f"empty lines      {result['empty_lines']:,}, no sentences"] if "empty_lines" in result else []),
         f"log-likelihood   {result['log_likelihood']:.4f} nats",
         f"protocol         {result['protocol']}",
         f"unknown words    {result['unknown_words']:,} ({100 * result['unknown_rate']:.2f} % of words)",
         f"check            {result['largest_log_difference']:.1e} nats a token from logarithms at most, "
-        f"over {result['log_checked_sentences']} sentences",
+        f"over {quantity(result['log_checked_sentences'], 'sentence')}",
     ]
     if "tags" in result:
         tags = result["tags"]
@@ -333,7 +334,7 @@ def evaluate_recordings(
     for line in str(frames).splitlines()[1:]:
         if not line.endswith("labels"):
             say(line)
-    say(f"evaluating {len(frames):,} recordings, {frames.num_frames:,} frames, on {model.device.type}")
+    say(f"evaluating {quantity(len(frames), 'recording')}, {frames.num_frames:,} frames, on {model.device.type}")
     found = evaluation.evaluate(model, frames)
     volume = loaded.space.log_volume(frames) if model.observation.measured else 0.0
     result: dict[str, Any] = {
@@ -414,7 +415,8 @@ def frames_text(result: dict[str, Any]) -> str:
     lines = [
         f"nats a frame     {result['nats_per_frame']:.4f}" + (", of standardised features" if scaled else ""),
         *([f"                 {unscaled:.4f} in the features' own units"] if scaled and unscaled is not None else []),
-        f"frames           {result['frames']:,} ({result['denominator']}), {result['recordings']:,} recordings",
+        f"frames           {result['frames']:,} ({result['denominator']}), "
+        f"{quantity(result['recordings'], 'recording')}",
         f"log-likelihood   {result['log_likelihood']:.4f} nats",
         f"check            {result['largest_log_difference']:.1e} nats a frame from logarithms at most",
     ]
@@ -429,7 +431,7 @@ def frames_text(result: dict[str, Any]) -> str:
     lines.append(f"{'NMI':<20}{scores['one_to_one']['nmi']:>14.4f}")
     own = scores["one_to_one"]
     lines.append(
-        f"{scores['recordings']:,} recordings with labels; {scores['states_used']:,} states used; "
+        f"{quantity(scores['recordings'], 'recording')} with labels; {scores['states_used']:,} states used; "
         f"{own['predicted_segments']:,} segments, {own['true_segments']:,} true ones; "
         f"the largest label has {scores['largest_label']:.4f} of the frames"
     )

@@ -24,10 +24,10 @@ from rankfold.cli.load import Text, data_config, load_words, tell_unknown
 from rankfold.cli.output import say
 from rankfold.cli.parse import parse_lines
 from rankfold.data.brackets import expect_words, read_trees
-from rankfold.data.sources import count_left_out, prepare_trees
+from rankfold.data.sources import count_left_out, left_out_text, prepare_trees
 from rankfold.data.text import STDIN, find_split, read_sentences
 from rankfold.data.trees import Tree
-from rankfold.errors import DataError
+from rankfold.errors import DataError, quantity
 from rankfold.models.catalog import AnyModel
 from rankfold.models.parsing import Decode, expect_grammar
 from rankfold.models.strings import expect_memory
@@ -70,7 +70,7 @@ def evaluate_trees(
     if text is not None:
         given = read_sentences(None if text is STDIN else text)
         if given.num_empty_lines:
-            say(f"{text}: {given.num_empty_lines:,} empty lines, which are no sentences")
+            say(f"{text}: {quantity(given.num_empty_lines, 'empty line')}, no sentence")
         try:
             expect_words(gold, given.sentences, places)
         except DataError as error:
@@ -85,12 +85,12 @@ def evaluate_trees(
         raise DataError(f"{trees[0]}: every tree is of one word, which have no brackets.")
     sentences = [tree.words for tree in kept]
     expect_memory(model, list(map(len, sentences)), places, outside=True)
-    for what, count in left_out.items():
-        say(f"left out of the trees: {count:,} {what.replace('_', ' ')}")
+    if left_out:
+        say(f"left out of the trees: {left_out_text(left_out)}")
     if dropped:
-        say(f"left out: {dropped:,} sentences of one word, which this grammar does not generate")
+        say(f"left out: {quantity(dropped, 'sentence')} of one word, which this grammar does not generate")
     unknown = tell_unknown(sentences, vocabulary)
-    say(f"parsing {len(kept):,} sentences on {model.device.type}")
+    say(f"parsing {quantity(len(kept), 'sentence')} on {model.device.type}")
     predicted = [
         found.tree
         for found in parse_lines(model, Text(str(trees[0]), [], sentences), decode=decode)

@@ -21,6 +21,7 @@ from rankfold.cli.load import (
 )
 from rankfold.cli.output import say, to_json
 from rankfold.data.batch import Batch
+from rankfold.data.sources import left_out_text
 from rankfold.data.text import find_split, holds_trees
 from rankfold.data.vocab import Vocabulary
 from rankfold.errors import DataError, DomainError
@@ -130,8 +131,8 @@ def build(
 
         grammar_page = GrammarPage(model)
         gold, _, left_out = read_gold([trees], "test", data_config(folder))
-        for what, count in left_out.items():
-            say(f"{trees}: left out {count:,} {what.replace('_', ' ')}")
+        if left_out:
+            say(f"{trees}: left out {left_out_text(left_out)}")
         gold = gold[:most]
         about["text"] = trees.name
         return grammar_page.bundle(
@@ -144,7 +145,8 @@ def build(
 
         grammar_page = GrammarPage(model)
         return grammar_page.bundle(shown, about_text=about, say=say), grammar_page.answer
-    tell_unknown(shown, vocabulary)
+    if data is not None:  # of its own text a run has said it
+        tell_unknown(shown, vocabulary)
     chain = ChainPage(HiddenChain(model), vocabulary)
     return fitted(chain.bundle(shown, about_text=about, seed=seed, say=say), say=say), chain.answer
 

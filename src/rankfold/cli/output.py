@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rankfold.data.tokenize import JOINERS
+
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
     """The value as JSON; infinities and NaN, which JSON has not, as null."""
@@ -38,9 +40,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) 
     return "\n".join("| " + " | ".join(line) + " |" for line in (cells[0], rule, *cells[1:]))
 
 
-def printable(word: str) -> str:
-    """A word as a terminal may show it: control characters, which could steer it, are written as escapes."""
-    return word if word.isprintable() else ascii(word)[1:-1]
+def printable(text: str) -> str:
+    """Text as a terminal may show it: control characters, which could steer it, are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in JOINERS else ascii(c)[1:-1] for c in text)
 
 
 def say(line: str) -> None:

@@ -16,7 +16,7 @@ from rankfold.cli.tag import add_k
 from rankfold.data.text import escape_brackets, expect_no_brackets, holds_trees
 from rankfold.data.trees import Tree
 from rankfold.data.vocab import EOS
-from rankfold.errors import DataError
+from rankfold.errors import DataError, quantity
 from rankfold.models.catalog import AnyModel
 from rankfold.models.parsing import Decode, Parsed, expect_grammar, parse, parse_k_best
 from rankfold.models.strings import expect_memory, tell_every
@@ -167,11 +167,11 @@ class _Doubts:
     def tell(self) -> None:
         """Say it on standard error."""
         if self.num_single:
-            many = "line" if self.num_single == 1 else "lines"
-            say(f"{self.num_single:,} {many} of one word, which this grammar does not generate: {self.single}")
+            say(f"{quantity(self.num_single, 'line')} of one word, which this grammar does not generate: {self.single}")
         if self.num_impossible:
             shown = ", ".join(map(str, self.lines))
-            say(f"{self.num_impossible:,} sentences are impossible under the grammar, {self.outcome}: lines {shown}")
+            many = quantity(self.num_impossible, "sentence")
+            say(f"impossible under the grammar, {self.outcome}: {many}, lines {shown}")
 
 
 class _Drawing:

@@ -10,10 +10,10 @@ import numpy as np
 
 from rankfold.analysis.segmentation import segments_of
 from rankfold.cli.load import add_model, holds_frames, load_frames, load_words, tell_unknown
-from rankfold.cli.output import say, to_json
+from rankfold.cli.output import printable, say, to_json
 from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.generate import WordChoice
-from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent
+from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent, quantity
 from rankfold.models.catalog import AnyModel
 from rankfold.models.parsing import draw_trees
 from rankfold.models.strings import generate, seeded, split_line, word_choice
@@ -74,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
     )
     cut = sum(not sentence.ended for sentence in drawn)
     if cut:
-        say(f"{cut} of {len(drawn)} sentences were cut at --max-length {arguments.max_length}")
+        say(f"cut at --max-length {arguments.max_length}: {cut} of {quantity(len(drawn), 'sentence')}")
     if arguments.json:
         print(to_json({"prefix": prefix, "seed": arguments.seed, "sentences": [x._asdict() for x in drawn]}, indent=2))
     else:
-        print("\n".join(vocabulary.tokenizer.detokenize(sentence.words) for sentence in drawn))
+        print("\n".join(printable(vocabulary.tokenizer.detokenize(sentence.words)) for sentence in drawn))
     return 0
 
 
@@ -94,13 +94,13 @@ def _run_grammar(arguments: argparse.Namespace, model: AnyModel, vocabulary: Voc
         model, arguments.num, max_length=arguments.max_length, choice=_choice(arguments), generator=generator
     )
     if drawn.rejected:
-        say(f"{drawn.rejected:,} sentences of more than {arguments.max_length} words were drawn and left out")
+        say(f"left out: {quantity(drawn.rejected, 'drawn sentence')} of more than {arguments.max_length} words")
     if arguments.json:
         sentences = [{"words": words, "tree": str(tree)} for words, tree in zip(drawn.words, drawn.trees, strict=True)]
         print(to_json({"seed": arguments.seed, "rejected": drawn.rejected, "sentences": sentences}, indent=2))
     else:
-        read = vocabulary.tokenizer.detokenize
-        print("\n".join(map(str, drawn.trees) if arguments.trees else map(read, drawn.words)))
+        lines = map(str, drawn.trees) if arguments.trees else map(vocabulary.tokenizer.detokenize, drawn.words)
+        print("\n".join(map(printable, lines)))
     return 0
 
 

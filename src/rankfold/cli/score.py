@@ -9,7 +9,7 @@ import torch
 from rankfold.cli.load import Text, add_model, add_text, load_words, text_path
 from rankfold.cli.output import say, to_json
 from rankfold.cli.stream import stream
-from rankfold.errors import UnsupportedError
+from rankfold.errors import UnsupportedError, quantity
 from rankfold.models.strings import Scored, expect_memory, score
 
 DESCRIPTION = (
@@ -63,5 +63,5 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 print(f"{found.log_prob:.6f}\t{line}" if found.tokens else "")
     if single:
-        say(f"{single:,} lines of one word: this grammar gives them no probability, hence -inf")
+        say(f"{quantity(single, 'line')} of one word: this grammar gives none a probability, hence -inf")
     return 0

@@ -11,6 +11,7 @@ from rankfold.analysis.decoded_frames import best_states
 from rankfold.analysis.segment_profiles import SegmentProfiles, States, segment_profiles
 from rankfold.cli.load import LoadedFrames, add_recordings, load_asked
 from rankfold.cli.output import printable, say, table, to_json
+from rankfold.errors import quantity
 from rankfold.plots.picture import expect_picture
 from rankfold.run_report.page import expect_report, make_page, write_page
 from rankfold.run_report.sections import segments_section
@@ -76,7 +77,8 @@ def report(loaded: LoadedFrames, states: Sequence[States]) -> SegmentProfiles:
 def _text(found: SegmentProfiles, where: str) -> str:
     unit, per = ("seconds", found.fps) if found.fps else ("frames", 1.0)
     lines = [
-        f"{found.num_segments:,} segments in {found.num_frames:,} frames of {found.num_recordings:,} recordings of "
+        f"{quantity(found.num_segments, 'segment')} in {quantity(found.num_frames, 'frame')} of "
+        f"{quantity(found.num_recordings, 'recording')} of "
         f"{where}; durations in {unit}",
         "",
     ]

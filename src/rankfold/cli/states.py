@@ -10,13 +10,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rankfold.analysis.hidden_chain import HiddenChain
-from rankfold.analysis.named_states import effective_number, most_used, named_states
+from rankfold.analysis.named_states import effective_number, most_used, named_states, telling_first
 from rankfold.analysis.sentence_states import text_use
 from rankfold.analysis.state_profiles import Use, state_profiles, stationary_use, word_entropies
 from rankfold.cli.load import add_model, load_words, read_text, tell_unknown
 from rankfold.cli.output import printable, say, to_json
 from rankfold.data.vocab import Vocabulary
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, quantity
 from rankfold.models.strings import tell_every
 from rankfold.plots.picture import expect_picture
 
@@ -49,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sort",
         choices=("use", "entropy"),
         default="use",
-        help="the most used first (default); entropy: of the states in use those of the fewest words first",
+        help="use (default): the most used first, those that say <eos> or <unk> most after all others; entropy: of the "
+        "states in use those of the fewest words first",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="save a picture of all states: use against entropy")
 
@@ -109,7 +110,7 @@ def read_use(chain: HiddenChain, vocabulary: Vocabulary, data: str | None) -> tu
     sentences = vocabulary.encode_all(text.sentences).sentences
     progress = tell_every(EVERY, lambda done: say(f"{done:,} of {len(sentences):,} sentences"))
     use = text_use(chain, sentences, progress=progress)
-    return use, f"{sum(map(len, sentences)):,} positions of {text.where}, <eos> counted"
+    return use, f"{quantity(sum(map(len, sentences)), 'position')} of {text.where}, <eos> counted"
 
 
 def known_word(word: str, vocabulary: Vocabulary) -> int:
@@ -126,7 +127,7 @@ def ordered(chain: HiddenChain, use: Use, sort: Sort) -> list[int]:
     """The states in the order in which they are shown."""
     used = most_used(use, chain.num_values)
     if sort == "use":
-        return used
+        return telling_first(chain, used)
     entropy = word_entropies(chain)
     # A tenth of an equal share: below it a state's words are mostly as they were drawn at the start.
     in_use = [state for state in used if use.share[state] > 1 / (10 * chain.num_values)]

@@ -18,6 +18,7 @@ from rankfold.cli.load import Text, keeps_ends, tell_unknown_words
 from rankfold.cli.output import say
 from rankfold.data.text import STDIN, Arriving, iterate_lines
 from rankfold.data.vocab import Vocabulary
+from rankfold.errors import quantity
 from rankfold.models.strings import split_line
 
 NUM_WORDS = 2**14  # of a piece at most, a line counted as one more: several batches of like lengths
@@ -143,4 +144,5 @@ class Progress:
             self.bar.update(self.task, completed=self.num)
         elif self.shown and time.monotonic() - self.last >= SECONDS:
             self.last = time.monotonic()
-            say(f"{self.done} {self.num:,} {'lines' if self.total is None else f'of {self.total:,} lines'}")
+            of = "" if self.total is None else f"{self.num:,} of "
+            say(f"{self.done} {of}{quantity(self.num if self.total is None else self.total, 'line')}")

@@ -21,7 +21,7 @@ from rankfold.cli.output import printable, say, to_json
 from rankfold.cli.parse import parse_lines
 from rankfold.data.text import escape_brackets
 from rankfold.decoding.parsed_tree import LABEL, TAG
-from rankfold.errors import DomainError
+from rankfold.errors import DomainError, quantity
 from rankfold.models.pcfg import PCFG
 from rankfold.models.strings import expect_memory
 from rankfold.plots.picture import expect_picture
@@ -82,7 +82,7 @@ def read_symbol_use(grammar: PCFG, data: str | None) -> tuple[SymbolUse, str]:
     """The use of all symbols, in the trees of a text or of the grammar's own sentences, and in words in which."""
     if data is None:
         use = symbol_use(generated_trees(grammar, NUM_DRAWN))
-        return use, f"{use.num_trees:,} sentences that the grammar makes"
+        return use, f"{quantity(use.num_trees, 'sentence')} that the grammar makes"
     assert grammar.vocabulary is not None
     text = read_text(None if data == "-" else Path(data), grammar.vocabulary, ends=True)
     text = text._replace(words=[[escape_brackets(word) for word in words] for words in text.words])
@@ -90,7 +90,7 @@ def read_symbol_use(grammar: PCFG, data: str | None) -> tuple[SymbolUse, str]:
     tell_unknown(text.sentences, grammar.vocabulary)
     found = parse_lines(grammar, text, labels=True)
     use = symbol_use(parsed.tree for parsed in found if parsed is not None and parsed.possible)
-    return use, f"the trees of {use.num_trees:,} sentences of {text.where}"
+    return use, f"the trees of {quantity(use.num_trees, 'sentence')} of {text.where}"
 
 
 def _text(grammar: PCFG, found: list[dict[str, Any]], counted: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from rankfold.data.raw_text import HEAD, Layout, Piece, Reader, expect_texts
 from rankfold.data.tokenize import Kind, Tokenizer, expect_package, simple_tokens, train_subwords
 from rankfold.data.vocab import EOS
-from rankfold.errors import DataError, DomainError, expect_absent
+from rankfold.errors import DataError, DomainError, expect_absent, quantity
 from rankfold.files import read_json, write_text
 from rankfold.version import __version__
 
@@ -55,31 +55,25 @@ class Prepared:
     repeated: dict[str, int] = field(default_factory=dict)  # sentences of valid and test that are in train, too
 
     def lines(self) -> list[str]:
-        """Counts for a person."""
-        c = self.counts
-        parts = [f"{c['lines']:,} lines ({c['empty_lines']:,} empty)", f"{c['documents']:,} documents"]
-        shown = f"{'' if self.all_types else 'more than '}{self.types:,}"
-        units = {"file": "files", "document": "documents (parted by blank lines)", "line": "sentences"}[self.split_by]
+        """Counts for a person: how the text was read, and a table of its splits."""
+        c, also = self.counts, any(self.repeated.values())
+        shown = f"{'' if self.all_types else 'more than '}{quantity(self.types, 'type')}"
+        units = {"file": "file", "document": "document (parted by blank lines)", "line": "sentence"}[self.split_by]
         found = [
-            f"{len(self.files):,} {'file' if len(self.files) == 1 else 'files'}, {c['bytes']:,} bytes: "
-            + ", ".join(parts),
-            f"layout {self.layout}; tokenizer {self.tokenizer}: {sum(self.sentences.values()):,} sentences, "
-            f"{sum(self.tokens.values()):,} tokens of {shown} types",
-            f"split by {units}, seed {self.seed}: "
-            + ", ".join(f"{name} {self.sentences[name]:,} sentences, {self.tokens[name]:,} tokens" for name in SPLITS),
+            f"read       {quantity(len(self.files), 'file')}, {quantity(c['bytes'], 'byte')}, "
+            f"{quantity(c['lines'], 'line')} ({c['empty_lines']:,} empty), {quantity(c['documents'], 'document')}",
+            f"layout     {self.layout}",
+            f"tokenizer  {self.tokenizer}, {shown}",
+            f"split      by {units}, seed {self.seed}",
+            f"           {'sentences':>12}{'tokens':>14}" + f"{'also in train':>16}" * also,
         ]
-        if any(self.repeated.values()):
-            found.append(
-                "also in train: "
-                + " and ".join(
-                    f"{self.repeated[name]:,} of the {self.sentences[name]:,} sentences of {name}"
-                    for name in SPLITS[1:]
-                )
-            )
+        for name in SPLITS:
+            repeated = f"{self.repeated[name]:>16,}" if also and name in self.repeated else ""
+            found.append(f"  {name:<9}{self.sentences[name]:>12,}{self.tokens[name]:>14,}{repeated}")
         if self.cut_sentences:
-            found.append(f"{self.cut_sentences:,} sentences of more than {LONGEST:,} tokens were cut")
+            found.append(f"cut        {quantity(self.cut_sentences, 'sentence')} of more than {LONGEST:,} tokens")
         if c["byte_order_marks"]:
-            found.append(f"{c['byte_order_marks']:,} byte order marks at the beginning of a file were left out")
+            found.append(f"left out   {quantity(c['byte_order_marks'], 'byte order mark')} at the beginning of a file")
         return found
 
 
@@ -109,7 +103,7 @@ def prepare(
         raise DomainError(f"seed is {seed}, but must be at least 0.")
     if split_by == "file" and len(names) < len(SPLITS):
         raise DataError(
-            f"{len(names)} {'file' if len(names) == 1 else 'files'} cannot be split by file: three are needed.\n"
+            f"{quantity(len(names), 'file')} cannot be split by file: three are needed.\n"
             "  Split by document or by line."
         )
     if tokenizer == "subwords":
@@ -253,7 +247,7 @@ class _Preparation:
         if whole and 0 < num < len(SPLITS):
             what = "document" if split_by == "document" else "sentence"
             raise DataError(
-                f"{', '.join(self.found.files)}: {num} {what}{'' if num == 1 else 's'}, but train, valid and test "
+                f"{', '.join(self.found.files)}: {quantity(num, what)}, but train, valid and test "
                 "need at least one each.\n"
                 + ("  Split by line." if split_by == "document" else "  Give a longer text.")
             )
@@ -338,7 +332,7 @@ class _Preparation:
     def _finish(self, reader: Reader) -> None:
         found, counts = self.found, asdict(reader.counts)
         layouts = counts.pop("layouts")
-        names = [f"{name} ({num} files)" if len(layouts) > 1 else name for name, num in layouts.items()]
+        names = [f"{name} ({quantity(num, 'file')})" if len(layouts) > 1 else name for name, num in layouts.items()]
         found.layout, found.counts, found.sha256 = ", ".join(names), counts, reader.digest.hexdigest()
         found.types, found.all_types = len(self.types), len(self.types) < MOST_TYPES
         found.repeated = self._count_repeated()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -284,6 +284,15 @@ def prepare_trees(trees: list[Tree], *, word_tags: Literal["all", "penn"] = "all
     """Trees without traces and without words that do not count; the words' spelling and one-word trees stay."""
     keep = None if word_tags == "all" else PENN_WORD_TAGS
     return clean_trees(trees, keep_tags=keep, lower=False, numbers=False, drop_single=False)
+
+
+def left_out_text(left_out: Mapping[str, int]) -> str:
+    """Counts by name in words: 2 empty lines, 1 sentence of one word."""
+    found = []
+    for name, count in left_out.items():
+        what = name.replace("_", " ")
+        found.append(f"{count:,} {re.sub(r's( |$)', r' ', what, count=1).rstrip() if count == 1 else what}")
+    return ", ".join(found)
 
 
 def count_left_out(clean: CleanTrees) -> dict[str, int]:

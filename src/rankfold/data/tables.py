@@ -17,7 +17,7 @@ import numpy as np
 from rankfold.data.arrow_files import arrow_fields, is_arrow
 from rankfold.data.frames import UNKNOWN
 from rankfold.data.prepare import FILE, FORMAT, ONE_OF, SPLITS, VERSION, Placement, expect_new_folder, new_folder
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, quantity
 from rankfold.files import expect_file, write_text
 from rankfold.version import __version__
 
@@ -39,8 +39,9 @@ class Table:
         """Counts for a person."""
         by = f"column {self.group}" if self.group else "file"
         found = [
-            f"{len(self.files):,} files, {sum(self.frames.values()):,} rows; features: {', '.join(self.columns)}",
-            f"{sum(self.recordings.values()):,} recordings by {by}, seed {self.seed}: "
+            f"{quantity(len(self.files), 'file')}, {quantity(sum(self.frames.values()), 'row')}; "
+            f"features: {', '.join(self.columns)}",
+            f"{quantity(sum(self.recordings.values()), 'recording')} by {by}, seed {self.seed}: "
             + ", ".join(f"{name} {self.recordings[name]:,} ({self.frames[name]:,} frames)" for name in self.recordings),
         ]
         if self.label:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from rankfold.data.vocab import EOS
-from rankfold.errors import DataError
+from rankfold.errors import DataError, quantity
 from rankfold.files import expect_file, expect_unpacked, write_text
 
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -98,7 +98,9 @@ def iterate_lines(
             yield text
     if not has_words:
         said = "" if path is None else "the file is "
-        what = said + (f"{number} lines, all of them empty" if number else "empty")
+        what = said + (
+            f"{quantity(number, 'line')}, {'empty' if number == 1 else 'all of them empty'}" if number else "empty"
+        )
         raise DataError(f"{where}: {what}; at least one sentence was expected, one a line.")
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rankfold.data.trees import Tree
 from rankfold.decoding.mbr import mbr
 from rankfold.decoding.posterior import posterior
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, quantity
 from rankfold.explore.bundle import Bundle, about, fractions, joined, smallest
 from rankfold.models.base import Model
 from rankfold.models.parsing import BYTES, expect_grammar, tree_batches
@@ -60,7 +60,7 @@ class GrammarPage:
             raise DataError("no sentence of two words or more: there is no tree to show.")
         kept = [sentences[i] for i in places]
         if len(kept) < len(sentences):
-            say(f"{len(sentences) - len(kept):,} sentences of one word are left out: they have no brackets")
+            say(f"left out, without brackets: {quantity(len(sentences) - len(kept), 'sentence')} of one word")
         found = self._bracketed(kept, say)
         words, token = _numbered(kept)
         spans = [len(one.spans) for one in found]
@@ -126,7 +126,7 @@ class GrammarPage:
                         tags[b][: len(rows[place])],
                     )
                 if len(found) // EVERY > (len(found) - len(group)) // EVERY:
-                    say(f"trees of {len(found):,} of {len(rows):,} sentences")
+                    say(f"trees of {len(found):,} of {quantity(len(rows), 'sentence')}")
         return [found[place] for place in range(len(rows))]
 
 

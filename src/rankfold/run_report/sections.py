@@ -7,6 +7,7 @@ from typing import Any
 
 from rankfold.analysis.segment_profiles import SegmentProfiles
 from rankfold.analysis.segmentation import segments_of
+from rankfold.errors import quantity
 from rankfold.run_report.drawing import bars, strips
 from rankfold.run_report.page import Cell, Section, escape, number, paragraph, table, word
 
@@ -77,7 +78,8 @@ def segments_section(
     """
     unit, per = ("s", found.fps) if found.fps else ("frames", 1.0)
     told = (
-        f"{found.num_segments:,} segments in {found.num_frames:,} frames of {found.num_recordings:,} recordings of "
+        f"{quantity(found.num_segments, 'segment')} in {quantity(found.num_frames, 'frame')} of "
+        f"{quantity(found.num_recordings, 'recording')} of "
         f"{where}; runs of one state count as one segment."
     )
     shown = found.states[:30]

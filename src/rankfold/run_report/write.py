@@ -16,7 +16,7 @@ import torch
 
 from rankfold.analysis.decoded_frames import best_states
 from rankfold.analysis.hidden_chain import HiddenChain
-from rankfold.analysis.named_states import effective_number, most_used, named_states
+from rankfold.analysis.named_states import effective_number, most_used, named_states, telling_first
 from rankfold.analysis.ngrams import baselines
 from rankfold.analysis.segment_profiles import segment_profiles
 from rankfold.analysis.sentence_states import text_use
@@ -25,7 +25,7 @@ from rankfold.analysis.symbol_profiles import expect_shared_rules, generated_tre
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.text import escape_brackets
 from rankfold.decoding.parsed_tree import LABEL, TAG
-from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
+from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError, quantity
 from rankfold.files import read_json
 from rankfold.models.base import Model
 from rankfold.models.config import PERPLEXITY
@@ -208,10 +208,11 @@ def _states(found: RunFolder) -> Section:
         limit = max(200, min(POSITIONS, WORK // (chain.num_values * width)))
         some = _some(found.data.valid.sentences, limit)
         use = text_use(chain, some)
-        counted = f"{sum(map(len, some)):,} positions of the validation text, <eos> counted"
+        counted = f"{quantity(sum(map(len, some)), 'position')} of the validation text, <eos> counted"
     else:
         use, counted = stationary_use(chain, max_steps=100), "endless text of the model"
-    profiles = state_profiles(chain, use, most_used(use, NUM_STATES), top=NUM_ENTRIES)
+    chosen = telling_first(chain, most_used(use, chain.num_values))[:NUM_STATES]
+    profiles = state_profiles(chain, use, chosen, top=NUM_ENTRIES)
     states = named_states(chain, profiles, model.vocabulary.words)
     return states_section(states, chain.of, counted, effective_number(use.share), chain.num_values)
 
@@ -226,10 +227,10 @@ def _symbols(found: RunFolder) -> Section:
         words = [[escape_brackets(word) for word in grammar.vocabulary.decode(row)] for row in some]
         parsed = parse(grammar, words, labels=True)
         use = symbol_use(one.tree for one in parsed if one.possible)
-        counted = f"the trees of {use.num_trees:,} validation sentences"
+        counted = f"the trees of {quantity(use.num_trees, 'validation sentence')}"
     else:
         use = symbol_use(generated_trees(grammar, NUM_DRAWN))
-        counted = f"{use.num_trees:,} sentences that the grammar makes"
+        counted = f"{quantity(use.num_trees, 'sentence')} that the grammar makes"
     parts = grammar.parts()
     chosen = [symbol for kind in (LABEL, TAG) for symbol in use.most_used(kind, NUM_SYMBOLS)]
     return symbols_section([symbol_profile(grammar, parts, one, use, top=6) for one in chosen], counted)

@@ -19,7 +19,7 @@ from rankfold.data.frame_files import SUFFIXES
 from rankfold.data.prepare import Megabytes, prepare, read_prepared
 from rankfold.data.raw_text import expect_texts
 from rankfold.data.text import BOM, BROKEN_GZIP, begins_names, find_split, has_split, open_bytes
-from rankfold.errors import DataError
+from rankfold.errors import DataError, quantity
 from rankfold.training.config import Config
 from rankfold.training.in_memory import frame_splits, is_in_memory, text_sources
 from rankfold.training.recipes import run_config
@@ -88,7 +88,7 @@ def prepare_into_run(file: str | Path, out: str | Path, say: Callable[[str], Non
     with RunDir.create(out):  # raises where there is a run
         pass
     found = prepare([str(file)], folder, progress=Megabytes(f"{file}: read", say))
-    say(f"{file} is prepared in {folder}: " + "; ".join(found.lines()))
+    say("\n  ".join([f"{file} is prepared in {folder}:", *found.lines()]))
     return folder
 
 
@@ -189,7 +189,7 @@ def for_text(tokens: int, words: int | None, device: str) -> Choice:
 def for_frames(features: Sequence[np.ndarray[Any, Any]], num_labels: int) -> Choice:
     """The recipe for recordings: EM of a Gaussian HMM, a state per label or five; of zeros and ones small-music."""
     num = sum(map(len, features))
-    said = f"no recipe was given; for {len(features):,} recordings of {num:,} frames"
+    said = f"no recipe was given; for {quantity(len(features), 'recording')} of {quantity(num, 'frame')}"
     if all(np.isin(x[~np.isnan(x)], (0, 1)).all() for x in features) and features[0].shape[-1] > 1:
         return Choice("small-music", [], f"{said}, all of zeros and ones: small-music. --recipe takes another.")
     states = max(num_labels, 2) if num_labels else 5

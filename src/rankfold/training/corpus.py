@@ -23,7 +23,7 @@ from rankfold.data.batch import (
 from rankfold.data.brown import brown
 from rankfold.data.clusters import Clusters, read_clusters, uniform_clusters
 from rankfold.data.prepare import Megabytes
-from rankfold.data.sources import Source, TextFile, read_source
+from rankfold.data.sources import Source, TextFile, left_out_text, read_source
 from rankfold.data.text import find_split, has_split
 from rankfold.data.tokenize import Tokenizer
 from rankfold.data.vocab import Encoded, Spelling, Vocabulary
@@ -84,10 +84,7 @@ class Corpus:
         whether that is trained.
         """
         lines = [
-            f"{name}: left out "
-            + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in self.left_out[name].items())
-            for name in self.splits
-            if self.left_out.get(name)
+            f"{name}: left out {left_out_text(self.left_out[name])}" for name in self.splits if self.left_out.get(name)
         ]
         for name, split in self.splits.items():
             if split.num_unknown and name != "train":
@@ -191,9 +188,8 @@ def _expect_some(
     for split, source in sources.items():
         read = source if encoded is None else encoded[split]
         if not isinstance(read, TextFile) and not len(read):
-            what = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in source.left_out.items())
             raise DataError(
-                f"{places[split]}: no sentence is left without {what}.\n"
+                f"{places[split]}: no sentence is left without {left_out_text(source.left_out)}.\n"
                 "  A grammar takes sentences of two words and more (model.single_words), up to data.max_length."
             )
 

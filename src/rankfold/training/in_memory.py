@@ -15,7 +15,7 @@ import numpy as np
 from rankfold.data.frames import Frames, Missing, frames_of
 from rankfold.data.sources import Source
 from rankfold.data.text import expect_no_brackets
-from rankfold.errors import DataError
+from rankfold.errors import DataError, quantity
 
 SPLITS = ("train", "valid", "test")
 HELD_OUT = 10  # of so many sentences one is for validation
@@ -38,7 +38,9 @@ def text_sources(data: Any, *, brackets: bool = True) -> dict[str, Source]:
         return {split: _source(data[split], f"data[{split!r}]", brackets=brackets) for split in SPLITS if split in data}
     found = _source(data, "data", brackets=brackets)
     if len(found) < 2:
-        raise DataError(f"the data are {len(found)} sentences, but one to train on and one to validate are needed.")
+        raise DataError(
+            f"the data are {quantity(len(found), 'sentence')}, but one to train on and one to validate are needed."
+        )
     step = min(HELD_OUT, len(found))
     held = [i % step == step - 1 for i in range(len(found))]
     parts = ([x for x, out in zip(found, held, strict=True) if out is wanted] for wanted in (False, True))

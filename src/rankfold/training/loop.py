@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, quantity
 from rankfold.files import write_text
 from rankfold.models.base import Model
 from rankfold.models.pretrained import load_any, save_model
@@ -215,7 +215,7 @@ class Trainer:
             self.gradients.carried = loaded.carried_state(self.gradients, self.device)
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
-            report.say(f"{moved} lines of metrics after the last checkpoint moved to metrics.lost.jsonl")
+            report.say(f"{quantity(moved, 'line')} of metrics after the last checkpoint moved to metrics.lost.jsonl")
         self.writer = opens(run.path, self.progress.update) if opens else None
         self.interrupted = False
         self.latest: dict[str, Any] = {}  # the last record of training

@@ -27,7 +27,7 @@ from rankfold.data.frame_files import SPLITS, SUFFIXES, Header, load_arrays, rea
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.frames import UNKNOWN, Frames, Missing
 from rankfold.data.music import read_piano_rolls
-from rankfold.errors import DataError
+from rankfold.errors import DataError, quantity
 from rankfold.models.config import FrameConfig
 from rankfold.training.config import DataConfig
 from rankfold.training.corpus import cut_rows
@@ -87,7 +87,7 @@ class Recordings:
             if not line.endswith("labels")
         ]
         if num_labelled(self.train):
-            lines.append(f"train: {num_labelled(self.train):,} recordings with labels, which bind their states")
+            lines.append(f"train: {quantity(num_labelled(self.train), 'recording')} with labels, which bind the states")
         if not self.own_valid:
             lines.append("there is no valid split: the best model is chosen by the likelihood of the training set")
         return lines
