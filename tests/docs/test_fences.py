@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from benchmarks import __main__ as benchmarks
+from rankfold import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -63,7 +63,7 @@ def test_fences_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def run(line: str, where: str) -> str:
-    """Run a line of `rankfold` or `python -m benchmarks`.
+    """Run a line of `rankfold` or `python -m benchmarks` in this process: torch is loaded once.
 
     A `make` line must name a target; continuous integration runs those of the README.
     """
@@ -79,12 +79,15 @@ def run(line: str, where: str) -> str:
         return ""
     laboratory = program == "python" and arguments[:2] == ["-m", "benchmarks"]  # of the repository, not installed
     assert laboratory or program == "rankfold", f"{where}: {line} is not a command this test knows how to run"
-    command = [sys.executable, *([] if laboratory else ["-m", "rankfold"]), *arguments]
-    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
-    environment = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, f"{where}: {line}\n{done.stderr}"
-    return done.stdout
+    main, arguments = (benchmarks.main, arguments[2:]) if laboratory else (cli.main, arguments)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(arguments)
+        except SystemExit as stop:  # of the parser
+            status = stop.code
+    assert status == 0, f"{where}: {line}\n{err.getvalue()}"
+    return out.getvalue()
 
 
 def test_the_readme_runs_its_tests_in_continuous_integration() -> None:
@@ -105,8 +108,17 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_a_fence_that_fails_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n",
+        "```sh\nrankfold score nowhere words.txt\n```\n",
+        "```sh\nrankfold dance\n```\n",
+        "```sh\npython -m benchmarks dance\n```\n",
+    ],
+)
+def test_a_fence_that_fails_is_caught(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
-    with pytest.raises(AssertionError, match=r"page\.md"):
+    page.write_text(text)
+    with pytest.raises(AssertionError, match=r"page\.md:(5|1: .*(nowhere|dance))"):
         test_fences_run(page, tmp_path, monkeypatch)
