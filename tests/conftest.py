@@ -1,5 +1,6 @@
 """Settings of the whole suite, and the fixtures that more than one folder uses."""
 
+import gc
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+gc.disable()  # while thousands of tests are collected, which all stay
 
 # Kernels are read as GPU code or as interpreted code once, when their modules are imported: none is so far.
 if not torch.cuda.is_available():
@@ -17,6 +19,12 @@ if not torch.cuda.is_available():
 # The same examples on every run: a failure seen once can be seen again.
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("suite")
+
+
+def pytest_collection_finish() -> None:
+    """From here on the collector sweeps what tests make, not what was there before them."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 import rankfold
-from rankfold.cli import COMMANDS, doctor, main
+from rankfold.cli import COMMANDS, demo, doctor, main
 from rankfold.cli.output import to_json
 from tests.cli.test_language_models import write_corpus, write_recipe
 
@@ -61,7 +62,11 @@ def test_a_users_mistake_exits_2_with_one_line(capsys: pytest.CaptureFixture[str
     assert "Traceback" not in error
 
 
-def test_an_output_folder_that_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_folder_that_is_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text('"""This is a module."""')
+    monkeypatch.setattr(demo, "write_corpus", partial(demo.write_corpus, source=tmp_path))
     (tmp_path / "taken").write_text("")
     assert main(["demo", "--out", str(tmp_path / "taken")]) == 2
     assert "taken" in capsys.readouterr().err

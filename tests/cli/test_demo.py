@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,7 +124,10 @@ def test_a_second_demo_leaves_the_first_alone(tmp_path: Path) -> None:
 def test_the_demo_writes_over_no_text_of_the_user(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "write_corpus", write_corpus)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.py").write_text('"""This is a module."""')
+    monkeypatch.setattr(demo, "write_corpus", partial(write_corpus, source=source))
     for folder, options in (("corpus", []), ("toy-corpus", ["--grammar"])):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.txt").write_text("my only copy\n")

@@ -61,32 +61,38 @@ class Hunt:
     step: int = 1
     counts: dict[str, Counts] = field(default_factory=dict)
     found: list[Found] = field(default_factory=list)
+    shown: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def run(self, seconds: float, started: Callable[[str, int], None] = lambda name, index: None) -> None:
         """Draw and check until the time is up; `started` hears of every case before it runs."""
-        self.counts = {kind.name: Counts() for kind in self.kinds}
-        shown: dict[tuple[str, str], int] = {}
         begin = time.monotonic()
         while self.kinds and time.monotonic() - begin < seconds:
-            kind = min(self.kinds, key=lambda kind: self.counts[kind.name].seconds / kind.weight)
-            counts = self.counts[kind.name]
-            index = self.first + self.step * counts.cases
-            started(kind.name, index)
-            at = time.monotonic()
-            case = kind.draw(case_rng(self.seed, kind, index))
-            wrong = deviation(kind, case)
-            counts.cases += 1
-            counts.large += kind.large(case)
-            counts.seconds += time.monotonic() - at
-            if wrong is None:
-                continue
-            counts.deviations += 1
-            key = (kind.name, wrong.what)
-            shown[key] = shown.get(key, 0) + 1
-            if shown[key] <= SHOWN:
-                case, wrong = shrunk(kind, case, wrong)
-                program = kind.program(case)
-                self.found.append(Found(kind.name, self.seed, index, wrong.what, wrong.detail, program, case))
+            self.take(min(self.kinds, key=lambda kind: self.count(kind).seconds / kind.weight), started)
+
+    def count(self, kind: Kind) -> Counts:
+        """What a kind has done so far."""
+        return self.counts.setdefault(kind.name, Counts())
+
+    def take(self, kind: Kind, started: Callable[[str, int], None] = lambda name, index: None) -> None:
+        """Draw and check the next case of a kind."""
+        counts = self.count(kind)
+        index = self.first + self.step * counts.cases
+        started(kind.name, index)
+        at = time.monotonic()
+        case = kind.draw(case_rng(self.seed, kind, index))
+        wrong = deviation(kind, case)
+        counts.cases += 1
+        counts.large += kind.large(case)
+        counts.seconds += time.monotonic() - at
+        if wrong is None:
+            return
+        counts.deviations += 1
+        key = (kind.name, wrong.what)
+        self.shown[key] = self.shown.get(key, 0) + 1
+        if self.shown[key] <= SHOWN:
+            case, wrong = shrunk(kind, case, wrong)
+            program = kind.program(case)
+            self.found.append(Found(kind.name, self.seed, index, wrong.what, wrong.detail, program, case))
 
 
 def case_rng(seed: int, kind: Kind, index: int) -> np.random.Generator:

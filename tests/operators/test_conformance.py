@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from rankfold.operators import MaxOperator, Operator
+from tests.folded import folded
 from tests.operators.cases import CASES, Case
 
 SIZES = [1, 2, 3, 5, 17]
@@ -21,8 +22,8 @@ INF = float("inf")
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 positive_case = pytest.mark.parametrize("case", [case for case in CASES if case.positive], ids=lambda case: case.name)
-every_size = pytest.mark.parametrize("size", SIZES)
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
+every_size = folded("size", SIZES)
+every_dtype = folded("dtype", DTYPES)
 
 
 def log_truth(op: Operator) -> Tensor:  # "z y"
@@ -73,7 +74,7 @@ def test_protocol(case: Case, size: int, dtype: torch.dtype, generator: torch.Ge
 @every_case
 @every_size
 @every_dtype
-@pytest.mark.parametrize("lead", [(), (4,), (2, 3)])
+@folded("lead", [(), (4,), (2, 3)])
 def test_push_and_pull(
     case: Case, size: int, dtype: torch.dtype, lead: tuple[int, ...], generator: torch.Generator
 ) -> None:
@@ -90,7 +91,7 @@ def test_push_and_pull(
 @every_case
 @every_size
 @every_dtype
-@pytest.mark.parametrize("lead", [(), (4,), (2, 3)])
+@folded("lead", [(), (4,), (2, 3)])
 def test_push_log_and_pull_log(
     case: Case, size: int, dtype: torch.dtype, lead: tuple[int, ...], generator: torch.Generator
 ) -> None:
@@ -171,7 +172,7 @@ def test_with_factors(case: Case, size: int, generator: torch.Generator) -> None
 @every_case
 @every_size
 @every_dtype
-@pytest.mark.parametrize("lead", [(), (2, 3)])
+@folded("lead", [(), (2, 3)])
 def test_push_log_weighted(
     case: Case, size: int, dtype: torch.dtype, lead: tuple[int, ...], generator: torch.Generator
 ) -> None:
