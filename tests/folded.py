@@ -2,11 +2,11 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 
-def folded(names: str, values: Sequence[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def folded(names: str, values: Collection[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """As `pytest.mark.parametrize`, but a loop within the test; an error says for which value it came.
 
     Fixtures are set up once for all values; a `generator` is seeded anew for each. Not for tests that skip or patch.

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from rankfold.operators import Banded, Dense
 from rankfold.operators.banded import MIN_BLOCK
+from tests.folded import folded
 
 INF, NAN = float("inf"), float("nan")
 
@@ -41,7 +42,7 @@ def outside(size: int, width: int, offset: int) -> Tensor:
     return torch.tensor(cells)
 
 
-@pytest.mark.parametrize(("size", "width", "offset"), SMALL + LARGE)
+@folded("size, width, offset", SMALL + LARGE)
 def test_literal(size: int, width: int, offset: int, generator: torch.Generator) -> None:
     band = torch.rand(size, width, generator=generator, dtype=torch.float64)
     op = Banded(band, offset)
@@ -58,7 +59,7 @@ def test_literal(size: int, width: int, offset: int, generator: torch.Generator)
     assert torch.equal(index[value > -INF], want_index[value > -INF])
 
 
-@pytest.mark.parametrize(("size", "width", "offset"), SMALL + LARGE)
+@folded("size, width, offset", SMALL + LARGE)
 def test_literal_from_logs(size: int, width: int, offset: int, generator: torch.Generator) -> None:
     band = 100.0 * torch.randn(size, width, generator=generator, dtype=torch.float64)
     op = Banded.from_log(band, offset)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from rankfold.operators import Banded, Dense, LowRank, Operator, Product, Sum
 from rankfold.operators.protocol import Composed, KnowsGradients
+from tests.folded import folded
 from tests.operators.cases import CASES, Case, weights
 
 KNOWING = [case for case in CASES if case.name.startswith(("dense", "low_rank", "banded", "multiplied", "sum"))]
@@ -25,8 +26,8 @@ def by_autograd(op: Operator, source: Tensor, target: Tensor) -> tuple[Tensor, .
 
 
 @every_case
-@pytest.mark.parametrize("size", [1, 2, 5, 17, 63])
-@pytest.mark.parametrize("num", [1, 7])
+@folded("size", [1, 2, 5, 17, 63])
+@folded("num", [1, 7])
 def test_gradients_are_those_of_autograd(case: Case, size: int, num: int, generator: torch.Generator) -> None:
     op = case.build(size, generator, torch.float64)
     source, target = sides(num, size, generator)
@@ -40,7 +41,7 @@ def test_gradients_are_those_of_autograd(case: Case, size: int, num: int, genera
         torch.testing.assert_close(one, other, **EXACT)
 
 
-@pytest.mark.parametrize("turned", [(), (0,), (1,), (0, 1)])
+@folded("turned", [(), (0,), (1,), (0, 1)])
 @pytest.mark.parametrize("kind", ["dense", "low rank", "multiplied"])
 def test_gradients_lie_in_memory_as_their_factors(
     kind: str, turned: tuple[int, ...], generator: torch.Generator

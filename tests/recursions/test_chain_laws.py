@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rankfold import Banded, ChainPotentials, Dense, LowRank, Operator, RowScaled, Sum, posterior
 from rankfold.recursions import chain
+from tests.folded import folded
 from tests.operators.cases import CASES, Case
 from tests.oracles import chain as oracle
 from tests.recursions.build import (
@@ -58,7 +59,7 @@ NORMALISED: dict[str, Callable[[], Operator | None]] = {
 
 
 @pytest.mark.parametrize("name", NORMALISED)
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@folded("n", [1, 2, 3, 4])
 def test_the_probabilities_of_all_strings_of_one_length_sum_to_one(name: str, n: int) -> None:
     log_initial, transition, log_emission = hidden_markov(3, 3, seed=n, transition=NORMALISED[name]())
     strings = torch.tensor(list(itertools.product(range(3), repeat=n)))
@@ -109,8 +110,8 @@ def test_scaled_and_log_arithmetic_agree(case: Case, seed: int, lengths: list[in
 MESSAGE = {torch.float32: {"rtol": 0.0, "atol": 1e-5}, torch.float64: EXACT}
 
 
-@pytest.mark.parametrize("arithmetic", ["scaled", "log"])
-@pytest.mark.parametrize("dtype", MESSAGE)
+@folded("arithmetic", ["scaled", "log"])
+@folded("dtype", MESSAGE)
 @every_case
 def test_filtered_times_future_is_z_at_every_position(case: Case, dtype: torch.dtype, arithmetic: str) -> None:
     lengths = [4, 1, 3, 2]
@@ -148,7 +149,7 @@ def test_messages_are_those_of_prefixes_and_suffixes(case: Case) -> None:
                 assert float(future[i, t, z]) == pytest.approx(after, rel=1e-10, abs=1e-10)
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@folded("wide", [False, True])
 def test_messages_are_differentiable(wide: bool) -> None:
     """log sum_z filtered future is log Z at every position, so its gradient is the posterior."""
     p = potentials(BY_NAME["low_rank_2"], 3, [4, 2], seed=13, final="z", zeros=False)
@@ -181,8 +182,8 @@ def split(p: ChainPotentials, at: int) -> tuple[ChainPotentials, ChainPotentials
 STRETCHES = {torch.float32: {"rtol": 0.0, "atol": 1e-5}, torch.float64: EXACT}
 
 
-@pytest.mark.parametrize("dtype", STRETCHES)
-@pytest.mark.parametrize("at", [1, 2, 3])
+@folded("dtype", STRETCHES)
+@folded("at", [1, 2, 3])
 @every_case
 def test_two_stretches_add_up_to_the_whole(case: Case, at: int, dtype: torch.dtype) -> None:
     """Ragged: some sequences end in the first stretch. Some are dead there, some only later."""

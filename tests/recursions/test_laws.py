@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankfold import DomainError
+from tests.folded import folded
 from tests.recursions.build import INF
 from tests.recursions.law_cases import CASES, DOUBTFUL, LENGTHS, Doubtful, LawCase, far, impossible
 from tests.regression.recursion_seeds import with_leaves
@@ -16,7 +17,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=repr)
 every_way = pytest.mark.parametrize(
     ("case", "way"), [(case, way) for case in CASES for way in case.recursion.ways], ids=str
 )
-both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+both_dtypes = folded("dtype", [torch.float32, torch.float64])
 
 # Sums of at most a few hundred terms, in products of another height or width.
 EXACT = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float64: {"rtol": 1e-10, "atol": 1e-10}}
@@ -109,7 +110,7 @@ def test_the_gradient_is_the_posterior(case: LawCase, dtype: torch.dtype) -> Non
     assert total[1] == -INF
 
 
-@pytest.mark.parametrize("spoil", [impossible, far])
+@folded("spoil", [impossible, far])
 @both_dtypes
 @every_way
 def test_a_sequence_does_not_disturb_its_neighbours(
@@ -125,7 +126,7 @@ def test_a_sequence_does_not_disturb_its_neighbours(
         assert not by_sequence(case, name) or torch.equal(x[GOOD], grads[name][GOOD])
 
 
-@pytest.mark.parametrize("create_graph", [False, True])
+@folded("create_graph", [False, True])
 @every_way
 def test_an_impossible_sequence_counts_nothing(case: LawCase, way: dict[str, Any], create_graph: bool) -> None:
     """-inf, with gradients of zero; those of what sequences share are the others' own."""

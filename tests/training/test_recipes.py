@@ -16,6 +16,7 @@ from rankfold.models import FrameConfig, ModelConfig, build_model
 from rankfold.models.config import GrammarConfig
 from rankfold.settings import differences, to_mapping, to_toml
 from rankfold.training.recipes import GROUPS, load_recipe, recipe_groups, recipe_names
+from tests.folded import folded
 from tests.training.runs import FAMILIES, tiny
 
 # Every recipe of version 0.1 as it was resolved then: the values that most have, by kind of model, and what differs.
@@ -46,7 +47,7 @@ def test_names_of_version_0_1_are_all_known() -> None:
     assert set(BEFORE["recipes"]) <= set(recipe_names())
 
 
-@pytest.mark.parametrize("name", BEFORE["recipes"])
+@folded("name", list(BEFORE["recipes"]))
 def test_a_name_of_version_0_1_means_what_it_meant(name: str) -> None:
     """Every value is the same, of the same type; keys that are newer than that are not looked at."""
     kind, changed = BEFORE["recipes"][name]
@@ -58,7 +59,7 @@ def test_a_name_of_version_0_1_means_what_it_meant(name: str) -> None:
     assert {at: repr(found[at[0]][at[1]]) for at in expected} == {at: repr(value) for at, value in expected.items()}
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@folded("name", recipe_names())
 def test_every_recipe_is_a_model(name: str) -> None:
     """At a 64th of its size, with dropout, on a vocabulary of 50 words."""
     full = load_recipe(name).model
@@ -119,7 +120,7 @@ GRAMMAR_FAMILIES = ("npcfg", "cpcfg", "tnpcfg", "rankpcfg", "lpcfg", "spcfg")
 FAMILY_OF = {"hmm": "hmm", "lhmm": "lhmm", "banded": "banded", "rank": "rank", "sehmm": "block", "vlhmm": "block"}
 
 
-@pytest.mark.parametrize("name", OF_A_PAPER)
+@folded("name", OF_A_PAPER)
 def test_a_recipe_is_what_its_name_says(name: str) -> None:
     config = load_recipe(name)
     family, *sizes = re.findall(r"[a-z]+|\d+", name.partition("-ptb")[0].partition("-wt2")[0])
