@@ -201,6 +201,12 @@ def test_single_features_may_be_missing(data: Path, tmp_path: Path, capsys: Capt
     scale = np.log(loaded.space.scale or ()) * (~np.isnan(np.concatenate(loaded.frames.features))).sum(0)
     assert found["nats_per_frame_unscaled"] == pytest.approx((scale.sum() - total) / found["frames"], rel=1e-5)
     assert json.loads(printed(capsys, "segment", *asked[1:3], "--split", "test", *asked[3:]))
+    arrays["features"][:, 1] = np.nan
+    np.savez(tmp_path / "gaps.npz", **arrays)
+    train[6] = tmp_path / "other"
+    for scale in ("none", "train"):
+        told = refused(capsys, *train, *SETTINGS, f"data.standardise={scale}", "data.missing=feature")
+        assert "feature 1 is missing in every" in told
 
 
 def test_samples_can_be_trained_on(run: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rankfold.errors import DataError
+from rankfold.errors import DataError, DomainError
+from rankfold.models.catalog import build_model
+from rankfold.models.config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.training.loop import train
 from tests.estimators.observation_cases import counts, measured, mixed
@@ -22,6 +24,8 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "regression": (measured, {"observations": "regression", "num_covariates": 1}),
     "autoregressive": (measured, {"observations": "autoregressive", "order": 2}),
     "product": (mixed, {"observations": "product", "columns": ("gaussian", "gaussian", "poisson", "categorical:4")}),
+    "factorial": (measured, {"observations": "additive_gaussian", "chains": (2, 2), "num_states": 4}),
+    "hierarchical": (measured, {"parents": (-1, 0, 0, -1), "num_states": 3}),
 }
 
 
@@ -30,8 +34,9 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_a_run_trains_it(name: str, optimizer: str, tmp_path: Path) -> None:
     make, settings = KINDS[name]
     np.savez(tmp_path / "frames.npz", *make())
-    family = "hsmm" if optimizer == "em" else "frame_hmm"
-    config = tiny(family=family, optimizer=optimizer, num_states=2, max_duration=6, log_every=1, **settings)
+    of_segments = optimizer == "em" and "num_states" not in settings
+    settings = {"num_states": 2, "family": "hsmm" if of_segments else "frame_hmm", **settings}
+    config = tiny(optimizer=optimizer, max_duration=6, log_every=1, **settings)
     result = train(config, tmp_path / "frames.npz", tmp_path / "run")
     values = [record["train_nats"] for record in metrics(result.run) if "train_nats" in record]
     assert values[-1] < values[0]
@@ -39,6 +44,22 @@ def test_a_run_trains_it(name: str, optimizer: str, tmp_path: Path) -> None:
     assert model.config.observations == settings.get("observations", "gaussian")
     batch = model.batch([x.astype(np.float32) for x in make()])
     assert bool(torch.isfinite(model.log_likelihood(batch)).all())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"chains": (2, 3), "num_states": 4}, r"chains = \[2, 3\] make 6"),
+        ({"parents": (-1, 0, 0, -1), "num_states": 4}, r"make 3"),
+        ({"parents": (1, -1), "num_states": 1}, "every node comes after its parent"),
+        ({"chains": (2, 2), "parents": (-1,), "num_states": 4}, "not both"),
+        ({"chains": (2, 2), "num_states": 4, "family": "hsmm"}, 'family = "frame_hmm"'),
+        ({"chains": (4, 0), "num_states": 4}, "at least one state"),
+    ],
+)
+def test_structures_that_do_not_fit(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(DomainError, match=words):
+        build_model(FrameConfig(num_features=2, **{"family": "frame_hmm", **settings}))
 
 
 def test_recordings_it_cannot_observe(tmp_path: Path) -> None:

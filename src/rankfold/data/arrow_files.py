@@ -13,6 +13,7 @@ from rankfold.errors import DataError, UnsupportedError
 from rankfold.files import expect_file, expect_unpacked
 
 ARROW = (".parquet", ".arrow", ".feather")
+TEXTS = ("string", "large_string", "string_view")  # which pyarrow would read numbers from
 
 
 def is_arrow(path: str | Path) -> bool:
@@ -26,13 +27,12 @@ def arrow_numbers(path: Path) -> tuple[NDArray[np.float64], tuple[str, ...]]:  #
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
-            values = [np.nan if x is None else x for x in column.to_pylist()]
-            if any(not isinstance(x, bool | int | float) for x in values):
+            if str(column.type) in TEXTS:
                 raise ValueError
-            columns.append(np.array(values, dtype=np.float64))
-        except (ValueError, OverflowError):
+            columns.append(column.cast("float64").to_numpy())
+        except (ValueError, NotImplementedError):  # pyarrow's own errors are of these kinds
             raise DataError(
-                f"{path}: column {name!r} holds {column.type}, but features are numbers.\n"
+                f"{path}: column {name!r} holds {column.type}, no numbers that float64 holds, as features are.\n"
                 "  Choose columns, and say which is the label or the recording: rankfold data prepare FILE --out DIR "
                 "--columns A,B --label C --group D."
             ) from None

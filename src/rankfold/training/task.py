@@ -278,7 +278,10 @@ def _rows(batches: Sequence[Batch]) -> list[torch.Tensor]:  # "t" or "t f" each
 
 
 def expect_variance(model: FrameConfig, train: Frames, data: str) -> None:
-    """`DataError` for a Gaussian feature that is the same in all training frames, as the model sees them."""
+    """`DataError` for a feature without any value, and a Gaussian one that is the same in all training frames."""
+    gone = np.all([np.isnan(x).all(0) for x in train.features], 0)
+    if gone.any():
+        raise DataError(f"{data}: feature {int(gone.argmax())} is missing in every training frame.\n  Leave it out.")
     if model.observation.measured and train.constant:
         first = train.constant[0]
         raise DataError(
