@@ -20,14 +20,14 @@ CHOICES = {
     "covariance_type": ("diag", "full", "tied", "spherical", "low_rank"),
     "dtype": ("float64", "float32"),
 }
-WHOLE = ("n_states", "n_init", "max_iter", "batch_size", "covariance_rank", "n_mix", "order")
+WHOLE = ("n_states", "min_duration", "n_init", "max_iter", "batch_size", "covariance_rank", "n_mix", "order")
 WHOLE_OR_NONE = ("rank", "n_symbols", "max_duration", "input_rank")
 AT_LEAST_ZERO = ("min_variance", "variance_prior", "smoothing", "sticky", "mean_weight", "input_prior")
 # What a fit is made with, and another step cannot change.
 FIXED = (
     "n_states", "observations", "rank", "tied_variance", "min_variance", "variance_prior", "forbidden", "n_symbols",
-    "max_duration", "durations", "self_transitions", "censored", "ends", "dtype", "device", "covariance_type",
-    "covariance_rank", "n_mix", "n_inputs", "order", "chains", "parents",
+    "max_duration", "min_duration", "tied_states", "durations", "self_transitions", "censored", "ends", "dtype",
+    "device", "covariance_type", "covariance_rank", "n_mix", "n_inputs", "order", "chains", "parents",
 )  # fmt: skip
 TRUTHS = ("tied_variance", "self_transitions", "censored", "verbose", "ends")
 
@@ -58,6 +58,11 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
             "  Inputs that drive transitions, or stand by themselves, are inputs=... of fit."
         )
     _expect_driven(params)
+    tied = params.get("tied_states")
+    if tied is not None:
+        given = np.asarray(tied)
+        if given.ndim != 1 or given.dtype.kind not in "iu":
+            raise DomainError(f"tied_states is {tied!r:.60}, but the number of a group for each state was expected.")
     if params.get("end_prior") is not None and not params["ends"]:
         raise DomainError("end_prior is given, but sequences have no end probabilities.\n  Set ends=True.")
     if params["tol"] is not None and (not _is_number(params["tol"]) or np.isnan(params["tol"])):
@@ -80,6 +85,12 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
 def driven_parts(given: Any) -> tuple[str, ...]:
     """What inputs drive: a name, names, or the keys of a mapping to networks."""
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def groups_of(params: Mapping[str, Any]) -> tuple[int, ...]:
+    """The group of each state; none without `tied_states`."""
+    tied = params.get("tied_states")
+    return () if tied is None else tuple(int(x) for x in tied)
 
 
 def _expect_driven(params: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
-from rankfold.estimators.check_parameters import forbidden_table
+from rankfold.estimators.check_parameters import forbidden_table, groups_of
 from rankfold.params.observations import OBSERVATIONS
 from rankfold.params.prior import Prior
 
@@ -89,7 +89,7 @@ def whole_prior(params: Mapping[str, Any], scale: Prior, width: int, device: tor
         forbidden=None if forbidden is None else torch.from_numpy(forbidden).to(device),
         initial=_pseudo_counts(params, "initial_prior", (num_states,), device),
         transition=transition,
-        emission=_pseudo_counts(params, "emission_prior", (num_states, width), device),
+        emission=_pseudo_counts(params, "emission_prior", (len(set(groups_of(params))) or num_states, width), device),
         mean=mean,
         mean_frames=float(params["mean_weight"]),
         end=_pseudo_counts(params, "end_prior", (num_states, 2), device) if params.get("ends") else 0.0,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.check_parameters import driven_parts, expect_parameters, expect_same
+from rankfold.estimators.check_parameters import driven_parts, expect_parameters, expect_same, groups_of
 from rankfold.estimators.fit_prior import expect_fixed, features_prior, kind_name, whole_prior
 from rankfold.estimators.inputs import (
     Inputs,
@@ -383,7 +383,11 @@ def _config(params: Mapping[str, Any], given: Inputs, width: int, like: Any) -> 
     longest, most = params.get("max_duration", 1), max(given.lengths)
     has_segments, rank = "max_duration" in params, params["rank"]
     if longest is None:
-        longest = like.model_.config.max_duration if like is not None else min(FIRST_CHOSEN, most)
+        longest = (
+            like.model_.config.max_duration
+            if like is not None
+            else min(FIRST_CHOSEN + params["min_duration"] - 1, most)
+        )
     elif has_segments and longest > most and like is None:
         raise DomainError(
             f"max_duration is {longest}, but the longest sequence has {most} frames.\n"
@@ -405,6 +409,8 @@ def _config(params: Mapping[str, Any], given: Inputs, width: int, like: Any) -> 
         self_transitions=bool(params.get("self_transitions", True)),
         censored=bool(params.get("censored", False)),
         ends=bool(params.get("ends", False)),
+        min_duration=int(params.get("min_duration", 1)),
+        tied_states=groups_of(params),
         min_variance=0.0,
         chains=params.get("chains", ()),
         parents=params.get("parents", ()),

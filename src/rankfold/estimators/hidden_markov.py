@@ -45,6 +45,7 @@ class OfStates(Fitted):
     observations: str | Sequence[str] = "gaussian"
     rank: int | None = None
     tied_variance: bool = False
+    tied_states: Sequence[int] | None = None
     n_inputs: int = 0
     order: int = 1
     initial_prior: ArrayLike | None = None
@@ -79,6 +80,8 @@ class HMM(OfStates):
     order               autoregressive: how many frames before count; zeros stand before the first
     rank                None: a dense transition; else one of this rank: O(t z r) instead of O(t z^2)
     tied_variance       one variance per feature for all states
+    tied_states         the group of each state, [0, 0, 1, ...]: the states of a group share their observations, whose
+                        tables have a row for each group
     min_variance        the least variance, as a share of the feature's variance in all frames; 0: none
     variance_prior      as if each state had seen so many frames of the variance of all; 0: none
     smoothing           added to the expected count of every start, transition, symbol, 0 and 1; 0: maximum likelihood
@@ -113,8 +116,9 @@ class HSMM(OfStates):
 
     max_duration        the longest segment, in frames; None: 20, doubled as long as longer segments would gain
                         likelihood, up to 1,280 and the longest sequence. `fit` and `segment` warn where they would
+    min_duration        the shortest segment, in frames
     durations           "poisson" (its rate is found exactly), "negative_binomial" (by steps that never lose) or
-                        "categorical", a table; all cut at `max_duration` and normalised
+                        "categorical", a table; all cut to `min_duration` .. `max_duration` and normalised
     self_transitions    whether a segment may follow one of its own state
     censored            whether the end of a sequence may cut its last segment
 
@@ -122,6 +126,7 @@ class HSMM(OfStates):
     """
 
     max_duration: int | None = None
+    min_duration: int = 1
     durations: Literal["poisson", "negative_binomial", "categorical"] = "poisson"
     self_transitions: bool = False
     censored: bool = False

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError
+from rankfold.estimators.check_parameters import groups_of
 from rankfold.models.catalog import build_model
 from rankfold.models.config import FrameConfig, frame_family
 from rankfold.models.frame_model import FrameModel
@@ -209,7 +210,7 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
     num_states = len(np.atleast_1d(arrays["initial"]))
     shapes = {name: arrays[name].shape for name in arrays}
     num_features, sizes = observation_sizes(params, shapes)
-    sizes |= {**driven_sizes(shapes), "ends": "end" in given}
+    sizes |= {**driven_sizes(shapes), "ends": "end" in given, "tied_states": groups_of(params)}
     config = FrameConfig(
         family=frame_family(segments=has_segments, low_rank=low_rank),
         num_states=num_states,
@@ -217,6 +218,7 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
         rank=arrays["left"].shape[-1] if low_rank else 1,
         max_duration=arrays["duration"].shape[-1] if has_segments and arrays["duration"].ndim == 2 else 1,
         durations="categorical",
+        min_duration=int(params.get("min_duration", 1)),
         self_transitions=bool(params.get("self_transitions", True)),
         censored=bool(params.get("censored", False)),
         min_variance=0.0,

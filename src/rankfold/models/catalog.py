@@ -45,6 +45,7 @@ from rankfold.params.dynamics.transitions import (
 )
 from rankfold.params.networks import Drawing, DrawKind, Network
 from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
+from rankfold.params.observations.tied import TiedObservation
 from rankfold.params.rules.compound import CompoundGrammar, SentenceEncoder
 from rankfold.params.rules.factored import FactoredRules, FreeFactors, SimpleRules
 from rankfold.params.rules.low_rank import Form, LowRankRules
@@ -111,7 +112,12 @@ def _frames(config: FrameConfig, num_features: int, _: Clusters | None, generato
     config = dataclasses.replace(config, num_features=num_features)
     # Always in this order: every draw advances the generator, so another order makes another model of the same seed.
     dynamics = _dynamics(config, generator)
-    observation = config.observation.draw(config, generator)
+    observation = config.observation.draw(
+        dataclasses.replace(config, num_states=config.num_groups, tied_states=()) if config.tied_states else config,
+        generator,
+    )
+    if config.tied_states:
+        observation = TiedObservation(observation, torch.tensor(config.tied_states))
     duration = _durations(config, generator) if config.has_segments else None
     ending = Ending(torch.zeros(config.num_states, dtype=torch.float32)) if config.ends else None
     return FrameModel(config, dynamics, observation, duration, ending)
@@ -213,6 +219,7 @@ def _durations(config: FrameConfig, generator: torch.Generator) -> Duration:
         config.num_states,
         config.max_duration,
         normalised=config.normalised_durations,
+        shortest=config.min_duration,
         generator=None if config.init == "papers" else generator,
     )
 

@@ -262,6 +262,8 @@ class FrameConfig:
     normalised_durations: bool = True  # false: the mass a Poisson has at 0 and above the longest is lost
     self_transitions: bool | None = None  # whether a state may follow itself; None: of frames it may, of segments not
     censored: bool = False  # hsmm, lhsmm: whether the end of a sequence may cut its last segment
+    min_duration: int = 1  # hsmm, lhsmm: the shortest segment, in frames
+    tied_states: tuple[int, ...] = ()  # the group of each state, whose observations its states share; (): none does
     ends: bool = False  # whether sequences end by themselves, each state with its own probability to be the last
     tied_variance: bool = False  # gaussian: one vector of variances for all states
     min_variance: float = 1e-3  # gaussian: no variance is below it, in units of the features; 0: none
@@ -304,6 +306,14 @@ class FrameConfig:
                 f'normalised_durations is false, but durations are "{self.durations}": only "poisson" may lose mass.'
             )
         self._expect_observations()
+        self._expect_groups()
+        if not 1 <= self.min_duration <= (self.max_duration if self.has_segments else 1):
+            raise DomainError(
+                f"min_duration is {self.min_duration}, but must be from 1 to max_duration, {self.max_duration}, and "
+                "states without segments have none."
+            )
+        if self.min_duration > 1 and not self.normalised_durations:
+            raise DomainError("min_duration is above 1, and normalised_durations false: shorter ones lose their mass.")
         if self.ends and self.censored:
             raise DomainError("ends and censored are both true, but a sequence ends by itself, or is cut.")
         if self.chains or self.parents:
@@ -316,6 +326,21 @@ class FrameConfig:
             )
         if not self.may_repeat:
             self._expect_others()
+
+    @property
+    def num_groups(self) -> int:
+        """How many distributions of observations there are: states, or groups of them."""
+        return max(self.tied_states) + 1 if self.tied_states else self.num_states
+
+    def _expect_groups(self) -> None:
+        tied = self.tied_states
+        if tied and (len(tied) != self.num_states or set(tied) != set(range(self.num_groups))):
+            raise DomainError(
+                f"tied_states is {list(tied)}, but the group of each of {self.num_states} states was expected, "
+                "numbered from 0 on without gaps."
+            )
+        if tied and (self.neural or self.chains or self.parents):
+            raise DomainError("tied_states go with free tables of plain states: no networks, no structure of chains.")
 
     def _expect_observations(self) -> None:
         takes = {"regression": ("diag", "full"), "autoregressive": ("diag", "full")}.get(self.observations)

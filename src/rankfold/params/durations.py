@@ -15,30 +15,41 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
-from rankfold.errors import UnsupportedError
+from rankfold.errors import DomainError, UnsupportedError
 from rankfold.params.networks import normal, take_rows
-from rankfold.params.prior import Prior, Table, log_shares
+from rankfold.params.prior import Prior, Table, log_shares, weighted_logs
 
 Array = NDArray[np.float64]
 NEAR = 2.0**-30  # of a mean duration: how near to the shortest or longest a rate goes whose maximum is at infinity
 
 
-def poisson(log_rate: Tensor, max_duration: int, *, normalised: bool = True) -> Tensor:  # "z" -> "z d"
-    """log p(d | z) of a Poisson variable of this rate, given that it lies in 1..max_duration.
+def _long(log_mass: Tensor, shortest: int) -> Tensor:  # "... d"
+    """The log-mass without durations below the shortest."""
+    duration = torch.arange(1, log_mass.shape[-1] + 1, device=log_mass.device)
+    return log_mass if shortest == 1 else log_mass.masked_fill(duration < shortest, float("-inf"))
 
-        p(d) = rate^d / d!  /  sum_{e = 1..max_duration} rate^e / e!
+
+def poisson(
+    log_rate: Tensor, max_duration: int, *, normalised: bool = True, shortest: int = 1
+) -> Tensor:  # "z" -> "z d"
+    """log p(d | z) of a Poisson variable of this rate, given that it lies in shortest..max_duration.
+
+        p(d) = rate^d / d!  /  sum_{e = shortest..max_duration} rate^e / e!
 
     Not normalised: d log rate - rate - log d!, whose mass at 0 and above the longest is lost, as in the code of Chiu,
     Deng, Rush 2021. In float64, returned in the rate's dtype. Cost: z d.
     """
     duration = torch.arange(1, max_duration + 1, dtype=torch.float64, device=log_rate.device)
     log_mass = log_rate.double()[:, None] * duration - torch.lgamma(duration + 1)
+    log_mass = _long(log_mass, shortest)
     log_mass = log_mass.log_softmax(1) if normalised else log_mass - log_rate.double().exp()[:, None]
     return log_mass.to(log_rate.dtype)
 
 
-def negative_binomial(log_shape: Tensor, log_odds: Tensor, max_duration: int) -> Tensor:  # "z", "z" -> "z d"
-    """log p(d | z) where d - 1 is negative binomial, given that d is at most max_duration.
+def negative_binomial(
+    log_shape: Tensor, log_odds: Tensor, max_duration: int, *, shortest: int = 1
+) -> Tensor:  # "z", "z" -> "z d"
+    """log p(d | z) where d - 1 is negative binomial, given that d is in shortest..max_duration.
 
         p(d) proportional to  Gamma(d - 1 + shape) / (Gamma(shape) (d - 1)!)  q^(d - 1),   q = sigmoid(log_odds)
 
@@ -47,7 +58,7 @@ def negative_binomial(log_shape: Tensor, log_odds: Tensor, max_duration: int) ->
     """
     more = torch.arange(max_duration, dtype=torch.float64, device=log_shape.device)
     log_mass = _log_ways(log_shape, max_duration) + more * logsigmoid(log_odds.double())[:, None]
-    return log_mass.log_softmax(1).to(log_shape.dtype)
+    return _long(log_mass, shortest).log_softmax(1).to(log_shape.dtype)
 
 
 def _log_ways(log_shape: Tensor, max_duration: int) -> Tensor:  # "z" -> "z d"   float64
@@ -69,6 +80,7 @@ class Duration(nn.Module):
     """The durations of every state. Training needs `forward`; EM `maximise`, of the expected uses of each duration."""
 
     max_duration: int
+    shortest: int = 1
 
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
         """log p(d | z), the first column that of 1."""
@@ -98,18 +110,22 @@ class Duration(nn.Module):
     def num_free(self) -> int:
         """The number of free parameters."""
         num_states, each = len(next(self.parameters())), len(list(self.parameters()))
-        return num_states * min(each, self.max_duration - 1)
+        return num_states * min(each, self.max_duration - self.shortest)
 
 
 class PoissonDuration(Duration):
     """A rate for each state."""
 
-    def __init__(self, log_rate: Tensor, max_duration: int, *, normalised: bool = True) -> None:  # "z"
+    def __init__(
+        self, log_rate: Tensor, max_duration: int, *, normalised: bool = True, shortest: int = 1
+    ) -> None:  # "z"
         super().__init__()
         self.log_rate, self.max_duration, self.normalised = nn.Parameter(log_rate), max_duration, normalised
+        self.shortest = shortest
 
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
-        return poisson(take_rows(self.log_rate, keep), self.max_duration, normalised=self.normalised)
+        rate = take_rows(self.log_rate, keep)
+        return poisson(rate, self.max_duration, normalised=self.normalised, shortest=self.shortest)
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
@@ -118,7 +134,7 @@ class PoissonDuration(Duration):
             return
         before = self.log_rate.double()
         duration = torch.arange(1, self.max_duration + 1, dtype=torch.float64, device=before.device)
-        found = match_means(-torch.lgamma(duration + 1)[None], counts, before)
+        found = match_means(_long(-torch.lgamma(duration + 1)[None], self.shortest), counts, before)
         self.log_rate.copy_(torch.where(counts.sum(1) > 0, found, before))
 
     def initialise(self, mean: Tensor) -> None:  # "z"
@@ -135,13 +151,14 @@ class PoissonDuration(Duration):
 class NegativeBinomialDuration(Duration):
     """A shape and log-odds for each state."""
 
-    def __init__(self, log_shape: Tensor, log_odds: Tensor, max_duration: int) -> None:  # "z", "z"
+    def __init__(self, log_shape: Tensor, log_odds: Tensor, max_duration: int, *, shortest: int = 1) -> None:  # "z"
         super().__init__()
         self.log_shape, self.log_odds = nn.Parameter(log_shape), nn.Parameter(log_odds)
-        self.max_duration = max_duration
+        self.max_duration, self.shortest = max_duration, shortest
 
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
-        return negative_binomial(take_rows(self.log_shape, keep), take_rows(self.log_odds, keep), self.max_duration)
+        shape, odds = take_rows(self.log_shape, keep), take_rows(self.log_odds, keep)
+        return negative_binomial(shape, odds, self.max_duration, shortest=self.shortest)
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
@@ -155,15 +172,16 @@ class NegativeBinomialDuration(Duration):
             raise UnsupportedError("log_rate and log_shape of durations are fixed together, or neither.")
         before = self.log_shape.double()
         log_q = logsigmoid(self.log_odds.double())
-        best = (counts * negative_binomial(before, self.log_odds.double(), self.max_duration)).sum(1)
+        odds = self.log_odds.double()
+        best = _expected(counts, negative_binomial(before, odds, self.max_duration, shortest=self.shortest))
         found_q, found_shape, seen = log_q, before, counts.sum(1) > 0
         duration = torch.arange(1, self.max_duration + 1, dtype=torch.float64, device=before.device)
         for step in (0.0, -1.0, -0.25, -0.0625, 0.0625, 0.25, 1.0):
             shape = before + step
-            ways = _log_ways(shape, self.max_duration)
+            ways = _long(_log_ways(shape, self.max_duration), self.shortest)
             # The expected log-weight is concave in log q: below 0 its maximum is that without the bound, cut off.
             rate = match_means(ways, counts, log_q).clamp(max=-torch.finfo(torch.float64).eps)
-            value = (counts * (ways + rate[:, None] * duration).log_softmax(1)).sum(1)
+            value = _expected(counts, (ways + rate[:, None] * duration).log_softmax(1))
             better = seen & (value > best)
             best = torch.where(better, value, best)
             found_q, found_shape = torch.where(better, rate, found_q), torch.where(better, shape, found_shape)
@@ -191,39 +209,53 @@ class NegativeBinomialDuration(Duration):
 class CategoricalDuration(Duration):
     """A table of logits."""
 
-    def __init__(self, logits: Tensor) -> None:  # "z d"
+    def __init__(self, logits: Tensor, *, shortest: int = 1) -> None:  # "z d"
         super().__init__()
-        self.logits, self.max_duration = nn.Parameter(logits), logits.shape[1]
+        self.logits, self.max_duration, self.shortest = nn.Parameter(logits), logits.shape[1], shortest
 
     def forward(self, keep: Tensor | None = None) -> Tensor:  # "z d"
-        return categorical(take_rows(self.logits, keep))
+        return categorical(_long(take_rows(self.logits, keep), self.shortest))
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z d"
         """The share of each duration, with `smoothing` of each."""
         if "duration" not in prior.fixed:
-            self.logits.copy_(log_shares(counts + prior.smoothing, self.logits))
+            self.logits.copy_(log_shares(counts + self._pseudo_counts(prior), self.logits))
+
+    def _pseudo_counts(self, prior: Prior) -> Tensor:  # "z d"   float64
+        possible = _long(torch.zeros_like(self.logits, dtype=torch.float64), self.shortest).exp()
+        return possible * prior.smoothing
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
-        return (
-            prior.smoothing * categorical(self.logits.double()).sum() if prior.smoothing else super().log_prior(prior)
-        )
+        if not prior.smoothing:
+            return super().log_prior(prior)
+        return weighted_logs(self._pseudo_counts(prior), categorical(_long(self.logits.double(), self.shortest)))
 
     def initialise(self, mean: Tensor) -> None:  # "z"
         """Geometric durations."""
         duration = torch.arange(1, self.max_duration + 1, dtype=mean.dtype, device=mean.device)
-        self.fill(duration=(torch.log1p(-1 / (mean + 1))[:, None] * duration).softmax(1))
+        self.fill(duration=_long(torch.log1p(-1 / (mean + 1))[:, None] * duration, self.shortest).softmax(1))
 
     def tables(self) -> dict[str, Table]:
-        return {"duration": Table(self.logits.detach().double().softmax(1), axis=1)}
+        return {"duration": Table(_long(self.logits.detach().double(), self.shortest).softmax(1), axis=1)}
 
     def fill(self, *, duration: Tensor) -> None:  # type: ignore[override]
+        if bool((duration[:, : self.shortest - 1] > 0).any()):
+            raise DomainError(
+                f"a duration below min_duration, {self.shortest}, has a probability above 0.\n"
+                "  Set it to 0, and let the row sum to 1 again; or lower min_duration."
+            )
         with torch.no_grad():
             self.logits.copy_(duration.log())
 
     @property
     def num_free(self) -> int:
-        return len(self.logits) * (self.max_duration - 1)
+        return len(self.logits) * (self.max_duration - self.shortest)
+
+
+def _expected(counts: Tensor, log_p: Tensor) -> Tensor:  # "z d", "z d" -> "z"
+    """sum_d counts log p; what has no count has no term."""
+    return (counts * log_p.masked_fill(counts == 0, 0.0)).sum(1)
 
 
 def _odds(log_q: Tensor) -> Tensor:
@@ -241,13 +273,14 @@ def match_means(base: Tensor, counts: Tensor, start: Tensor) -> Tensor:  # "1 d"
     # In numpy: tables this small are read faster than torch's threads wake up for them, some hundred times per step.
     table, uses, begin = (x.detach().cpu().double().numpy() for x in (base, counts, start))
     d = np.arange(1.0, table.shape[1] + 1)
+    least = d[np.isfinite(table).argmax(1)]  # durations that are too short have no mass
     total = uses.sum(1)
     wanted = np.where(total > 0, (uses @ d) / np.where(total > 0, total, 1.0), _mean(table, begin, d))
     width = np.ones_like(begin)
     low, high = begin - width, begin + width
     while True:
         below, above = _mean(table, low, d), _mean(table, high, d)
-        under, over = (below > wanted) & (below > d[0] * (1 + NEAR)), (above < wanted) & (above < d[-1] * (1 - NEAR))
+        under, over = (below > wanted) & (below > least * (1 + NEAR)), (above < wanted) & (above < d[-1] * (1 - NEAR))
         if not (under | over).any():
             break
         low, high = np.where(under, low - width, low), np.where(over, high + width, high)
@@ -268,7 +301,13 @@ def _mean(base: Array, log_rate: Array, d: Array) -> Array:  # "z d", "z", "d" -
 
 
 def draw_duration(
-    kind: str, num_states: int, max_duration: int, *, normalised: bool, generator: torch.Generator | None
+    kind: str,
+    num_states: int,
+    max_duration: int,
+    *,
+    normalised: bool,
+    generator: torch.Generator | None,
+    shortest: int = 1,
 ) -> Duration:
     """Fresh durations: rates and means around a quarter of the longest; without a generator rate 1, or all alike.
 
@@ -281,9 +320,12 @@ def draw_duration(
     )
     centre = 0.0 if generator is None else math.log(max(1.0, max_duration / 4))
     if kind == "poisson":
-        return PoissonDuration(noise + centre, max_duration, normalised=normalised)
+        return PoissonDuration(noise + centre, max_duration, normalised=normalised, shortest=shortest)
     if kind == "negative_binomial":  # shape 1, q = mean / (1 + mean): log-odds is the log of the mean
-        return NegativeBinomialDuration(torch.zeros(num_states, dtype=torch.float32), noise + centre, max_duration)
+        shape = torch.zeros(num_states, dtype=torch.float32)
+        return NegativeBinomialDuration(shape, noise + centre, max_duration, shortest=shortest)
     if generator is None:
-        return CategoricalDuration(torch.zeros(num_states, max_duration, dtype=torch.float32))
-    return CategoricalDuration(normal(num_states, max_duration, spread=0.1, generator=generator).data)
+        return CategoricalDuration(torch.zeros(num_states, max_duration, dtype=torch.float32), shortest=shortest)
+    return CategoricalDuration(
+        normal(num_states, max_duration, spread=0.1, generator=generator).data, shortest=shortest
+    )

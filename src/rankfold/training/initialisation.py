@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rankfold.models.frame_model import FrameModel
 from rankfold.params.dynamics.transitions import NeuralDynamics
+from rankfold.params.observations.tied import members_in_order
 from rankfold.params.prior import Prior
 
 # Frames that means are looked for in, for each of them: more change the start by less than its own chance does.
@@ -31,26 +32,33 @@ def initialise(
 ) -> None:
     """Initialise the model's distributions from the frames: means by k-means (`near`), else frames drawn at random."""
     observation, num_states = model.observation, model.config.num_states
+    num_groups, index = model.config.num_groups, torch.arange(num_states)
+    if model.config.tied_states:
+        index = torch.tensor(model.config.tied_states)
     frames = torch.cat(list(sequences))
     frames = frames.double() if frames.is_floating_point() else frames
     known = torch.full((len(frames),), -1, device=frames.device) if labels is None else torch.cat(list(labels))
     runs = () if labels is None else tuple(labels)
+    groups = torch.where(known >= 0, index.to(known)[known], -1)  # of the labels
     free = not model.config.neural
     if observation.symbols:
         if free:
-            observation.initialise(frames, known, frames.new_zeros(num_states, 0), prior, rng, near=near)
+            observation.initialise(frames, groups, frames.new_zeros(num_groups, 0), prior, rng, near=near)
     else:
         here = ~frames.isnan().all(1)
-        seen, marks = frames[here], known[here]
+        seen, marks = frames[here], groups[here]
         seen = torch.where(seen.isnan(), seen.nanmean(0), seen)  # for the start alone
         spread = torch.as_tensor(prior.spread).to(seen).expand_as(seen[0])
         scale = torch.where(spread > 0, spread.sqrt(), 1.0) if observation.measured else torch.ones_like(seen[0])
-        means = _means(seen / scale, marks, num_states, rng, near=near)
+        means = _means(seen / scale, marks, num_groups, rng, near=near)
         nearest = torch.where(marks >= 0, marks, assign(seen / scale, means))
         if free or observation.measured:
             observation.initialise(seen, nearest, means * scale, prior, rng, near=near)
         guess = torch.full((len(frames),), -1, device=frames.device)
         guess[here] = nearest
+        if model.config.tied_states:
+            each = guess.split([len(x) for x in sequences])  # type: ignore[no-untyped-call]
+            guess = torch.cat([members_in_order(one, index) for one in each])
         runs = torch.where(known >= 0, known, guess).split([len(x) for x in sequences])  # type: ignore[no-untyped-call]
     if not free or isinstance(model.dynamics, NeuralDynamics):
         return

@@ -1,0 +1,107 @@
+"""Observations that several states share: one distribution for each group of states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankfold.params.networks import take_rows
+from rankfold.params.observations.protocol import ObservationModule, one_hot
+from rankfold.params.prior import Prior, Table
+
+KIND = ("symbols", "measured", "values", "remedy", "complete", "needs", "capturable", "lags")  # as those of a group
+
+
+@dataclass(frozen=True, eq=False)
+class Tied:
+    """The distributions of groups, read by states."""
+
+    groups: Any
+    index: Tensor  # "z"
+
+    def log_obs(self, frames: Tensor) -> Tensor:  # "b t f" or "b t" -> "b t z"
+        found: Tensor = self.groups.log_obs(frames)
+        return found.index_select(-1, self.index)
+
+    def __getattr__(self, name: str) -> Any:
+        """Samples of states are samples of their groups."""
+        if not name.startswith("sample"):
+            raise AttributeError(name)
+        return partial(_by_group, getattr(self.groups, name), self.index)
+
+
+def _by_group(draw: Any, index: Tensor, states: Tensor, *how: Any) -> Any:
+    return draw(index[states], *how)
+
+
+class TiedObservation(ObservationModule):
+    """State z has the distribution of group `index[z]`; counts, tables and priors are those of the groups."""
+
+    index: Tensor  # "z"
+
+    def __init__(self, groups: ObservationModule, index: Tensor) -> None:  # "z" int64
+        super().__init__()
+        self.groups = groups
+        self.register_buffer("index", index, persistent=False)
+        for name in KIND:
+            setattr(self, name, getattr(groups, name))
+
+    def forward(self, keep: Tensor | None = None) -> Tied:
+        return Tied(self.groups(), take_rows(self.index, keep))
+
+    def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" or "n" -> "n s"
+        return self.groups.statistics(frames, prior)
+
+    def sequence_statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "b t f" or "b t" -> "(t b) s"
+        return self.groups.sequence_statistics(frames, prior)
+
+    def count(self, statistics: Tensor, posterior: Tensor) -> Tensor:  # "n s", "n z" -> "g s"
+        members = one_hot(self.index, int(self.index.max()) + 1)  # "z g"
+        return self.groups.count(statistics, posterior.double() @ members)
+
+    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "g s"
+        self.groups.maximise(counts, prior)
+
+    def log_prior(self, prior: Prior) -> Tensor:  # ""
+        return self.groups.log_prior(prior)
+
+    def rounding(self, prior: Prior) -> float:
+        return self.groups.rounding(prior)
+
+    def keep_within(self, prior: Prior) -> None:
+        self.groups.keep_within(prior)
+
+    def move_to(self, frames: Any) -> None:  # "n f"
+        self.groups.move_to(frames)
+
+    def initialise(
+        self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
+    ) -> None:
+        """Of frames whose groups are known: `states` and `means` are those of groups."""
+        self.groups.initialise(frames, states, means, prior, rng, near=near)
+
+    def tables(self) -> dict[str, Table]:
+        return dict(self.groups.tables())
+
+    def fill(self, **tables: Tensor) -> None:
+        self.groups.fill(**tables)
+
+    @property
+    def num_free(self) -> int:
+        return self.groups.num_free
+
+
+def members_in_order(groups: Tensor, index: Tensor) -> Tensor:  # "t", "z" -> "t"
+    """States for groups of frames (-1: unknown): along a run of a group its states in order, then the last one."""
+    members = [(index == g).nonzero()[:, 0].tolist() for g in range(int(index.max()) + 1)]
+    found, before, place = [], -1, 0
+    for g in groups.tolist():
+        place = place + 1 if g == before else 0
+        found.append(-1 if g < 0 else members[g][min(place, len(members[g]) - 1)])
+        before = g
+    return torch.tensor(found, dtype=groups.dtype, device=groups.device)
