@@ -107,6 +107,17 @@ def test_a_factorial_hmm_is_its_enumeration(
     np.testing.assert_allclose(step["covariance"], covariance, rtol=1e-8, atol=1e-12)
 
 
+def test_three_chains_are_counted_alike_written_out_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step from the joint matrix, whose counts are summed over the other chains, and from the Kronecker product."""
+    found = []
+    for written in (128, 0):
+        monkeypatch.setattr(factorial, "WRITTEN", written)
+        model = FactorialHMM((2, 3, 2), max_iter=3, tol=None, n_init=1, smoothing=0.1, random_state=0)
+        found.append(model.fit(frames(6, (30, 20))).tables_)
+    for name, table in found[0].items():
+        np.testing.assert_allclose(found[1][name], table, rtol=1e-8, atol=1e-12, err_msg=name)
+
+
 def test_missing_features_are_summed_out_of_a_factorial_hmm() -> None:
     model, (x, _) = additive(), frames()
     x = x.copy()
