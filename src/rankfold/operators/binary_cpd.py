@@ -26,7 +26,7 @@ class BinaryCPD(OfFactors):
     def __init__(self, head: Tensor | None, left: Tensor, right: Tensor) -> None:  # "a r", "n r", "m r", or with b
         for name, x in _expect_three(head, left, right, "").items():
             expect_weights(x, name=name)
-        self.parts = _parts(head, left, right, is_log=False)
+        self._set(*_parts(head, left, right, is_log=False))
 
     @classmethod
     def from_log(cls, log_head: Tensor | None, log_left: Tensor, log_right: Tensor) -> BinaryCPD:
@@ -44,8 +44,12 @@ class BinaryCPD(OfFactors):
     def of_parts(cls, head: Factor | None, left: Factor, right: Factor) -> Self:
         """The same of existing factors: some may be weights and some logarithms."""
         self = cls.__new__(cls)
-        self.parts = head, left, right
+        self._set(head, left, right)
         return self
+
+    def _set(self, head: Factor | None, left: Factor, right: Factor) -> None:
+        self.parts = head, left, right
+        self.held = (left, right) if head is None else (head, left, right)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -79,9 +83,6 @@ class BinaryCPD(OfFactors):
         head, left, right = self.parts
         sides = torch.maximum(left.most(-2), right.most(-2))
         return sides if head is None else sides * head.most(-1)
-
-    def _held(self) -> tuple[Factor, ...]:
-        return tuple(x for x in self.parts if x is not None)
 
     def with_factors(self, *factors: Tensor) -> Self:
         head, left, right = self.parts

@@ -50,13 +50,10 @@ class PairRule(OfFactors, TensorRule):
 class BinaryDense(PairRule):
     """T[a, n, m] = weight[a, n, m].   A span costs a n m, a split n m multiply-adds."""
 
-    made_of = ("weight",)
-    weight: Factor
-
     def __init__(self, weight: Tensor) -> None:  # "a n m", or "b a n m"
         expect_factors({"weight": weight}, {"weight": "a n m"})
         expect_weights(weight, name="weight")
-        self.weight = Factor(weight, is_log=False)
+        self.held = (Factor(weight, is_log=False),)
 
     @classmethod
     def from_log(cls, log_weight: Tensor) -> BinaryDense:
@@ -69,6 +66,10 @@ class BinaryDense(PairRule):
     def unchecked(cls, weight: Tensor) -> BinaryDense:
         """The same without a look at the values: for weights that are distributions by construction."""
         return cls._of(Factor(weight, is_log=False))
+
+    @property
+    def weight(self) -> Factor:
+        return self.held[0]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -125,15 +126,11 @@ class BinaryMatricised(PairRule):
     A span costs (a + n m) r, a split n m multiply-adds. The LPCFG's rules. Source: Chiu, Deng, Rush 2021, App. F.
     """
 
-    made_of = "_parent", "_pair"
-    _parent: Factor
-    _pair: Factor
-
     def __init__(self, parent: Tensor, pair: Tensor) -> None:  # "a r", "n m r", or with a leading b
         _expect_two(parent, pair, "")
         expect_weights(parent, name="parent")
         expect_weights(pair, name="pair")
-        self._parent, self._pair = Factor(parent, is_log=False), Factor(pair, is_log=False)
+        self.held = Factor(parent, is_log=False), Factor(pair, is_log=False)
 
     @classmethod
     def from_log(cls, log_parent: Tensor, log_pair: Tensor) -> BinaryMatricised:
@@ -149,6 +146,14 @@ class BinaryMatricised(PairRule):
         return cls._of(Factor(parent, is_log=False), Factor(pair, is_log=False))
 
     @property
+    def _parent(self) -> Factor:
+        return self.held[0]
+
+    @property
+    def _pair(self) -> Factor:
+        return self.held[1]
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         return self._parent.value.shape[-2], self._pair.value.shape[-3], self._pair.value.shape[-2]
 
@@ -160,7 +165,7 @@ class BinaryMatricised(PairRule):
 
     @property
     def head_of(self) -> tuple[object, ...]:
-        parent, pair = self._held()
+        parent, pair = self.held
         return BinaryMatricised, id(parent.value), parent.is_log, id(pair.value), pair.is_log
 
     @property
@@ -183,7 +188,7 @@ class BinaryMatricised(PairRule):
         return flat.reshape(*flat.shape[:-1], *pair.shape[-3:-1])
 
     def log_rows(self, sentence: Tensor, parent: Tensor, rows: slice = EVERY) -> Tensor:  # "k", "k" -> "k n m"
-        parents, pair = (x.log for x in self._held())
+        parents, pair = (x.log for x in self.held)
         pair = pair[..., rows, :, :]
         row, flat = rows_of(parents, sentence, parent).unsqueeze(1), pair.flatten(-3, -2).mT
         found = log_by_products(row, flat if flat.ndim == 2 else flat[sentence])
@@ -196,11 +201,11 @@ class BinaryMatricised(PairRule):
         return self._given("...nmr,...n->...rm", left)
 
     def _given(self, letters: str, weight: Tensor) -> Tensor:
-        parent, pair = (x.linear for x in self._held())
+        parent, pair = (x.linear for x in self.held)
         return times_scale(parent @ torch.einsum(letters, pair, weight), self.log_scale)
 
     def to_right(self, parents: Tensor, left: Tensor) -> Tensor:  # "b s a", "b s n" -> "b m"
-        parent, pair = (x.linear for x in self._held())
+        parent, pair = (x.linear for x in self.held)
         found = torch.einsum("...rn,...nmr->...m", (parents @ parent).mT @ left, pair)
         return times_scale(found, self.log_scale)
 
@@ -209,7 +214,7 @@ class BinaryMatricised(PairRule):
         return self.with_factors(parent[..., index, :], pair)
 
     def divide_parents(self, divide: Divide) -> Self:
-        parent, pair = self._held()
+        parent, pair = self.held
         return self.with_factors(divide(parent, -2).value, pair.value)
 
 

@@ -15,13 +15,10 @@ from rankfold.operators.protocol import Inner
 class Dense(OfFactors):
     """A[z, y] = weight[z, y].   push and pull: z y multiply-adds per vector."""
 
-    made_of = ("_weight",)
-    _weight: Factor
-
     def __init__(self, weight: Tensor) -> None:  # "z y"
         expect(weight, "z y", name="weight")
         expect_weights(weight, name="weight")
-        self._weight = Factor(weight, is_log=False)
+        self.held = (Factor(weight, is_log=False),)
 
     @classmethod
     def from_log(cls, log_weight: Tensor) -> Dense:  # "z y"
@@ -34,6 +31,10 @@ class Dense(OfFactors):
     def unchecked(cls, weight: Tensor, rounded: Rounded | None = None) -> Dense:  # "z y"
         """The same without a look at the values: for weights that are distributions by construction."""
         return cls._of(Factor(weight, is_log=False, rounded=rounded))
+
+    @property
+    def _weight(self) -> Factor:
+        return self.held[0]
 
     @property
     def shape(self) -> tuple[int, int]:

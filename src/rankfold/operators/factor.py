@@ -6,9 +6,7 @@ Logarithms may span more than the dtype can hold once exponentiated: their large
 
 from __future__ import annotations
 
-import functools
-import operator
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -65,34 +63,33 @@ class Factor:
 
 
 class OfFactors:
-    """Mix-in of operators, matrices and rules: the members that follow from the factors they are made of."""
+    """Mix-in of operators, matrices and rules: the members that follow from `held`, the factors they are made of."""
 
-    made_of: ClassVar[tuple[str, ...]]  # the attributes that hold the factors, in the order of `factors`
+    held: tuple[Factor, ...]  # in the order of `factors`
 
     @classmethod
     def _of(cls, *held: Factor) -> Self:
         """The operator of these factors, not looked at."""
         self = cls.__new__(cls)
-        for name, factor in zip(cls.made_of, held, strict=True):
-            setattr(self, name, factor)
+        self.held = held
         return self
-
-    def _held(self) -> tuple[Factor, ...]:
-        return tuple(getattr(self, name) for name in self.made_of)
 
     @property
     def log_scale(self) -> Tensor | float:
-        return functools.reduce(operator.add, [x.log_scale for x in self._held()])
+        total = self.held[0].log_scale
+        for x in self.held[1:]:
+            total = total + x.log_scale
+        return total
 
     @property
     def log_factors(self) -> tuple[bool, ...]:
-        return tuple(x.is_log for x in self._held())
+        return tuple([x.is_log for x in self.held])
 
     def factors(self) -> tuple[Tensor, ...]:
-        return tuple(x.value for x in self._held())
+        return tuple([x.value for x in self.held])
 
     def with_factors(self, *factors: Tensor) -> Self:
-        return self._of(*(own.like(x) for own, x in zip(self._held(), factors, strict=True)))
+        return self._of(*[own.like(x) for own, x in zip(self.held, factors, strict=True)])
 
 
 def _made(value: Tensor, is_log: bool) -> Factor:

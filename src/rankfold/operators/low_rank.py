@@ -34,16 +34,13 @@ class LowRank(OfFactors, RowOperator):
     over ranks: `push_max` visits U V^T in blocks of rows, z y r + b z y operations, never stored.
     """
 
-    made_of = "_left", "_right"
-    _left: Factor
-    _right: Factor
     _unit_right: tuple[Tensor, Tensor] | None = None  # kept by log_rows, which is asked at every step of a sample
 
     def __init__(self, left: Tensor, right: Tensor) -> None:  # "z r", "y r"
         _expect_pair(left, right, "")
         expect_weights(left, name="left")
         expect_weights(right, name="right")
-        self._left, self._right = Factor(left, is_log=False), Factor(right, is_log=False)
+        self.held = Factor(left, is_log=False), Factor(right, is_log=False)
 
     @classmethod
     def from_log(cls, log_left: Tensor, log_right: Tensor) -> LowRank:  # "z r", "y r"
@@ -71,6 +68,14 @@ class LowRank(OfFactors, RowOperator):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self)._of, (self._left, self._right)
+
+    @property
+    def _left(self) -> Factor:
+        return self.held[0]
+
+    @property
+    def _right(self) -> Factor:
+        return self.held[1]
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -26,7 +26,7 @@ class Product(Dense):
         self._tables: dict[tuple[bool, bool], Factor] = {}  # once asked for, in each mode of autograd
 
     @property
-    def _weight(self) -> Factor:  # type: ignore[override]
+    def _weight(self) -> Factor:
         watched = torch.is_grad_enabled() and (self._left.requires_grad or self._right.requires_grad)
         key = watched, torch.is_inference_mode_enabled()
         if key not in self._tables:
