@@ -144,7 +144,7 @@ class Estimator(Tables, ScikitLearnMethods):
 
     def fit(
         self,
-        X: Any,  # noqa: N803
+        X: Any,
         y: Any = None,
         *,
         lengths: Any = None,
@@ -173,13 +173,7 @@ class Estimator(Tables, ScikitLearnMethods):
         return self
 
     def partial_fit(
-        self,
-        X: Any,  # noqa: N803
-        y: Any = None,
-        *,
-        lengths: Any = None,
-        labels: Any = None,
-        inputs: Any = None,
+        self, X: Any, y: Any = None, *, lengths: Any = None, labels: Any = None, inputs: Any = None
     ) -> Self:
         """One step of EM on running expected counts: some new sequences at a time (Cappe, Moulines 2009).
 
@@ -262,7 +256,7 @@ class Estimator(Tables, ScikitLearnMethods):
 
     def fit_predict(
         self,
-        X: Any,  # noqa: N803
+        X: Any,
         y: Any = None,
         *,
         lengths: Any = None,
@@ -277,7 +271,7 @@ class Estimator(Tables, ScikitLearnMethods):
 
     def decode(
         self,
-        X: Any,  # noqa: N803
+        X: Any,
         lengths: Any = None,
         *,
         labels: Any = None,
@@ -304,34 +298,21 @@ class Estimator(Tables, ScikitLearnMethods):
         return list(zip(best.path, best.log_prob, strict=True))
 
     def score_samples(
-        self,
-        X: Any,  # noqa: N803
-        lengths: Any = None,
-        labels: Any = None,
-        *,
-        inputs: Any = None,
+        self, X: Any, lengths: Any = None, labels: Any = None, *, inputs: Any = None
     ) -> NDArray[np.float64]:
         """The log-likelihood of each sequence, in nats; -inf for an impossible one."""
         given = self._read(X, lengths, labels, inputs)
         values = self._ask(given, lambda at: self.model_.log_z(self._potentials(at)))
         return np.array([float(x) for x in values])
 
-    def score(
-        self,
-        X: Any,  # noqa: N803
-        y: Any = None,
-        *,
-        lengths: Any = None,
-        labels: Any = None,
-        inputs: Any = None,
-    ) -> float:
+    def score(self, X: Any, y: Any = None, *, lengths: Any = None, labels: Any = None, inputs: Any = None) -> float:
         """The log-likelihood of all sequences together, in nats. `y` as in `fit`: lengths, or not used."""
         self._expect_fitted()
         return float(self.score_samples(X, lengths_of(X, y, lengths), labels=labels, inputs=inputs).sum())
 
     def predict(
         self,
-        X: Any,  # noqa: N803
+        X: Any,
         lengths: Any = None,
         *,
         labels: Any = None,
@@ -347,15 +328,7 @@ class Estimator(Tables, ScikitLearnMethods):
             return given.back(self._cut(given, best))
         return given.back([x.argmax(1) for x in self._posterior(given)])
 
-    def k_best(
-        self,
-        X: Any,  # noqa: N803
-        k: int,
-        lengths: Any = None,
-        *,
-        labels: Any = None,
-        inputs: Any = None,
-    ) -> tuple[Any, Any]:
+    def k_best(self, X: Any, k: int, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> tuple[Any, Any]:
         """Log-probabilities "k" and states "k t" of the k best paths or segmentations, the best first; exact.
 
         Fewer where a sequence has fewer. Lists of such arrays, one for each sequence, for a list or with `lengths`. Of
@@ -378,12 +351,12 @@ class Estimator(Tables, ScikitLearnMethods):
         alone = given.together and lengths is None
         return (log_probs[0], paths[0]) if alone else (log_probs, paths)
 
-    def predict_proba(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> Any:  # noqa: N803
+    def predict_proba(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> Any:
         """The probability "t z" of every state at every frame, given the whole sequence."""
         given = self._read(X, lengths, labels, inputs)
         return given.back(self._posterior(given))
 
-    def segment(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> Any:  # noqa: N803
+    def segment(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> Any:
         """The segments of the best path: a structured array of start, end (exclusive), state, posterior, frames.
 
         `posterior` is that of the segment as a whole, `frames` the mean over its frames of that of its state. Of one
@@ -406,7 +379,7 @@ class Estimator(Tables, ScikitLearnMethods):
             tables.append(table)
         return given.back(tables)
 
-    def filter(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> Any:  # noqa: N803
+    def filter(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> Any:
         """The probability "t z" of every state at every frame, given the frames up to it alone."""
         given = self._read(X, lengths, None, inputs)
 
@@ -479,11 +452,11 @@ class Estimator(Tables, ScikitLearnMethods):
             frames = [self.symbols_[x] for x in frames]
         return (frames[0], states[0]) if n_sequences is None else (frames, states)
 
-    def aic(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> float:  # noqa: N803
+    def aic(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> float:
         """Akaike's information criterion, 2 k - 2 log L: the smaller the better."""
         return 2 * self.n_parameters() - 2 * self.score(X, lengths=lengths, inputs=inputs)
 
-    def bic(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> float:  # noqa: N803
+    def bic(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> float:
         """The Bayesian information criterion, k log(frames) - 2 log L: the smaller the better."""
         given = self._read(X, lengths, None, inputs)
         return self.n_parameters() * math.log(sum(given.lengths)) - 2 * self.score(X, lengths=lengths, inputs=inputs)
@@ -498,7 +471,7 @@ class Estimator(Tables, ScikitLearnMethods):
         more = sum(x.num_free for x in (model.duration, model.ending) if x is not None)
         return int(model.dynamics.num_free(self._prior.forbidden) + model.observation.num_free + more)
 
-    def _read(self, X: Any, lengths: Any, labels: Any, inputs: Any = None) -> Inputs:  # noqa: N803
+    def _read(self, X: Any, lengths: Any, labels: Any, inputs: Any = None) -> Inputs:
         self._expect_fitted()
         expect_names(getattr(self, "feature_names_in_", None), names_of(X), type(self).__name__)
         config = self.model_.config

@@ -100,7 +100,7 @@ class BayesianHMM(Estimator):
 
     def fit(  # type: ignore[override]
         self,
-        X: Any,  # noqa: N803
+        X: Any,
         y: Any = None,
         *,
         lengths: Any = None,
@@ -131,13 +131,7 @@ class BayesianHMM(Estimator):
         return self
 
     def partial_fit(
-        self,
-        X: Any,  # noqa: N803
-        y: Any = None,
-        *,
-        lengths: Any = None,
-        labels: Any = None,
-        inputs: Any = None,
+        self, X: Any, y: Any = None, *, lengths: Any = None, labels: Any = None, inputs: Any = None
     ) -> Self:
         """Refused: beliefs are fitted to all sequences at once."""
         raise UnsupportedError("BayesianHMM has no partial_fit.\n  Use fit with all sequences, or HMM.partial_fit.")

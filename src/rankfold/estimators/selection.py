@@ -59,7 +59,7 @@ class Selection:
 
 def select(
     estimator: Estimator,
-    X: Any,  # noqa: N803
+    X: Any,
     settings: Mapping[str, Sequence[Any]],
     *,
     criterion: Criterion = "bic",

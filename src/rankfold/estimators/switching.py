@@ -101,7 +101,7 @@ class SwitchingLDS(ScikitLearnMethods):
     tol: float | None = 1e-5
     random_state: Any = None
 
-    def fit(self, X: Any, y: Any = None, *, lengths: Any = None) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any = None, *, lengths: Any = None) -> Self:
         """Variational EM: no step lowers the bound, whose values before each step are in `history_`."""
         self._expect_parameters()
         rows = self._read(X, lengths_of(X, y, lengths)).sequences
@@ -157,37 +157,37 @@ class SwitchingLDS(ScikitLearnMethods):
         made.n_features_in_ = len(found.level)
         return made
 
-    def bound(self, X: Any, lengths: Any = None) -> float:  # noqa: N803
+    def bound(self, X: Any, lengths: Any = None) -> float:
         """A lower bound of the log-likelihood of all sequences together, in nats."""
         return sum(one.bound for one in self._posteriors(self._ask(X, lengths)))
 
-    def score(self, X: Any, y: Any = None, *, lengths: Any = None) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any = None, *, lengths: Any = None) -> float:
         """As `bound`."""
         return self.bound(X, lengths_of(X, y, lengths))
 
-    def estimate(self, X: Any, lengths: Any = None, *, random_state: Any = None) -> Array:  # noqa: N803
+    def estimate(self, X: Any, lengths: Any = None, *, random_state: Any = None) -> Array:
         """Of each sequence the logarithm of an unbiased estimate of its likelihood, by particles."""
         rng = generator_of(self.random_state if random_state is None else random_state)
         rows = self._ask(X, lengths).sequences
         return np.array([particles(self._tables, x, self.n_particles, rng).log_likelihood for x in rows])
 
-    def filter(self, X: Any, lengths: Any = None, *, random_state: Any = None) -> Any:  # noqa: N803
+    def filter(self, X: Any, lengths: Any = None, *, random_state: Any = None) -> Any:
         """The probability "t k" of every regime given the frames up to it, by particles: an estimate."""
         rng, given = generator_of(self.random_state if random_state is None else random_state), self._ask(X, lengths)
         return given.back([particles(self._tables, x, self.n_particles, rng).filtered for x in given.sequences])
 
-    def predict_proba(self, X: Any, lengths: Any = None) -> Any:  # noqa: N803
+    def predict_proba(self, X: Any, lengths: Any = None) -> Any:
         """The probability "t k" of every regime given the whole sequence, by mean field: an approximation."""
         given = self._ask(X, lengths)
         return given.back([one.switch for one in self._posteriors(given)])
 
-    def predict(self, X: Any, lengths: Any = None) -> Any:  # noqa: N803
+    def predict(self, X: Any, lengths: Any = None) -> Any:
         """The most probable path of regimes "t" under the mean field."""
         given, tables = self._ask(X, lengths), self._tables
         paths = [viterbi(_potentials(tables, one)).path[0].numpy() for one in self._posteriors(given)]
         return given.back(paths)
 
-    def latent(self, X: Any, lengths: Any = None) -> Any:  # noqa: N803
+    def latent(self, X: Any, lengths: Any = None) -> Any:
         """The mean of the latent vector at every frame "t d", given the whole sequence, by mean field."""
         given = self._ask(X, lengths)
         return given.back([one.mean for one in self._posteriors(given)])
@@ -222,13 +222,13 @@ class SwitchingLDS(ScikitLearnMethods):
     def _even(self, rows: Array) -> Array:
         return np.full((len(rows), self.n_states), 1 / self.n_states)
 
-    def _ask(self, X: Any, lengths: Any) -> Inputs:  # noqa: N803
+    def _ask(self, X: Any, lengths: Any) -> Inputs:
         self._expect_fitted()
         given = self._read(X, lengths)
         expect_width(given.sequences[0].shape[1], self)
         return given
 
-    def _read(self, X: Any, lengths: Any) -> Inputs:  # noqa: N803
+    def _read(self, X: Any, lengths: Any) -> Inputs:
         return read_features(X, lengths, None, num_states=self.n_states, missing="feature", dtype="float64")
 
     def _expect_parameters(self) -> None:
