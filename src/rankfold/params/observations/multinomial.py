@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from rankfold.params.networks import take_rows
 from rankfold.params.observations.poisson import CountObservation
-from rankfold.params.observations.protocol import Sizes, draw_table
 from rankfold.params.prior import Prior, Table, log_shares
 
 
@@ -48,11 +47,6 @@ class MultinomialObservation(CountObservation):
     def __init__(self, logits: Tensor) -> None:  # "z f"
         super().__init__()
         self.logits = nn.Parameter(logits)
-
-    @classmethod
-    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
-        """Standard normal logits; with `init` "papers" all are alike."""
-        return cls(draw_table(sizes, generator))
 
     def forward(self, keep: Tensor | None = None) -> Multinomial:
         return Multinomial(take_rows(self.logits, keep).log_softmax(1))

@@ -35,10 +35,15 @@ class Poisson(NamedTuple):
 
 
 class CountObservation(ObservationModule):
-    """Frames of counts."""
+    """Frames of counts, from one table "z f"."""
 
     values = "whole numbers of at least 0"
     remedy = 'Give counts as they are; for other numbers use observations="gaussian".'
+
+    @classmethod
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
+        """Standard normal logits, or logarithms of rates; with `init` "papers" all are 0."""
+        return cls(draw_table(sizes, generator))
 
     @classmethod
     def invalid(cls, frames: Tensor) -> Tensor:
@@ -51,11 +56,6 @@ class PoissonObservation(CountObservation):
     def __init__(self, log_rate: Tensor) -> None:  # "z f"
         super().__init__()
         self.log_rate = nn.Parameter(log_rate)
-
-    @classmethod
-    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
-        """Rates around 1; with `init` "papers" all are 1."""
-        return cls(draw_table(sizes, generator))
 
     def forward(self, keep: Tensor | None = None) -> Poisson:
         return Poisson(take_rows(self.log_rate, keep))
