@@ -29,6 +29,7 @@ FIXED = (
     "max_duration", "min_duration", "tied_states", "durations", "self_transitions", "censored", "ends", "dtype",
     "device", "covariance_type", "covariance_rank", "n_mix", "n_inputs", "order", "chains", "parents",
 )  # fmt: skip
+DEPENDENT = tuple(name for name, kind in OBSERVATIONS.items() if kind.needs == "inputs")  # on inputs
 TRUTHS = ("tied_variance", "self_transitions", "censored", "verbose", "ends")
 
 
@@ -51,7 +52,7 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
             raise DomainError(f"{name} is {params[name]!r}, but must be True or False.")
     if isinstance(params["n_inputs"], bool) or not isinstance(params["n_inputs"], int | np.integer):
         raise DomainError(f"n_inputs is {params['n_inputs']!r}, but must be a whole number of at least 0.")
-    if params["n_inputs"] < 0 or (params["n_inputs"] > 0 and params["observations"] != "regression"):
+    if params["n_inputs"] < 0 or (params["n_inputs"] > 0 and params["observations"] not in DEPENDENT):
         raise DomainError(
             f"n_inputs is {params['n_inputs']} and observations {params['observations']!r}, but a regression has at "
             "least one input among the columns of X, and nothing else has any.\n"

@@ -394,6 +394,10 @@ def _config(params: Mapping[str, Any], given: Inputs, width: int, like: Any) -> 
             f"  Set max_duration to at most {most}."
         )
     _, sizes = observation_sizes(params, {})
+    if sizes["observations"] == "logistic":
+        highest = max(float(np.nanmax(np.append(x[:, 0], 1.0))) for x in given.sequences)
+        classes = params["n_symbols"] or int(highest) + 1
+        sizes["num_classes"] = classes if like is None else like.model_.config.num_classes
     if given.inputs is not None:
         driven = driven_parts(params["input_driven"])
         sizes |= {"driven": driven, "num_drivers": given.inputs[0].shape[1], "drivers_rank": params["input_rank"] or 0}

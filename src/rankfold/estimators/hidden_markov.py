@@ -67,16 +67,17 @@ class HMM(OfStates):
 
     n_states            how many states
     observations        "gaussian", "gaussian_mixture", "student_t", "gamma", "beta"; "poisson", "multinomial": counts;
-                        "bernoulli": 0 or 1; "categorical": symbols; "regression" on inputs, "autoregressive"; a list:
-                        one for each column; or a name of one's own in `rankfold.params.observations.OBSERVATIONS`
+                        "bernoulli": 0 or 1; "categorical": symbols; "regression" on inputs, "logistic" for symbols;
+                        "autoregressive"; a list: one for each column; or a name of one's own in
+                        `rankfold.params.observations.OBSERVATIONS`
     covariance_type     "diag", "spherical", "full", "tied" (one full matrix for all states), or "low_rank", of
                         `covariance_rank`, plus a diagonal
     n_mix               gaussian_mixture: Gaussians of each state
-    n_inputs            regression: the last so many columns of X are inputs; 0: they come as `inputs=` of each call
+    n_inputs            regression, logistic: the last so many columns of X are inputs; 0: they come as `inputs=`
     input_driven        what `inputs=` drive besides: ("transition",), ("start",) or both, by softmax regressions; or a
                         dict with a torch.nn.Module of one's own for each, from inputs "n k" to logits "n z z" or "n z"
     input_rank          None: any weights "z z k" of transitions; else weights of this rank
-    input_prior         the precision of a normal prior of these weights; 0: none
+    input_prior         the precision of a normal prior of these weights, and of logistic coefficients; 0: none
     order               autoregressive: how many frames before count; zeros stand before the first
     rank                None: a dense transition; else one of this rank: O(t z r) instead of O(t z^2)
     tied_variance       one variance per feature for all states

@@ -209,7 +209,7 @@ def with_inputs(given: Inputs, inputs: Any, *, observed: bool, driven: bool, num
     if not (observed or driven):
         raise DomainError(
             "inputs came, but nothing here depends on them.\n"
-            '  Set input_driven=("transition",) or ("start",), or observations="regression".'
+            '  Set input_driven=("transition",) or ("start",), or observations="regression" or "logistic".'
         )
     each = read_inputs(inputs, given)
     if num is not None and each[0].shape[1] != num:

@@ -276,6 +276,9 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
         inputs = by_name["coefficient"][2]
         if observations == "autoregressive":
             sizes["order"] = max(1, inputs // max(1, width))
+        elif observations == "logistic":
+            sizes |= {"num_covariates": inputs, "num_classes": width}
+            width = 1 + inputs
         else:
             sizes["num_covariates"], width = inputs, width + inputs
     if observations == "gaussian_mixture" and len(by_name.get("weight", ())) == 2:

@@ -272,6 +272,7 @@ class FrameConfig:
     covariance_rank: int = 1  # covariance "low_rank": factors, besides the noise of each feature
     num_components: int = 2  # gaussian_mixture: Gaussians of a state
     num_covariates: int = 0  # regression: the last so many columns are inputs
+    num_classes: int = 2  # logistic: how many symbols there are
     order: int = 1  # autoregressive: how many frames before count
     driven: tuple[str, ...] = ()  # frame_hmm: what the inputs of each frame drive, of "transition" and "start"
     num_drivers: int = 0  # driven: how many inputs
@@ -295,7 +296,7 @@ class FrameConfig:
         if self.observations not in OBSERVATIONS:
             raise DomainError(f"observations is {self.observations!r}, but must be one of {', '.join(OBSERVATIONS)}.")
         _expect_least(self, 1, "num_states", "rank", "max_duration", "dim")
-        _expect_least(self, 1, "covariance_rank", "num_components", "order")
+        _expect_least(self, 1, "covariance_rank", "num_components", "order", "num_classes")
         for name in ("num_features", "min_variance", "variance_prior", "num_covariates", "num_drivers", "drivers_rank"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):

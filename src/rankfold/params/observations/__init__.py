@@ -9,6 +9,7 @@ from rankfold.params.observations.beta import BetaObservation
 from rankfold.params.observations.categorical import CategoricalObservation
 from rankfold.params.observations.gamma import GammaObservation
 from rankfold.params.observations.gaussian import GaussianObservation
+from rankfold.params.observations.logistic import LogisticObservation
 from rankfold.params.observations.mixture import GaussianMixtureObservation
 from rankfold.params.observations.multinomial import MultinomialObservation
 from rankfold.params.observations.poisson import PoissonObservation
@@ -28,6 +29,7 @@ OBSERVATIONS: dict[str, type[ObservationModule]] = {
     "gamma": GammaObservation,
     "beta": BetaObservation,
     "regression": RegressionObservation,
+    "logistic": LogisticObservation,
     "autoregressive": AutoregressiveObservation,
     "product": ProductObservation,
     "additive_gaussian": AdditiveGaussianObservation,
