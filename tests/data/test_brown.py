@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rankfold
-from rankfold.data.brown import Window, _pairs, _stream, brown, merge_paths, mutual_information
+from rankfold.data.brown import Window, _pairs, brown, merge_paths, mutual_information
 from rankfold.data.clusters import Clusters, read_clusters, uniform_clusters
 
 Corpus = list[list[int]]
@@ -144,6 +144,19 @@ def test_mutual_information_by_hand() -> None:
     assert mutual_information(corpus, torch.tensor([5, 5, 5])) == 0.0
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_pairs_are_counted_in_stretches_of_any_size(joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = [*zipf(3, 17, 30), [], [4], *zipf(4, 17, 30)]
+    frequency, pairs = _pairs(corpus, 17, joined=joined)
+    assert dict(Counter(neighbours(corpus, joined))) == {
+        (one, two): times for one, two, times in zip(*(x.tolist() for x in pairs), strict=True)
+    }
+    for size in (1, 7, 64):
+        monkeypatch.setattr("rankfold.data.brown.STRETCH", size)
+        again, cut = _pairs(corpus, 17, joined=joined)
+        assert all(map(np.array_equal, (frequency, *pairs), (again, *cut)))
+
+
 def test_joined_sentences_are_one_stream() -> None:
     corpus = zipf(3, 17, 30)
     stream = [[word for sentence in corpus for word in sentence]]
@@ -158,7 +171,7 @@ def test_joined_sentences_are_one_stream() -> None:
 def test_cached_losses_are_differences_of_mutual_information() -> None:
     """With every word in the window, after some merges: what is cached is what recomputing gives."""
     corpus = zipf(1, 17, 60)
-    pairs = _pairs(*_stream(corpus, 17), 17, joined=False)
+    _, pairs = _pairs(corpus, 17, joined=False)
     window = Window(pairs, 17, 17)
     for item in range(17):
         window.add(item)

@@ -6,7 +6,7 @@ them, in O(k^2) per word for k clusters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ Ints = NDArray[np.int64]
 # Losses that differ by less than this times n log n, for n pairs, are ties. For 128 clusters of the Penn Treebank
 # (n = 887,520) that is 1.2e-6; the cached sums drift by up to 4e-10, and the two best differ by at least 2.5e-4.
 TIE = 1e-13
+STRETCH = 2**21  # words whose pairs are counted at a time
 
 
 class Pairs(NamedTuple):
@@ -61,12 +62,11 @@ def brown(
     Source: Brown et al. 1992, sec. 3; the window of k + 1 clusters with cached losses is Liang 2005.
     """
     expect_sizes(num_words, num_clusters)
-    words, ends = _stream(sentences, num_words)
-    frequency = np.bincount(words, minlength=num_words)
+    frequency, pairs = _pairs(sentences, num_words, joined=joined)
     order = np.argsort(-frequency, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(num_words)
-    window = Window(_pairs(rank[words], ends, num_words, joined=joined), num_words, num_clusters + 1)
+    window = Window(Pairs(rank[pairs.left], rank[pairs.right], pairs.times), num_words, num_clusters + 1)
     for item in range(num_words):
         window.add(item)
         if item >= num_clusters:
@@ -84,11 +84,11 @@ def merge_paths(sentences: Sequence[Sequence[int]], clusters: Clusters, *, joine
     Cost: O(k^3) for k clusters.
     """
     assignment = _assignment(clusters.assignment)
-    words, ends = _stream(sentences, len(assignment))
+    _, pairs = _pairs(sentences, len(assignment), joined=joined)
     size = clusters.num_clusters
     if assignment.max() >= size:
         raise DomainError(f"assignment uses cluster {assignment.max()}, but num_clusters is {size}.")
-    window = Window(_pairs(assignment[words], ends, size, joined=joined), size, size)
+    window = Window(_of_clusters(pairs, assignment, size), size, size)
     for item in range(size):
         window.add(item)
     paths = [""] * size
@@ -115,9 +115,9 @@ def mutual_information(
     n(c .) and n(. e) are its sums over e and over c, n the number of pairs. Not per sentence, and not in bits.
     """
     table = _assignment(assignment)
-    words, ends = _stream(sentences, len(table))
+    _, pairs = _pairs(sentences, len(table), joined=joined)
     size = int(table.max()) + 1
-    left, right, times = _pairs(table[words], ends, size, joined=joined)
+    left, right, times = _of_clusters(pairs, table, size)
     first, second = np.bincount(left, times, size), np.bincount(right, times, size)
     ratio = times / first[left] * (times.sum() / second[right])
     return float((times * np.log(ratio)).sum() / times.sum())
@@ -221,9 +221,10 @@ def _excess(x: Floats, y: Floats) -> Floats:
     return _times_log(x + y) - _times_log(x) - _times_log(y)
 
 
-def _stream(sentences: Sequence[Sequence[int]], num_words: int) -> tuple[Ints, NDArray[np.bool_]]:
-    """All words in a row, and which of them end a sentence."""
-    arrays = []
+def _stretches(sentences: Sequence[Sequence[int]], num_words: int) -> Iterator[list[Ints]]:
+    """The sentences that have words, as arrays, so many that about STRETCH words are in memory at a time."""
+    arrays: list[Ints] = []
+    size = 0
     for number, sentence in enumerate(sentences):
         words = np.asarray(sentence)
         if not words.size:
@@ -240,23 +241,44 @@ def _stream(sentences: Sequence[Sequence[int]], num_words: int) -> tuple[Ints, N
                 f"but words are numbered 0 to num_words - 1 = {num_words - 1}."
             )
         arrays.append(words.astype(np.int64))
-    ends = np.zeros(sum(map(len, arrays)), dtype=np.bool_)
-    ends[np.cumsum([len(words) for words in arrays], dtype=np.int64) - 1] = True
-    return np.concatenate([*arrays, np.zeros(0, np.int64)]), ends
+        size += len(words)
+        if size >= STRETCH:
+            yield arrays
+            arrays, size = [], 0
+    if arrays:
+        yield arrays
 
 
-def _pairs(items: Ints, ends: NDArray[np.bool_], num_items: int, *, joined: bool) -> Pairs:
-    """The counts of neighbours; raise where there are none."""
-    code = items[:-1] * num_items + items[1:]
-    if not joined:
-        code = code[~ends[:-1]]
+def _pairs(sentences: Sequence[Sequence[int]], num_words: int, *, joined: bool) -> tuple[Ints, Pairs]:
+    """The counts of words and of neighbours; raise where there are none."""
+    frequency = np.zeros(num_words, dtype=np.int64)
+    code, times = np.zeros(0, np.int64), np.zeros(0)
+    before = np.zeros(0, np.int64)  # the last word of the stretch before
+    for arrays in _stretches(sentences, num_words):
+        words = np.concatenate(arrays)
+        frequency += np.bincount(words, minlength=num_words)
+        inside = np.ones(len(words), dtype=np.bool_)
+        if not joined:
+            inside[np.cumsum([len(row) for row in arrays]) - 1] = False
+        fresh = words[:-1][inside[:-1]] * num_words + words[1:][inside[:-1]]
+        if joined:
+            fresh = np.append(fresh, before * num_words + words[: len(before)])
+            before = words[-1:]
+        fresh, num = np.unique(fresh, return_counts=True)
+        code, place = np.unique(np.concatenate([code, fresh]), return_inverse=True)
+        times = np.bincount(place, np.concatenate([times, num]), len(code)).astype(np.float64)
     if not len(code):
         raise DomainError(
             "sentences has no two neighbouring words, and clusters are found in the company words keep.\n"
             "  Words of one-word sentences meet with joined=True."
         )
-    code, times = np.unique(code, return_counts=True)
-    return Pairs(code // num_items, code % num_items, times.astype(np.float64))
+    return frequency, Pairs(code // num_words, code % num_words, times)
+
+
+def _of_clusters(pairs: Pairs, table: Ints, size: int) -> Pairs:
+    """Pairs of words as pairs of their clusters."""
+    code, place = np.unique(table[pairs.left] * size + table[pairs.right], return_inverse=True)
+    return Pairs(code // size, code % size, np.bincount(place, pairs.times, len(code)).astype(np.float64))
 
 
 def _assignment(assignment: Tensor) -> Ints:  # "v"
