@@ -28,6 +28,11 @@ def test_the_stated_perplexity_is_that_of_the_lines(name: str, capsys: Captured)
     assert found["perplexity"] == pytest.approx(facts["perplexity"], rel=1e-5)  # float32 sums on another processor
 
 
+def test_the_stated_perplexity_is_below_that_of_n_grams() -> None:
+    facts = json.loads((STARTERS / "starter" / "facts.json").read_text())
+    assert facts["perplexity"] < min(facts["others"].values())
+
+
 def test_together_they_are_small() -> None:
     assert sum(path.stat().st_size for path in STARTERS.rglob("*") if path.is_file()) < 5_000_000
     assert "Python Software Foundation" in (STARTERS / "starter" / "LICENSE-PYTHON.txt").read_text()
@@ -36,10 +41,10 @@ def test_together_they_are_small() -> None:
 def test_every_command_knows_them(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "text.txt").write_text("return the name of the file .\n")
     (tmp_path / "toy.txt").write_text("every child saw a dog\n")
-    assert rankfold.load("starter").config.num_states == 1024
-    assert "1,024 states" in said(capsys, "states", "starter", "--top", "1")
+    assert rankfold.load("starter").config.num_states == 2048
+    assert "2,048 states" in said(capsys, "states", "starter", "--top", "1")
     assert said(capsys, "tag", "starter", "text.txt").startswith("return/")
-    assert "1,024 states" in said(capsys, "explain", "starter")
+    assert "2,048 states" in said(capsys, "explain", "starter")
     assert said(capsys, "sample", "starter", "--num", "1")
     assert said(capsys, "predict", "starter", "return", "the")
     assert "(X " in said(capsys, "parse", "starter-grammar", "toy.txt")

@@ -15,6 +15,7 @@ from rankfold.errors import DataError
 from rankfold.training.automatic import FOLDER, choose_recipe, for_frames, for_text, is_text_file, resolve
 from rankfold.training.recipes import load_recipe
 
+TOKENS = (20_000, 47_000, 250_000, 4_000_000)
 QUICK = ["train.updates=2", "train.evaluate_every=2", "model.num_states=8", "model.rank=4", "model.dim=8"]
 SENTENCE = "The {0} cat sat on the mat, said Mr. {0}. It isn't true!\n\n"
 
@@ -160,6 +161,11 @@ def test_sentences_in_memory_and_folders(tmp_path: Path) -> None:
     (tmp_path / "trees" / "train.trees").write_text("(S (A a) (B b))\n")
     with pytest.raises(DataError, match="holds trees"):
         choose_recipe(tmp_path / "trees", "cpu")
+
+
+def test_short_texts_have_fewer_updates() -> None:
+    updates = [next(x for x in for_text(n, 3000, "cpu").settings if x.startswith("train.updates=")) for n in TOKENS]
+    assert updates == ["train.updates=200", "train.updates=600", "train.updates=1200", "train.updates=3000"]
 
 
 def test_recordings_without_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from rankfold.training.setup import choose_device
 
 FOLDER = "data"  # of a run: the text it prepared
 COUNTED = 30_000_000  # bytes: of longer texts words are not counted before a recipe is chosen
+EPOCHS = 24  # of short texts at most: songs of 47,000 tokens are best after 13, licences of 48,000 later
 SMALL, LARGE, FEW_WORDS = 20_000, 3_000_000, 300  # training tokens, and words of a vocabulary
 
 
@@ -165,24 +166,26 @@ def for_text(tokens: int, words: int | None, device: str) -> Choice:
         states, rank, updates = (256, 32, 400) if tokens < SMALL else (1024, 128, 1500)
         settings = [f"model.num_states={states}", f"model.rank={rank}", "model.dim=64", "model.band=0"]
         recipe, kind, batch = "small-lhmm", "a low-rank HMM", 512 if tokens < SMALL else 2048
-        minutes = "less than a minute" if tokens < SMALL else "about five minutes"
+        time = ", less than a minute on two cores" if tokens < SMALL else ""
     else:
         states, clusters, dim = (4096, 128, 128) if large else (2048, 64, 64)
         updates, batch = (3000, 4096) if large else (1200, 2048)
+        if not large:
+            updates = min(updates, 100 * max(1, round(EPOCHS * tokens / batch / 100)))
         if device == "cuda":
             states, clusters, dim, updates = 8192, 128, 128, 2 * updates
         settings = [f"model.num_states={states}", f"model.num_clusters={clusters}", f"model.dim={dim}", "train.lr=1e-2"]
         settings += ["data.max_vocabulary=10000"] if large else ["data.max_vocabulary=20000"]
         recipe, kind = "small-block", "a block-sparse HMM"
-        minutes = "about half an hour" if large else "about three minutes"
+        time = "" if large else ", up to three minutes on two cores"
     settings += [f"data.tokens={batch}", "data.min_count=2", f"train.updates={updates}"]
-    settings += [f"train.evaluate_every={updates // 4}", f"train.checkpoint_every={updates // 4}"]
-    time = "on this GPU" if device == "cuda" else f"{minutes} on two cores"
+    settings += [f"train.evaluate_every={updates // (4 if large else 8)}", f"train.checkpoint_every={updates // 4}"]
+    time = ", on this GPU" if device == "cuda" else time
     return Choice(
         recipe,
         settings,
-        f"no recipe was given; for {said}: {kind} of {states:,} states, {updates:,} updates of {batch:,} tokens, "
-        f"{time}. This is {recipe} with other sizes; recipe.toml of the run has all of them, --recipe takes another.",
+        f"no recipe was given; for {said}: {kind} of {states:,} states, {updates:,} updates of {batch:,} tokens{time}. "
+        f"This is {recipe} with other sizes; recipe.toml of the run has all of them, --recipe takes another.",
     )
 
 
