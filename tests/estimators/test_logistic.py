@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.estimators import HMM, HSMM
 from rankfold.estimators.conformance import check_observation
 from tests.estimators.test_input_driven import regression
@@ -111,6 +113,38 @@ def test_parameters_come_back_and_inputs_may_drive_both() -> None:
     assert np.diff(both.fit(x, inputs=u).history_).min() > -1e-9
     segments = HSMM(2, observations="logistic", max_duration=20, max_iter=3, tol=None, random_state=0)
     assert np.diff(segments.fit(x, inputs=u).history_).min() > -1e-9
+
+
+@pytest.mark.filterwarnings("ignore:too little data")
+def test_a_network_of_the_observations_is_fitted_without_a_loss() -> None:
+    """Symbols that no linear regression tells apart: whether two inputs have the same sign."""
+    rng = np.random.default_rng(4)
+    u = [rng.standard_normal((60, 2)) for _ in range(4)]
+    x = [((v[:, :1] * v[:, 1:] > 0) ^ (rng.random((60, 1)) < 0.05)).astype(float) for v in u]
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    linear = HMM(1, observations="logistic", max_iter=20, tol=None, random_state=0).fit(x, inputs=u)
+    model = HMM(1, observations="logistic", input_driven={"observations": net}, input_prior=0.01, smoothing=0.1,
+                max_iter=12, tol=None, random_state=0).fit(x, inputs=u)  # fmt: skip
+    assert np.diff(model.history_).min() > -1e-9
+    assert model.score(x, inputs=u) > linear.score(x, inputs=u) + 40
+    assert pickle.loads(pickle.dumps(model)).score(x, inputs=u) == model.score(x, inputs=u)
+    wide = torch.nn.Linear(2, 4)
+    both = HMM(2, observations="logistic", input_driven={"observations": wide, "transition": None}, input_prior=0.1,
+               max_iter=5, tol=None, random_state=0)  # fmt: skip
+    assert np.diff(both.fit(x, inputs=u).history_).min() > -1e-9
+    climbed = both.set_params(learning_rate=0.02).fit(x, inputs=u, algorithm="sgd").history_
+    assert max(climbed) > climbed[0]
+    with pytest.raises(UnsupportedError, match="network of your own"):
+        model.model_.save_pretrained("nowhere")
+    with pytest.raises(UnsupportedError, match="no counts that add up"):
+        model.partial_fit(x, inputs=u)
+    with pytest.raises(UnsupportedError, match="no counts that add up"):
+        model.fit(x, inputs=u, algorithm="minibatch")
+    with pytest.raises(ShapeError, match="network of the observations gave"):
+        HMM(3, observations="logistic", input_driven={"observations": wide}).fit(x, inputs=u)
+    with pytest.raises(UnsupportedError, match="logistic"):
+        HMM(3, input_driven={"observations": wide}).fit(x, inputs=u)
 
 
 def test_bad_symbols_are_refused() -> None:

@@ -18,7 +18,7 @@ from rankfold.decoding import online
 from rankfold.decoding.k_best import k_best
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.check_parameters import driven_parts, expect_number, expect_seed, fixed_parameters
+from rankfold.estimators.check_parameters import expect_number, expect_seed, fixed_parameters, has_counts
 from rankfold.estimators.face import Tables
 from rankfold.estimators.fit_prior import kind_name
 from rankfold.estimators.fitting import Fit, Parts, generator_of, prepare_fit, torch_generator
@@ -169,7 +169,7 @@ class Estimator(Tables, ScikitLearnMethods):
         self._take(found, outcome.model, outcome.history, outcome.converged)
         self._warn(found, algorithm)
         # Of regressions on inputs there are no counts to go on with.
-        self._running = None if found.inputs is not None else outcome.running(sum(map(len, found.sequences)))
+        self._running = None if not has_counts(found.params) else outcome.running(sum(map(len, found.sequences)))
         return self
 
     def partial_fit(
@@ -180,9 +180,9 @@ class Estimator(Tables, ScikitLearnMethods):
         The k-th call's counts weigh k^-0.6 against those of all before. The first call also makes the start; after a
         fit it goes on from there, the fit's steps counted as calls.
         """
-        if driven_parts(getattr(self, "input_driven", ())):
+        if not has_counts(self.get_params()):
             raise UnsupportedError(
-                "partial_fit of transitions or starts that inputs drive: a regression has no counts that add up.\n"
+                "partial_fit with input_driven: such regressions and networks have no counts that add up.\n"
                 '  Use fit, with algorithm="sgd" where sequences are many.'
             )
         running = getattr(self, "_running", None)

@@ -84,8 +84,13 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
 
 
 def driven_parts(given: Any) -> tuple[str, ...]:
-    """What inputs drive: a name, names, or the keys of a mapping to networks."""
-    return (given,) if isinstance(given, str) else tuple(given)
+    """What inputs drive of start and transitions: a name, names, or the keys of a mapping to networks."""
+    return (given,) if isinstance(given, str) else tuple(name for name in given if name != "observations")
+
+
+def has_counts(params: Mapping[str, Any]) -> bool:
+    """Whether expected counts of fixed size are all that EM needs, so that it can go on with other sequences."""
+    return not params.get("input_driven")
 
 
 def groups_of(params: Mapping[str, Any]) -> tuple[int, ...]:
@@ -108,6 +113,11 @@ def _expect_driven(params: Mapping[str, Any]) -> None:
                     f"input_driven[{name!r}] is a {type(network).__name__}, but a torch.nn.Module from inputs to "
                     "logits was expected, or None for a softmax regression."
                 )
+    if "observations" in given and params["observations"] != "logistic":
+        raise UnsupportedError(
+            f'input_driven has "observations", a network, but observations are {params["observations"]!r}: logistic '
+            'ones take a network, "regression" is linear.'
+        )
     if not driven_parts(given):
         return
     if params["rank"] is not None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.check_parameters import driven_parts, expect_parameters, expect_same, groups_of
+from rankfold.estimators.check_parameters import driven_parts, expect_parameters, expect_same, groups_of, has_counts
 from rankfold.estimators.fit_prior import expect_fixed, features_prior, kind_name, whole_prior
 from rankfold.estimators.inputs import (
     Inputs,
@@ -88,10 +88,9 @@ class Fit(NamedTuple):
         """The best of `n_init` starts, each followed to its end; one that collapses is passed over, unless all do."""
         if algorithm not in ("em", "minibatch", "sgd"):
             raise UnsupportedError(f'algorithm is {algorithm!r}, but must be "em", "minibatch" or "sgd".')
-        if algorithm == "minibatch" and self.inputs is not None:
+        if algorithm == "minibatch" and not has_counts(self.params):
             raise UnsupportedError(
-                'algorithm is "minibatch", but inputs drive start or transitions: a regression has no counts that add '
-                'up.\n  Use "em" or "sgd".'
+                'algorithm is "minibatch", but with input_driven there are no counts that add up.\n  Use "em" or "sgd".'
             )
         outcome = self._best(algorithm)
         longest, most = self.config.max_duration, max(map(len, self.sequences))
@@ -315,10 +314,13 @@ def _expect_finite(value: float) -> None:
 
 
 def _set_networks(model: FrameModel, given: Any) -> None:
-    """The user's own networks, copied, in place of regressions on inputs."""
+    """The user's own networks, copied, in place of regressions on inputs; of observations next to them."""
     for name, network in given.items() if isinstance(given, Mapping) else ():
         if network is not None:
-            setattr(model.dynamics, name, copy.deepcopy(network))
+            owner = model.dynamics
+            if name == "observations":
+                owner, name = getattr(model.observation, "groups", model.observation), "network"
+            setattr(owner, name, copy.deepcopy(network))
 
 
 def prepare_fit(

@@ -75,7 +75,8 @@ class HMM(OfStates):
     n_mix               gaussian_mixture: Gaussians of each state
     n_inputs            regression, logistic: the last so many columns of X are inputs; 0: they come as `inputs=`
     input_driven        what `inputs=` drive besides: ("transition",), ("start",) or both, by softmax regressions; or a
-                        dict with a torch.nn.Module of one's own for each, from inputs "n k" to logits "n z z" or "n z"
+                        dict with a torch.nn.Module of one's own for each, from inputs "n k" to logits "n z z" or "n z";
+                        "observations": one for logistic observations, to logits "n z c"
     input_rank          None: any weights "z z k" of transitions; else weights of this rank
     input_prior         the precision of a normal prior of these weights, and of logistic coefficients; 0: none
     order               autoregressive: how many frames before count; zeros stand before the first

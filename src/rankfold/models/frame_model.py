@@ -203,7 +203,8 @@ class FrameModel(StateModel):
 
     def save_pretrained(self, folder: str | Path, *, max_shard_bytes: int | None = None) -> None:
         """As of every model; one with a network of the user's own cannot be built again from its configuration."""
-        if self.driven is not None and self.driven.has_network:
+        own = getattr(self.observation, "groups", self.observation)
+        if (self.driven is not None and self.driven.has_network) or getattr(own, "network", None) is not None:
             raise UnsupportedError(
                 "a model that a network of your own drives cannot be saved: its configuration does not describe it.\n"
                 "  Save model.state_dict() with your code, or use pickle."

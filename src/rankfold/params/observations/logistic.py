@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from rankfold.errors import DomainError, may_look
+from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
 from rankfold.numerics.log_space import pick
+from rankfold.params.dynamics.input_driven import Uses, climb
 from rankfold.params.networks import normal, take_rows
 from rankfold.params.observations.protocol import ObservationModule, Sizes
 from rankfold.params.observations.regression import with_one
-from rankfold.params.prior import Prior, Table
+from rankfold.params.prior import Prior, Table, weighted_logs
 
 
 class Logistic(NamedTuple):
     """p(c | z, u) = softmax_c(W (u, 1)); a frame is the symbol c and then the inputs u."""
 
     weight: Tensor  # "z c k+1"
+    network: nn.Module | None = None  # "n k" -> "n z c"   logits that are added
 
     def log_obs(self, frames: Tensor) -> Tensor:  # "b t (1 + k)" -> "b t z"
         symbol = frames[..., 0]
@@ -31,11 +33,23 @@ class Logistic(NamedTuple):
             )
         here = ~symbol.isnan()
         index = torch.where(here, symbol, 0.0).long()[..., None, None].expand(*symbol.shape, len(self.weight), 1)
-        found = self._log_shares(with_one(frames[..., 1:])).gather(-1, index).squeeze(-1)
+        found = self.log_shares(with_one(frames[..., 1:])).gather(-1, index).squeeze(-1)
         return torch.where(here.unsqueeze(-1), found, 0.0)
 
-    def _log_shares(self, regressors: Tensor) -> Tensor:  # "... k+1" -> "... z c"
-        return torch.einsum("...p,zcp->...zc", regressors.to(self.weight), self.weight).log_softmax(-1)
+    def log_shares(self, regressors: Tensor) -> Tensor:  # "... k+1" -> "... z c"
+        """The log-probability of every symbol in every state."""
+        x = regressors.to(self.weight)
+        logits = torch.einsum("...p,zcp->...zc", x, self.weight)
+        if self.network is not None:
+            more = self.network(x[..., :-1].reshape(-1, x.shape[-1] - 1))
+            if not isinstance(more, Tensor) or more.numel() != logits.numel():
+                came = tuple(more.shape) if isinstance(more, Tensor) else type(more).__name__
+                raise ShapeError(
+                    f"the network of the observations gave {came}, but logits of shape "
+                    f"{(x[..., 0].numel(), *logits.shape[-2:])} were expected."
+                )
+            logits = logits + more.reshape(logits.shape)
+        return logits.log_softmax(-1)
 
     def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:
         raise DomainError("a sample of a regression needs its inputs.\n  Give them: sample(n, inputs=...).")
@@ -53,7 +67,7 @@ class Logistic(NamedTuple):
                 "expected."
             )
         u = inputs.to(self.weight)
-        log_p = self._log_shares(with_one(u[None])[0])[torch.arange(len(states), device=states.device), states]
+        log_p = self.log_shares(with_one(u[None])[0])[torch.arange(len(states), device=states.device), states]
         return torch.cat([pick(log_p, generator).to(u)[:, None], u], 1)
 
 
@@ -74,6 +88,7 @@ class LogisticObservation(ObservationModule):
     def __init__(self, weight: Tensor) -> None:  # "z c k+1"
         super().__init__()
         self.weight = nn.Parameter(weight)
+        self.network: nn.Module | None = None
 
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
@@ -92,17 +107,22 @@ class LogisticObservation(ObservationModule):
         return torch.cat([(symbol < 0) | (symbol != symbol.round()) & ~symbol.isnan(), frames[..., 1:].isinf()], -1)
 
     def forward(self, keep: Tensor | None = None) -> Logistic:
-        return Logistic(take_rows(self.weight, keep))
+        if keep is not None and self.network is not None:
+            raise UnsupportedError("state_dropout and a network of the observations do not go together.")
+        return Logistic(take_rows(self.weight, keep), self.network)
 
     def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n (1 + k)" -> "n (1 + k+1)"
         """The symbol, -1 where it is missing, and the regressors."""
         symbol = torch.where(frames[:, :1].isnan(), -1.0, frames[:, :1])
         return torch.cat([symbol, with_one(frames[None, :, 1:])[0]], 1).double()
 
-    def count(self, statistics: Tensor, posterior: Tensor) -> Tensor:  # "n s", "n z" -> "z (c p + p p)"
-        """Slopes at the present weights, and sums of products of regressors."""
+    def count(self, statistics: Tensor, posterior: Tensor) -> Any:  # "n s", "n z" -> "z (c p + p p)"
+        """Slopes at the present weights, and sums of products of regressors; of a network the uses at every frame."""
         symbol, x = statistics[:, 0].long(), statistics[:, 1:]
         share = torch.where((symbol >= 0)[:, None], posterior.double(), 0.0)
+        if self.network is not None:
+            seen = one_hot(torch.where(symbol < 0, 0, symbol), self.weight.shape[1]).double()
+            return Uses(x, share.unsqueeze(-1) * seen[:, None])
         with torch.no_grad():
             gap = self._gap(symbol, x)
         slope = torch.einsum("nz,nzc,np->zcp", share, gap, x)
@@ -113,9 +133,26 @@ class LogisticObservation(ObservationModule):
         seen = one_hot(torch.where(symbol < 0, 0, symbol), self.weight.shape[1]).double()
         return seen[:, None] - log_p.exp()
 
+    def maximise(self, counts: Any, prior: Prior) -> None:  # "z (c p + p p)"
+        """The maximum of the bound: the slope over half the products of regressors, and the prior's.
+
+        Of a network steps that never lose.
+        """
+        if self.network is None:
+            self._to_the_bound(counts, prior)
+            return
+
+        def objective() -> Tensor:
+            return weighted_logs(counts.counts, self.forward().log_shares(counts.inputs).double()) + self.log_prior(
+                prior
+            )
+
+        if prior.fixed & {"coefficient", "intercept"}:
+            raise UnsupportedError("fixed coefficients and a network of the observations do not go together.")
+        climb(list(self.parameters()), objective)
+
     @torch.no_grad()
-    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z (c p + p p)"
-        """The maximum of the bound: the slope over half the products of regressors, and the prior's."""
+    def _to_the_bound(self, counts: Tensor, prior: Prior) -> None:  # "z (c p + p p)"
         z, c, p = self.weight.shape
         slope, products = counts[:, : c * p].reshape(z, c, p), counts[:, c * p :].reshape(z, p, p)
         at_zero = torch.zeros(c, p, dtype=torch.float64, device=counts.device)
@@ -134,8 +171,13 @@ class LogisticObservation(ObservationModule):
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
         weight = self.weight.double()
-        found = -prior.weight_precision / 2 * weight[..., :-1].square().sum()
-        return found + prior.smoothing * weight[..., -1].log_softmax(-1).sum() if prior.smoothing else found
+        weights = [weight[..., :-1], *([] if self.network is None else self.network.parameters())]
+        found = -prior.weight_precision / 2 * torch.stack([x.double().square().sum() for x in weights]).sum()
+        if not prior.smoothing:
+            return found
+        at_zero = torch.zeros_like(weight[0, :1])
+        at_zero[:, -1] = 1.0
+        return found + prior.smoothing * self.forward().log_shares(at_zero).double().sum()
 
     def initialise(
         self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
@@ -162,4 +204,4 @@ class LogisticObservation(ObservationModule):
     @property
     def num_free(self) -> int:
         z, c, p = self.weight.shape
-        return z * (c - 1) * p
+        return z * (c - 1) * p + sum(x.numel() for x in self.parameters()) - self.weight.numel()
