@@ -54,9 +54,14 @@ def test_get(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert cli.main(["data", "get", "tiny", "--out", str(out), "--from", str(folder)]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
-        f"train  copied         {out / 'train.txt'}",
-        f"valid  copied         {out / 'valid.txt'}",
-        f"test   copied         {out / 'test.txt'}",
+        "read       1 file, 1,430 bytes, 120 lines (60 empty), 60 documents",
+        "layout     lines",
+        "tokenizer  simple, 66 types",
+        "split      by document (parted by blank lines), seed 3",
+        "              sentences        tokens",
+        "  train              54           378",
+        "  valid               3            21",
+        "  test                3            21",
     ]
     assert "licence: Yours to keep." in captured.err
     progress = [line for line in captured.err.splitlines() if "train.txt: " in line]
