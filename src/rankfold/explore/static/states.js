@@ -33,14 +33,16 @@ function overview(app) {
   let entropy = 0;
   for (const x of chain.share) if (x > 0) entropy -= x * Math.log(x);
   app.map.mark(null);
-  const surprising = pickSentences(chain, 5);
+  const surprising = pickSentences(chain, 5), width = chain.shapes.word_id[1];
+  const silent = (state) => [meta.eos, meta.unk].includes(chain.word_id[state * width]);  // tells little: after all others
+  const telling = [...chain.byShare].sort((a, b) => silent(a) - silent(b));
   return [
     h("h1", {}, `What ${whole(chain.numStates)} hidden ${chain.of}s learned`),
     h("p", { class: "lead" }, `Every dot on the map is a hidden ${chain.of} of the model. Near ones say like words and lead to like words. Click a dot, search a word, or follow a sentence through it.`),
     h("div", { class: "facts" }, fact(whole(chain.numStates), `${chain.of}s`), fact(whole(used), "in regular use"), fact(whole(Math.exp(entropy)), "effective"),
       fact(whole(meta.vocabulary), "words"), fact(whole(chain.numSentences), meta.generated ? "sentences drawn from the model" : "sentences")),
     section("Follow a sentence", h("ul", { class: "plain" }, surprising.map((number) => h("li", {}, sentenceLine(app, number))))),
-    section(`The most used ${chain.of}s`, h("ol", { class: "cards" }, [...chain.byShare.slice(0, 24)].map((state) => h("li", {}, stateCard(app, state))))),
+    section(`The most used ${chain.of}s`, h("ol", { class: "cards" }, telling.slice(0, 24).map((state) => h("li", {}, stateCard(app, state))))),
   ];
 }
 
