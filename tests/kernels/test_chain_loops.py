@@ -8,6 +8,8 @@ from torch import Tensor
 
 import rankfold
 from rankfold.kernels import dispatch
+from rankfold.recursions.chain.potentials import validate
+from rankfold.recursions.chain.rungs import ScaledRung
 from tests.kernels.chains import draw
 
 chain_loops = pytest.importorskip("rankfold.kernels.chain_loops", reason="the extra `fast` is not installed")
@@ -45,16 +47,54 @@ def test_the_loops_agree(
 def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above compares two things."""
     entered = []
-    for name in ("filter_messages", "future_messages", "far_from_loss", "best_states"):
+    names = {"forward", "noise_is_small", "backward", "best_states"}
+    for name in names:
         loop = getattr(chain_loops, name)
         monkeypatch.setattr(chain_loops, name, lambda *x, name=name, loop=loop: entered.append(name) or loop(*x))
-    p = draw(3, 2, 5, 0, torch.float64, 3.0)
+    p = draw(5, 3, 17, 1, torch.float32, 100.0)
     answers(p)
-    assert set(entered) == {"filter_messages", "future_messages", "far_from_loss", "best_states"}
+    assert set(entered) == names
     entered.clear()
     monkeypatch.setattr(dispatch, "has_numba", lambda: False)
     answers(p)
     assert not entered
+
+
+def verdicts(p: rankfold.ChainPotentials) -> list[Tensor]:
+    """Which sequences the first rung keeps, forward and backward."""
+    rung = ScaledRung(validate(p).detach(), "float32")
+    sound = rung.sound()
+    trusted = rung.backward(torch.ones_like(rung.log_z), of_factors=True).trusted
+    assert trusted is not None
+    return [sound, trusted & sound]
+
+
+def test_the_loops_keep_the_same_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Underflow is found where torch finds it: in transitions without zeros, and where the bound itself is needed."""
+    kept = []
+    for seed in range(60):
+        states, span = 2 + seed % 7, (3.0, 60.0, 100.0, 300.0)[seed % 4]
+        p = draw(states, 8, 12, seed, torch.float32, span)
+        if seed % 3 == 0:  # no zeros
+            p = p._replace(transition=rankfold.Dense(p.transition.factors()[0].detach() + 0.01))
+        elif seed % 3 == 1:  # from left to right
+            p = p._replace(transition=rankfold.Dense(p.transition.factors()[0].detach().triu()))
+        found = verdicts(p)
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatch, "has_numba", lambda: False)
+            expected = verdicts(p)
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other), seed
+        kept.append(torch.stack(found))
+    shares = torch.stack(kept).double().mean((0, 2))
+    assert bool(((shares > 0.2) & (shares < 0.8)).all())  # both verdicts were given
+
+
+def test_weights_that_overflow_are_left_to_logarithms() -> None:
+    weight = torch.full((3, 3), 1e30)
+    p = rankfold.ChainPotentials(torch.zeros(3), rankfold.Dense(weight), torch.full((1, 4, 3), 80.0))
+    exact = 4 * (80.0 + torch.tensor(3.0).double().log()) + 3 * torch.tensor(1e30, dtype=torch.float32).double().log()
+    torch.testing.assert_close(rankfold.log_z(p)[0], exact, rtol=1e-6, atol=0.0)
 
 
 def test_threads_share_the_sequences() -> None:

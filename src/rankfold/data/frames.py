@@ -194,6 +194,9 @@ def validate_features(
     x = x.astype(
         np.float32 if x.dtype == np.float16 else x.dtype if x.dtype in (np.float32, np.float64) else np.float64
     )
+    largest = LARGEST_SQUARED * np.sqrt(np.finfo(x.dtype).max)
+    if x.min() >= -largest and x.max() <= largest:  # nor is any NaN
+        return x, 0
     infinite = np.isinf(x)
     if infinite.any():
         t, f = np.argwhere(infinite)[0]
@@ -201,7 +204,7 @@ def validate_features(
             f"{where}, {row} {first + t}: feature {f} is {x[t, f]}, but features are finite.\n"
             "  Write a missing frame as a whole row of NaN."
         )
-    large = np.abs(x) > LARGEST_SQUARED * np.sqrt(np.finfo(x.dtype).max)
+    large = np.abs(x) > largest
     if large.any():
         t, f = np.argwhere(large)[0]
         raise DataError(
@@ -262,11 +265,13 @@ def num_missing(arrays: Sequence[Features]) -> int:
 
 def constant_features(arrays: Sequence[Features], names: Sequence[str] | None) -> tuple[ConstantFeature, ...]:
     """The features with a single value in all frames that are there."""
-    low = np.min([np.where(np.isnan(x), np.inf, x).min(0) for x in arrays], 0)
-    high = np.max([np.where(np.isnan(x), -np.inf, x).max(0) for x in arrays], 0)
+    ends = np.concatenate([x[[0, -1]] for x in arrays])
+    others = np.flatnonzero(~(np.fmin.reduce(ends, 0) < np.fmax.reduce(ends, 0)))  # those that do not differ here
+    low = np.array([np.fmin.reduce([np.fmin.reduce(x[:, i]) for x in arrays]) for i in others])
+    high = np.array([np.fmax.reduce([np.fmax.reduce(x[:, i]) for x in arrays]) for i in others])
     return tuple(
-        ConstantFeature(i, "unnamed" if names is None else str(names[i]), float(low[i]))
-        for i in np.flatnonzero(low == high).tolist()
+        ConstantFeature(int(i), "unnamed" if names is None else str(names[i]), float(value))
+        for i, value in zip(others[low == high], low[low == high], strict=True)
     )
 
 

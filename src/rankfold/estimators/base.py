@@ -16,7 +16,9 @@ from torch import Tensor
 
 from rankfold.decoding import online
 from rankfold.decoding.k_best import k_best
+from rankfold.decoding.posterior import posterior
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
+from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_number, expect_seed, fixed_parameters, has_counts
 from rankfold.estimators.face import Tables
@@ -294,7 +296,7 @@ class Estimator(Tables, ScikitLearnMethods):
         return total, given.back(self._cut(given, [path for path, _ in pairs]))
 
     def _best_paths(self, at: Group) -> list[tuple[Tensor, Tensor]]:
-        best = self.model_.viterbi(at.batch, allowed=at.allowed)
+        best = viterbi(self._potentials(at))
         return list(zip(best.path, best.log_prob, strict=True))
 
     def score_samples(
@@ -324,7 +326,7 @@ class Estimator(Tables, ScikitLearnMethods):
             raise UnsupportedError(f'method is {method!r}, but must be "viterbi" or "posterior".')
         given = self._read(X, lengths, labels, inputs)
         if method == "viterbi":
-            best = self._ask(given, lambda at: self.model_.states(at.batch, allowed=at.allowed), strict=True)
+            best = self._ask(given, lambda at: viterbi(self._potentials(at)).path, strict=True)
             return given.back(self._cut(given, best))
         return given.back([x.argmax(1) for x in self._posterior(given)])
 
@@ -542,7 +544,7 @@ class Estimator(Tables, ScikitLearnMethods):
         return self.model_.potentials(at.batch, allowed=at.allowed)
 
     def _posterior(self, given: Inputs) -> list[NDArray[Any]]:
-        found = self._ask(given, lambda at: self.model_.posterior(at.batch, allowed=at.allowed), strict=True)
+        found = self._ask(given, lambda at: posterior(self._potentials(at)).state, strict=True)
         return self._cut(given, found)
 
     def _cut(self, given: Inputs, answers: list[Any]) -> list[NDArray[Any]]:

@@ -272,6 +272,8 @@ def expect_width(width: int, estimator: Any) -> None:
 def _partly(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """The missing features of frames that are there in part."""
     gone = np.isnan(rows) if rows.dtype.kind == "f" else np.zeros(rows.shape, bool)
+    if not gone.any():
+        return gone
     return gone & ~gone.all(1, keepdims=True) if rows.ndim == 2 else np.zeros(rows.shape, bool)
 
 

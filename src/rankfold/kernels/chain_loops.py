@@ -1,11 +1,13 @@
 """The loops over the positions of a chain of few states on a CPU, compiled by numba where it is installed.
 
 A position of few states is a microsecond of arithmetic, and several calls of torch are fifty. Each function stands for
-a loop in torch, which remains the fallback and the oracle. Sums run along rows, in the order of the states.
+loops in torch, which remain the fallback and the oracle. Sums run along rows, in the order of the states; exponentials
+of all positions are torch's, which takes several at once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -16,83 +18,230 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from rankfold.numerics.scaled import visible
+
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 # Multiply-adds below which a second thread costs more than it brings: about a tenth of a millisecond.
 SMALL = 2**18
+# Products of norms are kept between these: a logarithm is taken once in many steps.
+FAR_BELOW, FAR_ABOVE = 2.0**-500, 2.0**500
 
 
 @compiled
-def _filter(b0: int, b1: int, weight: Any, start: Any, emission: Any, tiny: float, filtered: Any, norm: Any) -> None:
+def _shift(
+    b0: int, b1: int, log_obs: Any, lengths: Any, log_scale: float, least: float, shifted: Any, top: Any
+) -> None:
+    num, _, z = log_obs.shape
+    for t in range(num):
+        for b in range(b0, b1):
+            most = -np.inf
+            if t < lengths[b]:
+                for j in range(z):
+                    most = max(most, log_obs[t, b, j])
+            if most == -np.inf:
+                most = 0.0
+            top[t, b] = most + log_scale if t > 0 else most
+            for j in range(z):
+                one = log_obs[t, b, j] - most if t < lengths[b] else 0.0
+                # What would be below the smallest normal number is lost anyway, and its exponential takes long.
+                shifted[t, b, j] = one if one >= least else -np.inf
+
+
+@compiled
+def _exp(b: int, log_x: Any, x: Any) -> float:
+    """Write the exponentials of row b over the largest, and return its logarithm; 0 of a row of -inf."""
+    top = -np.inf
+    for j in range(log_x.shape[1]):
+        top = max(top, log_x[b, j])
+    if top == -np.inf:
+        top = 0.0
+    for j in range(log_x.shape[1]):
+        x[b, j] = math.exp(log_x[b, j] - top)
+    return top
+
+
+@compiled
+def _times(x: Any, weight: Any, y: Any) -> None:
+    """Write x weight to y: few states entry by entry, which keeps a sum in a register, more of them by rows."""
+    z = len(x)
+    if z < 8:
+        for j in range(z):
+            total = x[0] * weight[0, j]
+            for i in range(1, z):
+                total += x[i] * weight[i, j]
+            y[j] = total
+        return
+    for j in range(z):
+        y[j] = x[0] * weight[0, j]
+    done = 1
+    while done + 4 <= z:
+        first, second, third, fourth = x[done], x[done + 1], x[done + 2], x[done + 3]
+        for j in range(z):
+            y[j] += (first * weight[done, j] + second * weight[done + 1, j]) + (
+                third * weight[done + 2, j] + fourth * weight[done + 3, j]
+            )
+        done += 4
+    while done < z:
+        for j in range(z):
+            y[j] += x[done] * weight[done, j]
+        done += 1
+
+
+@compiled
+def _forward(
+    b0: int, b1: int, weight: Any, log_initial: Any, emission: Any, top: Any, log_final: Any, lengths: Any,
+    column: Any, loss: Any, tiny: float, least: float, filtered: Any, norm: Any, final: Any, log_z: Any, sound: Any,
+) -> None:  # fmt: skip
     num, _, z = emission.shape
-    x = np.empty_like(start[0])
+    x, y = np.empty(z, emission.dtype), np.empty(z, emission.dtype)
+    largest = 0.0
+    for j in range(z):
+        largest = max(largest, column[j])
     for b in range(b0, b1):
-        for t in range(num):
+        top[0, b] += _exp(b, log_initial, final)
+        # A product that overflows leaves NaN in its vector, and so in all that follow, up to the last one's mass.
+        fine, each, product, total = True, 0.0, 1.0, 0.0
+        for t in range(lengths[b]):
             if t == 0:
                 for j in range(z):
-                    x[j] = start[b, j]
+                    y[j] = final[b, j]
+                    fine &= log_initial[b, j] == -np.inf or least * emission[t, b, j] <= y[j] * emission[t, b, j]
             else:
+                _times(x, weight, y)
                 for j in range(z):
-                    x[j] = 0.0
-                for i in range(z):
-                    source = filtered[t - 1, b, i]
-                    for j in range(z):
-                        x[j] += source * weight[i, j]
-            top = x[0] * emission[t, b, 0]
+                    missing = (each * column[j] + loss[j]) * least
+                    fine &= missing * emission[t, b, j] <= y[j] * emission[t, b, j]
+            peak = 0.0
             for j in range(z):
-                x[j] *= emission[t, b, j]
-                # A NaN stays one, as in torch's maximum.
-                if x[j] > top or x[j] != x[j]:
-                    top = x[j]
-            norm[t, b] = top
-            by = top if top > tiny or top != top else tiny
+                here = y[j] * emission[t, b, j]
+                y[j] = here
+                if here > peak:
+                    peak = here
+            norm[t, b] = peak
+            by = 1.0 / max(peak, tiny)
             for j in range(z):
-                filtered[t, b, j] = x[j] / by
+                x[j] = y[j] * by
+                filtered[t, b, j] = x[j]
+            each = (1.0 + largest if t > 0 else 2.0) * by + 1.0
+            if FAR_BELOW < peak < FAR_ABOVE:
+                product *= peak
+                if not FAR_BELOW < product < FAR_ABOVE:
+                    total += np.log(product)
+                    product = 1.0
+            else:
+                total += np.log(peak)
+            total += top[t, b]
+        for t in range(lengths[b], num):
+            norm[t, b] = 1.0
+            for j in range(z):
+                filtered[t, b, j] = 0.0
+        total += _exp(b, log_final, final)
+        mass = 0.0
+        for j in range(z):
+            mass += x[j] * final[b, j]
+        log_z[b] = np.log(mass) + np.log(product) + total
+        sound[b] = fine and (each + 1.0) * (z * least) <= mass
+
+
+@compiled
+def _noise(
+    b0: int, b1: int, weight: Any, log_initial: Any, log_obs: Any, filtered: Any, emission: Any, norm: Any, final: Any,
+    lengths: Any, column: Any, loss: Any, least: float, small: Any,
+) -> None:  # fmt: skip
+    z = emission.shape[2]
+    noise, x = np.empty(z, emission.dtype), np.empty(z, emission.dtype)
+    largest = 0.0
+    for j in range(z):
+        largest = max(largest, column[j])
+    for b in range(b0, b1):
+        for t in range(lengths[b]):
+            if t > 0:
+                _times(noise, weight, x)
+            for j in range(z):
+                x[j] = x[j] + loss[j] if t > 0 else 1.0 if log_initial[b, j] > -np.inf else 0.0
+            each = (1.0 + largest if t > 0 else 2.0) / norm[t, b] + 1.0
+            for j in range(z):
+                # An observation of weight zero leaves nothing behind, so nothing can be missing there.
+                possible = log_obs[t, b, j] > -np.inf
+                noise[j] = x[j] * emission[t, b, j] / norm[t, b] + each if possible else 0.0
+        missing, mass = 1.0 * z, 0.0
+        for j in range(z):
+            missing += noise[j] * final[b, j]
+            mass += filtered[lengths[b] - 1, b, j] * final[b, j]
+        small[b] = missing * least <= mass
+
+
+@compiled
+def _backward(
+    b0: int, b1: int, transposed: Any, filtered: Any, emission: Any, norm: Any, final: Any, lengths: Any,
+    weight: Any, tiny: float, low: float, high: float, least: float, posterior: Any, target: Any, trusted: Any,
+) -> None:  # fmt: skip
+    num, _, z = emission.shape
+    y, ahead = np.empty(z, emission.dtype), np.empty(z, emission.dtype)
+    for b in range(b0, b1):
+        last = lengths[b] - 1
+        for j in range(z):
+            y[j] = final[b, j]
+        fine, gap, known = True, 1.0, 1.0
+        for t in range(last + 1, num):
+            for j in range(z):
+                posterior[t, b, j] = 0.0
+                target[t, b, j] = 0.0
+        for t in range(last, -1, -1):
+            peak = 1.0
+            if t < last:
+                _times(ahead, transposed, y)
+                peak = 0.0
+                for j in range(z):
+                    if y[j] > peak:
+                        peak = y[j]
+                by = 1.0 / max(peak, tiny)
+                for j in range(z):
+                    y[j] *= by
+            mass = 0.0
+            for j in range(z):
+                mass += filtered[t, b, j] * y[j]
+            # Z is filtered times future at every position: so the ratio of two neighbours' is known without logarithms.
+            here = peak * mass
+            if t < last:
+                gap *= here / known
+            fine = fine and low <= gap <= high and here > least
+            known = norm[t, b] * mass
+            by_state, by_step = weight[b] / mass, weight[b] / known
+            for j in range(z):
+                posterior[t, b, j] = filtered[t, b, j] * y[j] * by_state
+                ahead[j] = emission[t, b, j] * y[j]
+                target[t, b, j] = ahead[j] * by_step
+        trusted[b] = fine
 
 
 @compiled
 def _ahead(
-    b0: int, b1: int, transposed: Any, emission: Any, final: Any, ends: Any, tiny: float,
+    b0: int, b1: int, transposed: Any, emission: Any, final: Any, lengths: Any, tiny: float,
     future: Any, target: Any, norm: Any,
 ) -> None:  # fmt: skip
     num, _, z = emission.shape
-    x = np.empty_like(final[0])
+    x, y = np.empty(z, emission.dtype), np.empty(z, emission.dtype)
     for b in range(b0, b1):
         for t in range(num - 1, -1, -1):
-            if t < num - 1:
+            norm[t, b] = 1.0
+            if t >= lengths[b] - 1:
                 for j in range(z):
-                    x[j] = 0.0
-                for i in range(z):
-                    source = target[t + 1, b, i]
-                    for j in range(z):
-                        x[j] += source * transposed[i, j]
-                top = x[0]
+                    y[j] = final[b, j]
+            else:
+                _times(x, transposed, y)
+                peak = 0.0
                 for j in range(z):
-                    if x[j] > top or x[j] != x[j]:
-                        top = x[j]
-                norm[t, b] = top
-                by = top if top > tiny or top != top else tiny
+                    if y[j] > peak:
+                        peak = y[j]
+                norm[t, b] = peak
+                by = 1.0 / max(peak, tiny)
                 for j in range(z):
-                    future[t, b, j] = x[j] / by
-            if t >= ends[b]:
-                for j in range(z):
-                    future[t, b, j] = final[b, j]
+                    y[j] *= by
             for j in range(z):
-                target[t, b, j] = emission[t, b, j] * future[t, b, j]
-
-
-@compiled
-def _clear(
-    b0: int, b1: int, filtered: Any, emission: Any, norm: Any, each: Any, column: Any, loss: Any, lengths: Any,
-    least: float, clear: Any,
-) -> None:  # fmt: skip
-    z = emission.shape[2]
-    for b in range(b0, b1):
-        fine = True
-        for t in range(1, lengths[b]):
-            for j in range(z):
-                missing = (each[t - 1, b] * column[j] + loss[j]) * emission[t, b, j] * least
-                fine = fine and missing <= filtered[t, b, j] * norm[t, b]
-        clear[b] = fine
+                future[t, b, j] = y[j]
+                x[j] = emission[t, b, j] * y[j]
+                target[t, b, j] = x[j]
 
 
 @compiled
@@ -129,31 +278,66 @@ def _best(
                 state = came[b, t, state]
 
 
-def filter_messages(weight: Tensor, start: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:
-    """The filtered messages "t b z" and their divisors "t b"; weight "z y", start "b z", emission "t b z"."""
-    filtered, norm = torch.empty_like(emission), emission.new_empty(emission.shape[:2])
-    tiny = torch.finfo(emission.dtype).tiny
-    _share_out(_filter, filtered, (weight, start, emission), tiny, filtered, norm)
-    return filtered, norm
+def forward(
+    weight: Tensor, log_scale: float, log_initial: Tensor, log_obs: Tensor, log_final: Tensor, lengths: Tensor,
+    push_loss: Tensor | float,
+) -> tuple[Tensor, ...]:  # "z y", "", "b z", "b t z", "b z", "b", "y"  # fmt: skip
+    """The fields of `recursions.chain.scaled.Forward` up to `sound`, of weights exp(log_scale) weight.
+
+    Filtered messages and norms are 0 and 1 beyond a length.
+    """
+    info = torch.finfo(log_obs.dtype)
+    matrix, initial, obs, end, ends = _arrays(weight, log_initial, log_obs.transpose(0, 1), log_final, lengths)
+    emission, filtered = np.empty_like(obs), np.empty_like(obs)
+    norm, log_step = np.empty(obs.shape[:2], obs.dtype), np.empty(obs.shape[:2])
+    _share_out(_shift, emission, obs, ends, log_scale, math.log(info.tiny), emission, log_step)
+    torch.from_numpy(emission).exp_()
+    final, log_z, sound = np.empty(obs.shape[1:], obs.dtype), np.empty(len(ends)), np.empty(len(ends), np.bool_)
+    given = matrix, initial, emission, log_step, end, ends, matrix.sum(0), _vector(push_loss, matrix)
+    _share_out(_forward, emission, *given, info.tiny, visible(log_obs.dtype), filtered, norm, final, log_z, sound)
+    return tuple(map(torch.from_numpy, (filtered, emission, norm, log_step, final, log_z, sound)))
 
 
-def future_messages(weight: Tensor, emission: Tensor, final: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def noise_is_small(
+    weight: Tensor, log_initial: Tensor, log_obs: Tensor, lengths: Tensor, f: Any, push_loss: Tensor | float
+) -> Tensor:  # "b"
+    """Whether what may be missing, on its way through the steps of the forward pass f, is below the round-off of Z."""
+    matrix, *given = _arrays(
+        weight, log_initial, log_obs.transpose(0, 1), f.filtered, f.emission, f.norm, f.final, lengths
+    )
+    small = np.empty(len(lengths), np.bool_)
+    losses = matrix.sum(0), _vector(push_loss, matrix)
+    _share_out(_noise, given[2], matrix, *given, *losses, visible(f.norm.dtype), small)
+    return torch.from_numpy(small)
+
+
+def backward(
+    weight: Tensor, lengths: Tensor, f: Any, share: Tensor, pull_loss: Tensor | float, tolerance: float
+) -> tuple[Tensor, Tensor, Tensor]:  # "t b z", "t b z", "b"
+    """Posteriors times `share` "b"; the targets of all transitions; and whether both passes agree on Z.
+
+    E[use of z -> y at t] = filtered_t-1[z] weight[z, y] target_t[y]. The passes agree within `tolerance` nats where no
+    mass is so small that underflow could be seen in it.
+    """
+    info = torch.finfo(f.filtered.dtype)
+    matrix, *given = _arrays(weight.mT, f.filtered, f.emission, f.norm, f.final, lengths, share)
+    posterior, target = np.empty_like(given[0]), np.empty_like(given[0])
+    trusted = np.empty(len(lengths), np.bool_)
+    lost = float((2 * matrix.sum(0) + _vector(pull_loss, matrix)).sum())
+    # A step loses the entries of its source below the smallest normal number, and what the product loses. The power
+    # keeps a message over norm times mass from overflow.
+    least = max(lost * visible(f.norm.dtype), info.tiny**0.75)
+    bounds = info.tiny, math.exp(-tolerance), math.exp(tolerance), least
+    _share_out(_backward, posterior, matrix, *given, *bounds, posterior, target, trusted)
+    return torch.from_numpy(posterior), torch.from_numpy(target), torch.from_numpy(trusted)
+
+
+def future_messages(weight: Tensor, emission: Tensor, final: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
     """The future messages and their products with the emissions "t b z", and the divisors "t b"."""
-    future, target = torch.empty_like(emission), torch.empty_like(emission)
-    norm = emission.new_ones(emission.shape[:2])
-    tiny = torch.finfo(emission.dtype).tiny
-    _share_out(_ahead, future, (weight.mT, emission, final, lengths - 1), tiny, future, target, norm)
-    return future, target, norm
-
-
-def far_from_loss(
-    filtered: Tensor, emission: Tensor, norm: Tensor, each: Tensor, column: Tensor, loss: Tensor, lengths: Tensor,
-    least: float,
-) -> Tensor:  # "b"  # fmt: skip
-    """Whether every entry after the first position exceeds its possible loss."""
-    clear = torch.empty(emission.shape[1], dtype=torch.bool)
-    _share_out(_clear, filtered, (filtered, emission, norm, each, column, loss, lengths), least, clear)
-    return clear
+    matrix, *given = _arrays(weight.mT, emission, final, lengths)
+    future, target, norm = np.empty_like(given[0]), np.empty_like(given[0]), np.empty_like(given[0][..., 0])
+    _share_out(_ahead, future, matrix, *given, torch.finfo(emission.dtype).tiny, future, target, norm)
+    return torch.from_numpy(future), torch.from_numpy(target), torch.from_numpy(norm)
 
 
 def best_states(
@@ -163,23 +347,29 @@ def best_states(
 
     Scores are float64; ties go to the smallest state. Memory: b t z numbers of one byte.
     """
-    came = torch.empty(log_obs.shape, dtype=torch.uint8)
-    path, log_prob = torch.full(log_obs.shape[:2], -1), torch.empty(len(log_obs), dtype=torch.float64)
-    given = (log_weight, log_initial, log_obs, log_final, lengths)
-    _share_out(_best, log_obs.transpose(0, 1), given, came, path, log_prob)
-    return path, log_prob
+    given = _arrays(log_weight, log_initial, log_obs, log_final, lengths)
+    came = np.empty(log_obs.shape, np.uint8)
+    path, log_prob = np.full(log_obs.shape[:2], -1), np.empty(len(log_obs))
+    _share_out(_best, given[2].transpose(1, 0, 2), *given, came, path, log_prob)
+    return torch.from_numpy(path), torch.from_numpy(log_prob)
 
 
-def _share_out(loop: Callable[..., None], like: Tensor, given: tuple[Tensor, ...], *more: Tensor | float) -> None:
+def _arrays(*tensors: Tensor) -> list[Any]:
+    return [np.ascontiguousarray(x.detach().numpy()) for x in tensors]
+
+
+def _vector(loss: Tensor | float, like: Any) -> Any:  # "z"
+    return np.broadcast_to(np.asarray(loss, like.dtype), like.shape[:1]).copy()
+
+
+def _share_out(loop: Callable[..., None], like: Any, *given: Any) -> None:
     """Run a loop over all sequences of `like` "t b z", by torch's number of threads where the work is worth it."""
-    arrays = [x.detach().contiguous().numpy() for x in given]
-    rest = [x.numpy() if isinstance(x, Tensor) else x for x in more]
     _, num, num_states = like.shape
-    parts = min(torch.get_num_threads(), num, max(1, like.numel() * num_states // SMALL))
+    parts = min(torch.get_num_threads(), num, max(1, like.size * num_states // SMALL))
     if parts == 1:
-        loop(0, num, *arrays, *rest)
+        loop(0, num, *given)
         return
     borders = [num * i // parts for i in range(parts + 1)]
     with ThreadPoolExecutor(parts) as pool:
-        for done in [pool.submit(loop, *ends, *arrays, *rest) for ends in pairwise(borders)]:
+        for done in [pool.submit(loop, *ends, *given) for ends in pairwise(borders)]:
             done.result()

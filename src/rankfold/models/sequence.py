@@ -221,13 +221,19 @@ class StateModel(Model[StateParts, Any]):
     def expect_context(self, batch: Batch, context: Context) -> None:
         return  # positions have states, which can be carried and constrained
 
-    def own_potentials(self, batch: Batch, parts: StateParts, context: Context) -> Any:
+    def own_potentials(
+        self, batch: Batch, parts: StateParts, context: Context, log_obs: Tensor | None = None
+    ) -> Any:  # "b t z"
         """The potentials of a chain, or of segments if there are durations. `label_constraint` makes `allowed`.
+
+        `log_obs`: the log-weights of the batch's values, where they are known already.
 
         Where a batch is not the `last` of its stream, its end cuts the open segment instead of ending it.
         """
         carried, allowed, _ = context  # "b z" or "b d z"
-        log_obs = parts.observation.log_obs(self.input_values(batch, parts.log_initial.dtype))
+        dtype = parts.log_initial.dtype
+        known = parts.observation.log_obs(self.input_values(batch, dtype)) if log_obs is None else log_obs
+        log_obs = known.to(dtype)
         if parts.log_mask is not None:  # no path reaches these states; masked here, they do not set the scale either
             log_obs = log_obs + parts.log_mask
         if allowed is not None:

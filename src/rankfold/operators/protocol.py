@@ -6,7 +6,7 @@ optional helper that derives the second half of the list from the first.
 
 from __future__ import annotations
 
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeGuard, runtime_checkable
 
 from torch import Tensor
 
@@ -94,6 +94,27 @@ class KnowsLogGradients(Protocol):
     ) -> list[Tensor] | None: ...  # "n z", "n y"   as the function below
 
 
+_FOLLOWS: dict[tuple[type, type], bool] = {}
+
+
+def follows(x: object, protocol: Any) -> bool:
+    """isinstance of one of these protocols, looked up once for a class: looking costs as much as a short sequence."""
+    key = type(x), protocol
+    if key not in _FOLLOWS:
+        _FOLLOWS[key] = isinstance(x, protocol)
+    return _FOLLOWS[key]
+
+
+def is_composed(x: Operator) -> TypeGuard[Composed]:
+    """Whether it is a product of one or two matrices."""
+    return follows(x, Composed)
+
+
+def knows_gradients(x: Operator) -> TypeGuard[KnowsGradients]:
+    """Whether it has its derivative written out."""
+    return follows(x, KnowsGradients)
+
+
 def log_gradients(op: Operator, log_x: Tensor, log_y: Tensor) -> list[Tensor] | None:  # "n z", "n y"
     """log d (sum_n x[n] A y[n]) / d factor, in linear weights, of every factor; None if the operator does not say."""
     return op.log_gradients(log_x, log_y) if isinstance(op, KnowsLogGradients) else None
@@ -116,7 +137,7 @@ def max_operator(op: Operator, asking: str = "viterbi") -> MaxOperator:
 
 def expect_operator(x: object, *, name: str) -> None:
     """Raise unless `x` is an operator; a plain matrix is not one."""
-    if isinstance(x, type) or not isinstance(x, Operator):
+    if isinstance(x, type) or not follows(x, Operator):
         raise UnsupportedError(
             f"{name} must be an operator, but is a {type(x).__name__}.\n"
             "  Wrap a matrix: rankfold.Dense(weight), or rankfold.Dense.from_log(log_weight)."

@@ -12,7 +12,7 @@ from torch import Tensor
 from rankfold.errors import may_look
 from rankfold.numerics.log_space import log_weights
 from rankfold.operators import Banded, Dense, LowRank, RowScaled, Sum, WithoutDiagonal
-from rankfold.operators.protocol import Inner, KnowsGradients, Operator, log_gradients
+from rankfold.operators.protocol import Inner, Operator, knows_gradients, log_gradients
 
 Op = TypeVar("Op", bound=Operator)
 
@@ -33,7 +33,7 @@ def factor_gradients(
     """
     if not source.numel():
         return tuple(torch.zeros_like(factor) for factor in c.transition.factors())
-    if not log and isinstance(c.transition, KnowsGradients):
+    if not log and knows_gradients(c.transition):
         found = c.transition.gradients(source.flatten(0, -2), target.flatten(0, -2), inner)
         if found is not None:
             return found

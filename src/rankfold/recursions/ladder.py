@@ -86,7 +86,8 @@ class Ladder(Generic[P, R]):
             return
         sound = rung.sound()
         if may_look(sound):
-            self._widen((~sound).nonzero()[:, 0])
+            if not bool(sound.all()):
+                self._widen((~sound).nonzero()[:, 0])
         else:  # inside a captured graph nothing can be repeated
             rung.log_z = torch.where(sound, rung.log_z, float("nan"))
 

@@ -71,6 +71,8 @@ class Problem:
 
     def detach(self: P) -> P:
         """The same values without history."""
+        if not any(x.requires_grad for x in self.tensors()):
+            return self
         return self.with_tensors(*(x.detach() for x in self.tensors()))
 
     def hollow(self: P) -> P:

@@ -46,6 +46,7 @@ class Group(NamedTuple):
     batch: Batch
     allowed: Tensor | None  # "b t z"   the states that labels allow
     statistics: Tensor | None = None  # "(t b) s"   sufficient statistics of each frame
+    prior: Prior = Prior()  # the one that they were made with
     weight: float = 1.0  # of each of the sequences
 
 
@@ -150,7 +151,7 @@ def group(
 def with_statistics(groups: Sequence[Group], model: FrameModel, prior: Prior) -> list[Group]:
     """The groups with the sufficient statistics of their frames, computed once for all steps."""
     kind = model.observation
-    return [one._replace(statistics=kind.sequence_statistics(one.batch.values, prior)) for one in groups]
+    return [one._replace(statistics=kind.sequence_statistics(one.batch.values, prior), prior=prior) for one in groups]
 
 
 @torch.no_grad()
@@ -164,11 +165,13 @@ def expect(model: FrameModel, groups: Iterable[Group]) -> Counts:
     found = []
     for one in groups:
         with _threads(len(one.which) * size, model.device):
-            p = model.potentials(one.batch, parts=parts, allowed=one.allowed)
-            counts = expected_counts(p)
+            assert one.statistics is not None
+            log_obs = model.observation.log_obs_of(one.statistics, one.prior)
+            if log_obs is not None:
+                log_obs = log_obs.unflatten(0, one.batch.shape[::-1]).transpose(0, 1)
+            counts = expected_counts(model.potentials(one.batch, parts=parts, allowed=one.allowed, log_obs=log_obs))
             duration = counts.duration.double() if isinstance(counts, SegmentCounts) else None
             expect_possible(model, one, counts.log_z)
-            assert one.statistics is not None
             posterior = counts.state.transpose(0, 1).flatten(0, 1)
             observation = model.observation.count(one.statistics, posterior)
             ending, driven = None, model.driven is not None and model.driven.transition is not None

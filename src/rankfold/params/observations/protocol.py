@@ -109,10 +109,11 @@ class ObservationModule(nn.Module):
     @classmethod
     def first_invalid(cls, frames: Tensor, inside: Tensor, sizes: Sizes) -> Invalid | None:  # "... f", "..." bool
         """The first value of frames `inside` their sequences that cannot be observed; None if all can."""
-        found = first_index(cls.invalid(frames) & inside.unsqueeze(-1))
-        if found is not None:
+        wrong, gone = cls.invalid(frames), frames.isnan()
+        if bool(wrong.any()) and (found := first_index(wrong & inside.unsqueeze(-1))) is not None:
             return Invalid(found, cls.values, cls.remedy)
-        gone = frames.isnan()
+        if not bool(gone.any()):
+            return None
         some = inside & gone.any(-1) & ~gone.all(-1)
         if cls.complete and (found := first_index(some.unsqueeze(-1) & gone)) is not None:
             return Invalid(found, "there, or the whole frame is missing", "Mark all of the frame as missing: NaN.")
@@ -146,6 +147,13 @@ class ObservationModule(nn.Module):
     def sequence_statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "b t f" or "b t" -> "(t b) s"
         """The statistics of whole sequences, time first; where they depend on frames before, override this one."""
         return self.statistics(frames.transpose(0, 1).flatten(0, 1), prior)
+
+    def log_obs_of(self, statistics: Tensor, prior: Prior) -> Tensor | None:  # "n s" -> "n z"
+        """The log-weight of every frame in every state, where it is a product with the statistics; None: from frames.
+
+        EM keeps the statistics, so that this is all it computes from the frames at each step.
+        """
+        return None
 
     def count(self, statistics: Tensor, posterior: Tensor) -> Tensor:  # "n s", "n z" -> "z s"
         """The expected statistics of every state; those of several batches add up."""

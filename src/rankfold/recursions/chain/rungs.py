@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Literal
 
@@ -35,7 +35,9 @@ class ScaledRung:
         self.log_z = self.run.log_z
 
     def _products(self) -> AbstractContextManager[None]:
-        """Sets the precision of matrix products inside the block."""
+        """Sets the precision of matrix products inside the block; float64 has but one."""
+        if self.problem.log_obs.dtype == torch.float64:
+            return nullcontext()
         return matmul_precision(self.precision, self.problem.log_obs.device)
 
     def sound(self) -> Tensor:  # "b"

@@ -17,7 +17,7 @@ from rankfold.kernels.forward_backward import FEW, LONGEST, Verdict
 from rankfold.numerics.precision import Precision, round_off
 from rankfold.numerics.scaled import Scaled, largest, visible
 from rankfold.operators.dense import Dense
-from rankfold.operators.protocol import Composed, Inner
+from rankfold.operators.protocol import Inner, is_composed
 from rankfold.recursions.chain.potentials import Chain
 
 
@@ -44,13 +44,18 @@ class Forward(NamedTuple):
     filtered: Tensor  # "t b z"   mantissa of p(x_1..t, z_t), largest entry 1
     emission: Tensor  # "t b z"   exp(log_obs) over its largest entry; 1 beyond the length
     norm: Tensor  # "t b"         the divisor of each step
-    log_step: Tensor  # "t b"     float64: the scale of each step's emissions and transition
-    log_scale: Tensor  # "t b"    float64: p(x_1..t, z_t) = filtered exp(log_scale)
+    log_step: Tensor  # "t b"     float64: the scale of each step's start or transition, and emissions
     final: Tensor  # "b z"        exp(log_final) over its largest entry
     log_z: Tensor  # "b"          float64
+    sound: Tensor | None = None  # "b"   where the pass has found it: as `far_from_underflow` says
     ahead: Ahead | None = None  # where both passes ran at once
     losses: Losses | None = None  # where they came with it, and somebody may ask
     verdict: Verdict | None = None  # where both passes ran at once
+
+    @property
+    def log_scale(self) -> Tensor:  # "t b"
+        """The logarithm, float64, that belongs to filtered: p(x_1..t, z_t) = filtered exp(log_scale)."""
+        return (self.norm.double().log() + self.log_step).cumsum(0) if self.verdict is None else self.verdict.log_scale
 
 
 def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -> Forward:
@@ -60,15 +65,20 @@ def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -
     """
     if both and passes_meet(c, precision):
         return _both(c, precision)
+    if (weight := looped(c)) is not None:
+        from rankfold.kernels import chain_loops
+
+        given = c.log_initial, c.log_obs, c.log_final, c.lengths, written_loss(c, c.transition.push_loss())
+        return Forward(*chain_loops.forward(weight, float(c.transition.log_scale), *given))
     first, top = largest(c.log_initial), largest(c.log_final)
     x, final = torch.exp(c.log_initial - first), torch.exp(c.log_final - top)
-    emission, log_shift = _emission(c)
+    emission, log_step = _emission(c)
     filtered, norm = _filtered(c, x, emission)
-    log_shift[1:] += c.transition.log_scale
-    log_scale = (norm.double().log() + log_shift).cumsum(0) + first[:, 0]
+    log_step[1:] += c.transition.log_scale
+    log_step[0] += first[:, 0]
     total = (c.last(filtered).double() * final).sum(-1)
-    log_z = total.log() + c.last(log_scale) + top[:, 0]
-    return Forward(filtered, emission, norm, log_shift, log_scale, final, log_z)
+    run = Forward(filtered, emission, norm, log_step, final, total)
+    return run._replace(log_z=total.log() + c.last(run.log_scale) + top[:, 0])
 
 
 def passes_meet(c: Chain, precision: Precision) -> bool:
@@ -76,7 +86,7 @@ def passes_meet(c: Chain, precision: Precision) -> bool:
     if precision == "float32" or c.log_obs.dtype != torch.float32 or not triton_serves(c.log_obs):
         return False
     few = 1 < c.log_obs.shape[1] <= LONGEST and len(c.log_obs) <= FEW and scanned(c) is None
-    return few and isinstance(c.transition, Composed) and c.transition.is_written
+    return few and is_composed(c.transition) and c.transition.is_written
 
 
 def _both(c: Chain, precision: Precision) -> Forward:
@@ -85,7 +95,7 @@ def _both(c: Chain, precision: Precision) -> Forward:
     from rankfold.kernels.forward_backward.soundness import bounds, judge
     from rankfold.kernels.forward_backward.triton import two_way
 
-    assert isinstance(c.transition, Composed)
+    assert is_composed(c.transition)
     emission, log_shift = weights(c.log_obs, c.lengths)
     (x, first), (final, top) = (
         (y[0], scale[0]) for y, scale in (weights(end[:, None], c.lengths) for end in (c.log_initial, c.log_final))
@@ -97,11 +107,10 @@ def _both(c: Chain, precision: Precision) -> Forward:
     filtered, norm, future, target, future_norm, inner = found
     size, rank = sums.column.shape[1], 0
     bound = bounds(sums.column, sums.ahead, sums.behind)
+    push: Tensor | float
     if sums.second is None or sums.ahead is None or sums.behind is None:
-        # What is written out of several terms has lost what they lose in every entry.
-        entries = 1 if isinstance(c.transition, Dense) else size
-        push: Tensor | float = entries * (c.transition.push_loss() + 2.0 * (entries > 1))
-        pull = (2 * sums.column + entries * (c.transition.pull_loss() + 2.0 * (entries > 1))).sum()
+        push = written_loss(c, c.transition.push_loss())
+        pull = (2 * sums.column + written_loss(c, c.transition.pull_loss())).sum()
         loss = push if isinstance(push, Tensor) else norm.new_full((1,), push)
     else:  # as LowRank.push_loss and pull_loss, of sums that are there already
         loss, rank, pull = sums.second, len(sums.ahead), bound[3]
@@ -114,7 +123,12 @@ def _both(c: Chain, precision: Precision) -> Forward:
         tolerance(c, precision), may_repeat=may_look(norm),
     )  # fmt: skip
     ahead, losses = Ahead(future, target, future_norm, inner), Losses(sums.column, push, pull)
-    return Forward(filtered, emission, norm, log_shift, verdict.log_scale, final, verdict.log_z, ahead, losses, verdict)
+    return Forward(filtered, emission, norm, log_shift, final, verdict.log_z, None, ahead, losses, verdict)
+
+
+def written_loss(c: Chain, loss: Tensor | float) -> Tensor | float:
+    """What a product with the written matrix may lose, if one with its terms loses `loss`: in every entry as much."""
+    return loss if isinstance(c.transition, Dense) else c.log_obs.shape[-1] * (loss + 2.0)
 
 
 def tolerance(c: Chain, precision: Precision) -> float:
@@ -130,10 +144,6 @@ def per_entry(norm: Tensor, column: Tensor) -> Tensor:  # "t b", "1 y" -> "t b"
 
 
 def _filtered(c: Chain, x: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:  # "t b z", "t b"
-    if (weight := looped(c)) is not None:
-        from rankfold.kernels.chain_loops import filter_messages
-
-        return filter_messages(weight, x, emission)
     if (weight := scanned(c)) is not None:
         from rankfold.kernels import chain_scan
 
@@ -180,7 +190,7 @@ def losses_of_steps(c: Chain) -> tuple[Tensor | float, Tensor | float]:  # "y", 
 
 
 def _written(c: Chain) -> Tensor | None:  # "z y"
-    if not isinstance(c.transition, Composed) or not c.transition.is_written:
+    if not is_composed(c.transition) or not c.transition.is_written:
         return None
     maps = c.transition.maps()
     return maps[0] if len(maps) == 1 and maps[0].dtype == c.log_obs.dtype else None
@@ -211,6 +221,11 @@ def backward(c: Chain, f: Forward, weight: Tensor, precision: Precision) -> Back
 
     Messages only ever lose mass, so posteriors that sum to 1 at every position have lost none.
     """
+    if f.sound is not None and (matrix := looped(c)) is not None:
+        from rankfold.kernels import chain_loops
+
+        share, loss = weight.to(matrix.dtype), written_loss(c, c.transition.pull_loss())
+        return _sides(f, *chain_loops.backward(matrix, c.lengths, f, share, loss, tolerance(c, precision)))
     if f.verdict is not None and f.ahead is not None:
         future, target, _, inner = f.ahead
         trusted = f.verdict.trusted
@@ -230,6 +245,10 @@ def backward(c: Chain, f: Forward, weight: Tensor, precision: Precision) -> Back
     posterior, target = _weighed(f.filtered, future, target, by_state, by_step, fused=f.ahead is not None)
     if inner is not None:
         inner = inner[0].flatten(0, 1), (inner[1] * by_step[1:, :, None]).flatten(0, 1)
+    return _sides(f, posterior, target, trusted, inner)
+
+
+def _sides(f: Forward, posterior: Tensor, target: Tensor, trusted: Tensor, inner: Inner | None = None) -> Backward:
     if may_look(trusted) and not trusted.all():  # nothing of them, whatever their messages hold
         inner = None
         for x in (f.filtered, posterior, target):
@@ -256,9 +275,9 @@ def _last(inside: Tensor) -> Tensor:  # "t b" -> "t b"
 
 def _future(c: Chain, f: Forward, last: Tensor) -> Ahead:
     if (weight := looped(c)) is not None:
-        from rankfold.kernels.chain_loops import future_messages
+        from rankfold.kernels import chain_loops
 
-        return Ahead(*future_messages(weight, f.emission, f.final, c.lengths))
+        return Ahead(*chain_loops.future_messages(weight, f.emission, f.final, c.lengths))
     if (weight := scanned(c)) is not None:
         from rankfold.kernels import chain_scan
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankfold.errors import may_look
-from rankfold.kernels.dispatch import loops_serve
 from rankfold.kernels.log_products import BLOCK
 from rankfold.numerics.scaled import visible
 from rankfold.recursions.chain.potentials import Chain
-from rankfold.recursions.chain.scaled import Forward, losses_of_steps, per_entry, scanned
+from rankfold.recursions.chain.scaled import Forward, looped, losses_of_steps, per_entry, scanned, written_loss
 
 
 def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
@@ -28,6 +26,8 @@ def lossless(c: Chain, f: Forward) -> Tensor:  # "b"
     doubtful = (~sound).nonzero()[:, 0]
     if len(doubtful):
         sound[doubtful] = _noise_is_small(c.take(doubtful), _take(f, doubtful))
+    if f.sound is not None:  # messages that overflow end in NaN there
+        return sound
     # A weight too large for the dtype makes messages NaN, beyond a length too: none of them may enter a sum.
     return sound & torch.isfinite(f.norm).all(0)
 
@@ -36,6 +36,8 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
     """Whether every entry that matters exceeds its possible loss by 1 / round-off."""
     if f.verdict is not None:
         return f.verdict.sound.clone()
+    if f.sound is not None:
+        return f.sound.clone()
     column, loss = _losses(c, f)  # "1 y", "y"
     least = visible(column.dtype)
     each = per_entry(f.norm, column)  # "t b"
@@ -51,11 +53,6 @@ def _clear(c: Chain, f: Forward, each: Tensor, column: Tensor, loss: Tensor | fl
     """Whether every entry after the first position exceeds its possible loss."""
     num_positions, num_sequences, num_states = f.filtered.shape
     least = visible(column.dtype)
-    if loops_serve(num_states, c.log_obs) and may_look(c.log_obs):
-        from rankfold.kernels.chain_loops import far_from_loss
-
-        loss = torch.as_tensor(loss, dtype=column.dtype).expand(num_states)
-        return far_from_loss(f.filtered, f.emission, f.norm, each, column[0], loss, c.lengths, least)
     inside = c.inside().mT
     clear = torch.ones_like(inside)
     height = max(1, BLOCK // (num_sequences * num_states))
@@ -69,6 +66,11 @@ def _clear(c: Chain, f: Forward, each: Tensor, column: Tensor, loss: Tensor | fl
 
 def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
     """The bound itself: the possible loss travels through the same steps as the message."""
+    if (weight := looped(c)) is not None:
+        from rankfold.kernels.chain_loops import noise_is_small
+
+        loss = written_loss(c, c.transition.push_loss())
+        return noise_is_small(weight, c.log_initial, c.log_obs, c.lengths, f, loss)
     at_end, info = _noise(c, f), torch.finfo(f.norm.dtype)
     missing = ((at_end * f.final).sum(-1) + at_end.shape[-1]) * info.tiny
     return missing <= info.eps * (c.last(f.filtered) * f.final).sum(-1)
@@ -107,7 +109,6 @@ def _take(f: Forward, index: Tensor) -> Forward:
         f.emission[:, index],
         f.norm[:, index],
         f.log_step[:, index],
-        f.log_scale[:, index],
         f.final[index],
         f.log_z[index],
     )

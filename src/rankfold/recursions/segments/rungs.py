@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -41,6 +41,8 @@ class SegmentRung:
         self.log_z = self.run.log_z
 
     def _products(self) -> AbstractContextManager[None]:
+        if self.problem.log_obs.dtype == torch.float64:
+            return nullcontext()
         return matmul_precision("float32", self.problem.log_obs.device)
 
     def sound(self) -> Tensor:  # "b"
