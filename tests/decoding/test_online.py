@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from rankfold import ChainPotentials, Dense, ShapeError, UnsupportedError
+from rankfold import ChainPotentials, Dense, SegmentPotentials, ShapeError, UnsupportedError
+from rankfold.decoding import online
 from rankfold.decoding.online import FilterState, predict, step
 from rankfold.decoding.online import filter as filter_
 from rankfold.decoding.posterior import posterior
@@ -75,6 +77,31 @@ def test_segments_are_filtered_as_their_prefixes(dtype: torch.dtype, zeros: bool
             torch.testing.assert_close(found.log_z[i, t], total, **close)
         assert (found.log_filtered[i, length:] == -INF).all()
         assert (found.log_z[i, length:] == found.log_z[i, length - 1]).all()
+
+
+def test_segments_are_filtered_as_step_by_step() -> None:
+    """Carried in, ragged, with zeros and a range of 1000 nats: each frame as if it were the last one."""
+    for seed in range(16):
+        g = torch.Generator().manual_seed(seed)
+        states, longest, span = 2 + seed % 3, 1 + seed % 5, (3.0, 1000.0)[seed // 2 % 2]
+
+        def logs(*shape: int, g: torch.Generator = g, span: float = span) -> Tensor:
+            x = torch.rand(*shape, generator=g, dtype=torch.float64)
+            return torch.where(x < 0.15, float("-inf"), -span * x)
+
+        weight = torch.rand(states, states, generator=g, dtype=torch.float64)
+        transition = Dense(torch.where(weight < 0.3, 0.0, weight))
+        initial = logs(3, longest, states) if seed % 2 else logs(states)
+        log_duration, log_obs, lengths = logs(states, longest), logs(3, 8, states), torch.tensor([8, 5, 1])
+        found = filter_(SegmentPotentials(initial, transition, log_duration, log_obs, lengths=lengths))
+        for b, length in enumerate(lengths.tolist()):
+            state, total = initial[b : b + 1] if initial.ndim == 3 else initial, 0.0
+            for t in range(length):
+                here = log_obs[b : b + 1, t : t + 1]
+                ahead = online.advance(SegmentPotentials(state, transition, log_duration, here))
+                state, total = ahead.log_next, total + float(ahead.log_z)
+                torch.testing.assert_close(found.log_filtered[b, t], ahead.log_filtered[0], rtol=1e-9, atol=1e-9)
+                torch.testing.assert_close(float(found.log_z[b, t]), total, rtol=1e-10, atol=1e-10)
 
 
 def test_the_end_is_not_filtered() -> None:

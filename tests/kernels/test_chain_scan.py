@@ -10,7 +10,7 @@ from torch import Tensor
 
 import rankfold
 from rankfold.kernels import dispatch
-from rankfold.recursions.chain import scaled, soundness
+from rankfold.recursions.chain import scaled
 from tests.kernels.chains import draw
 from tests.kernels.device import DEVICE, HERE
 from tests.recursions.fused import banded, ordinary
@@ -44,8 +44,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         run = getattr(chain_scan, name)
         monkeypatch.setattr(chain_scan, name, lambda *x, name=name, run=run: ran.append(name) or run(*x))
     monkeypatch.setattr(scaled, "scans_serve", lambda num_states, *_: num_states <= dispatch.FEW_STATES)
-    for module in (scaled, soundness):
-        monkeypatch.setattr(module, "loops_serve", lambda *_: False)
+    monkeypatch.setattr(scaled, "loops_serve", lambda *_: False)
     return ran
 
 

@@ -14,6 +14,7 @@ from rankfold.params import durations
 from rankfold.params.observations import bernoulli, gaussian
 from rankfold.params.observations.bernoulli import BernoulliObservation
 from rankfold.params.observations.gaussian import GaussianObservation
+from rankfold.params.prior import Prior
 from tests.oracles import frames as oracle
 from tests.params.build import close, seeded
 
@@ -56,6 +57,21 @@ class Largest(TorchDispatchMode):
         for x in out if isinstance(out, tuple) else (out,):
             self.most = max(self.most, x.numel() if isinstance(x, Tensor) else 0)
         return out
+
+
+@pytest.mark.parametrize("rows", ["z f", "f", "z 1"])
+def test_the_steps_of_em_see_the_density(rows: str) -> None:
+    """A product with the statistics is the density; and so is the sum without ones, where nothing is missing."""
+    frames, mean = drawn(2, 3, 5) + 7, drawn(4, 5, seed=1) + 7
+    shape = {"z f": (4, 5), "f": (5,), "z 1": (4, 1)}[rows]
+    spread = torch.rand(shape, generator=seeded(2), dtype=torch.float64) - 0.5
+    kind = GaussianObservation(mean, spread, 0.1, spherical=rows == "z 1")
+    for x in (frames, with_holes(frames)):
+        found = kind.log_obs_of(kind.sequence_statistics(x, Prior(centre=7.5)), Prior(centre=7.5))
+        states = list(zip(mean.tolist(), kind.variance.detach().expand(4, 5).tolist(), strict=True))
+        want = [[[oracle.gaussian(y, m, v) for m, v in states] for y in sequence] for sequence in x.tolist()]
+        close(found.reshape(3, 2, 4).transpose(0, 1), want)
+        close(kind.log_obs(x), want)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "tied", "bernoulli"])

@@ -98,6 +98,9 @@ class Broken(Dense):
     def push(self, x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("stop")
 
+    def maps(self) -> tuple[torch.Tensor, ...]:
+        raise RuntimeError("stop")
+
 
 def test_autocast_around_the_call_does_not_reach_in() -> None:
     """The precision is an argument: the caller's autocast neither lowers it nor is lost."""

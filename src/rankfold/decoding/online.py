@@ -20,9 +20,10 @@ from rankfold.recursions import blocks, chain, segments
 from rankfold.recursions.blocks.potentials import BlockPotentials
 from rankfold.recursions.blocks.steps import filter_states
 from rankfold.recursions.chain.filtering import log_filtered, smallest_sum
-from rankfold.recursions.chain.potentials import ChainPotentials, validate
+from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.problem import Sequences
 from rankfold.recursions.segments.potentials import SegmentPotentials
-from rankfold.recursions.segments.stretches import open_segments
+from rankfold.recursions.segments.stretches import log_open, open_segments
 
 AT_ONCE = 2**24  # numbers of a block
 
@@ -86,38 +87,33 @@ def filter(p: ChainPotentials | SegmentPotentials | BlockPotentials) -> Filtered
     """The distribution of every state given the observations up to its own position.
 
     log_final is not used: it belongs to the end, and so is the end of the last segment. Not the posterior given the
-    whole sequence: see `posterior`. Detached. Cost of chains: two forward passes in float64, the second to see that
-    nothing was lost; of segments: a step for each frame, which must see it as the last one.
+    whole sequence: see `posterior`. Detached. Cost: a forward pass in float64; of segments also b t d z exponentials,
+    of chains a second pass to see that nothing was lost.
     """
     with torch.no_grad():
         return answer("online.filter", _FILTER, p)(p)
 
 
-def _filter_segments(p: SegmentPotentials) -> Filtered:
-    c = segments.validate(p).detach()
-    rows, totals, initial = [], [], c.log_initial
-    for t in range(c.log_obs.shape[1]):
-        inside = (t < c.lengths)[:, None]
-        log_obs = torch.where(inside, c.log_obs[:, t], 0.0)[:, None]  # what lies beyond a length is never read
-        state = advance(SegmentPotentials(initial, c.transition, c.log_duration, log_obs))
-        assert state.log_filtered is not None
-        initial = state.log_next
-        rows.append(torch.where(inside, state.log_filtered, float("-inf")))
-        totals.append(torch.where(inside[:, 0], state.log_z, 0.0))
-    return Filtered(torch.stack(rows, 1), torch.stack(totals, 1).cumsum(1))
-
-
-def _filter_chain(p: ChainPotentials) -> Filtered:
-    c = validate(p).detach()
-    log_joint = log_filtered(c)[0].transpose(0, 1)  # "b t z"
+def _filter(c: Sequences, log_joint: Tensor) -> Filtered:  # "t b z"   log p(x_1..t, z_t)
+    log_joint = log_joint.transpose(0, 1)
     log_so_far = torch.logsumexp(log_joint, -1)
     shown = log_joint - torch.where(log_so_far > float("-inf"), log_so_far, 0.0).unsqueeze(-1)
     inside = c.inside()
     last = log_so_far.gather(1, c.lengths[:, None] - 1)
     return Filtered(
-        torch.where(inside.unsqueeze(-1), shown, float("-inf")).to(p.log_obs.dtype),
+        torch.where(inside.unsqueeze(-1), shown, float("-inf")).to(c.log_obs.dtype),
         torch.where(inside, log_so_far, last),
     )
+
+
+def _filter_chain(p: ChainPotentials) -> Filtered:
+    c = chain.validate(p).detach()
+    return _filter(c, log_filtered(c)[0])
+
+
+def _filter_segments(p: SegmentPotentials) -> Filtered:
+    c = segments.validate(p).detach()
+    return _filter(c, log_open(c))
 
 
 def _filter_blocks(p: BlockPotentials) -> Filtered:

@@ -245,6 +245,33 @@ def _ahead(
 
 
 @compiled
+def _lost(
+    b0: int, b1: int, reaches: Any, log_initial: Any, log_obs: Any, filtered: Any, emission: Any, norm: Any,
+    lengths: Any, least: float, lost: Any,
+) -> None:  # fmt: skip
+    z = emission.shape[2]
+    before, here = np.empty(z, np.bool_), np.empty(z, np.bool_)
+    for b in range(b0, b1):
+        lost[b] = False
+        for t in range(lengths[b]):
+            share = min(norm[t, b], 1.0)
+            for j in range(z):
+                here[j] = t == 0 and log_initial[b, j] > -np.inf
+            if t > 0:
+                for i in range(z):
+                    if before[i]:
+                        for j in range(z):
+                            here[j] |= reaches[i, j]
+            for j in range(z):
+                here[j] &= log_obs[t, b, j] > -np.inf
+                if here[j] and not (filtered[t, b, j] * share >= least and emission[t, b, j] >= least):
+                    lost[b] = True
+            if not norm[t, b] < np.inf:
+                lost[b] = True
+            before, here = here, before
+
+
+@compiled
 def _best(
     b0: int, b1: int, log_weight: Any, log_initial: Any, log_obs: Any, log_final: Any, lengths: Any,
     came: Any, path: Any, log_prob: Any,
@@ -281,7 +308,7 @@ def _best(
 def forward(
     weight: Tensor, log_scale: float, log_initial: Tensor, log_obs: Tensor, log_final: Tensor, lengths: Tensor,
     push_loss: Tensor | float,
-) -> tuple[Tensor, ...]:  # "z y", "", "b z", "b t z", "b z", "b", "y"  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The fields of `recursions.chain.scaled.Forward` up to `sound`, of weights exp(log_scale) weight.
 
     Filtered messages and norms are 0 and 1 beyond a length.
@@ -295,7 +322,9 @@ def forward(
     final, log_z, sound = np.empty(obs.shape[1:], obs.dtype), np.empty(len(ends)), np.empty(len(ends), np.bool_)
     given = matrix, initial, emission, log_step, end, ends, matrix.sum(0), _vector(push_loss, matrix)
     _share_out(_forward, emission, *given, info.tiny, visible(log_obs.dtype), filtered, norm, final, log_z, sound)
-    return tuple(map(torch.from_numpy, (filtered, emission, norm, log_step, final, log_z, sound)))
+    messages = torch.from_numpy(filtered), torch.from_numpy(emission)
+    scales = torch.from_numpy(norm), torch.from_numpy(log_step)
+    return *messages, *scales, torch.from_numpy(final), torch.from_numpy(log_z), torch.from_numpy(sound)
 
 
 def noise_is_small(
@@ -332,12 +361,22 @@ def backward(
     return torch.from_numpy(posterior), torch.from_numpy(target), torch.from_numpy(trusted)
 
 
-def future_messages(weight: Tensor, emission: Tensor, final: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+def future_messages(weight: Tensor, emission: Tensor, final: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The future messages and their products with the emissions "t b z", and the divisors "t b"."""
     matrix, *given = _arrays(weight.mT, emission, final, lengths)
     future, target, norm = np.empty_like(given[0]), np.empty_like(given[0]), np.empty_like(given[0][..., 0])
     _share_out(_ahead, future, matrix, *given, torch.finfo(emission.dtype).tiny, future, target, norm)
     return torch.from_numpy(future), torch.from_numpy(target), torch.from_numpy(norm)
+
+
+def lost_entries(
+    reaches: Tensor, log_initial: Tensor, log_obs: Tensor, lengths: Tensor, f: Any, least: float
+) -> Tensor:  # "z y" bool -> "b"
+    """Whether some state that can be reached has an entry of the forward pass f without all its digits."""
+    given = _arrays(reaches, log_initial, log_obs.transpose(0, 1), f.filtered, f.emission, f.norm, lengths)
+    lost = np.empty(len(lengths), np.bool_)
+    _share_out(_lost, given[3], *given, least, lost)
+    return torch.from_numpy(lost)
 
 
 def best_states(

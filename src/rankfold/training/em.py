@@ -168,7 +168,7 @@ def expect(model: FrameModel, groups: Iterable[Group]) -> Counts:
             assert one.statistics is not None
             log_obs = model.observation.log_obs_of(one.statistics, one.prior)
             if log_obs is not None:
-                log_obs = log_obs.unflatten(0, one.batch.shape[::-1]).transpose(0, 1)
+                log_obs = log_obs.reshape(*one.batch.shape[::-1], -1).transpose(0, 1)
             counts = expected_counts(model.potentials(one.batch, parts=parts, allowed=one.allowed, log_obs=log_obs))
             duration = counts.duration.double() if isinstance(counts, SegmentCounts) else None
             expect_possible(model, one, counts.log_z)

@@ -15,9 +15,10 @@ from rankfold.errors import may_look
 from rankfold.numerics.scaled import largest
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.segments.plain import Retraced
-from rankfold.recursions.segments.potentials import Segments
+from rankfold.recursions.segments.potentials import Segments, survival
 from rankfold.recursions.segments.rungs import SegmentRung, SegmentSolution, solve
 from rankfold.recursions.segments.soundness import far_from_underflow
+from rankfold.recursions.segments.sweep import show
 
 # Entries of "b t z" up to which all frames are held at once: a gradient holds 23 such tables, 770 MB in float32.
 HELD = 2**23
@@ -57,6 +58,38 @@ def open_segments(c: Segments) -> tuple[Tensor, Tensor]:  # "b d z", "b"
     missing = c.log_duration.shape[1] - out.shape[1]
     more = [out.new_full((len(out), missing, out.shape[2]), float("-inf"))] if missing else []
     return torch.cat([out, *more], 1), total
+
+
+def log_open(c: Segments) -> Tensor:  # "t b z"   float64
+    """log p(x_1..t, z_t): of the segments open at every frame, each age with all durations that reach it.
+
+    One pass; then for every frame the ages add up again, from the observations since each segment opened.
+    """
+    c = c.double()
+    solution = SegmentSolution(_StreamRung(c))
+    out = _by_frame(solution.rung)
+    for index, wider in solution.wider:
+        out[:, index] = _by_frame(wider.rung)
+    return out if may_look(out) else torch.where(solution.log_z.isnan()[:, None], float("nan"), out)
+
+
+def _by_frame(rung: SegmentRung) -> Tensor:  # "t b z"
+    c, run = rung.problem, rung.run
+    log_survival = survival(c.log_duration).mT[: c.longest]
+    log_obs = run.log_obs.double() + run.log_top.unsqueeze(-1)
+    log_opened = run.frames.opened.double() + run.frames.log_before.unsqueeze(-1)
+    out = torch.empty_like(log_opened)
+
+    def add(first: int, by_age: Tensor, _: Tensor) -> None:  # "s d b z"
+        out[first : first + len(by_age)] = by_age.logsumexp(1)
+
+    show(add, log_opened, log_obs, log_survival, None, run.log_top)
+    if c.is_carried:
+        ages, seen = c.log_initial.transpose(0, 1), log_obs[: c.longest - 1].cumsum(0)
+        for t, frames in enumerate(seen):
+            carried = (ages[: c.longest - t - 1] + log_survival[t + 1 :].unsqueeze(1)).logsumexp(0) + frames
+            out[t] = torch.logaddexp(out[t], carried)
+    return out
 
 
 class _StreamRung(SegmentRung):

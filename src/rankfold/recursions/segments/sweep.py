@@ -227,7 +227,7 @@ def scan(
     found = kernel.scan(window, entry, log_obs, durations, by_end, maps, log_scale, line.noise)
     scale = log_path + found.change.double().cumsum(0)
     if seen is not None:
-        _show(seen, found.opened, log_obs - found.change.unsqueeze(-1), durations, closings, scale)
+        show(seen, found.opened, log_obs - found.change.unsqueeze(-1), durations, closings, scale)
     closed = torch.exp(found.log_closed - found.top.unsqueeze(-1))
     before = torch.cat([torch.zeros_like(scale[:1]), scale[:-1]])
     return Sweep(found.opened, before, closed, found.top, scale)
@@ -258,7 +258,7 @@ def _blocks(op: Blocked, *, back: bool) -> tuple[Tensor, ...] | None:  # "k s r"
     return tuple(x.contiguous() for x in ((right, left, pairs.mT) if back else found))
 
 
-def _show(
+def show(
     seen: Seen,
     opened: Tensor,  # "s b z"
     frames: Tensor,  # "s b z"
