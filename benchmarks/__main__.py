@@ -15,6 +15,7 @@ COMMANDS = {
     "starter": "benchmarks.starter",
     "long": "benchmarks.long_chains",
     "starts": "benchmarks.starts",
+    "people": "benchmarks.people",
 }
 NUM_THREADS = 2  # for each of several libraries
 

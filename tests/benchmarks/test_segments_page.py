@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import people, segmentation, starts
 from benchmarks import segment_plan as plan
-from benchmarks import segmentation, starts
 from benchmarks.segment_runs import SCORES, Arm, drawn, run
 from rankfold.errors import DataError
 from rankfold.estimators import HMM
@@ -167,6 +167,31 @@ def test_drawn_recordings_keep_their_frames_and_splits(walks: Path, tmp_path: Pa
         ]  # fmt: skip
         assert pieces[0] == pieces[1]
         assert found["seq_id"].tolist() != given["seq_id"].tolist()
+
+
+def test_every_person_is_left_out_once(walks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And a table of the page is replaced; recordings of one person cannot be left out."""
+    with np.load(walks) as opened:
+        arrays = dict(opened)
+    names = ["anna_1", "anna_2", "bert_1", "carl_1", "carl_2", "dora_1", "emil_1", "emil_2"]
+    groups = people.left_out({**arrays, "seq_id": np.array(names)}, walks)
+    assert groups == [["anna", "carl", "emil"], ["bert", "dora"]]
+    np.savez(walks, **{**arrays, "seq_id": np.array(names)})
+    (tmp_path / "segments.md").write_text("a\n<!-- people -->\nold\n<!-- end of people -->\nb\n")
+    given = ["--data", str(walks), "--recipes", "segment-hsmm", "--seeds", "1", "--out", str(tmp_path)]
+    with pytest.MonkeyPatch.context() as patch:
+        asked = []
+        patch.setattr(people, "run", lambda arm, path, seed, splits: asked.append(np.load(path)["split"]) or FAKE)
+        assert people.main(given) == 0
+    assert [split.tolist() for split in asked] == [[2, 2, 0, 2, 2, 0, 2, 2], [0, 0, 2, 0, 0, 2, 0, 0]]
+    row = "| `segment-hsmm` | 0.700 | 0.700 | 0.700 | 0.500 | 3, 2 times | 2 |"
+    assert row in capsys.readouterr().out
+    assert row in (tmp_path / "segments.md").read_text()
+    with pytest.raises(DataError, match="recordings of one person, 'anna'"):
+        people.left_out({**arrays, "seq_id": np.array(names[:2])}, walks)
+
+
+FAKE = {"test": {"frame_accuracy": 0.7, "f1_50": 0.5}}
 
 
 def test_starts_count_the_fits_near_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
