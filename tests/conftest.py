@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-gc.disable()  # while thousands of tests are collected, which all stay
 
 # Kernels are read as GPU code or as interpreted code once, when their modules are imported: none is so far.
 if not torch.cuda.is_available():
@@ -21,10 +20,15 @@ hypothesis.settings.register_profile("suite", deadline=None, max_examples=25, de
 hypothesis.settings.load_profile("suite")
 
 
-def pytest_collection_finish() -> None:
-    """From here on the collector sweeps what tests make, not what was there before them."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests are made, which all stay: the garbage collector looks at none of them, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
