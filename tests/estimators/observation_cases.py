@@ -46,6 +46,18 @@ def bits(seed: int = 0) -> list[Any]:
     return [(rng.random((len(y), 4)) < p[y]).astype(float) for y in states]
 
 
+def choices(seed: int = 0) -> list[Any]:
+    """A symbol that depends on two inputs, which come after it."""
+    rng, states = regimes(seed)
+    weight, found = rng.standard_normal((3, 3, 2)), []
+    for y in states:
+        u = rng.standard_normal((len(y), 2))
+        logits = np.einsum("tck,tk->tc", weight[y], u) + rng.gumbel(size=(len(y), 3))
+        found.append(np.c_[logits.argmax(1), u])
+    found[0][:3, 0] = np.arange(3)
+    return found
+
+
 def symbols(seed: int = 0) -> list[Any]:
     rng, states = regimes(seed)
     p = rng.dirichlet(np.ones(4), 3)
@@ -78,6 +90,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "categorical": ("categorical", symbols, {}),
     "regression": ("regression", measured, {"n_inputs": 1}),
     "regression-full": ("regression", measured, {"n_inputs": 1, "covariance_type": "full"}),
+    "logistic": ("logistic", choices, {"n_inputs": 2}),
     "autoregressive": ("autoregressive", measured, {"order": 2, "min_variance": 0.05}),
     "product": (("gaussian", "gaussian", "poisson", "categorical"), mixed, {"covariance_type": "full"}),
     "additive_gaussian": ("additive_gaussian", measured, {"covariance_type": "full"}),

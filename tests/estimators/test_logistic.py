@@ -12,7 +12,6 @@ import torch
 
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.estimators import HMM, HSMM
-from rankfold.estimators.conformance import check_observation
 from tests.estimators.test_input_driven import regression
 
 RNG = np.random.default_rng(0)
@@ -83,13 +82,6 @@ def test_one_state_is_a_regression() -> None:
         ours = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
         np.testing.assert_allclose(ours, regression(with_one, counts, ridge, np.full(3, smoothing)), rtol=0, atol=1e-6)
         assert np.diff(model.history_).min() > -1e-9
-
-
-@pytest.mark.filterwarnings("ignore:too little data")
-def test_every_law_of_observations_holds() -> None:
-    x, u = drawn(4, 14, 2)
-    x[0][:3, 0] = [0, 1, 2]
-    assert len(check_observation("logistic", [np.hstack(pair) for pair in zip(x, u, strict=True)], n_inputs=2)) == 11
 
 
 @pytest.mark.filterwarnings("ignore:segments last at most")

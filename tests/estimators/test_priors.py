@@ -14,6 +14,7 @@ from rankfold.training.em import log_prior
 from tests.estimators.observation_cases import CASES, measured, symbols
 
 RNG = np.random.default_rng(0)
+INCOMPLETE = ("autoregressive", "multinomial", "regression", "logistic")  # where single features are not missing
 MOVES = RNG.dirichlet(np.ones(3), 3)
 
 
@@ -24,7 +25,7 @@ def random_settings(seed: int) -> tuple[Any, list[Any], dict[str, Any], dict[str
     observations, make, params = CASES[name]
     x = make(seed=seed)
     for i, one in enumerate(x):
-        if one.ndim == 2 and observations not in ("autoregressive", "multinomial", "regression") and rng.random() < 0.5:
+        if one.ndim == 2 and observations not in INCOMPLETE and rng.random() < 0.5:
             x[i] = np.where(rng.random(one.shape) < 0.1, np.nan, one)
     chosen: dict[str, Any] = {**params, "observations": observations, "smoothing": float(rng.choice([0.0, 0.4]))}
     if name == "beta":  # has no least variance: few frames of a state may come to have no maximum
