@@ -114,8 +114,10 @@ def ask(question: str, p: rankfold.ChainPotentials) -> Tensor:
         return rankfold.sample(p, generator=torch.Generator("cuda").manual_seed(1)).path.double()
     if question == "filter":
         return rankfold.online.filter(p).log_z[:, -1]
-    log_z = rankfold.log_z(p)
-    torch.autograd.grad(log_z.sum(), [p.log_obs, *p.transition.factors()])
+    # Leaves of this call: a graph that is captured must not meet those of another stream.
+    leaves = [x.detach().requires_grad_() for x in (p.log_obs, *p.transition.factors())]
+    log_z = rankfold.log_z(p._replace(log_obs=leaves[0], transition=p.transition.with_factors(*leaves[1:])))
+    torch.autograd.grad(log_z.sum(), leaves)
     return log_z.detach()
 
 

@@ -26,7 +26,7 @@ def test_a_gpu_takes_the_same_steps(name: str, kind: type[HMM] | type[HSMM]) -> 
     )
     np.testing.assert_allclose(gpu.history_, cpu.history_, rtol=1e-8)
     assert gpu.decode(x)[0] == pytest.approx(cpu.decode(x)[0], rel=1e-7)
-    inputs = np.zeros((5, 1)) if observations == "regression" else None
+    inputs = np.zeros((5, params["n_inputs"])) if "n_inputs" in params else None
     assert len(gpu.sample(5, inputs=inputs, random_state=0)[1]) == 5
     for table, own in cpu.tables_.items():
         np.testing.assert_allclose(gpu.tables_[table], own, rtol=1e-5, atol=1e-8)
