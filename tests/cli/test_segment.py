@@ -155,7 +155,8 @@ def test_the_scale_is_that_of_the_training_set(run: Path, data: Path, tmp_path: 
 def test_pictures(kind: str, run: Path, data: Path, tmp_path: Path, capsys: Captured) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "picture.png"
-    printed(capsys, "segment", run, data, "--split", "test", "--plot", path, "--kind", kind)
+    assert main([str(x) for x in ("segment", run, data, "--split", "test", "--plot", path, "--kind", kind)]) == 0
+    assert ("the first of" in capsys.readouterr().err) == (kind != "durations")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -409,6 +410,7 @@ def test_the_report_of_segments(
     assert "frames by state and label" in text
     assert "Frames by state and true label" in page.read_text()
     assert "Segments" in (folder / "report.html").read_text()  # training wrote it
+    assert re.search(r"<th[^>]*>nats per frame</th><th[^>]*>frames</th>", (folder / "report.html").read_text())
     assert "segments in" in (folder / "report.html").read_text()
     # A strip of every recording, and on every segment the text that a pointer shows, without any script.
     told = re.findall(r'class="strip" x="([\d.]+)"[^>]*><title>([\d.]+) to ([\d.]+)(s?): state (\d+)', page.read_text())

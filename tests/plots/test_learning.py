@@ -97,10 +97,12 @@ def test_limits_leave_out_an_untrained_start() -> None:
     assert axis_limits([400.0, 300.0, 250.0], [200.0]) == pytest.approx((200 / 1.12, 400 * 1.12))
 
 
-@pytest.mark.parametrize(("low", "high"), [(1.3, 1.7), (95, 180), (100, 1000), (80, 12_000), (1, 1e6)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.3, 1.7), (35.1, 46.3), (16, 28), (95, 180), (100, 1000), (80, 12_000), (1, 1e6)]
+)
 def test_ticks_are_few_and_inside(low: float, high: float) -> None:
     ticks = round_ticks(low, high)
-    assert 1 <= len(ticks) <= 8
+    assert 3 <= len(ticks) <= 8
     assert all(low <= tick <= high for tick in ticks)
     assert ticks == sorted(ticks)
 

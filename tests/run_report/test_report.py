@@ -190,7 +190,7 @@ def test_the_curve_holds_every_point() -> None:
     assert "nats per frame" in plain
     assert learning_curve([], "perplexity", {}) is None
     assert learning_curve([{"update": 1, "valid_perplexity": float("inf")}], "perplexity", {}) is None
-    assert "&lt;i&gt;" in bars([("<i>", 0.0, "none")], "told")
+    assert "&lt;i&gt;" in bars([("<i>", 0.0, "none", 0)], "told")
 
 
 def test_text_is_escaped() -> None:

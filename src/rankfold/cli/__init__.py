@@ -18,9 +18,9 @@ from typing import Any
 from rankfold.version import __version__
 
 COMMANDS = {  # a module of this package each: its help
-    "train": "train a language model by a recipe; interrupted runs can be resumed",
+    "train": "train a model of text, trees or recordings; interrupted runs can be resumed",
     "runs": "compare runs: the settings that differ, results, and curves in one picture",
-    "evaluate": "the perplexity of a text, and how well states predict tags",
+    "evaluate": "the likelihood of a text or recordings; how well trees, states or segments agree with the truth",
     "parse": "sentences to bracketed trees, by a grammar",
     "score": "the log-probability of every line",
     "sample": "sentences or recordings drawn from a model",

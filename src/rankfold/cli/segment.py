@@ -72,7 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
     if (cut := _cut_short(loaded)) is not None:
         say(f"warning: {cut}")
     for number, path in enumerate(paths):  # before the table, of which a pipe may want the beginning alone
-        say(f"wrote {plot(loaded, rows, path, arguments.kind, number=number)}")
+        drawn = plot(loaded, rows, path, arguments.kind, number=number)
+        names = loaded.frames.names
+        alone = not every and arguments.kind != "durations" and len(names) > 1
+        first = f": recording {names[0]}, the first of {len(names):,}; --plot FOLDER draws all" if alone else ""
+        say(f"wrote {drawn}{first}")
     print(to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows))
     return 0
 

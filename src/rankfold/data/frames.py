@@ -221,7 +221,7 @@ def validate_features(
                 f"{where}, {row} {first + t}: feature {int(absent[t].argmax())} is NaN and others are not, but a "
                 'missing frame is a whole row of NaN.\n  Fill it in, or give the whole row up: missing="row", '
                 f"--missing row ({int(partly.sum()):,} of {len(x):,} rows here); or sum over what is missing alone: "
-                "feature."
+                'missing="feature", --missing feature.'
             )
         if missing == "row":
             x[partly] = np.nan

@@ -104,7 +104,7 @@ def _expect_driven(params: Mapping[str, Any]) -> None:
     if not isinstance(given, str | list | tuple | Mapping) or not set(driven_parts(given)) <= {"transition", "start"}:
         raise DomainError(
             f'input_driven is {given!r:.80}, but inputs drive "transition", "start" or both: a tuple of these, or a '
-            "dict with a torch.nn.Module, or None, for each."
+            'dict with a torch.nn.Module, or None, for each ("observations" of logistic ones take a module, too).'
         )
     if isinstance(given, Mapping):
         for name, network in given.items():

@@ -135,7 +135,8 @@ class HRG:
         if found is None:
             raise ShapeError(
                 f"The size of domain {domain!r} is not known yet.\n"
-                f"  Write domain {domain} = 5, call with_domains({{{domain!r}: 5}}), or attach a factor that has it."
+                f"  Write domain {domain} = 5, call with_domains({{{domain!r}: 5}}), or attach a factor that has it; "
+                f"for rankfold explain, --set {domain}=5."
             )
         return found
 

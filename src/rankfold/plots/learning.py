@@ -159,14 +159,22 @@ def axis_limits(values: list[float], baselines: list[float]) -> tuple[float, flo
 
 
 def round_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the limits: the finest of three sets that has at most eight."""
+    """Round numbers between the limits of a logarithmic axis: the finest of four sets that has at most eight."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
     for digits in ((10, 12, 15, 20, 25, 30, 40, 50, 60, 80), (10, 15, 20, 30, 50, 70), (10, 20, 50), (10,)):
         ticks = [digit * 10.0 ** (decade - 1) for decade in decades for digit in digits]
         ticks = [tick for tick in ticks if low <= tick <= high]
         if len(ticks) <= 8:
             break
-    return ticks
+    return ticks if len(ticks) > 2 else plain_ticks(low, high)  # a narrow range is nearly plain
+
+
+def plain_ticks(low: float, high: float) -> list[float]:
+    """Up to seven round numbers between the limits, equally far apart."""
+    step = 10.0 ** math.floor(math.log10(high - low))
+    step = next(step * part for part in (0.2, 0.5, 1.0, 2.0) if (high - low) / (step * part) <= 6)
+    ticks = (k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1))
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def spread_labels(places: list[float], gap: float = 0.05) -> list[float]:

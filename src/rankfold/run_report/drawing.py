@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankfold.plots.learning import axis_limits, curve_points, round_ticks, spread_labels
+from rankfold.plots.learning import axis_limits, curve_points, plain_ticks, round_ticks, spread_labels
 from rankfold.run_report.page import escape
 
 WIDTH, HEIGHT = 860, 360
@@ -63,14 +63,15 @@ def learning_curve(
     return _svg(WIDTH, HEIGHT, told, [key, *parts])
 
 
-def bars(rows: Sequence[tuple[str, float, str]], told: str) -> str:
-    """Horizontal bars: a name, a value of at least 0, and a text behind the bar."""
-    height, left, most = 24, 150, max((value for _, value, _ in rows), default=0.0) or 1.0
+def bars(rows: Sequence[tuple[str, float, str, int]], told: str) -> str:
+    """Horizontal bars: a name, a value of at least 0, a text behind the bar, and a colour, numbered as in `strips`."""
+    height, left, most = 24, 150, max((row[1] for row in rows), default=0.0) or 1.0
     parts = []
-    for i, (name, value, label) in enumerate(rows):
+    for i, (name, value, label, colour) in enumerate(rows):
         width = 360 * value / most
         parts.append(_text(left - 8, i * height + 16, name[:20], "end"))
-        parts.append(f'<rect class="bar" x="{left}" y="{i * height + 4}" width="{width:.1f}" height="16"/>')
+        fill = COLOURS[colour % len(COLOURS)]
+        parts.append(f'<rect x="{left}" y="{i * height + 4}" width="{width:.1f}" height="16" fill="{fill}"/>')
         parts.append(_text(left + width + 8, i * height + 16, label))
     return _svg(WIDTH, max(1, len(rows)) * height + 4, told, parts)
 
@@ -93,13 +94,11 @@ def strips(rows: Sequence[tuple[str, Sequence[tuple[int, int, int, str]]]], told
 
 
 def _plain_limits(values: Sequence[float]) -> tuple[float, float, list[float]]:
-    """A range around the values, and up to six round ticks in it."""
+    """A range around the values, and round ticks in it."""
     low, high = min(values), max(values)
     room = (high - low) / 20 or abs(high) / 20 or 1.0
     low, high = low - room, high + room
-    step = 10.0 ** math.floor(math.log10(high - low))
-    step = next(step * part for part in (0.2, 0.5, 1.0, 2.0) if (high - low) / (step * part) <= 6)
-    return low, high, [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return low, high, plain_ticks(low, high)
 
 
 def _svg(width: int, height: int, told: str, parts: Sequence[str]) -> str:

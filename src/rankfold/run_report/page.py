@@ -14,10 +14,10 @@ from rankfold.version import __version__
 MARK = "<!-- a report by rankfold -->"
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --soft: #5c5c5c; --line: #dcdcdc; --back: #ffffff; --panel: #f6f6f4;
-  --train: #0072B2; --valid: #D55E00; --bar: #009E73; }
+  --train: #0072B2; --valid: #D55E00; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e8e6e3; --soft: #a8a5a0; --line: #3c3c3c; --back: #161616; --panel: #202020;
-    --train: #56B4E9; --valid: #E69F00; --bar: #2fbf95; } }
+    --train: #56B4E9; --valid: #E69F00; } }
 body { margin: 0 auto; max-width: 68rem; padding: 1.5rem 1.2rem 4rem; background: var(--back); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0 0 .2rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
@@ -30,7 +30,7 @@ svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px s
 svg .soft { fill: var(--soft); } svg .grid { stroke: var(--line); } svg .axis { stroke: var(--soft); }
 svg .train { stroke: var(--train); fill: none; stroke-width: 1.5; } svg .valid { stroke: var(--valid); fill: none;
   stroke-width: 2; } svg .dot { fill: var(--valid); } svg .base { stroke: var(--soft); stroke-dasharray: 6 4; }
-svg .bar { fill: var(--bar); } svg .strip:hover { stroke: var(--ink); stroke-width: 2; }
+svg .strip:hover { stroke: var(--ink); stroke-width: 2; }
 pre { background: var(--panel); padding: .6rem .8rem; overflow-x: auto; }
 """
 

@@ -84,7 +84,10 @@ def segments_section(
     )
     shown = found.states[:30]
     drawn = bars(
-        [(_name(x), x["duration"]["mean"] / per, f"{x['duration']['mean'] / per:.3g} {unit}") for x in shown],
+        [
+            (_name(x), x["duration"]["mean"] / per, f"{x['duration']['mean'] / per:.3g} {unit}", x["state"])
+            for x in shown
+        ],
         f"mean duration of segments by state, in {unit}",
     )
     rows = [

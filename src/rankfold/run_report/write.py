@@ -178,7 +178,8 @@ def _results(found: RunFolder, compared: Mapping[str, float]) -> Section:
     rows += [
         [Cell(escape(f"{name}, {split}")), number(f"{value:,.4g}"), number("")] for name, value in compared.items()
     ]
-    content = table(("result", "nats per frame" if unit == "nats" else unit, "tokens"), rows, own=own) if rows else ""
+    head = ("result", "nats per frame", "frames") if unit == "nats" else ("result", unit, "tokens")
+    content = table(head, rows, own=own) if rows else ""
     if not last:
         content += paragraph("The run has not finished, or its metrics are gone: no final result.", "note")
     for name, problem in found.problems.items():
