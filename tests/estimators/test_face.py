@@ -106,3 +106,13 @@ def test_lengths_that_cannot_be_mistaken() -> None:
     assert HMM(3, max_iter=3, random_state=0).fit(TOGETHER, target).history_ != model.history_
     with pytest.raises(ValueError, match="add up to"):
         model.decode(TOGETHER, [3, 4])
+
+
+def test_names_of_hmmlearn_say_what_they_are_here() -> None:
+    model = HMM(2)
+    for there, here in {"startprob_": "initial_", "transmat_": "transition_", "covars_": "covariances_"}.items():
+        with pytest.raises(AttributeError, match=f"{there} is {here} here"):
+            setattr(model, there, np.ones(2))
+        with pytest.raises(AttributeError, match=f"{there} is {here} here"):
+            getattr(model, there)
+        assert not hasattr(model, there)

@@ -38,6 +38,15 @@ def _table(public: str, what: str) -> Any:
     return property(read, write, doc=what)
 
 
+def _renamed(there: str, here: str) -> Any:
+    """A name of hmmlearn's, refused: set in silence, it would count for nothing."""
+
+    def refuse(*_: Any) -> None:
+        raise AttributeError(f"there is no {there}; hmmlearn's {there} is {here} here.")
+
+    return property(refuse, refuse, doc=f"Refused: it is `{here}` here.")
+
+
 class Tables:
     """Attributes by the names of hmmlearn's users; one that is set before a fit counts as a known table.
 
@@ -64,6 +73,12 @@ class Tables:
     initial_weights_ = _table("initial_weights", 'The weights "z k" of inputs that drive the start.')
 
     end_ = _table("end", 'The probability of the end after each state, "z".')
+
+    startprob_ = _renamed("startprob_", "initial_")
+    transmat_ = _renamed("transmat_", "transition_")
+    covars_ = _renamed("covars_", "covariances_")
+    emissionprob_ = _renamed("emissionprob_", "emission_")
+    lambdas_ = _renamed("lambdas_", "rates_")
 
     @property
     def durations_(self) -> Array:

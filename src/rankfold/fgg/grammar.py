@@ -231,7 +231,8 @@ def _infer_sizes(hrg: HRG, factors: Mapping[str, Factor]) -> HRG:
             continue
         if not isinstance(factor, Tensor | Factored):
             raise UnsupportedError(
-                f"Factor {name!r} is a {type(factor).__name__}, but must be a tensor, an nn.Module or a Factored."
+                f"Factor {name!r} is a {type(factor).__name__}, but must be a tensor, an nn.Module or a Factored.\n"
+                "  Of an array: torch.as_tensor(array)."
             )
         shape = factor.shape[1:] if label.is_batched else factor.shape
         for domain, size in zip(label.type, shape, strict=False):
