@@ -25,6 +25,7 @@ CASES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (HMM(2), [np.ones((9, 1))], {}, "feature 0 has the same value, 1, in every frame"),
     (HMM(2), [np.ones((1, 3))], {}, "a single frame"),
     (HMM(2), np.arange(6.0), {}, "Reshape your data"),
+    (HMM(2), np.zeros((3, 10, 2)), {}, "are a list: list"),
     (HMM(2), FRAMES, {"lengths": [3]}, "a list of 3 arrays and lengths too"),
     (HMM(2), FRAMES[2], {"lengths": [3, 4]}, "the lengths add up to 7"),
     (HMM(2, missing="error"), FRAMES, {}, "sequence '1', row 2: feature 0 is NaN and others are not"),

@@ -185,10 +185,12 @@ def validate_features(
         raise DataError(f"{where}: holds {x.dtype} and not numbers.\n  Features are real numbers, one row a frame.")
     if x.ndim != 2:
         what = f"a single number, {x.item()}" if x.ndim == 0 else f"an array of shape {x.shape}"
-        raise DataError(
-            f'{where}: is {what}, but frames "t f" were expected, one row a frame.\n'
-            "  A single feature is one column: x[:, None]."
+        remedy = (
+            "Several sequences in one array are a list: list(x)"
+            if x.ndim == 3
+            else "A single feature is one column: x[:, None]"
         )
+        raise DataError(f'{where}: is {what}, but frames "t f" were expected, one row a frame.\n  {remedy}.')
     if 0 in x.shape:
         raise DataError(f"{where}: is empty, of shape {x.shape}; at least one frame and one feature were expected.")
     x = x.astype(
