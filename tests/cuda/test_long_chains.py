@@ -79,3 +79,16 @@ def test_a_graph_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
         found = rankfold.log_z(p)
     graph.replay()
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_messages_without_weight_stay_zero(dtype: torch.dtype) -> None:
+    """A sequence that is impossible from its second position on: no NaN, whatever is asked."""
+    log_obs = torch.zeros(1, 3, 2, device="cuda", dtype=dtype)
+    log_obs[:, 1] = float("-inf")
+    transition = rankfold.Dense(torch.full((2, 2), 0.5, device="cuda", dtype=dtype))
+    p = rankfold.ChainPotentials(torch.zeros(2, device="cuda", dtype=dtype), transition, log_obs)
+    filtered = rankfold.online.filter(p)
+    assert filtered.log_filtered[0, 1:].tolist() == [[float("-inf")] * 2] * 2
+    assert filtered.log_z[0, 1:].tolist() == [float("-inf")] * 2
+    assert not rankfold.posterior(p).state.any()

@@ -55,7 +55,13 @@ def _largest(x):
 
 
 @triton.jit
-def _divisor(top, tiny):
+def _divisor(top):
+    """The largest entry; above zero, so that a vector of zeros stays one."""
+    # Written here: a number given to a kernel arrives in float32, where the smallest of float64 is 0.
+    if top.dtype == tl.float32:
+        tiny = tl.full((), 8388608, tl.int32).to(tl.float32, bitcast=True)
+    else:
+        tiny = tl.full((), 4503599627370496, tl.int64).to(tl.float64, bitcast=True)
     return tl.where((top > tiny) | (top != top), top, tiny)
 
 
@@ -94,24 +100,24 @@ def multiply_chunks(
 
 
 @triton.jit
-def start_chunks(start, emission, matrix, exponent, starts, num, z, num_chunks, tiny, Z: tl.constexpr):
+def start_chunks(start, emission, matrix, exponent, starts, num, z, num_chunks, Z: tl.constexpr):
     """The message before each chunk but the first, largest entry 1."""
     b = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, Z)
     x = tl.load(start + b * z + at, mask=at < z, other=0.0) * tl.load(emission + b * z + at, mask=at < z, other=0.0)
-    x = x / _divisor(_largest(x), tiny)
+    x = x / _divisor(_largest(x))
     for k in range(num_chunks - 1):
         where = (k * num + b) * z
         grown = tl.load(exponent + where + at, mask=at < z, other=0)
         top = tl.max(tl.where(x > 0, grown + _exponent(x), -(2**30)), 0)
         x = x * _power(grown - top, x)
         x = tl.sum(x[:, None] * _matrix(matrix + where * z, z, Z), 0)
-        x = x / _divisor(_largest(x), tiny)
+        x = x / _divisor(_largest(x))
         tl.store(starts + (((k + 1) * num + b) * z + at), x, mask=at < z)
 
 
 @triton.jit
-def end_chunks(final, matrix, exponent, stops, num, z, num_chunks, tiny, Z: tl.constexpr):
+def end_chunks(final, matrix, exponent, stops, num, z, num_chunks, Z: tl.constexpr):
     """The future at the last position of each chunk but the last, largest entry 1."""
     b = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, Z)
@@ -123,13 +129,13 @@ def end_chunks(final, matrix, exponent, stops, num, z, num_chunks, tiny, Z: tl.c
         x = tl.sum(x[None, :] * _matrix(matrix + where * z, z, Z), 1)
         top = tl.max(tl.where(x > 0, grown + _exponent(x), -(2**30)), 0)
         x = x * _power(grown - top, x)
-        x = x / _divisor(_largest(x), tiny)
+        x = x / _divisor(_largest(x))
         tl.store(stops + ((k - 1) * num + b) * z + at, x, mask=at < z)
 
 
 @triton.jit
 def run_forward(
-    weight, start, starts, emission, filtered, norm, num_positions, num, z, size, tiny, Z: tl.constexpr
+    weight, start, starts, emission, filtered, norm, num_positions, num, z, size, Z: tl.constexpr
 ):  # fmt: skip
     """The filtered messages of a chunk, and the divisor of each."""
     k, b = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -141,14 +147,14 @@ def run_forward(
         x = tl.where(t == 0, first, tl.sum(x[:, None] * step, 0))
         x = x * tl.load(emission + (t * num + b) * z + at, mask=at < z, other=0.0)
         top = _largest(x)
-        x = x / _divisor(top, tiny)
+        x = x / _divisor(top)
         tl.store(filtered + (t * num + b) * z + at, x, mask=at < z)
         tl.store(norm + t * num + b, top)
 
 
 @triton.jit
 def run_backward(
-    weight, final, stops, emission, ends, future, target, norm, num_positions, num, z, size, num_chunks, tiny,
+    weight, final, stops, emission, ends, future, target, norm, num_positions, num, z, size, num_chunks,
     Z: tl.constexpr,
 ):  # fmt: skip
     """The future of the positions of a chunk, its products with the emissions, and the divisor of each."""
@@ -165,7 +171,7 @@ def run_backward(
         if i > 0:
             x = tl.sum(step * x[None, :], 1)
             top = _largest(x)
-            x = x / _divisor(top, tiny)
+            x = x / _divisor(top)
         if t >= end:
             x = last
             top = tl.full((), 1.0, x.dtype)
@@ -243,13 +249,13 @@ def _filter(weight: Tensor, start: Tensor, emission: Tensor, ends: Tensor, num_c
     size = -(-num_positions // num_chunks)
     num_chunks = -(-num_positions // size)
     filtered, norm = torch.empty_like(emission), emission.new_empty(num_positions, num)
-    starts, tiny = start, torch.finfo(emission.dtype).tiny
+    starts = start
     if num_chunks > 1:
         matrix, exponent = _matrices(weight, emission, ends, size, num_chunks)
         starts = emission.new_empty(num_chunks, num, z)
-        start_chunks[(num,)](start, emission, matrix, exponent, starts, num, z, num_chunks, tiny, **_shape(z))
+        start_chunks[(num,)](start, emission, matrix, exponent, starts, num, z, num_chunks, **_shape(z))
     run_forward[num_chunks, num](
-        weight, start, starts, emission, filtered, norm, num_positions, num, z, size, tiny, **_shape(z)
+        weight, start, starts, emission, filtered, norm, num_positions, num, z, size, **_shape(z)
     )
     if num_chunks > 1:
         borders = torch.arange(1, num_chunks, device=ends.device) * size  # the first position of each chunk
@@ -266,13 +272,13 @@ def _ahead(
     num_chunks = -(-num_positions // size)
     future, target = torch.empty_like(emission), torch.empty_like(emission)
     norm = emission.new_empty(num_positions, num)
-    stops, tiny = final, torch.finfo(emission.dtype).tiny
+    stops = final
     if num_chunks > 1:
         matrix, exponent = _matrices(weight, emission, ends, size, num_chunks)
         stops = emission.new_empty(num_chunks, num, z)
-        end_chunks[(num,)](final, matrix, exponent, stops, num, z, num_chunks, tiny, **_shape(z))
+        end_chunks[(num,)](final, matrix, exponent, stops, num, z, num_chunks, **_shape(z))
     run_backward[num_chunks, num](
-        weight, final, stops, emission, ends, future, target, norm, num_positions, num, z, size, num_chunks, tiny,
+        weight, final, stops, emission, ends, future, target, norm, num_positions, num, z, size, num_chunks,
         **_shape(z),
     )  # fmt: skip
     if num_chunks > 1:
@@ -280,7 +286,7 @@ def _ahead(
         x = (target[borders].unsqueeze(-2) * weight).sum(-1)
         top = x.amax(-1)
         inside = borders[:, None] <= ends
-        same = _agree(x / top.clamp(min=tiny).unsqueeze(-1), future[borders - 1], size) | ~inside
+        same = _agree(x / top.clamp(min=torch.finfo(x.dtype).tiny).unsqueeze(-1), future[borders - 1], size) | ~inside
         norm[borders - 1] = torch.where(inside, top, 1.0)
         norm = norm.masked_fill(~same.all(0), float("nan"))
     return future, target, norm
