@@ -14,6 +14,7 @@ COMMANDS = {
     "precision": "benchmarks.precision",
     "starter": "benchmarks.starter",
     "long": "benchmarks.long_chains",
+    "em": "benchmarks.em_updates",
     "starts": "benchmarks.starts",
     "people": "benchmarks.people",
 }
