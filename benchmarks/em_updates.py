@@ -32,9 +32,8 @@ def main(given: Sequence[str]) -> int:
         parser.add_argument(f"--{name}", type=int, default=default, help="default: %(default)s")
     args = parser.parse_args(given)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    print(
-        f"{device_name(torch.device(device))}: {args.states} states, {args.sentences} x {args.length} tokens, {args.words} words"
-    )
+    size = f"{args.states} states, {args.sentences} x {args.length} tokens, {args.words} words"
+    print(f"{device_name(torch.device(device))}: {size}")
     print("| precision | update | median ms | quartiles ms | log-likelihood a token |")
     print("|---|---|---:|---:|---:|")
     precisions: tuple[Precision, ...] = ("tf32", "float32") if device == "cuda" else ("float32",)
