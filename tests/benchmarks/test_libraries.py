@@ -80,6 +80,6 @@ def test_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_commands_are_named() -> None:
     done = subprocess.run([sys.executable, "-m", "benchmarks"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "{steps,libraries,estimators,precision,starter}" in done.stderr
+    assert "{steps,libraries,estimators,precision,starter,long,em,starts,people}" in done.stderr
     wrong = subprocess.run([sys.executable, "-m", "benchmarks", "dance"], cwd=ROOT, capture_output=True, check=False)
     assert wrong.returncode == 2

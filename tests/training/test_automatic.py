@@ -141,7 +141,7 @@ def test_a_recipe_by_size(tokens: int, words: int | None, device: str, family: s
     assert (model.family, model.num_states) == (family, states)
     assert f"{tokens:,} training tokens" in choice.why
     assert f"{states:,} states" in choice.why
-    assert ("two cores" in choice.why) == (device == "cpu")
+    assert ("two cores" in choice.why) == (device == "cpu" and states in (256, 2048))  # times that were measured
 
 
 def test_characters_get_a_model_without_clusters(tmp_path: Path) -> None:

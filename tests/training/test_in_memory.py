@@ -91,7 +91,7 @@ def test_frames_with_splits() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (["one"], "the data are 1 sentences"),
+        (["one"], "the data are 1 sentence,"),
         ([], "data: no sentence has a word"),
         ({"train": ["a"], "dev": ["b"]}, "a split 'dev', but splits are train, valid and test"),
         ({"train": ["a"]}, "no split 'valid'; there are train"),

@@ -45,7 +45,7 @@ def segment_table(
     Of the best path or segmentation, or of the one given. An ordinary chain has no segments of its own: its rows are
     stretches of equal states, and `posterior` is the probability that all frames of the stretch have its state,
     whatever is before and after. A segment that was carried in starts at 0, and its posterior is that of its part in
-    this stretch. Of blocks, chains whose transitions are those of each position and whose one block has all states. An
+    this stretch. Of blocks, chains whose transitions are those of each position. An
     impossible sequence has no rows. Cost: that of `viterbi` and of `posterior`.
     """
     weigh = answer("segment_table", _WEIGHTS, p)
@@ -58,7 +58,7 @@ def segment_table(
             ScoredSegment(
                 *row,
                 weight(i, *row, carried=not begins[i][row.start]),
-                float(states[i, row.start : row.end, row.state].mean()),
+                float(states[i, row.start : row.end, row.state % states.shape[-1]].mean()),  # of blocks: within its own
             )
             for row in rows
         ]
@@ -90,9 +90,10 @@ def _of_blocks(p: BlockPotentials) -> tuple[Tensor, Weight]:
     counts = expected_counts(p)
     state, pairs = counts.state.double(), counts.transition.double()
 
-    def weight(i: int, start: int, end: int, state_: int, *, carried: bool) -> float:
-        stays = pairs[i, start : end - 1, state_, state_] / state[i, start : end - 1, state_]
-        return min(1.0, float(state[i, start, state_] * stays.prod()))
+    def weight(i: int, start: int, end: int, which: int, *, carried: bool) -> float:
+        own = which % state.shape[-1]
+        stays = pairs[i, start : end - 1, own, own] / state[i, start : end - 1, own]
+        return min(1.0, float(state[i, start, own] * stays.prod()))
 
     return state, weight
 

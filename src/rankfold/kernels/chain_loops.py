@@ -266,6 +266,8 @@ def _lost(
                 here[j] &= log_obs[t, b, j] > -np.inf
                 if here[j] and not (filtered[t, b, j] * share >= least and emission[t, b, j] >= least):
                     lost[b] = True
+                if filtered[t, b, j] != filtered[t, b, j]:  # an overflow, reached or not
+                    lost[b] = True
             if not norm[t, b] < np.inf:
                 lost[b] = True
             before, here = here, before

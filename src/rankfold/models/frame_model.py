@@ -239,7 +239,7 @@ def _batch(model: FrameModel, frames: Any, labels: Any) -> Batch:
 
 def _missing_beyond(batch: Batch) -> Tensor:  # "b t f" or "b t"
     """The frames, with padding set to missing: no value there reaches a product."""
-    if not batch.values.is_cuda and bool((batch.lengths == batch.values.shape[1]).all()):
+    if not batch.values.is_cuda and may_look(batch.values) and bool((batch.lengths == batch.values.shape[1]).all()):
         return batch.values
     inside = torch.arange(batch.values.shape[1], device=batch.lengths.device) < batch.lengths[:, None]
     if batch.values.ndim == 2:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from rankfold.errors import DomainError, expect, expect_weights, same_kind
+from rankfold.errors import DomainError, expect, expect_weights, may_look, same_kind
 from rankfold.params.networks import take_rows
 from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
 from rankfold.params.observations.linear_gaussian import LOG_TWO_PI, FullGaussianObservation
@@ -34,7 +34,7 @@ def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b
     centre = mean.detach().double().mean(0)
     m, v = mean.double() - centre, variance.double()
     x = frames.double() - centre
-    if variance.ndim == 2 and not frames.is_cuda and not bool(frames.isnan().any()):
+    if variance.ndim == 2 and not frames.is_cuda and may_look(frames) and not bool(frames.isnan().any()):
         of_squares, of_values, of_ones = _weights(m, v).chunk(3, -1)
         return (linear(x, of_values, of_ones.sum(-1)) + linear(x.square(), of_squares)).to(mean.dtype)
     seen = ~torch.isnan(frames)

@@ -85,7 +85,7 @@ def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"  
 def _lost(c: Chain, f: scaled.Forward) -> Tensor:  # "b"
     """Whether some state that can be reached has an entry without all its digits."""
     least = smallest_sum(f.filtered)
-    overflowed = ~(f.norm < float("inf"))  # or NaN
+    overflowed = ~(f.norm < float("inf")) | f.filtered.isnan().any(-1)
     whole = (f.filtered * f.norm.clamp(max=1.0).unsqueeze(-1) >= least) & (f.emission >= least)
     impossible = c.log_obs.transpose(0, 1) == float("-inf")
     lost = (((~whole & ~impossible).any(-1) | overflowed) & c.inside().mT).any(0)

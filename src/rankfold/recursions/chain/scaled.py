@@ -122,6 +122,7 @@ def _both(c: Chain, precision: Precision) -> Forward:
         norm, future_norm, divided, log_shift, c.lengths, first, top, bound, pull, size,
         tolerance(c, precision), may_repeat=may_look(norm),
     )  # fmt: skip
+    log_shift[0] += first  # the first step's own, as `log_scale` adds them up
     ahead, losses = Ahead(future, target, future_norm, inner), Losses(sums.column, push, pull)
     return Forward(filtered, emission, norm, log_shift, final, verdict.log_z, None, ahead, losses, verdict)
 
@@ -164,8 +165,10 @@ def _filtered(c: Chain, x: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:  
 
 def looped(c: Chain) -> Tensor | None:  # "z y"
     """The matrix of a transition that is written out, where compiled loops take the place of these."""
-    if not loops_serve(c.log_obs.shape[-1], c.log_obs) or torch.is_autocast_enabled("cpu"):
-        return None  # products in bfloat16 are torch's
+    if not loops_serve(c.log_obs.shape[-1], c.log_obs) or not may_look(c.log_obs):
+        return None
+    if torch.is_autocast_enabled("cpu"):  # products in bfloat16 are torch's
+        return None
     return _written(c)
 
 
