@@ -286,7 +286,8 @@ def _ahead(
         x = (target[borders].unsqueeze(-2) * weight).sum(-1)
         top = x.amax(-1)
         inside = borders[:, None] <= ends
-        same = _agree(x / top.clamp(min=torch.finfo(x.dtype).tiny).unsqueeze(-1), future[borders - 1], size) | ~inside
+        tiny = torch.finfo(x.dtype).tiny
+        same = _agree(x / top.clamp(min=tiny).unsqueeze(-1), future[borders - 1], size) | ~inside
         norm[borders - 1] = torch.where(inside, top, 1.0)
         norm = norm.masked_fill(~same.all(0), float("nan"))
     return future, target, norm
