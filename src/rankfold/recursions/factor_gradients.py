@@ -62,7 +62,7 @@ def count_uses(
     even float64 overflows, with a weight of 2^-200, which loses nothing above 10^-240 of a use.
     """
     found = _uses(operator, grads)
-    if may_look(found[0]) and not all(bool(torch.isfinite(x).all()) for x in found):
+    if may_look(found[0]) and not all(_is_finite(x) for x in found):
         smaller = (x * 2.0**200 for x in _uses(operator, again(2.0**-200)))
         found = [torch.where(torch.isfinite(x), x, y) for x, y in zip(found, smaller, strict=True)]
     return tuple(x.to(factor.dtype) for x, factor in zip(found, operator.factors(), strict=True))
@@ -70,9 +70,14 @@ def count_uses(
 
 def _uses(operator: HasFactors, grads: Sequence[Tensor]) -> list[Tensor]:
     return [
-        grad if is_log else torch.where(factor == 0, 0.0, factor * grad)
+        grad if is_log else (factor * grad).masked_fill_(factor == 0, 0.0)
         for factor, grad, is_log in zip(operator.factors(), grads, operator.log_factors, strict=True)
     ]
+
+
+def _is_finite(x: Tensor) -> bool:
+    """Without a table of answers; NaN is the least and the largest of all."""
+    return not x.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(x.detach()))
 
 
 def to_double(operator: Op) -> Op:
