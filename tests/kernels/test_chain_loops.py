@@ -100,7 +100,7 @@ def test_weights_that_overflow_are_left_to_logarithms() -> None:
 
 
 def test_threads_share_the_sequences() -> None:
-    p = draw(16, 40, 64, 1, torch.float64, 3.0)
+    p = draw(32, 40, 128, 1, torch.float64, 3.0)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
