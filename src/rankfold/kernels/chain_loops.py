@@ -21,8 +21,8 @@ from torch import Tensor
 from rankfold.numerics.scaled import visible
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
-# Multiply-adds below which a second thread costs more than it brings, next to libraries whose threads spin: a
-# millisecond. An EM step of 64 states, 4 x 64 tokens took 2.7 to 4.7 ms by two threads, 1.3 by one.
+# Multiply-adds below which a second thread costs more than it brings, next to libraries whose threads spin: an EM
+# step of 64 states, 4 x 64 tokens took two to three times as long by two threads.
 SMALL = 2**21
 # Products of norms are kept between these: a logarithm is taken once in many steps.
 FAR_BELOW, FAR_ABOVE = 2.0**-500, 2.0**500

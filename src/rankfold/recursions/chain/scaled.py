@@ -185,11 +185,9 @@ def scanned(c: Chain) -> Tensor | None:  # "z y"
 def losses_of_steps(c: Chain) -> tuple[Tensor | float, Tensor | float]:  # "y", "z"
     """What underflow may take from a push and from a pull of entries of at most 1, in smallest normal numbers."""
     push, pull = c.transition.push_loss(), c.transition.pull_loss()
-    num_states = c.log_obs.shape[-1]
-    if not scans_serve(num_states, c.log_obs) or _written(c) is not None:
+    if not scans_serve(c.log_obs.shape[-1], c.log_obs):
         return push, pull
-    # Every entry of the matrix has lost what its terms lose.
-    return num_states * (push + 2.0), num_states * (pull + 2.0)
+    return written_loss(c, push), written_loss(c, pull)
 
 
 def _written(c: Chain) -> Tensor | None:  # "z y"
