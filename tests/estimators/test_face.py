@@ -116,3 +116,23 @@ def test_names_of_hmmlearn_say_what_they_are_here() -> None:
         with pytest.raises(AttributeError, match=f"{there} is {here} here"):
             getattr(model, there)
         assert not hasattr(model, there)
+
+
+@pytest.mark.parametrize(
+    ("observations", "names", "options"),
+    [
+        ("student_t", ("means", "scales", "degrees"), {}),
+        ("gamma", ("shapes", "rates"), {}),
+        ("beta", ("alpha", "beta"), {}),
+        ("gaussian", ("means", "loadings", "noises"), {"covariance_type": "low_rank", "covariance_rank": 1}),
+    ],
+)
+def test_every_table_is_an_attribute(observations: str, names: tuple[str, ...], options: dict[str, Any]) -> None:
+    x = np.random.default_rng(0).uniform(0.1, 0.9, (30, 2))
+    model = HMM(2, observations=observations, max_iter=2, tol=None, random_state=0, **options).fit(x)
+    tables = list(model.tables_.values())
+    for name in names:
+        found = getattr(model, f"{name}_")
+        assert any(np.array_equal(found, table) for table in tables)
+        setattr(model, f"{name}_", found * 1.25 if name not in ("means", "loadings") else found + 0.125)
+        assert not np.array_equal(getattr(model, f"{name}_"), found)

@@ -62,12 +62,19 @@ class Tables:
     means_ = _table("means", 'The means, "z f"; of mixtures "z m f".')
     covariances_ = _table("covariances", 'As `covariance_type`: "z f", "z", "z f f", "f f"; of mixtures one each.')
     emission_ = _table("emission", 'The probabilities of symbols "z v", of ones, or of kinds of counts "z f".')
-    rates_ = _table("rates", 'The rates of Poisson observations, "z f".')
+    rates_ = _table("rates", 'The rates of Poisson and gamma observations, "z f".')
     weights_ = _table("weights", 'The weights of the Gaussians of each state, "z m".')
     coefficients_ = _table(
         "coefficients", 'Of regressions "z o k", of autoregressions "z f (p f)", the last frame first.'
     )
     intercepts_ = _table("intercepts", 'The constants of regressions, "z o".')
+    loadings_ = _table("loadings", 'The factors L of low-rank covariances L L^T + diag(noises), "z f r".')
+    noises_ = _table("noises", 'The variances next to the factors of low-rank covariances, "z f".')
+    scales_ = _table("scales", 'The squared scales of Student\'s t, "z f".')
+    degrees_ = _table("degrees", 'The degrees of freedom of Student\'s t, "z f".')
+    shapes_ = _table("shapes", 'The shapes of gamma observations, "z f"; their rates are `rates_`.')
+    alpha_ = _table("alpha", 'The first parameters of beta observations, "z f".')
+    beta_ = _table("beta", 'The second parameters of beta observations, "z f".')
 
     transition_weights_ = _table("transition_weights", 'The weights "z z k" of inputs that drive transitions.')
     initial_weights_ = _table("initial_weights", 'The weights "z k" of inputs that drive the start.')
@@ -97,7 +104,7 @@ class Tables:
     def tables_(self) -> dict[str, Array]:
         """All tables of the model by the names that `start` and `fixed` know them by."""
         self._expect_fitted()  # type: ignore[attr-defined]
-        return {name: table.value.cpu().numpy() for name, table in known_tables(self.model_).items()}
+        return {name: table.value.cpu().numpy().copy() for name, table in known_tables(self.model_).items()}
 
     @property
     def stationary_distribution_(self) -> Array:
@@ -125,7 +132,7 @@ class Tables:
                 f"a model of {self.model_.config.observations} observations has no {public}_; it has "
                 f"{', '.join(known)} (`tables_`)."
             ) from None
-        return known[name].value.cpu().numpy()
+        return known[name].value.cpu().numpy().copy()
 
     def _write_table(self, public: str, value: Any) -> None:
         self._by_hand = vars(self).get("_by_hand", frozenset()) | {public}
