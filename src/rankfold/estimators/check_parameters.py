@@ -104,19 +104,19 @@ def _expect_driven(params: Mapping[str, Any]) -> None:
     if not isinstance(given, str | list | tuple | Mapping) or not set(driven_parts(given)) <= {"transition", "start"}:
         raise DomainError(
             f'input_driven is {given!r:.80}, but inputs drive "transition", "start" or both: a tuple of these, or a '
-            'dict with a torch.nn.Module, or None, for each ("observations" of logistic ones take a module, too).'
+            'dict with a torch.nn.Module, or None, for each ("observations" of regressions take a module, too).'
         )
     if isinstance(given, Mapping):
         for name, network in given.items():
             if not isinstance(network, torch.nn.Module | None):
                 raise DomainError(
                     f"input_driven[{name!r}] is a {type(network).__name__}, but a torch.nn.Module from inputs to "
-                    "logits was expected, or None for a softmax regression."
+                    'logits (observations "regression": to means) was expected, or None for a linear one.'
                 )
-    if "observations" in given and params["observations"] != "logistic":
+    if "observations" in given and params["observations"] not in ("logistic", "regression"):
         raise UnsupportedError(
-            f'input_driven has "observations", a network, but observations are {params["observations"]!r}: logistic '
-            'ones take a network, "regression" is linear.'
+            f'input_driven has "observations", a network, but observations are {params["observations"]!r}: '
+            '"logistic" and "regression" take one.'
         )
     if not driven_parts(given):
         return

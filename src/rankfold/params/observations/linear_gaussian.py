@@ -121,6 +121,10 @@ class LinearGaussianObservation(ObservationModule):
         """The modelled features of each frame, and its regressors."""
         raise NotImplementedError
 
+    def beside(self, regressors: Tensor) -> Tensor | None:  # "n p" -> "n z o"
+        """What is added to the linear function in each state, if anything is."""
+        return None
+
     @property
     def root(self) -> Tensor:  # "c f f"
         """A Cholesky factor of each covariance."""
@@ -165,15 +169,17 @@ class LinearGaussianObservation(ObservationModule):
         weight = _shifted(self.weight.detach().double(), own[0], theirs[0], 1.0)
         weights, covariance, each = posterior.double(), self.covariance.detach(), num_states // len(self.log_diagonal)
         found: Tensor = y.new_zeros(num_states, num * num + size * num + size * size)
+        added = self.beside(r + theirs)
         for rows, features in patterns(~y.isnan()):
             here, beside = y[rows], r[rows]
             part = marginal_root(self.root.detach().double(), features)
             for z in range(num_states):
                 w = weights[rows, z : z + 1]
-                filled, extra = here, y.new_zeros(size, size)
+                own_y = here if added is None else here - added[rows, z]
+                filled, extra = own_y, y.new_zeros(size, size)
                 if len(features) < size:
                     mean = beside @ weight[z].mT
-                    filled, left = _expected(here, mean, covariance[z // each], part[z // each], features)
+                    filled, left = _expected(own_y, mean, covariance[z // each], part[z // each], features)
                     extra = left * w.sum()
                 joint = torch.cat([beside, filled], 1)
                 products = joint.mT @ (joint * w)

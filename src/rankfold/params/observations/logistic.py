@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from rankfold.errors import DomainError, ShapeError, UnsupportedError, may_look
+from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.numerics.log_space import pick
 from rankfold.params.dynamics.input_driven import Uses, climb
 from rankfold.params.networks import normal, take_rows
 from rankfold.params.observations.protocol import ObservationModule, Sizes
-from rankfold.params.observations.regression import with_one
+from rankfold.params.observations.regression import of_network, with_one
 from rankfold.params.prior import Prior, Table, weighted_logs
 
 
@@ -41,14 +41,7 @@ class Logistic(NamedTuple):
         x = regressors.to(self.weight)
         logits = torch.einsum("...p,zcp->...zc", x, self.weight)
         if self.network is not None:
-            more = self.network(x[..., :-1].reshape(-1, x.shape[-1] - 1))
-            if not isinstance(more, Tensor) or more.numel() != logits.numel():
-                came = tuple(more.shape) if isinstance(more, Tensor) else type(more).__name__
-                raise ShapeError(
-                    f"the network of the observations gave {came}, but logits of shape "
-                    f"{(x[..., 0].numel(), *logits.shape[-2:])} were expected."
-                )
-            logits = logits + more.reshape(logits.shape)
+            logits = logits + of_network(self.network, x, self.weight)
         return logits.log_softmax(-1)
 
     def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -1,15 +1,20 @@
-"""Gaussian frames whose mean is a linear function of inputs, or of the frames before: regression, autoregression."""
+"""Gaussian frames whose mean is a linear function of inputs, or of the frames before: regression, autoregression.
+
+A network of the inputs may be added to the linear function.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+import math
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from rankfold.errors import DomainError
+from rankfold.errors import DomainError, ShapeError, UnsupportedError
+from rankfold.params.dynamics.input_driven import Uses, climb
 from rankfold.params.networks import normal, take_rows
 from rankfold.params.observations.linear_gaussian import LinearGaussianObservation, draw_noise, log_density
 from rankfold.params.observations.protocol import Sizes, means_of
@@ -28,15 +33,31 @@ def with_one(regressors: Tensor) -> Tensor:  # "b t k" -> "b t (k + 1)"
     return torch.cat([known, torch.ones_like(known[..., :1])], -1)
 
 
+def of_network(network: nn.Module, regressors: Tensor, weight: Tensor) -> Tensor:  # "... k+1", "z o k+1" -> "... z o"
+    """What a network of the inputs adds to the linear function of each state."""
+    x = regressors[..., :-1].to(weight)
+    found, shape = network(x.reshape(-1, x.shape[-1])), (*x.shape[:-1], *weight.shape[:2])
+    if not isinstance(found, Tensor) or found.numel() != math.prod(shape):
+        came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ShapeError(
+            f"the network of the observations gave {came}, but a number for each frame, state and output was expected: "
+            f"shape {(math.prod(shape[:-2]), *shape[-2:])}."
+        )
+    return found.reshape(shape)
+
+
 class Regression(NamedTuple):
-    """y = W (u, 1) + noise; a frame is y and then the inputs u."""
+    """y = W (u, 1) + network(u) + noise; a frame is y and then the inputs u."""
 
     weight: Tensor  # "z o k+1"
     root: Tensor  # "c o o"
+    network: nn.Module | None = None  # "n k" -> "n z o"
 
     def log_obs(self, frames: Tensor) -> Tensor:  # "b t (o + k)" -> "b t z"
         size = self.weight.shape[1]
-        return _log_obs(self.weight, self.root, frames[..., :size], with_one(frames[..., size:]))
+        r = with_one(frames[..., size:])
+        more = None if self.network is None else of_network(self.network, r, self.weight)
+        return _log_obs(self.weight, self.root, frames[..., :size], r, more)
 
     def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:
         raise DomainError("a sample of a regression needs its inputs.\n  Give them: sample(n, inputs=...).")
@@ -54,7 +75,10 @@ class Regression(NamedTuple):
                 "expected."
             )
         u = inputs.to(self.weight)
-        mean = (self.weight[states] @ with_one(u[None])[0].unsqueeze(2)).squeeze(2)
+        r = with_one(u[None])[0]
+        mean = (self.weight[states] @ r.unsqueeze(2)).squeeze(2)
+        if self.network is not None:
+            mean = mean + of_network(self.network, r, self.weight)[torch.arange(len(states)), states]
         return torch.cat([mean + draw_noise(self.root, states, len(self.weight), generator), u], 1)
 
 
@@ -85,8 +109,12 @@ class Autoregression(NamedTuple):
         return torch.stack(found)
 
 
-def _log_obs(weight: Tensor, root: Tensor, y: Tensor, r: Tensor) -> Tensor:  # "b t o", "b t p" -> "b t z"
+def _log_obs(
+    weight: Tensor, root: Tensor, y: Tensor, r: Tensor, more: Tensor | None = None
+) -> Tensor:  # "b t o", "b t p", "b t z o" -> "b t z"
     mean = torch.einsum("np,zop->zno", r.flatten(0, 1).double(), weight.double())
+    if more is not None:
+        mean = mean + more.flatten(0, 1).transpose(0, 1).double()
     return log_density(y.flatten(0, 1), mean, root).reshape(*y.shape[:2], -1).to(weight.dtype)
 
 
@@ -135,15 +163,21 @@ def prior_vector(x: Tensor | float, size: int) -> Tensor:  # -> "f"
 
 
 class RegressionObservation(_WithTables):
-    """Linear regression: the last `num_covariates` columns of a frame are inputs, which have no distribution."""
+    """Regression: the last `num_covariates` columns of a frame are inputs, which have no distribution.
+
+    Of a network EM keeps every frame: first the exact maximum of linear function and covariance next to it, then
+    steps of the means that never lose.
+    """
 
     needs = "inputs"
     joins = False
+    network: nn.Module | None
 
     def __init__(
         self, weight: Tensor, num_covariances: int, *, diagonal: bool = False, min_variance: float = 0.0
     ) -> None:  # "z o k+1"
         super().__init__(weight, num_covariances, diagonal=diagonal, min_variance=min_variance)
+        self.network = None
 
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
@@ -161,7 +195,35 @@ class RegressionObservation(_WithTables):
         return frames[..., :size], with_one(frames[..., size:])
 
     def forward(self, keep: Tensor | None = None) -> Regression:
-        return Regression(take_rows(self.weight, keep), self._kept_root(keep))
+        if keep is not None and self.network is not None:
+            raise UnsupportedError("state_dropout and a network of the observations do not go together.")
+        return Regression(take_rows(self.weight, keep), self._kept_root(keep), self.network)
+
+    def beside(self, regressors: Tensor) -> Tensor | None:
+        return None if self.network is None else of_network(self.network, regressors, self.weight).detach().double()
+
+    def count(self, statistics: Tensor, posterior: Tensor) -> Any:  # "n (2o + 2p)", "n z" -> "z s"
+        """Sums of products; of a network the frames themselves."""
+        if self.network is None:
+            return super().count(statistics, posterior)
+        return Uses(statistics, posterior.double())
+
+    def maximise(self, counts: Any, prior: Prior) -> None:
+        if self.network is None:
+            super().maximise(counts, prior)
+            return
+        # Features that are missing: their expectations raise the likelihood of the others, which the steps then climb.
+        super().maximise(super().count(counts.inputs, counts.counts), prior)
+        size, num = self.weight.shape[1:]
+        y, r, own, theirs = counts.inputs.split([size, num, size, num], 1)
+        frames = torch.cat([y + own, (r + theirs)[:, :-1]], 1)[None]
+
+        def objective() -> Tensor:
+            found = (counts.counts * self.forward().log_obs(frames)[0].double()).sum()
+            return found + self.log_prior(prior)
+
+        held = prior.fixed & {"coefficient", "intercept"}
+        climb([*self.network.parameters(), *(() if held else (self.weight,))], objective)
 
     def centres(self, prior: Prior) -> tuple[Tensor, Tensor]:
         size, num = self.weight.shape[1:]
@@ -180,7 +242,15 @@ class RegressionObservation(_WithTables):
         super().set_covariance(scatter, number, weight, self.of_outputs(prior))
 
     def log_prior(self, prior: Prior) -> Tensor:
-        return super().log_prior(self.of_outputs(prior))
+        """Of the covariances, and of a network -weight_precision/2 times the sum of its squared parameters."""
+        found = super().log_prior(self.of_outputs(prior))
+        for x in () if self.network is None else self.network.parameters():
+            found = found - prior.weight_precision / 2 * x.double().square().sum()
+        return found
+
+    @property
+    def num_free(self) -> int:
+        return super().num_free + sum(x.numel() for x in (() if self.network is None else self.network.parameters()))
 
     def rounding(self, prior: Prior) -> float:
         return super().rounding(self.of_outputs(prior))
@@ -199,7 +269,7 @@ class RegressionObservation(_WithTables):
         one = prior._replace(variance_frames=prior.variance_frames + 1.0, fixed=frozenset())
         weights = frames.new_zeros(len(states), len(means), dtype=torch.float64)
         weights[states >= 0, states[states >= 0]] = 1.0
-        self.maximise(self.count(self.statistics(frames, prior), weights), one)
+        super().maximise(super().count(self.statistics(frames, prior), weights), one)
 
 
 class AutoregressiveObservation(_WithTables):
