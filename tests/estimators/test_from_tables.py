@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rankfold
 from rankfold.estimators import HMM, HSMM
 from tests.oracles import chain, frames, semi_markov
 
@@ -378,3 +379,35 @@ def test_streams_carry_their_lags(kind: Any) -> None:
     np.testing.assert_allclose(found, model.filter(x), atol=1e-10)
     if kind is HMM:
         assert state.log_likelihood == pytest.approx(model.score(x), rel=1e-10)
+
+
+def test_known_regressions_take_inputs_apart_or_as_columns() -> None:
+    rng = np.random.default_rng(0)
+    y, u = rng.standard_normal((9, 2)), rng.standard_normal((9, 3))
+    known = HMM.from_tables(
+        initial=[0.5, 0.5],
+        transition=[[0.9, 0.1], [0.2, 0.8]],
+        observations="regression",
+        coefficients=rng.standard_normal((2, 2, 3)),
+        intercepts=rng.standard_normal((2, 2)),
+        covariances=[np.eye(2), 2 * np.eye(2)],
+        covariance_type="full",
+    )
+    assert known.score(y, inputs=u) == known.score(np.hstack([y, u]))
+    with pytest.raises(rankfold.DomainError, match="2 features, but HMM is expecting 5"):
+        known.score(y)
+    with pytest.raises(rankfold.ShapeError, match="inputs have 2 columns"):
+        known.score(y, inputs=u[:, :2])
+
+
+def test_known_symbols_in_a_column_are_counted_by_their_table() -> None:
+    known = HMM.from_tables(
+        initial=[0.5, 0.5],
+        transition=[[0.9, 0.1], [0.2, 0.8]],
+        observations=["poisson", "categorical"],
+        rates=[[1.0], [5.0]],
+        emission=[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]],
+    )
+    assert known.model_.config.columns == ("poisson", "categorical:3")
+    weight = np.array([0.5 * np.exp(-1) * 0.2, 0.5 * np.exp(-5) * 0.8])
+    np.testing.assert_allclose(known.score(np.array([[0.0, 2.0]])), np.log(weight.sum()), rtol=1e-12)

@@ -485,14 +485,17 @@ class Estimator(Tables, ScikitLearnMethods):
             X, lengths, labels, num_states=config.num_states, missing=self.missing,  # type: ignore[attr-defined]
             dtype="float32" if self.model_.dtype == torch.float32 else "float64",
         )  # fmt: skip
-        expect_width(given.sequences[0].shape[1], self)
+        width = given.sequences[0].shape[1]
+        if inputs is None or not config.num_covariates or width != config.num_features - config.num_covariates:
+            expect_width(width, self)
         given = self._with_inputs(given, inputs)
         expect_observed(given.sequences, config)
         return given
 
     def _with_inputs(self, given: Inputs, inputs: Any) -> Inputs:
         config = self.model_.config
-        apart = config.num_covariates if self.n_features_in_ < config.num_features else 0
+        inside = not config.num_covariates or given.sequences[0].shape[1] == config.num_features
+        apart = 0 if inside else config.num_covariates
         num = config.num_drivers or apart
         return with_inputs(given, inputs, observed=apart > 0, driven=bool(config.driven), num=num)
 

@@ -256,6 +256,8 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
     columns: tuple[str, ...] = ()
     if not isinstance(observations, str):
         observations, columns = "product", tuple(observations)
+        symbols = by_name.get("probability", ())
+        columns = tuple(f"{x}:{symbols[-1]}" if x == "categorical" and symbols else x for x in columns)
     sizes: dict[str, Any] = {
         "observations": observations,
         "columns": columns,
