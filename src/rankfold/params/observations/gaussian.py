@@ -160,9 +160,15 @@ class GaussianObservation(ObservationModule):
 
     def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" -> "n 3f"
         """x^2, x and 1 of each feature that is not missing, x relative to the centre of all frames."""
-        here = ~frames.isnan()
-        x = torch.where(here, frames.double() - prior.centre, 0.0)
-        return torch.cat([x * x, x, here.to(x.dtype)], 1)
+        width = frames.shape[1]
+        found = torch.empty(len(frames), 3 * width, dtype=torch.float64, device=frames.device)
+        squares, x, here = found.split(width, 1)  # type: ignore[no-untyped-call]
+        torch.sub(frames.double(), torch.as_tensor(prior.centre).to(found), out=x)
+        here.copy_(~frames.isnan())
+        if not bool(here.all()):
+            x.nan_to_num_(0.0)
+        torch.mul(x, x, out=squares)
+        return found
 
     @torch.no_grad()
     def log_obs_of(self, statistics: Tensor, prior: Prior) -> Tensor:  # "n 3f" -> "n z"
