@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.__main__ import NUM_THREADS
 from benchmarks.libraries.cases import DENSE, GradientStep, Size, measure_em, measure_own
+from benchmarks.libraries.few_states import measure_few
 from benchmarks.libraries.peers import (
     DYNAMAX,
     HMMLEARN,
@@ -64,7 +65,8 @@ def main(given: Sequence[str]) -> int:
         return 1
     own = measure_own(quick=arguments.quick)
     em = measure_em(quick=arguments.quick)
-    results = Results(machine(), checks, em, own, (time.perf_counter() - start) / 60)
+    few = measure_few(quick=arguments.quick)
+    results = Results(machine(), checks, em, own, few, (time.perf_counter() - start) / 60)
     report = text(results)
     print(report)
     if arguments.json is not None:

@@ -17,6 +17,9 @@ from pathlib import Path
 import rankfold
 from benchmarks.__main__ import NUM_THREADS
 from benchmarks.libraries.cases import DENSE, LARGE_STATES, LIMIT_S, Em, Own
+from benchmarks.libraries.few_states import OURS as FEW_OURS
+from benchmarks.libraries.few_states import PEER as FEW_PEER
+from benchmarks.libraries.few_states import Few
 from benchmarks.libraries.peers import (
     HMMLEARN,
     MAKERS,
@@ -46,6 +49,7 @@ class Results:
     checks: list[Check]
     em: Em
     own: Own
+    few: Few
     minutes: float
 
 
@@ -89,9 +93,10 @@ def text(results: Results) -> str:
         " from machine to machine; ratios less so.",
         "![time of an EM step against states, and of a gradient step against rank](images/benchmarks.png)",
         *_em_parts(results.em),
+        *_few_parts(results.few),
         *_own_parts(results.own),
         "## Where we lose",
-        "\n".join(f"- {line}" for line in losses(results.em, results.own)),
+        "\n".join(f"- {line}" for line in losses(results.em, results.own, results.few)),
         "## Checked before timing",
         "Largest relative difference, entry by entry; a failed check ends the run without a report.",
         table(
@@ -100,6 +105,24 @@ def text(results: Results) -> str:
         ),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _few_parts(few: Few) -> list[str]:
+    return [
+        "## Few states, against hmmlearn",
+        f"Gaussian HMMs of 12 features, float64, next to hmmlearn's scaling mode: a step is a fit of {few.steps} steps,"
+        " with all that comes before the first one, divided by their number. Where rankfold is slower, the ratio is in"
+        " bold.",
+        table(("what", FEW_PEER, FEW_OURS, "ratio"), [_few_row(*x, few.steps) for x in few.fits.items()]),
+        table(("what", FEW_PEER, FEW_OURS, "ratio"), [_few_row(*x, 1) for x in few.calls.items()]),
+    ]
+
+
+def _few_row(what: str, timings: dict[str, Spread], steps: int) -> tuple[str, ...]:
+    peer, ours = (timings[name] for name in (FEW_PEER, FEW_OURS))
+    ratio = times(peer.median / ours.median)
+    each = (Spread(x.median / steps, x.low / steps, x.high / steps, x.repeats) for x in (peer, ours))
+    return what, *map(spread, each), f"**{ratio}**" if ours.median > peer.median else ratio
 
 
 def _em_parts(em: Em) -> list[str]:
@@ -201,9 +224,9 @@ def _ratio_table(outcomes: dict[str, Outcome], timings: dict[str, Spread | None]
     return table(("", "one gradient step", "peak memory"), rows)
 
 
-def losses(em: Em, own: Own) -> list[str]:
+def losses(em: Em, own: Own, few: Few) -> list[str]:
     """Every comparison that another library, or our own dense form, wins."""
-    found = [*_to_peers(em), *_to_dense(em, own)]
+    found = [*_to_peers(em), *_of_few(few), *_to_dense(em, own)]
     return found or ["Nowhere in this run."]
 
 
@@ -214,6 +237,13 @@ def _to_peers(em: Em) -> Iterator[str]:
                 ratio = timings[ours].median / timings[peer].median
                 if ratio > 1:
                     yield f"EM step, {size:,} states: {ours} takes {ratio:.2f}x the time of {peer}."
+
+
+def _of_few(few: Few) -> Iterator[str]:
+    for what, timings in {**few.fits, **few.calls}.items():
+        ratio = timings[FEW_OURS].median / timings[FEW_PEER].median
+        if ratio > 1:
+            yield f"{what}: rankfold takes {ratio:.2f}x the time of {FEW_PEER}."
 
 
 def _to_dense(em: Em, own: Own) -> Iterator[str]:

@@ -138,6 +138,14 @@ def expect_weights(x: Tensor, *, name: str, remedy: str = "Logarithms of weights
     )
 
 
+def has_nan(x: Tensor) -> bool:
+    """Whether an entry may be NaN: never false where one is; true, too, where infinities of both signs add up.
+
+    One pass without a table of answers, which would take several times as long.
+    """
+    return bool(x.sum().isnan())
+
+
 def expect_logs(x: Tensor, *, name: str, inside: Tensor | None = None) -> None:
     """Raise on NaN or +inf (where `inside`, if given, is true); -inf is the log of zero and welcome."""
     if not may_look(x):

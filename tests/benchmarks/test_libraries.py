@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.libraries import report
+from benchmarks.libraries import few_states, report
 from benchmarks.libraries.cases import BANDED, DENSE, LARGE_STATES, Em, Own, Size, sum_name
 from benchmarks.libraries.command import _plain
+from benchmarks.libraries.few_states import Few
 from benchmarks.libraries.peers import HMMLEARN, MAKERS, OURS, RANKFOLD_64
 from benchmarks.libraries.process import Case, Outcome, in_process, num_repeats, time_together
 from rankfold.cli.bench import Check
@@ -37,7 +39,22 @@ def results() -> report.Results:
         structured={DENSE: taken(2.0), BANDED: taken(0.5), sum_name(size): taken(1.5)},
         sweep_size=size,
     )
-    return report.Results({"date": "today"}, [Check("log Z", 1e-12, 1e-8)], em, own, 1.0)
+    few = Few(
+        10,
+        {"EM step, 1 x 10 frames, 2 states": {few_states.OURS: taken(20.0), few_states.PEER: taken(30.0)}},
+        {"score, 1 x 10 frames, 2 states": {few_states.OURS: taken(4.0), few_states.PEER: taken(2.0)}},
+    )
+    return report.Results({"date": "today"}, [Check("log Z", 1e-12, 1e-8)], em, own, few, 1.0)
+
+
+def test_few_states_are_reported_by_the_step_and_losses_in_bold() -> None:
+    said = report.text(results())
+    assert re.search(r"EM step, 1 x 10 frames, 2 states +\| +3.00 ms \(.*\) \| +2.00 ms \(.*\) \| +1.50x \|", said)
+    assert re.search(
+        r"score, 1 x 10 frames, 2 states +\| +2.00 ms \(.*\) \| +4.00 ms \(.*\) \| +\*\*0.50x\*\* \|", said
+    )
+    assert "- score, 1 x 10 frames, 2 states: rankfold takes 2.00x the time of hmmlearn, scaling." in said
+    assert "EM step, 1 x 10 frames, 2 states: rankfold takes" not in said
 
 
 def test_the_report_has_times_ratios_failures_and_losses() -> None:
@@ -80,6 +97,6 @@ def test_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_commands_are_named() -> None:
     done = subprocess.run([sys.executable, "-m", "benchmarks"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "{steps,libraries,estimators,precision,starter,long,em,starts,people}" in done.stderr
+    assert "{steps,libraries,estimators,structures,precision,starter,long,em,starts,people}" in done.stderr
     wrong = subprocess.run([sys.executable, "-m", "benchmarks", "dance"], cwd=ROOT, capture_output=True, check=False)
     assert wrong.returncode == 2

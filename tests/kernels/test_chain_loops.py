@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 import rankfold
+from rankfold.decoding import counts
 from rankfold.kernels import dispatch
 from rankfold.recursions.chain.filtering import StreamRung
 from rankfold.recursions.chain.potentials import validate
 from rankfold.recursions.chain.rungs import ScaledRung
+from rankfold.recursions.chain.scaled import uses
 from tests.kernels.chains import draw
 
 chain_loops = pytest.importorskip("rankfold.kernels.chain_loops", reason="the extra `fast` is not installed")
@@ -59,6 +61,40 @@ def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "has_numba", lambda: False)
     answers(p)
     assert not entered
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", SIZES)
+def test_expected_counts_agree_with_those_of_the_ladder(
+    size: tuple[int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = draw(*size, 5, dtype, 3.0)
+    p = p._replace(log_initial=p.log_initial.detach(), log_obs=p.log_obs.detach(), log_final=p.log_final.detach())
+    p = p._replace(transition=p.transition.with_factors(*(x.detach() for x in p.transition.factors())))
+    weight = torch.arange(1.0, len(p.log_obs) + 1, dtype=torch.float64)
+    c = validate(p)
+    assert uses(c, weight, "float32") is not None
+    short = rankfold.expected_counts(p, weight=weight)
+    monkeypatch.setattr(counts, "uses", lambda *_: None)
+    long = rankfold.expected_counts(p, weight=weight)
+    rtol = 1e-4 if dtype == torch.float32 else 1e-11
+    for one, other in zip(
+        (short.initial, *short.transition, short.state, short.log_z),
+        (long.initial, *long.transition, long.state, long.log_z),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
+
+
+def test_sequences_that_need_wider_arithmetic_are_not_counted_by_the_loops() -> None:
+    log_obs = torch.tensor([[[0.0, -2000.0], [-3000.0, 0.0], [0.0, -2000.0]]], dtype=torch.float64)
+    transition = rankfold.Dense(torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64))
+    p = rankfold.ChainPotentials(torch.zeros(2, dtype=torch.float64), transition, log_obs)
+    assert uses(validate(p), torch.ones(1, dtype=torch.float64), "float32") is None
+    # Two paths, of -3,000 and -4,000 nats.
+    torch.testing.assert_close(
+        rankfold.expected_counts(p).transition[0], torch.tensor([[2.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    )
 
 
 def verdicts(p: rankfold.ChainPotentials) -> list[Tensor]:

@@ -16,6 +16,7 @@ from rankfold.recursions import Potentials, blocks, chain, segments, tree, valid
 from rankfold.recursions.blocks.potentials import BlockChain, BlockPotentials
 from rankfold.recursions.chain.potentials import Chain, ChainPotentials
 from rankfold.recursions.chain.rungs import solve
+from rankfold.recursions.chain.scaled import uses
 from rankfold.recursions.factor_gradients import count_uses
 from rankfold.recursions.problem import Problem
 from rankfold.recursions.segments.potentials import SegmentPotentials, Segments
@@ -100,7 +101,11 @@ def _of_chain(c: Chain, precision: Precision, weight: Tensor) -> ChainCounts:
         log_z, (initial, state, _, *grads) = derivatives(c, weight=weight, precision=precision)
         return ChainCounts(initial.sum(0), count_uses(c.transition, grads, _smaller(c, weight)), state, log_z)
     with torch.no_grad():
-        solution = solve(c.detach(), "scaled", precision, both=True)
+        c = c.detach()
+        if (found := uses(c, weight, precision)) is not None:
+            posterior, transition, log_z = found
+            return ChainCounts(posterior[0].sum(0), (transition,), posterior.transpose(0, 1), log_z)
+        solution = solve(c, "scaled", precision, both=True)
         initial, state, _, *grads = solution.gradients(weight, of_factors=True)
         counts = count_uses(c.transition, grads, lambda by: solution.gradients(weight * by, of_factors=True)[3:])
     dtype = c.log_obs.dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import sys
@@ -50,8 +51,9 @@ class ScikitLearnMethods:
     """Parameters are the arguments of `__init__`, kept under their own names and not touched before `fit`."""
 
     @classmethod
-    def _names(cls) -> list[str]:
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+    @functools.cache
+    def _names(cls) -> tuple[str, ...]:
+        return tuple(name for name in inspect.signature(cls.__init__).parameters if name != "self")
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All parameters and their values."""

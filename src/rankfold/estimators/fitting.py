@@ -184,7 +184,8 @@ class Fit(NamedTuple):
         given = own_names(start, known, "start")
         near = self.params["init"] == "kmeans" and not {"mean", "probability", "rate"} & set(given)
         expect_fixed(self.prior, known, given, given)
-        initialise(model, self.sequences, self.labels, self.prior, self.rng, near=near)
+        if set(known) - set(given):  # where all tables are given, there is nothing to look for
+            initialise(model, self.sequences, self.labels, self.prior, self.rng, near=near)
         fill_start(model, start, self.prior)
         return model
 

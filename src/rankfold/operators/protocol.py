@@ -127,7 +127,7 @@ def factor_logs(op: Operator) -> list[Tensor]:
 
 def max_operator(op: Operator, asking: str = "viterbi") -> MaxOperator:
     """The operator itself; raises unless it knows its best predecessors."""
-    if not isinstance(op, MaxOperator):
+    if not follows(op, MaxOperator):
         raise UnsupportedError(
             f"{asking} asks {type(op).__name__} for its best predecessors, but it has no push_max.\n"
             "  Derive it from its rows: inherit from rankfold.operators.row_operator.RowOperator."

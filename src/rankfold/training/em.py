@@ -255,7 +255,7 @@ def em(
         gain = value - history[-1] if history else math.inf
         if tell is not None:
             tell(len(history), value, gain)
-        if gain < -ROUNDINGS * _rounding(model, prior, value, num_frames):
+        if gain < 0 and gain < -ROUNDINGS * _rounding(model, prior, value, num_frames):
             warnings.warn(
                 f"a step of EM lost {-gain:g} nats ({history[-1]:g} to {value:g}), which no exact step does: the fit "
                 f"ends before it, after {len(history)} steps, and has not converged.\n"

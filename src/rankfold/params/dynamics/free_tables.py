@@ -116,12 +116,14 @@ class FreeDense(nn.Module):
         """A uniform start; transitions by how states followed one another (-1: unknown), random where none is known."""
         num_states, device = len(self.log_initial), self.log_initial.device
         counts = torch.ones(num_states, num_states, dtype=torch.float64, device=device)
-        for states in runs:
+        if runs:
+            gap = torch.full((1,), -1, device=device)  # between two sequences nothing is known
+            states = torch.cat([x for own in runs for x in (own, gap)])
             source, target = states[:-1], states[1:]
             known = (source >= 0) & (target >= 0)
             pairs = torch.bincount(source[known] * num_states + target[known], minlength=num_states**2)
             counts += pairs.reshape(num_states, num_states).to(counts)
-        if not runs:
+        else:
             counts = counts + torch.from_numpy(rng.random((num_states, num_states))).to(counts)
         table = shares(self._allowed(counts, prior, 0.0))
         self.fill(initial=torch.full_like(counts[0], 1 / num_states), transition=table)

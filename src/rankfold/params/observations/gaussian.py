@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from rankfold.errors import DomainError, expect, expect_weights, may_look, same_kind
+from rankfold.errors import DomainError, expect, expect_weights, has_nan, may_look, same_kind
 from rankfold.params.networks import take_rows
 from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
 from rankfold.params.observations.linear_gaussian import LOG_TWO_PI, FullGaussianObservation
@@ -33,10 +33,15 @@ def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b
     """
     centre = mean.detach().double().mean(0)
     m, v = mean.double() - centre, variance.double()
+    plain = variance.ndim == 2 and not frames.is_cuda and not frames.requires_grad
+    if plain and may_look(frames) and not has_nan(frames):
+        of_frames, of_ones = _weights(m, v).tensor_split((2 * frames.shape[-1],), -1)
+        both = torch.empty(*frames.shape[:-1], of_frames.shape[-1], dtype=torch.float64)
+        squares, x = both.chunk(2, -1)
+        x.copy_(frames).sub_(centre)
+        torch.mul(x, x, out=squares)
+        return linear(both, of_frames, of_ones.sum(-1)).to(mean.dtype)
     x = frames.double() - centre
-    if variance.ndim == 2 and not frames.is_cuda and may_look(frames) and not bool(frames.isnan().any()):
-        of_squares, of_values, of_ones = _weights(m, v).chunk(3, -1)
-        return (linear(x, of_values, of_ones.sum(-1)) + linear(x.square(), of_squares)).to(mean.dtype)
     seen = ~torch.isnan(frames)
     x = torch.where(seen, x, 0.0)
     ones = seen.double()  # 0 where a feature is missing
@@ -164,9 +169,29 @@ class GaussianObservation(ObservationModule):
         x = torch.where(here, frames.double() - prior.centre, 0.0)
         return torch.cat([x * x, x, here.to(x.dtype)], 1)
 
+    def sequence_statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "b t f" -> "(t b) 3f" or "(t b) 2f+1"
+        """The same; where nothing is missing, with a single 1 for all features, which every step of EM reads."""
+        frames = frames.transpose(0, 1).flatten(0, 1)
+        if has_nan(frames):
+            return self.statistics(frames, prior)
+        found = torch.empty(len(frames), 2 * frames.shape[1] + 1, dtype=torch.float64, device=frames.device)
+        squares, x = found[:, :-1].chunk(2, 1)
+        x.copy_(frames).sub_(torch.as_tensor(prior.centre).to(found))
+        torch.mul(x, x, out=squares)
+        found[:, -1] = 1.0
+        return found
+
     @torch.no_grad()
     def log_obs_of(self, statistics: Tensor, prior: Prior) -> Tensor:  # "n 3f" -> "n z"
-        return linear(statistics, _weights(self.mean.double() - prior.centre, self.variance.double()))
+        weight = _weights(self.mean.double() - prior.centre, self.variance.double())
+        if statistics.shape[1] != weight.shape[1]:
+            of_frames, of_ones = weight.tensor_split((statistics.shape[1] - 1,), 1)
+            weight = torch.cat([of_frames, of_ones.sum(1, keepdim=True)], 1)
+        return linear(statistics, weight)
+
+    def count(self, statistics: Tensor, posterior: Tensor) -> Tensor:  # "n 3f" or "n 2f+1", "n z" -> "z 3f"
+        counts, width = super().count(statistics, posterior), self.mean.shape[1]
+        return counts if counts.shape[1] == 3 * width else torch.cat([counts, counts[:, -1:].expand(-1, width - 1)], 1)
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z 3f"

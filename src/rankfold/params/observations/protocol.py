@@ -109,6 +109,9 @@ class ObservationModule(nn.Module):
     @classmethod
     def first_invalid(cls, frames: Tensor, inside: Tensor, sizes: Sizes) -> Invalid | None:  # "... f", "..." bool
         """The first value of frames `inside` their sequences that cannot be observed; None if all can."""
+        any_number = cls.invalid.__func__ is ObservationModule.invalid.__func__  # type: ignore[attr-defined]
+        if any_number and bool(frames.sum().isfinite()):
+            return None  # every number can be observed, and all are there
         wrong, gone = cls.invalid(frames), frames.isnan()
         if bool(wrong.any()) and (found := first_index(wrong & inside.unsqueeze(-1))) is not None:
             return Invalid(found, cls.values, cls.remedy)

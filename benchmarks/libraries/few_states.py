@@ -1,0 +1,80 @@
+"""Gaussian HMMs of few states next to hmmlearn's scaling mode: steps of EM, and questions about one long sequence."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.libraries.estimators import data, ours, start, theirs
+from benchmarks.libraries.process import Case, time_together
+from rankfold.cli.output import say
+from rankfold.planning.measure import Spread
+
+NUM_STEPS, NUM_FRAMES = 10, 20_000
+SHAPES = {(1, 10_000): (2, 4, 8, 16, 64), (50, 500): (2, 4, 16, 64), (1, 100_000): (2, 4, 8, 16)}
+QUESTIONS = ("score", "predict", "predict_proba")
+ASKED = (2, 4, 8, 16, 64)
+OURS, PEER = "rankfold", "hmmlearn, scaling"
+
+
+@dataclass(frozen=True)
+class Few:
+    """Milliseconds of one fit or call, by what was asked; a fit is `steps` steps."""
+
+    steps: int
+    fits: dict[str, dict[str, Spread]]
+    calls: dict[str, dict[str, Spread]]
+
+
+def measure_few(*, quick: bool) -> Few:
+    """All of them; before anything is timed the answers are compared."""
+    steps, wanted = (2, 3) if quick else (NUM_STEPS, 11)
+    fits = {}
+    for (num, length), sizes in list(SHAPES.items())[: 1 if quick else None]:
+        sequences = data(num, length)
+        for num_states in sizes[: 1 if quick else None]:
+            begin = start(np.concatenate(sequences), num_states)
+            both = {OURS: ours(sequences, begin, steps), PEER: theirs(sequences, begin, steps, PEER)}
+            what = f"EM step, {num} x {length:,} frames, {num_states} states"
+            say(what)
+            _expect_equal(what, both[OURS](), both[PEER]())
+            fits[what] = time_together({name: Case(fit) for name, fit in both.items()}, wanted)
+    calls = {}
+    for num_states in ASKED[: 1 if quick else None]:
+        say(f"questions, {num_states} states")
+        for question, pair in _questions(num_states).items():
+            what = f"{question}, 1 x {NUM_FRAMES:,} frames, {num_states} states"
+            _expect_equal(what, pair[OURS](), pair[PEER]())
+            calls[what] = time_together({name: Case(call) for name, call in pair.items()}, wanted)
+    return Few(steps, fits, calls)
+
+
+def _questions(num_states: int) -> dict[str, dict[str, Callable[[], Any]]]:
+    """Each question to both, of the same tables."""
+    from hmmlearn.hmm import GaussianHMM
+
+    from rankfold.estimators import HMM
+
+    (frames,) = data(1, NUM_FRAMES)
+    begin = start(frames, num_states)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = HMM(num_states, start=begin, max_iter=1, tol=None, min_variance=0.0, random_state=0).fit([frames])
+    peer: Any = GaussianHMM(num_states, "diag", init_params="", implementation="scaling")
+    peer.startprob_, peer.transmat_ = own.initial_, own.transition_
+    peer.n_features, peer.means_, peer.covars_ = frames.shape[1], own.mean_, own.variance_
+
+    def asked(model: Any, question: str) -> Callable[[], Any]:
+        return lambda: getattr(model, question)(frames)
+
+    return {question: {OURS: asked(own, question), PEER: asked(peer, question)} for question in QUESTIONS}
+
+
+def _expect_equal(what: str, a: Any, b: Any) -> None:
+    apart = float(np.abs(np.asarray(a, dtype=np.float64) - b).max() / max(1.0, float(np.abs(b).max())))
+    if not apart < 1e-6:
+        raise SystemExit(f"{what}: answers differ by {apart:.1e}: nothing is timed")
