@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,7 @@ HMM = "HMM, 900 states"
 HMM_RECIPE, HMM_SETTINGS = "hmm-4096-ptb", ("model.num_states=900", "train.updates=36000", "train.precision=bf16")
 HMM_CARRIED = ("data.batching=streams", "model.state_dropout=0")
 COUNTS = ("unigram", *(f"Kneser-Ney, order {order}" for order in ORDERS))
-MODELS = (*COUNTS, *NETWORKS, HMM)
 WORDS = {"counts": COUNTS, "networks": tuple(NETWORKS), "hmm": (HMM,)}
-Made = Mapping[str, Mapping[str, Any]]
 
 
 def main(given: Sequence[str]) -> int:
@@ -49,20 +47,21 @@ def main(given: Sequence[str]) -> int:
     out: Path = args.out
     content = _read(out, corpus, args.data, carried=args.carried)
     work: Path = args.work or out.with_suffix("")
-    makers: dict[str, Callable[[], Made]] = {
-        "counts": lambda: counts(corpus, carried=args.carried),
-        "networks": lambda: {},  # one at a time, below
-        "hmm": lambda: hmm(args.data, work / "hmm-900", args.device, args.updates, carried=args.carried),
-    }
-    for group in args.models:
-        missing = [name for name in WORDS[group] if name not in content["models"]]
-        if group != "networks" and missing:
-            _add(content, out, makers[group]())
-        for name in missing if group == "networks" else ():
+    for name in (name for group in args.models for name in WORDS[group]):
+        if name in content["models"]:
+            continue
+        if name in COUNTS:
+            rows = counts(corpus, carried=args.carried)
+        elif name in NETWORKS:
             setting = replace(NETWORKS[name], carried=args.carried, seed=args.seed)
             setting = setting if args.epochs is None else replace(setting, epochs=args.epochs)
             file = "-".join(name.replace(",", "").lower().split()) + ".pt"
-            _add(content, out, {name: network(setting, corpus, work / file, torch.device(args.device))})
+            rows = {name: network(setting, corpus, work / file, torch.device(args.device))}
+        else:
+            rows = hmm(args.data, work / "hmm-900", args.device, args.updates, carried=args.carried)
+        content["models"] |= rows
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, json.dumps(content, indent=2) + "\n")
     print(text(content))
     return int("hmm" in args.models and HMM not in content["models"])
 
@@ -136,12 +135,6 @@ def _read(out: Path, corpus: Corpus, data: Path, *, carried: bool) -> dict[str, 
     if any(content.get(key) != head[key] for key in ("fingerprint", "protocol")):
         raise DataError(f"{out}: of another text or protocol than {data}, {protocol}.\n  Give another --out.")
     return content
-
-
-def _add(content: dict[str, Any], out: Path, rows: Made) -> None:
-    content["models"] |= rows
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, json.dumps(content, indent=2) + "\n")
 
 
 def _name(device: torch.device) -> str:
