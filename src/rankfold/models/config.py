@@ -329,7 +329,7 @@ class FrameConfig:
             )
         if self.family == "rank_hsmm" and (self.state_dropout or not self.may_repeat):
             raise DomainError(
-                "rank_hsmm has no states left to drop or to leave, but state_dropout or self_transitions = false came.\n"
+                "rank_hsmm has no states left to drop or leave, but state_dropout or self_transitions = false came.\n"
                 "  Leave them out, or take the family lhsmm."
             )
         if not self.may_repeat:
