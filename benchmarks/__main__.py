@@ -18,6 +18,7 @@ COMMANDS = {
     "starts": "benchmarks.starts",
     "people": "benchmarks.people",
     "baselines": "benchmarks.baselines.command",
+    "crosstask": "benchmarks.crosstask",
 }
 NUM_THREADS = 2  # for each of several libraries
 
