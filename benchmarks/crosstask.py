@@ -31,9 +31,7 @@ def main(given: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the validation videos (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".npz")
     args = parser.parse_args(given)
-    frames = read_crosstask(
-        args.folder, args.features, groups=args.groups, components=args.components, seed=args.seed
-    )
+    frames = read_crosstask(args.folder, args.features, groups=args.groups, components=args.components, seed=args.seed)
     write_npz(frames, args.out)
     assert frames.splits is not None
     for split in SPLITS:
