@@ -18,6 +18,8 @@ COMMANDS = {
     "em": "benchmarks.em_updates",
     "starts": "benchmarks.starts",
     "people": "benchmarks.people",
+    "baselines": "benchmarks.baselines.command",
+    "crosstask": "benchmarks.crosstask",
 }
 NUM_THREADS = 2  # for each of several libraries
 

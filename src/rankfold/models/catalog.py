@@ -35,6 +35,7 @@ from rankfold.params.dynamics.factorial import FreeKronecker
 from rankfold.params.dynamics.free_tables import FreeDense, draw_free
 from rankfold.params.dynamics.hierarchy import FreeHierarchy
 from rankfold.params.dynamics.input_driven import InputDriven
+from rankfold.params.dynamics.rank_dynamics import RankSpace
 from rankfold.params.dynamics.rank_factors import FreeRankFactors, RankFactors
 from rankfold.params.dynamics.transitions import (
     BandedTransition,
@@ -193,6 +194,9 @@ def _dynamics(config: FrameConfig, generator: torch.Generator) -> FrameDynamics 
         return FreeKronecker.draw(config.chains, generator=generator)
     if config.parents:
         return FreeHierarchy.draw(config.parents, generator=generator)
+    if config.family == "rank_hsmm":
+        dim = config.dim if config.neural else None
+        return RankSpace.draw(config.summed_states, size, dim, generator=generator)
     if not config.neural:
         alike = config.init == "papers"
         tables = draw_free(size, rank, self_transitions=may_repeat, alike=alike, generator=generator)

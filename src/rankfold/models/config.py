@@ -29,11 +29,11 @@ ChildKind = Literal["span_span", "span_leaf", "leaf_span", "leaf_leaf"]
 KINDS: tuple[ChildKind, ...] = ("span_span", "span_leaf", "leaf_span", "leaf_leaf")
 # Rules with a rank between parent and children: rank space is open to them.
 FACTORED: tuple[GrammarFamily, ...] = ("tnpcfg", "rankpcfg")
-FrameFamily = Literal["frame_hmm", "frame_lhmm", "hsmm", "lhsmm"]
+FrameFamily = Literal["frame_hmm", "frame_lhmm", "hsmm", "lhsmm", "rank_hsmm"]
 DurationKind = Literal["poisson", "negative_binomial", "categorical"]
 CovarianceKind = Literal["diag", "full", "tied", "spherical", "low_rank"]
 FrameInit = Literal["spread", "kmeans", "papers"]
-SEGMENTS: tuple[FrameFamily, ...] = ("hsmm", "lhsmm")
+SEGMENTS: tuple[FrameFamily, ...] = ("hsmm", "lhsmm", "rank_hsmm")
 LOW_RANK: tuple[FrameFamily, ...] = ("frame_lhmm", "lhsmm")
 
 Family = Literal["hmm", "lhmm", "banded", "block", "rank"]
@@ -93,6 +93,7 @@ _FRAMES_READ_BY: dict[str, tuple[FrameFamily, ...]] = {  # settings that not eve
     "durations": SEGMENTS,
     "normalised_durations": SEGMENTS,
     "censored": SEGMENTS,
+    "summed_states": ("rank_hsmm",),
 }
 
 
@@ -257,6 +258,7 @@ class FrameConfig:
     num_states: int = 16
     num_features: int = 0  # of a frame; categorical: how many symbols there are; 0: as many as the data have
     rank: int = 16  # frame_lhmm, lhsmm
+    summed_states: int = 256  # rank_hsmm: states between segments, summed out; num_states are then the ranks
     max_duration: int = 50  # hsmm, lhsmm: the longest segment, in frames
     durations: DurationKind = "poisson"  # hsmm, lhsmm
     normalised_durations: bool = True  # false: the mass a Poisson has at 0 and above the longest is lost
@@ -295,7 +297,7 @@ class FrameConfig:
         check_choices(self)
         if self.observations not in OBSERVATIONS:
             raise DomainError(f"observations is {self.observations!r}, but must be one of {', '.join(OBSERVATIONS)}.")
-        _expect_least(self, 1, "num_states", "rank", "max_duration", "dim")
+        _expect_least(self, 1, "num_states", "rank", "summed_states", "max_duration", "dim")
         _expect_least(self, 1, "covariance_rank", "num_components", "order", "num_classes")
         for name in ("num_features", "min_variance", "variance_prior", "num_covariates", "num_drivers", "drivers_rank"):
             value = getattr(self, name)
@@ -324,6 +326,11 @@ class FrameConfig:
         if self.driven and (self.family != "frame_hmm" or self.neural or self.state_dropout or not self.num_drivers):
             raise DomainError(
                 "driven goes with the family frame_hmm, free tables, no state_dropout, and num_drivers of at least 1."
+            )
+        if self.family == "rank_hsmm" and (self.state_dropout or not self.may_repeat):
+            raise DomainError(
+                "rank_hsmm has no states left to drop or leave, but state_dropout or self_transitions = false came.\n"
+                "  Leave them out, or take the family lhsmm."
             )
         if not self.may_repeat:
             self._expect_others()
@@ -406,7 +413,9 @@ class FrameConfig:
     @property
     def may_repeat(self) -> bool:
         """Whether a state may follow itself."""
-        return self.family not in SEGMENTS if self.self_transitions is None else self.self_transitions
+        if self.self_transitions is not None:
+            return self.self_transitions
+        return self.family not in SEGMENTS or self.family == "rank_hsmm"
 
     @property
     def has_segments(self) -> bool:

@@ -12,7 +12,7 @@ from tests.fgg.plain import plain, random_factors
 from tests.oracles import fgg as oracle
 
 WORDS = [0, 2, 1]
-SIZES = {"Z": 3, "R": 2, "V": 3, "N": 2, "P": 2, "K": 2, "D": 3, "H": 2, "A": 2, "B": 3}
+SIZES = {"Z": 3, "R": 2, "Q": 2, "V": 3, "N": 2, "P": 2, "K": 2, "D": 3, "H": 2, "A": 2, "B": 3}
 
 
 def example(name: str) -> Grammar:
@@ -51,6 +51,8 @@ def test_names() -> None:
         "factorial_hmm",
         "hmm",
         "hsmm",
+        "joint_lexicalised_pcfg",
+        "joint_quasi_synchronous",
         "lexicalised_pcfg",
         "lhmm",
         "lpcfg",

@@ -20,6 +20,7 @@ from rankfold.params.dynamics.factorial import FreeKronecker
 from rankfold.params.dynamics.features import FeatureKind, FeatureMap, FreeFeatures
 from rankfold.params.dynamics.free_tables import Dynamics, FreeDense, FreeLowRank, apart
 from rankfold.params.dynamics.hierarchy import FreeHierarchy
+from rankfold.params.dynamics.rank_dynamics import RankSpace
 from rankfold.params.networks import InitKind, free_logits, residual_mlp, take_rows, xavier
 from rankfold.params.prior import Prior, Table, log_shares, shares
 
@@ -291,7 +292,7 @@ class NeuralDynamics(nn.Module):
         return Dynamics(log_initial, transition if self.self_transitions else apart(transition))
 
 
-FrameDynamics = FreeDense | FreeLowRank | FreeKronecker | FreeHierarchy | NeuralDynamics
+FrameDynamics = FreeDense | FreeLowRank | FreeKronecker | FreeHierarchy | RankSpace | NeuralDynamics
 
 
 def _masked(logits: Tensor, stays: Tensor | None) -> Tensor:  # "... y"
