@@ -1,4 +1,4 @@
-"""How well states keep to classes of words: the share of a state's words that lie in one class, and states of a class."""
+"""How well states keep to classes of words: the share of a state's words in one class, and the states of a class."""
 
 from __future__ import annotations
 

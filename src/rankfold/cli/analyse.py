@@ -190,8 +190,8 @@ def run_use(arguments: argparse.Namespace) -> int:
             "states_per_cluster": float(there.mean()),
         }
         lines += [
-            f"purity      {purity.mean:.3f} of a state's words lie in one of {clusters.num_clusters:,} clusters; of one "
-            f"state for all words {purity.chance:.3f}",
+            f"purity      {purity.mean:.3f} of a state's words lie in one of {clusters.num_clusters:,} clusters; "
+            f"of one state for all words {purity.chance:.3f}",
             f"clusters    have {there.mean():,.1f} equally used states each, on average",
         ]
     found["use"] = use.share.tolist()
