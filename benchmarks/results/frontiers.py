@@ -81,7 +81,7 @@ def _belongs(run: Run, name: str) -> bool:
 
 def _usual(model: Any) -> bool:
     """Whether a grammar has the paper's low rank, of pairs of nonterminals alone."""
-    return model.family != "lpcfg" or tuple(model.low_rank) == ("nn",)
+    return model.family != "lpcfg" or len(model.low_rank) == 1
 
 
 def _point(run: Run, name: str) -> Point:
