@@ -96,11 +96,15 @@ def plot_losses(groups: Mapping[str, Sequence[Group]], path: str | Path, *, perp
         places = range(len(shown))
         axes.bar(places, [group.perplexity for group in shown], color=BLUE, width=0.7)
         axes.set_xticks(places, [group.name for group in shown], rotation=30, ha="right", fontsize=8, parse_math=False)
-        axes.set_yscale("log")
+        values = [group.perplexity for group in shown]
+        if values and max(values) > 5 * min(values):
+            axes.set_yscale("log")
         total = sum(group.nats for group in found)
         for place, group in zip(places, shown, strict=True):
             share = f"{group.nats / total:.0%}" if np.isfinite(total) else ""
-            text = f"{group.perplexity:,.3g}\n{share}"
+            text = (
+                f"{group.perplexity:,.0f}\n{share}" if group.perplexity >= 1000 else f"{group.perplexity:.3g}\n{share}"
+            )
             axes.annotate(text, (place, group.perplexity), (0, 3), textcoords="offset points", ha="center", fontsize=8)
         axes.margins(y=0.2)
         axes.axhline(perplexity, color=RED, linewidth=1, label=f"all: {perplexity:,.4g}")
