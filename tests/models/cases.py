@@ -22,6 +22,10 @@ SIZES: list[tuple[str, dict[str, Any]]] = [
     ("lhmm", {"num_states": 1, "rank": 1}),
     ("lhmm", {"num_states": 2, "rank": 5, "feature_map": "positive"}),
     ("lhmm", {"num_states": 4, "rank": 3, "state_dropout_kind": "bernoulli"}),
+    ("hmm", {"num_states": 3, "printed": True}),
+    ("lhmm", {"num_states": 3, "rank": 2, "printed": True}),
+    ("banded", {"num_states": 3, "rank": 2, "band": 1, "printed": True}),
+    ("rank", {"num_states": 3, "rank": 2, "printed": True}),
     ("banded", {"num_states": 4, "rank": 2, "band": 1}),
     ("banded", {"num_states": 2, "rank": 3, "band": 5, "feature_map": "positive"}),
     ("banded", {"num_states": 1, "rank": 1, "band": 0}),
@@ -67,7 +71,7 @@ def _name(family: str, sizes: dict[str, Any], neural: bool) -> str:
 CASES = [
     Case(_name(family, sizes, neural), ModelConfig(family=family, neural=neural, **{**COMMON, **sizes}))
     for (family, sizes), neural in itertools.product(SIZES, (True, False))
-    if neural or not sizes.get("tied")
+    if neural or not (sizes.get("tied") or sizes.get("printed"))
 ]
 BY_NAME = {case.name: case for case in CASES}
 

@@ -88,7 +88,7 @@ def best_rules(parts: GrammarParts, parent: int, top: int) -> list[tuple[str, st
     best: list[tuple[float, str, str]] = []
     kinds = ((LABEL, LABEL), (LABEL, TAG), (TAG, LABEL), (TAG, TAG))
     for rule, (left, right) in zip(parts.rules, kinds, strict=True):
-        for first, block in _blocks(rule, parent):
+        for first, block in parent_rules(rule, parent):
             values, places = block.flatten().topk(min(top, block.numel()))
             for value, place in zip(values.tolist(), places.tolist(), strict=True):
                 row, column = divmod(place, block.shape[1])
@@ -97,7 +97,7 @@ def best_rules(parts: GrammarParts, parent: int, top: int) -> list[tuple[str, st
     return [(left, right, value) for value, left, right in best]
 
 
-def _blocks(rule: BinaryOperator, parent: int) -> Iterator[tuple[int, Tensor]]:
+def parent_rules(rule: BinaryOperator, parent: int) -> Iterator[tuple[int, Tensor]]:
     """The probabilities of one parent's pairs of children, some rows "k m" at a time, with the first row's number."""
     _, num_left, num_right = rule.shape
     height = max(1, ENTRIES // num_right)

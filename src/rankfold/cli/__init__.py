@@ -31,6 +31,7 @@ COMMANDS = {  # a module of this package each: its help
     "segments-report": "what each state of a model of frames is: durations, features, labels",
     "report": "write the report.html of a run again: curve, results, what it learned",
     "symbols": "what each symbol of a grammar yields, its rules or words, and how often",
+    "analyse": "ranks of tables, entropies of rules, use of states, losses by length and frequency",
     "explore": "a model in a browser: its states, sentences, trees or segments in one page",
     "explain": "operations, memory and the largest batch, before a job starts",
     "data": "list known texts, get one into a folder, prepare your own",

@@ -45,7 +45,7 @@ from rankfold.params.dynamics.transitions import (
     SoftmaxTransition,
 )
 from rankfold.params.networks import Drawing, DrawKind, Network
-from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
+from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission, SourceEmission
 from rankfold.params.observations.tied import TiedObservation
 from rankfold.params.rules.compound import CompoundGrammar, SentenceEncoder
 from rankfold.params.rules.factored import FactoredRules, FreeFactors, SimpleRules
@@ -131,12 +131,20 @@ def _block(config: ModelConfig, num_words: int, clusters: Clusters | None, gener
 def _rank(config: ModelConfig, num_words: int, _: Clusters | None, generator: torch.Generator) -> RankHMM:
     sizes = (config.num_states, config.rank, num_words)
     if config.neural:
-        return RankHMM(config, RankFactors(*sizes, config.dim, config.num_layers, generator=generator), num_words)
+        return RankHMM(
+            config,
+            RankFactors(*sizes, config.dim, config.num_layers, printed=config.printed, generator=generator),
+            num_words,
+        )
     return RankHMM(config, FreeRankFactors(*sizes, generator=generator), num_words)
 
 
 def _hmm(config: ModelConfig, num_words: int, _: Clusters | None, generator: torch.Generator) -> HMM:
     size = config.num_states
+    if config.printed:
+        transition = _transition(config, generator)
+        network = Network(config.dim, config.num_layers, generator, config.init)
+        return HMM(config, transition, SourceEmission(num_words, network))
     emission = (
         CategoricalEmission(size, num_words, Network(config.dim, config.num_layers, generator, config.init))
         if config.neural

@@ -70,6 +70,7 @@ _WORDS_READ_BY: dict[str, tuple[Family, ...]] = {  # settings that not every fam
     "clusters": ("block",),
     "num_clusters": ("block",),
     "tied": ("block",),
+    "printed": (*HMMS, "rank"),
     "reset_eos": ("block",),
     "plan": ("rank",),
     "state_dropout": (*HMMS, "block"),
@@ -124,6 +125,7 @@ class ModelConfig(OfWords):
     num_layers: int = 2  # residual layers of each network
     neural: bool = True  # false: free tables, the ablation
     init: InitKind = "spread"  # all but rank: of the emissions' embeddings; of the free tables of hmm, lhmm, banded
+    printed: bool = False  # all but block: the networks of the papers' text instead of those of the authors' code
     feature_map: FeatureKind = "exp"  # lhmm, banded
     band: int = 8  # banded: diagonals on each side of the main one
     band_init: float | None = None  # banded: log-weight at the start; None: as much mass as the low-rank part
@@ -150,6 +152,8 @@ class ModelConfig(OfWords):
             )
         if self.family == "block" and self.tied and not self.neural:
             raise DomainError("tied is true, but neural is false: free tables have no embedding to share.")
+        if self.printed and not self.neural and self.family != "block":
+            raise DomainError("printed is true, but neural is false: free tables have no network to choose.")
         if self.family == "block" and self.state_dropout_kind == "bernoulli" and self.state_dropout:
             raise DomainError('state_dropout_kind is "bernoulli", but block models keep an exact number: "exact".')
 

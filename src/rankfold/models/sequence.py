@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from rankfold.operators import Operator, RowScaled
 from rankfold.params.dropout import kept_indices, kept_mask, num_kept
 from rankfold.params.dynamics.ending import Ends
 from rankfold.params.dynamics.free_tables import FreeDense
-from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission
+from rankfold.params.observations.categorical import CategoricalEmission, FreeEmission, SourceEmission
 from rankfold.planning.chains import ChainSizes, chain_plan
 from rankfold.planning.cost import Plans
 from rankfold.recursions import recursion_of
@@ -203,7 +203,7 @@ class StateModel(Model[StateParts, Any]):
         # for the emissions'.
         parallel: AbstractContextManager[Any] = graph_branch(keep) if self.branch else nullcontext()
         with parallel as join:
-            observation = self.observation(keep)
+            observation = self.observe(keep)
         log_initial, transition = self.dynamics(keep, features, stays)
         for x in observation if self.branch else ():
             join(x)
@@ -213,6 +213,10 @@ class StateModel(Model[StateParts, Any]):
             log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))
         ends = None if self.ending is None else self.ending(keep)
         return StateParts(log_initial, transition, observation, log_duration, keep, log_mask, self.driven, ends)
+
+    def observe(self, keep: Tensor | None) -> Any:
+        """The distributions of observations in the states that are kept."""
+        return self.observation(keep)
 
     def input_values(self, batch: Batch, dtype: torch.dtype) -> Tensor:  # "b t" or "b t f"
         """The values of a batch as the observations take them."""
@@ -298,7 +302,7 @@ class HMM(StateModel, ChainModel[StateParts]):
     ending = None
 
     def __init__(
-        self, config: ModelConfig, transition: nn.Module, emission: CategoricalEmission | FreeEmission
+        self, config: ModelConfig, transition: nn.Module, emission: CategoricalEmission | SourceEmission | FreeEmission
     ) -> None:
         super().__init__()
         self.config, self.transition, self.emission, self.num_words = config, transition, emission, emission.num_words
@@ -312,6 +316,11 @@ class HMM(StateModel, ChainModel[StateParts]):
     def observation(self) -> nn.Module:
         """The distribution of words in every state."""
         return self.emission
+
+    def observe(self, keep: Tensor | None) -> Any:
+        if isinstance(self.emission, SourceEmission):
+            return self.emission(cast(Tensor, self.transition.source), keep)
+        return self.emission(keep)
 
     @classmethod
     def from_tables(cls, start: Tensor, transition: Tensor, emission: Tensor) -> HMM:  # "z", "z z", "z v"

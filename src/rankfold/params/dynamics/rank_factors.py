@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rankfold.kernels.linear_softmax import linear_softmax
 from rankfold.params.dropout import drop_entries, drop_logits
-from rankfold.params.networks import linear, normal, residual_mlp, xavier
+from rankfold.params.networks import Drawing, linear, normal, residual_mlp, xavier
 from rankfold.params.observations.categorical import Emission, InnerEmission, TableEmission
 from rankfold.params.prior import Prior, Table, log_shares
 
@@ -27,16 +27,28 @@ class Factors(NamedTuple):
 class RankFactors(nn.Module):
     """U = softmax_r(u P^T), V = softmax_z(v P^T), W = softmax_w(WordMLP), start = softmax_z(MLP(e)).
 
-    P "r d" is shared by U and V. Embeddings begin as standard normal numbers, the rest Xavier.
-    Source: Yang, Liu, Tu 2022, App. B and their code.
+    P "r d" is shared by U and V. Embeddings begin as standard normal numbers, the rest Xavier. `printed`: the start is
+    softmax_z(u . MLP(e_z)), of one embedding e_z per state, and the rest begins as Xavier normal numbers.
+    Source: Yang, Liu, Tu 2022, their code; printed: App. B and D.
     """
 
     def __init__(
-        self, num_states: int, rank: int, num_words: int, dim: int, num_layers: int, *, generator: torch.Generator
+        self,
+        num_states: int,
+        rank: int,
+        num_words: int,
+        dim: int,
+        num_layers: int,
+        *,
+        printed: bool = False,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.source = normal(num_states, dim, generator=generator)
         self.target = normal(num_states, dim, generator=generator)
+        if printed:
+            self._draw_printed(num_states, rank, num_words, dim, num_layers, generator)
+            return
         self.projection = xavier(rank, dim, generator=generator)
         self.start = normal(dim, generator=generator)
         self.start_mlp = residual_mlp(dim, num_layers, leading=True, generator=generator)
@@ -45,6 +57,18 @@ class RankFactors(nn.Module):
         self.word_mlp = residual_mlp(dim, num_layers, leading=True, generator=generator)
         self.word_out = xavier(rank, dim, generator=generator)
 
+    def _draw_printed(
+        self, num_states: int, rank: int, num_words: int, dim: int, num_layers: int, generator: torch.Generator
+    ) -> None:
+        drawn = Drawing("xavier_normal", generator)
+        self.projection = drawn.matrix(rank, dim)
+        self.start = normal(num_states, dim, generator=generator)
+        self.start_mlp = drawn.residual(dim, dim, num_layers)
+        self.start_out = drawn.linear(dim, 1)
+        self.word = normal(num_words, dim, generator=generator)
+        self.word_mlp = drawn.residual(dim, dim, num_layers)
+        self.word_out = drawn.matrix(rank, dim)
+
     def forward(self, dropout: float, generator: torch.Generator | None) -> Factors:
         # Words first: gradients go the other way, so the tables of states are gone when those of words are made.
         emission = InnerEmission.softmax(self.word_out, self.word_mlp(self.word))
@@ -52,7 +76,7 @@ class RankFactors(nn.Module):
         rank = linear_softmax(self.source, self.projection, dropout=dropout, generator=generator)
         # Ranks in front: sums over states then run along memory.
         state = linear_softmax(self.projection, self.target, dropout=dropout, generator=generator)
-        log_start = torch.log_softmax(self.start_out(start), 0)
+        log_start = torch.log_softmax(self.start_out(start).flatten(), 0)
         return Factors(
             log_start,
             rank.mix(torch.exp(log_start)),

@@ -202,6 +202,11 @@ class BandedTransition(RankedChoices):
     Cost: the low-rank transition's, plus z (2 band + 1). Source: Chiu, Deng, Rush 2021, App. I.
     """
 
+    @property
+    def source(self) -> nn.Parameter:  # "z d"
+        """The embeddings of states as sources."""
+        return self.low_rank.source
+
     def __init__(
         self,
         num_states: int,

@@ -90,6 +90,27 @@ class CategoricalEmission(nn.Module):
         return InnerEmission.softmax(self.mlp(take_rows(self.state, keep)), self.word.view_as(self.word))
 
 
+class SourceEmission(nn.Module):
+    """p(v | z) = softmax_v(u_z . f2(w_v)): u_z is the embedding that state z has as the source of a transition.
+
+    Source: Chiu, Deng, Rush 2021, eq. 10 as printed.
+    """
+
+    def __init__(self, num_words: int, network: Network) -> None:
+        super().__init__()
+        _, self.word = network.embeddings(1, num_words)
+        self.mlp = network.mlp()
+
+    @property
+    def num_words(self) -> int:
+        """How many words there are."""
+        return len(self.word)
+
+    def forward(self, source: Tensor, keep: Tensor | None = None) -> Emission:  # "z d"
+        # A view: where emissions are a branch of a captured graph, gradients of both uses of the states meet in it.
+        return InnerEmission.softmax(take_rows(source.view_as(source), keep), self.mlp(self.word))
+
+
 class FreeEmission(nn.Module):
     """p(v | z) = softmax_v of free logits "z v": logarithms of any range, -inf included."""
 
