@@ -65,8 +65,8 @@ def _questions(num_states: int) -> dict[str, dict[str, Callable[[], Any]]]:
         warnings.simplefilter("ignore")
         own = HMM(num_states, start=begin, max_iter=1, tol=None, min_variance=0.0, random_state=0).fit([frames])
     peer: Any = GaussianHMM(num_states, "diag", init_params="", implementation="scaling")
-    peer.startprob_, peer.transmat_ = own.initial_, own.transition_
-    peer.n_features, peer.means_, peer.covars_ = frames.shape[1], own.mean_, own.variance_
+    peer.startprob_, peer.transmat_ = own.startprob_, own.transmat_
+    peer.n_features, peer.means_, peer.covars_ = frames.shape[1], own.means_, own.covars_
 
     def asked(model: Any, question: str) -> Callable[[], Any]:
         return lambda: getattr(model, question)(frames)
