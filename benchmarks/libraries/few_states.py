@@ -65,8 +65,11 @@ def _questions(num_states: int) -> dict[str, dict[str, Callable[[], Any]]]:
         warnings.simplefilter("ignore")
         own = HMM(num_states, start=begin, max_iter=1, tol=None, min_variance=0.0, random_state=0).fit([frames])
     peer: Any = GaussianHMM(num_states, "diag", init_params="", implementation="scaling")
-    peer.startprob_, peer.transmat_ = own.initial_, own.transition_
-    peer.n_features, peer.means_, peer.covars_ = frames.shape[1], own.mean_, own.variance_
+    tables = {**own.model_.dynamics.tables(), **own.model_.observation.tables()}
+    peer.startprob_, peer.transmat_, peer.means_, peer.covars_ = (
+        tables[name].value.numpy() for name in ("initial", "transition", "mean", "variance")
+    )
+    peer.n_features = frames.shape[1]
 
     def asked(model: Any, question: str) -> Callable[[], Any]:
         return lambda: getattr(model, question)(frames)

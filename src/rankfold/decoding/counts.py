@@ -15,8 +15,7 @@ from rankfold.numerics.precision import Precision, check_precision
 from rankfold.recursions import Potentials, blocks, chain, segments, tree, validate
 from rankfold.recursions.blocks.potentials import BlockChain, BlockPotentials
 from rankfold.recursions.chain.potentials import Chain, ChainPotentials
-from rankfold.recursions.chain.rungs import solve
-from rankfold.recursions.chain.scaled import uses
+from rankfold.recursions.chain.rungs import solve, uses
 from rankfold.recursions.factor_gradients import count_uses
 from rankfold.recursions.problem import Problem
 from rankfold.recursions.segments.potentials import SegmentPotentials, Segments

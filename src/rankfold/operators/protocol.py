@@ -125,9 +125,13 @@ def factor_logs(op: Operator) -> list[Tensor]:
     return [x if is_log else log_weights(x) for x, is_log in zip(op.factors(), op.log_factors, strict=True)]
 
 
+def _knows_maxima(x: Operator) -> TypeGuard[MaxOperator]:
+    return follows(x, MaxOperator)
+
+
 def max_operator(op: Operator, asking: str = "viterbi") -> MaxOperator:
     """The operator itself; raises unless it knows its best predecessors."""
-    if not follows(op, MaxOperator):
+    if not _knows_maxima(op):
         raise UnsupportedError(
             f"{asking} asks {type(op).__name__} for its best predecessors, but it has no push_max.\n"
             "  Derive it from its rows: inherit from rankfold.operators.row_operator.RowOperator."

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rankfold.errors import UnsupportedError, may_look
-from rankfold.numerics.precision import Precision, matmul_precision
+from rankfold.numerics.precision import Precision, matmul_precision, summed_outer
 from rankfold.numerics.scaled import Scaled
+from rankfold.operators.dense import Dense
 from rankfold.recursions.chain import plain, scaled
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.soundness import far_from_underflow, lossless
@@ -155,6 +156,32 @@ def solve(c: Chain, arithmetic: Arithmetic, precision: Precision = "float32", *,
     if arithmetic == "log":
         return ChainSolution(LogRung(c.double(), asked=True))
     return ChainSolution(ScaledRung(c, precision, both=both))
+
+
+class Uses(NamedTuple):
+    """The expected uses of a dense chain."""
+
+    posterior: Tensor  # "t b z"
+    transition: Tensor  # "z y"   summed over sequences and positions
+    log_z: Tensor  # "b"          float64
+
+
+def uses(c: Chain, weight: Tensor, precision: Precision) -> Uses | None:  # weight "b"
+    """Both passes of compiled loops and a product; None where they do not serve, or a sequence needs wider arithmetic.
+
+    The same numbers as from the ladder, without its calls: at few states they would take as long as the loops.
+    """
+    if not isinstance(c.transition, Dense) or (matrix := scaled.looped(c)) is None:
+        return None
+    f = scaled.forward(c, precision)
+    if f.sound is None or not lossless(c, f).all():
+        return None
+    back = scaled.backward(c, f, weight, precision)
+    if not back.trusted.all():
+        return None
+    found = matrix * summed_outer(back.source, back.target, matrix)
+    # A weight near 0 may have a derivative too large for the dtype: the ladder divides it beforehand.
+    return Uses(back.posterior, found, f.log_z) if bool(found.isfinite().all()) else None
 
 
 def dead_end(c: Chain, sequence: int) -> int:

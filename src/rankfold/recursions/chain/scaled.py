@@ -14,7 +14,7 @@ from torch import Tensor
 from rankfold.errors import may_look
 from rankfold.kernels.dispatch import loops_serve, scans_serve, triton_serves
 from rankfold.kernels.forward_backward import FEW, LONGEST, Verdict
-from rankfold.numerics.precision import Precision, round_off, summed_outer
+from rankfold.numerics.precision import Precision, round_off
 from rankfold.numerics.scaled import Scaled, largest, visible
 from rankfold.operators.dense import Dense
 from rankfold.operators.protocol import Inner, is_composed
@@ -247,32 +247,6 @@ def backward(c: Chain, f: Forward, weight: Tensor, precision: Precision) -> Back
     if inner is not None:
         inner = inner[0].flatten(0, 1), (inner[1] * by_step[1:, :, None]).flatten(0, 1)
     return _sides(f, posterior, target, trusted, inner)
-
-
-class Uses(NamedTuple):
-    """The expected uses of a dense chain."""
-
-    posterior: Tensor  # "t b z"
-    transition: Tensor  # "z y"   summed over sequences and positions
-    log_z: Tensor  # "b"          float64
-
-
-def uses(c: Chain, weight: Tensor, precision: Precision) -> Uses | None:  # weight "b"
-    """Both passes of compiled loops and a product; None where they do not serve, or a sequence needs wider arithmetic.
-
-    The same numbers as from the ladder, without its calls: at few states they would take as long as the loops.
-    """
-    if not isinstance(c.transition, Dense) or (matrix := looped(c)) is None:
-        return None
-    f = forward(c, precision)
-    if f.sound is None or not f.sound.all():
-        return None
-    back = backward(c, f, weight, precision)
-    if not back.trusted.all():
-        return None
-    found = matrix * summed_outer(back.source, back.target, matrix)
-    # A weight near 0 may have a derivative too large for the dtype: the ladder divides it beforehand.
-    return Uses(back.posterior, found, f.log_z) if bool(found.isfinite().all()) else None
 
 
 def _sides(f: Forward, posterior: Tensor, target: Tensor, trusted: Tensor, inner: Inner | None = None) -> Backward:
