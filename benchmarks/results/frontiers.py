@@ -100,7 +100,7 @@ def update_seconds(run: Run) -> float:
         for before, after in pairwise(run.records)
         if after["update"] > before["update"] and "valid_perplexity" not in before and "lr" in before and "lr" in after
     ]
-    return median(quiet)
+    return float(median(quiet))
 
 
 def epoch_updates(run: Run) -> float:
@@ -110,7 +110,7 @@ def epoch_updates(run: Run) -> float:
         return float(run.updates)  # less than an epoch
     first = min(r["update"] for r in run.records if r.get("epoch") == last)
     before = max(r["update"] for r in run.records if r.get("epoch", last) < last)
-    return float(first + before) / 2 / last
+    return float((first + before) / 2 / last)
 
 
 def _timed(folder: Path) -> list[Point]:

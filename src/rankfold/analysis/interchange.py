@@ -56,5 +56,9 @@ def interchanged(model: Model[Any, Any]) -> HMM:
 def interchange(model: Model[Any, Any], sentences: Sequence[Sequence[int]]) -> Interchange:
     """The likelihood of sentences, as ids, by both orders of a rank-space HMM and by the HMM of its ranks."""
     other = interchanged(model)  # refuses other families
-    orders = [evaluate(model, sentences, plan=plan) for plan in ("state", "rank")]
-    return Interchange(*orders, evaluate(other, sentences), transition_spectrum(HiddenChain(model)))
+    return Interchange(
+        evaluate(model, sentences, plan="state"),
+        evaluate(model, sentences, plan="rank"),
+        evaluate(other, sentences),
+        transition_spectrum(HiddenChain(model)),
+    )

@@ -102,5 +102,6 @@ def _frequency_group(vocabulary: Vocabulary) -> Callable[[int], tuple[int, str]]
 
 def _width(model: Model[Any, Any]) -> int:
     """The numbers that a position holds."""
-    config = model.config
-    return max(1, (config.num_states // config.num_clusters) ** 2 if config.has_clusters else config.num_states)
+    config: Any = model.config
+    size: int = (config.num_states // config.num_clusters) ** 2 if config.has_clusters else config.num_states
+    return max(1, size)

@@ -57,7 +57,7 @@ class StateTables:
 
     def __init__(self, model: HMM) -> None:
         self.model, self.dynamics = model, cast(Any, model.dynamics)
-        self.observation = CategoricalObservation(model.emission)
+        self.observation = CategoricalObservation(cast(Any, model.emission))
 
     def _tables(self) -> list[Table]:
         return [*self.dynamics.tables().values(), *self.observation.tables().values()]
