@@ -153,13 +153,12 @@ def _of_spans(hrg: SpanHRG) -> Schedule | None:
         }
         nodes = tuple(replace(x, observed=seen[x.name][0]) if x.name in seen else x for x in rule.right.nodes)
         constants = {
-            x.name: (x.observed,) * grid.states[0].size
-            for x in nodes
-            if x.observed is not None and x.name not in seen
+            x.name: (x.observed,) * grid.states[0].size for x in nodes if x.observed is not None and x.name not in seen
         }
         group = Group(
             table(rule.left), tuple(rows), grid.states[0].shape[1], nodes, rule.right.externals, tuple(children),
-            tuple((edge.label, edge.nodes) for edge in first.terminal_edges(rule)), {**seen, **constants}, (), rule.name,
+            tuple((edge.label, edge.nodes) for edge in first.terminal_edges(rule)), {**seen, **constants}, (),
+            rule.name,
         )  # fmt: skip
         blocks.setdefault((rule.left, grid.width), []).append(group)
         bounds[rule.left, grid.width] = (rows[0], rows[-1] + 1)
