@@ -1,6 +1,6 @@
 """Factor graph grammars: the first sum of a new length, and a gradient step next to the recursion over trees.
 
-`python -m benchmarks fgg [N P b n]`, on a GPU where there is one. Both steps sum the same trees: their log Z is compared
+`python -m benchmarks fgg [N P b n]`, on a GPU where there is one. Both steps sum the same trees: log Z is compared
 before anything is timed.
 """
 
