@@ -71,17 +71,17 @@ class SpanHRG(HRG):
         return self._make()
 
     @property
-    def domains(self) -> tuple[Domain, ...]:  # type: ignore[override]
+    def domains(self) -> tuple[Domain, ...]:
         """The domains, in order."""
         return self.first.domains
 
     @property
-    def labels(self) -> tuple[Label, ...]:  # type: ignore[override]
+    def labels(self) -> tuple[Label, ...]:
         """The labels, written out."""
         return self.plain.labels
 
     @property
-    def rules(self) -> tuple[Rule, ...]:  # type: ignore[override]
+    def rules(self) -> tuple[Rule, ...]:
         """The rules, written out."""
         return self.plain.rules
 
