@@ -20,6 +20,7 @@ COMMANDS = {
     "people": "benchmarks.people",
     "baselines": "benchmarks.baselines.command",
     "crosstask": "benchmarks.crosstask",
+    "fgg": "benchmarks.fgg",
 }
 NUM_THREADS = 2  # for each of several libraries
 

@@ -131,6 +131,8 @@ def components(hrg: HRG, rules: Mapping[str, tuple[Rule, ...]]) -> list[list[str
 @lru_cache(maxsize=256)
 def cycle(hrg: HRG) -> tuple[str, ...]:
     """Nonterminals of which each needs the next and the last the first; empty for a grammar that is not recursive."""
+    if hrg.has_spans:  # a span needs shorter ones
+        return ()
     rules = productive_rules(hrg)
     for members in components(hrg, rules):
         path = [members[0]]

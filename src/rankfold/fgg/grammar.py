@@ -125,6 +125,10 @@ class Grammar:
         """The same grammar with these observed values added or replaced."""
         return Grammar(self.hrg, self.factors, {**self.observed, **observed}, self.written)
 
+    def plain(self) -> Grammar:
+        """The same grammar with its rules written out: after a query it holds spans as a pattern."""
+        return Grammar(self.hrg.plain, self.factors, self.observed, self.written) if self.hrg.has_spans else self
+
     def to(self, kind: torch.dtype | torch.device | str) -> Grammar:
         """The same grammar with its tensors in this dtype or on this device; modules are the caller's to move."""
         is_dtype = isinstance(kind, torch.dtype)
@@ -175,7 +179,7 @@ class Grammar:
         for table in self.observed.values():
             if table.ndim == 2:
                 return int(table.shape[0])
-        batched = [label.name for label in self.labels if label.is_batched and label.name in self.factors]
+        batched = [name for name in self.factors if self.label(name).is_batched]
         return max((int(self.factor(name).shape[0]) for name in batched), default=None)
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -60,6 +61,13 @@ class HRG:
         expect_unique((rule.name for rule in self.rules), "rule")
         for rule in self.rules:
             _check_rule(self, rule)
+
+    has_spans: ClassVar[bool] = False  # whether it is held as a pattern of spans
+
+    @property
+    def plain(self) -> HRG:
+        """The structure with its rules one by one."""
+        return self
 
     def __hash__(self) -> int:
         return self._hash

@@ -31,7 +31,7 @@ def best(g: Grammar) -> Derivation | list[Derivation]:
     operations as a sum takes without matrix products, then for every rule of every nonterminal on the way one
     contraction. Factors given by ranks are multiplied out first; a grammar in rank space is refused.
     """
-    g = recompose(g, "the best derivation")
+    g = recompose(g.plain(), "the best derivation")
     return _one_or_all(g, _Descent(g, solve_plain(g, MAX), MAX, lambda x: int(x.argmax())))
 
 
@@ -42,6 +42,7 @@ def sample(g: Grammar, *, generator: torch.Generator) -> Derivation | list[Deriv
     In a grammar with ranks the values are those of ranks.
     """
     with torch.no_grad():
+        g = g.plain()
         return _one_or_all(g, _Descent(g, solve(g), LOGS, lambda log_x: int(pick(log_x[None], generator))))
 
 

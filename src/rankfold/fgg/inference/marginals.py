@@ -41,7 +41,7 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
     Cost: one sum and its gradient; with nodes a little more. Differentiable where a factor wants a gradient. All 0
     where nothing has weight. Source: Eisner 2016, inside-outside by back-propagation.
     """
-    asked = tuple(nodes)
+    asked, g = tuple(nodes), g.plain()
     _expect_nodes(g, asked)
     plan = schedule(g.hrg)
     weights = weights_of(g, plan)

@@ -15,7 +15,8 @@ from rankfold.errors import UnsupportedError
 from rankfold.fgg.dependencies import cycle, cycle_remedy, cycle_text, needs, productive_rules
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Cell, Fragment, Node, Rule
-from rankfold.fgg.rewrite.share_sums import cut_long_rules, share_sums
+from rankfold.fgg.rewrite.share_sums import cut_long_rules, share_sums, shared_children
+from rankfold.fgg.rewrite.spans import SpanHRG
 
 Signature = tuple[object, ...]
 
@@ -82,6 +83,9 @@ def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = Fa
     rules share are taken once (`share_sums`); `is_cut`: long rules are taken apart. Rules named in `whole` stay as they
     are. Cost: a few visits of every rule.
     """
+    if isinstance(hrg, SpanHRG) and not whole and not is_cut and (found := _of_spans(hrg)) is not None:
+        return found
+    hrg = hrg.plain
     if cycle(hrg):
         raise UnsupportedError(
             f"The grammar is recursive: {cycle_text(hrg)}.\n  {cycle_remedy(hrg)} Only sums have a least fixed point."
@@ -108,6 +112,64 @@ def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = Fa
         row_of,
         {table: hrg.label(names[0]).type for table, names in origins.items()},
         tuple(map(tuple, levels)),
+        hrg.start,
+        hrg,
+    )
+
+
+def _of_spans(hrg: SpanHRG) -> Schedule | None:
+    """The schedule of a pattern of spans; None where rules would share sums, which they do one by one.
+
+    Cost: array operations for every grid. Names of rules and rows are left out: who needs them asks `hrg.plain`.
+    """
+    first, spans = hrg.first, hrg.spans
+    uses: dict[str, int] = {}
+    rules = {grid.rule.name: grid.rule for grid in spans.grids}
+    shared = {name: shared_children(first, rule) for name, rule in rules.items()}
+    for grid in spans.grids:
+        for child in shared[grid.rule.name]:
+            uses[child] = uses.get(child, 0) + grid.states[0].size
+    if any(number > spans.count(child) for child, number in uses.items()):
+        return None
+
+    def table(name: str) -> str:
+        return f"{name}({', '.join(first.label(name).type)})"
+
+    blocks: dict[tuple[str, int], list[Group]] = {}
+    bounds: dict[tuple[str, int], tuple[int, int]] = {}
+    for grid in spans.grids:
+        rule, slots = grid.rule, spans.slots[grid.rule.name]
+        rows = spans.items[rule.left][grid.begins, grid.width].tolist()
+        own = [k for k, (_, is_symbol) in enumerate(slots) if not is_symbol]
+        children = []
+        for k, edge in zip(own, first.nonterminal_edges(rule), strict=True):
+            here, then = grid.states[k : k + 2]
+            found = spans.items[edge.label][here, then - here].reshape(-1).tolist()
+            children.append((table(edge.label), edge.nodes, tuple(found)))
+        seen = {
+            name: tuple((hrg.domain_read, position) for position in grid.states[k].reshape(-1).tolist())
+            for k, (name, is_symbol) in enumerate(slots)
+            if is_symbol
+        }
+        nodes = tuple(replace(x, observed=seen[x.name][0]) if x.name in seen else x for x in rule.right.nodes)
+        constants = {
+            x.name: (x.observed,) * grid.states[0].size for x in nodes if x.observed is not None and x.name not in seen
+        }
+        group = Group(
+            table(rule.left), tuple(rows), grid.states[0].shape[1], nodes, rule.right.externals, tuple(children),
+            tuple((edge.label, edge.nodes) for edge in first.terminal_edges(rule)), {**seen, **constants}, (),
+            rule.name,
+        )  # fmt: skip
+        blocks.setdefault((rule.left, grid.width), []).append(group)
+        bounds[rule.left, grid.width] = (rows[0], rows[-1] + 1)
+    levels = tuple((Block(table(name), *bounds[name, width], tuple(own)),) for (name, width), own in blocks.items())
+    start = first.start
+    names = dict.fromkeys(name for name, _ in blocks)
+    return Schedule(
+        {table(name): () for name in names},
+        {hrg.start: (table(start), spans.count(start) - 1)},
+        {table(name): first.label(name).type for name in names},
+        levels,
         hrg.start,
         hrg,
     )

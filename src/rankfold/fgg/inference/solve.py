@@ -37,7 +37,7 @@ def solve(g: Grammar, tapped: Tapped = (), *, weights: Weights | None = None) ->
 
 def solve_plain(g: Grammar, arithmetic: Semiring) -> Execution:
     """A pass in this arithmetic."""
-    plan = schedule(g.hrg)
+    plan = schedule(g.hrg, frozenset())
     return execute(g, plan, arithmetic, _weights_at_words(g, plan))
 
 
@@ -200,7 +200,7 @@ def word_places(g: Grammar) -> dict[str, dict[int, str]]:
 def _tables_read(hrg: HRG) -> dict[str, dict[int, str]]:
     """For each factor the places at which all its uses read one table."""
     found: dict[str, dict[int, str]] = {}
-    for group in schedule(hrg).groups():
+    for group in schedule(hrg, frozenset()).groups():
         for label, nodes in group.factors:
             here = {k: table for k, name in enumerate(nodes) if (table := _table(group, name)) is not None}
             old = found.get(label, here)

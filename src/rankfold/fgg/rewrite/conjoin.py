@@ -22,8 +22,15 @@ from rankfold.fgg.dependencies import derivable
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
-from rankfold.fgg.rewrite.query import Query
-from rankfold.fgg.rewrite.query_grammar import query_grammar
+from rankfold.fgg.rewrite.query import Query, QueryShape
+from rankfold.fgg.rewrite.query_grammar import (
+    observed_domain,
+    query_grammar,
+    query_structure,
+    query_values,
+    slots_of_rule,
+)
+from rankfold.fgg.rewrite.spans import SpanHRG, find_spans
 
 
 def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
@@ -32,8 +39,10 @@ def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
     A query takes the shape of `first` by itself. Where nothing is derived in common the result has no rules and its
     sum is 0. Structures are cached: another batch of sentences of a length costs no more than its words.
     """
+    if isinstance(second, Query) and (found := _span_grammar(first, second)) is not None:
+        return found
     other = query_grammar(first, second) if isinstance(second, Query) else second
-    structure = _conjoin_structures(first.hrg, other.hrg)
+    structure = _conjoin_structures(first.hrg.plain, other.hrg.plain)
     for name in first.factors.keys() & other.factors.keys():
         mine, its = (g.written.get(name, g.factors[name]) for g in (first, other))
         if mine is not its:
@@ -48,6 +57,30 @@ def conjoin(first: Grammar, second: Grammar | Query) -> Grammar:
     factors = {name: factor for name, factor in {**first.factors, **other.factors}.items() if name in kept}
     written = {name: x for name, x in {**first.written, **other.written}.items() if name in kept}
     return Grammar(structure, factors, {**first.observed, **other.observed}, written)
+
+
+def _span_grammar(g: Grammar, query: Query) -> Grammar | None:
+    """The grammar conjoined with a plain sentence, as a pattern of spans; None where it has none."""
+    hrg, shape = g.hrg.plain, query.shape
+    if g.observed or query.words is None or any(hrg.known_size(domain.name) is None for domain in hrg.domains):
+        return None
+    structure = _span_structure(hrg, shape)
+    if structure is None:
+        return None
+    observed, _ = query_values(g, query, structure.domain_read, ())
+    factors = {name: x for name, x in g.factors.items() if name in structure.terminals}
+    written = {name: x for name, x in g.written.items() if name in structure.terminals}
+    return Grammar(structure, factors, observed, written)
+
+
+@lru_cache(maxsize=256)
+def _span_structure(hrg: HRG, shape: QueryShape) -> SpanHRG | None:
+    domain = observed_domain(hrg, shape.domain)
+    slots = tuple(tuple((s.name, s.is_symbol) for s in slots_of_rule(hrg, rule, domain)) for rule in hrg.rules)
+    spans = find_spans(hrg, shape, slots)
+    if spans is None:
+        return None
+    return SpanHRG(hrg, shape, domain, spans, lambda: _conjoin_structures(hrg, query_structure(hrg, shape)))
 
 
 @lru_cache(maxsize=256)

@@ -26,9 +26,17 @@ _NONE: Labels = frozenset()
 
 def query_grammar(grammar: Grammar, query: Query) -> Grammar:
     """The query as a grammar that conjoins with `grammar`; its structure is cached by the two shapes."""
-    structure = _structure(grammar.hrg, query.shape)
-    domain = _observed_domain(grammar.hrg, query.shape.domain)
+    structure = query_structure(grammar.hrg, query.shape)
+    domain = observed_domain(grammar.hrg, query.shape.domain)
     known = {label.name for label in structure.labels}
+    observed, evidence = query_values(grammar, query, domain, known)
+    return Grammar(structure, evidence, observed, evidence)
+
+
+def query_values(
+    grammar: Grammar, query: Query, domain: str, known: Collection[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The words of a query, and those of its factors that are known."""
     observed: dict[str, Tensor] = {}
     ids = None
     if query.words is not None:
@@ -38,7 +46,7 @@ def query_grammar(grammar: Grammar, query: Query) -> Grammar:
         observed[domain] = torch.where(ids == -1, 0, ids) if missing else ids
     evidence = {name: x for name, x in _evidence(grammar, query, domain, ids).items() if name in known}
     evidence |= _constants(grammar, domain, known)
-    return Grammar(structure, evidence, observed, evidence)
+    return observed, evidence
 
 
 def _word_ids(grammar: Grammar, query: Query, domain: str) -> Tensor:  # "n" or "b n"
@@ -146,12 +154,12 @@ class _Path(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _structure(hrg: HRG, shape: QueryShape) -> HRG:
+def query_structure(hrg: HRG, shape: QueryShape) -> HRG:
     """The structure of the query's grammar: cost linear in its rules, O(n^(k + 1)) for rules of k slots and n words."""
     return _Builder(hrg, shape).build()
 
 
-def _observed_domain(hrg: HRG, name: str | None) -> str:
+def observed_domain(hrg: HRG, name: str | None) -> str:
     """The domain whose nodes the query fixes."""
     found = [domain.name for domain in hrg.domains if domain.is_observed]
     if name is not None:
@@ -188,8 +196,8 @@ def _constant_label(domain: str, value: int) -> Label:
 class _Builder:
     def __init__(self, hrg: HRG, shape: QueryShape) -> None:
         self.hrg, self.shape = hrg, shape
-        self.domain = _observed_domain(hrg, shape.domain)
-        self.slots = {rule.name: _slots(hrg, rule, self.domain) for rule in hrg.rules}
+        self.domain = observed_domain(hrg, shape.domain)
+        self.slots = {rule.name: slots_of_rule(hrg, rule, self.domain) for rule in hrg.rules}
         self.steps: dict[int, list[Arc]] = {}
         for arc in shape.arcs:
             self.steps.setdefault(arc.source, []).append(arc)
@@ -353,7 +361,7 @@ class _Builder:
         return Node(other, self.domain, cell), _constant_label(self.domain, constant)
 
 
-def _slots(hrg: HRG, rule: Rule, domain: str) -> tuple[_Slot, ...]:
+def slots_of_rule(hrg: HRG, rule: Rule, domain: str) -> tuple[_Slot, ...]:
     """The slots of a rule: nonterminals, and nodes of the observed domain, as its edges name them."""
     slots: list[_Slot] = []
     for edge in rule.right.edges:

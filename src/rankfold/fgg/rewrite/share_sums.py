@@ -57,6 +57,12 @@ def share_sums(hrg: HRG, whole: Collection[str] = ()) -> HRG:
     return made.grammar(out)
 
 
+def shared_children(hrg: HRG, rule: Rule) -> list[str]:
+    """The nonterminals of a rule whose sums could be shared."""
+    edges = [rule.right.edges[k] for part in _children(hrg, rule) for k in part.places]
+    return [edge.label for edge in edges if not hrg.label(edge.label).is_terminal]
+
+
 def cut_long_rules(hrg: HRG, whole: Collection[str] = ()) -> HRG:
     """The grammar in which every rule with many inner nodes is taken apart, the node that leaves least first."""
     made = _Additions(hrg)
