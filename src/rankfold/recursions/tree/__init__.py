@@ -52,7 +52,7 @@ def log_z(
     """
     hint = "One word needs log_root_leaf; else look for words, rules or brackets of weight zero."
     impossible = Impossible("sentence", "no tree has any weight", hint) if strict else None
-    return ladder.log_z(validate(p), lambda f, both: solve(f, arithmetic), arithmetic, precision, impossible)
+    return ladder.log_z(validate(p), lambda f, both: solve(f, arithmetic, precision), arithmetic, precision, impossible)
 
 
 def chart(p: TreePotentials) -> Tensor:  # "b t+1 t+1 n"   float64

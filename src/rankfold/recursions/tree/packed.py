@@ -1,0 +1,207 @@
+"""Inside and outside over ranks on a GPU: a width is one launch for its splits and one product with both sides.
+
+The same sums as `ranks`, for weights that all sentences share, with operands of products rounded as the caller permits.
+A head is multiplied into the sides once: parents are then ranks, too.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankfold.kernels.dispatch import triton_serves
+from rankfold.numerics.precision import Precision
+from rankfold.numerics.scaled import largest
+from rankfold.recursions.tree.charts import Tops, leaf_mantissas
+from rankfold.recursions.tree.potentials import Forest
+from rankfold.recursions.tree.ranks import Sides, share_factors
+
+LONGEST = 256  # words, whose splits a program holds the scales of
+
+
+def serves(f: Forest) -> bool:
+    """Whether these rules and sentences can go this way: float32 on a GPU, factors that are weights."""
+    if f.log_leaf.dtype != torch.float32 or not 2 <= f.log_leaf.shape[1] <= LONGEST or not share_factors(f.rules):
+        return False
+    held = [x for rule in f.rules for x in rule.cpd or () if x is not None]
+    return all(not x.is_log and x.value.ndim == 2 for x in held) and triton_serves(f.log_leaf)
+
+
+class Chart:
+    """The result of the inside pass, packed by width (`kernels/rank_chart.py`)."""
+
+    def __init__(self, f: Forest, precision: Precision) -> None:
+        from rankfold.kernels import rank_chart
+
+        self.kernels, self.precision = rank_chart, precision
+        self.tf32 = precision == "tf32"
+        self.kind = torch.bfloat16 if precision == "bf16" else torch.float32
+        self.sides = s = Sides(f.rules)
+        left, right = s.left.linear, s.right.linear
+        if s.head is not None:
+            left, right = s.head.linear.mT @ left, s.head.linear.mT @ right
+        # Both layouts of the weights: a product is fastest along memory on both of its sides.
+        self.by_rank = self.operand(torch.cat([left.mT, right.mT]))  # "2r n"
+        self.leaf_by_rank = self.operand(torch.cat([s.leaf_left.linear.mT, s.leaf_right.linear.mT]))  # "2r p"
+        self.leaf, scale = leaf_mantissas(f)
+        num, num_words, _ = self.leaf.shape
+        known = f.inside() & (self.leaf.amax(-1) > 0)
+        ends = torch.diagonal
+        span = [torch.zeros_like(scale), *(ends(f.log_span, w, 1, 2).double() for w in range(2, num_words + 1))]
+        total, rank = num * num_words * (num_words + 1) // 2, left.shape[1]
+        top = torch.full((total,), float("-inf"), dtype=torch.float64, device=scale.device)
+        norm = torch.zeros(total, dtype=torch.float32, device=scale.device)
+        self.cells = cells = rank_chart.Cells(top, norm, torch.cat([x.flatten() for x in span]), num, num_words)
+        words = cells.of(1)
+        top[words] = torch.where(known, scale, float("-inf")).flatten()
+        norm[words] = 1.0
+        self.leaf_rows = self.operand(self.leaf.flatten(0, 1))  # "bt p"
+        self.side = self.leaf.new_empty(total, 2 * rank, dtype=self.kind)  # "c 2r"   the last has none
+        self.raw = self.leaf.new_empty(total, rank, dtype=self.kind)  # "c r"   that of words is not used
+        self.times(self.leaf_rows, self.leaf_by_rank.mT, self.side[words])
+        for width in range(2, num_words + 1):
+            rank_chart.combine(self.side, cells, self.raw, width, rounded=self.tf32)
+            if width < num_words:
+                self.times(self.raw[cells.of(width)], self.by_rank.mT, self.side[cells.of(width)])
+
+    @property
+    def rank(self) -> int:
+        return self.raw.shape[1]
+
+    def operand(self, x: Tensor) -> Tensor:
+        """As products take it."""
+        return self.kernels.rounded_copy(x, self.kind, rounded=self.tf32)
+
+    def times(self, x: Tensor, y: Tensor, out: Tensor) -> None:
+        """out = x y, operands as `operand` leaves them."""
+        if x.dtype == out.dtype:
+            torch.mm(x, y, out=out)
+        elif x.is_cuda:
+            torch.mm(x, y, out_dtype=out.dtype, out=out)
+        else:
+            torch.mm(x.to(out.dtype), y.to(out.dtype), out=out)
+
+    def by_sentence(self, x: Tensor) -> list[Tensor]:  # "c ..." -> "b s ..." by width
+        """Views of packed cells."""
+        return [x[self.cells.of(w)].unflatten(0, (self.cells.num, -1)) for w in range(1, self.cells.num_words + 1)]
+
+    def forget(self, index: Tensor) -> None:  # "k"
+        """Leave nothing of some sentences, so that whatever they hold, infinities too, adds 0 to a gradient."""
+        for kept, value in ((self.side, 0.0), (self.raw, 0.0), (self.cells.norm, 1.0), (self.cells.top, float("-inf"))):
+            for x in self.by_sentence(kept):
+                x[index] = value
+        self.leaf[index] = 0.0
+        self.leaf_rows.unflatten(0, (self.cells.num, -1))[index] = 0.0
+
+
+def inside(f: Forest, precision: Precision) -> Chart:
+    """The vectors of all spans; 0 for spans that reach beyond a length."""
+    return Chart(f, precision)
+
+
+def _whole(f: Forest, chart: Chart) -> Tensor:  # "b"
+    """The cells of whole sentences; of one word, that of the first two."""
+    cells, width = chart.cells, f.lengths.clamp(min=2)
+    before = (width - 1) * (cells.num_words + 1) - width * (width - 1) // 2
+    sentence = torch.arange(cells.num, device=width.device)
+    return cells.num * before + sentence * (cells.num_words - width + 1)
+
+
+def roots(f: Forest, chart: Chart) -> Tops:
+    """log Z of every sentence of two words and more, from the ranks of its widest span; -inf for the others."""
+    top = largest(f.log_root)
+    root = torch.exp(f.log_root - top)
+    if chart.sides.head is not None:
+        root = root @ chart.sides.head.linear
+    at = _whole(f, chart)
+    top_, norm, span = (x[at] for x in chart.cells[:3])
+    norm = torch.where(norm == 0, 1.0, norm)
+    scale = top_ + norm.double().log() + span
+    ranks = chart.raw[at].float() / norm[:, None]
+    total = torch.where(scale > float("-inf"), (ranks.double() * root).sum(-1), 0.0) * (f.lengths > 1)
+    return Tops(total.log() + scale + top[:, 0].double(), ranks, root, total)
+
+
+def gradients(f: Forest, chart: Chart, tops: Tops, weight: Tensor, *, of_factors: bool = True) -> list[Tensor]:
+    """d (weight . log Z) / d (log_leaf, log_root, log_span, *factors), of sentences of two words and more."""
+    cells, sides, rank = chart.cells, chart.sides, chart.rank
+    found = (tops.total > 0) & (f.lengths > 1)
+    share = torch.where(found, weight / torch.where(found, tops.total, 1.0), 0.0).float().unsqueeze(-1)
+    at = _whole(f, chart)
+    norm = torch.where(cells.norm[at] == 0, 1.0, cells.norm[at])
+    of_raw = torch.empty_like(chart.raw, dtype=torch.float32)
+    of_raw[cells.of(cells.num_words)] = 0.0
+    of_side = torch.empty_like(chart.side)
+    of_top = share * tops.root / norm[:, None]
+    by_state = chart.by_rank.mT.contiguous()  # "n 2r"
+    for width in range(cells.num_words, 0, -1):
+        here = cells.of(width)
+        if width < cells.num_words:
+            chart.kernels.gather(chart.side, cells, of_raw, of_side, width, rounded=chart.tf32)
+        if width == 1:
+            break
+        if width < cells.num_words:
+            chart.times(of_side[here], by_state.mT, of_raw[here])
+        mine = of_raw[here].unflatten(0, (cells.num, -1))
+        mine[:, 0] += torch.where((f.lengths == width)[:, None], of_top, 0.0)
+    words, inner = cells.of(1), slice(cells.first(2), cells.first(cells.num_words))
+    of_leaf = torch.empty_like(chart.leaf)
+    chart.times(of_side[words], chart.leaf_by_rank.mT.contiguous().mT, of_leaf.flatten(0, 1))
+    of_span = torch.zeros_like(f.log_span)
+    spans = slice(cells.first(2), None)
+    posterior = torch.einsum("cr,cr->c", of_raw[spans], chart.raw[spans].float())
+    for width in range(2, cells.num_words + 1):
+        part = posterior[cells.first(width) - cells.first(2) : cells.first(width + 1) - cells.first(2)]
+        torch.diagonal(of_span, width, 1, 2).copy_(part.unflatten(0, (cells.num, -1)))
+    log_root = torch.exp(f.log_root - largest(f.log_root))
+    of_root = share * (tops.span if sides.head is None else tops.span @ sides.head.linear.mT) * log_root
+    grads = [of_leaf * chart.leaf, of_root, of_span]
+    tensors = f.tensors()[4:]
+    out = [torch.zeros_like(x) for x in tensors] if not of_factors else []
+    if of_factors:
+        of_by_rank, of_leaf_by_rank = chart.leaf.new_empty(2, 0), chart.leaf.new_empty(2, 0)
+        of_by_rank = chart.leaf.new_empty(chart.by_rank.shape)
+        of_leaf_by_rank = chart.leaf.new_empty(chart.leaf_by_rank.shape)
+        chart.times(of_side[inner].mT, chart.raw[inner], of_by_rank)
+        chart.times(of_side[words].mT, chart.leaf_rows, of_leaf_by_rank)
+        of_left, of_right = of_by_rank[:rank].mT, of_by_rank[rank:].mT
+        by_id: dict[int, Tensor] = {}
+
+        def add(factor: Tensor, part: Tensor) -> None:
+            by_id[id(factor)] = part if id(factor) not in by_id else by_id[id(factor)] + part
+
+        if sides.head is not None:
+            head = sides.head.linear
+            at_top = share * torch.exp(f.log_root - largest(f.log_root))
+            of_head = at_top.mT @ tops.span
+            of_head = of_head + sides.left.linear @ of_left.mT + sides.right.linear @ of_right.mT
+            add(sides.head.value, of_head)
+            of_left, of_right = head @ of_left, head @ of_right
+        add(sides.left.value, of_left)
+        add(sides.right.value, of_right)
+        add(sides.leaf_left.value, of_leaf_by_rank[:rank].mT)
+        add(sides.leaf_right.value, of_leaf_by_rank[rank:].mT)
+        out = [by_id[id(x)] for x in tensors]
+    return [*grads, *out]
+
+
+def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
+    """Whether the loss to underflow in a sentence is below the round-off of the rest: as `soundness.ranks_kept`.
+
+    Vectors are held before their division by the norm, so the bound on their entries is multiplied by it.
+    """
+    cells, info = chart.cells, torch.finfo(torch.float32)
+    bound, end = info.tiny / info.eps, cells.first(cells.num_words)
+    low, high = torch.aminmax(chart.side[:end], dim=-1)
+    words = cells.of(1)
+
+    def gain(by_rank: Tensor) -> Tensor:
+        return by_rank.sum(1, dtype=torch.float32).amax().double().clamp(min=1.0)
+
+    needed = bound * gain(chart.by_rank) * cells.norm.double().clamp(min=1.0)
+    needed[words] = bound * gain(chart.leaf_by_rank)
+    fine = cells.norm >= bound
+    fine &= cells.norm < float("inf")
+    fine[:end] &= (low.double() >= needed[:end]) & (high < float("inf"))
+    good = fine | (cells.top == float("-inf"))
+    return torch.stack([x.all(1) for x in chart.by_sentence(good)]).all(0)
