@@ -75,11 +75,11 @@ def _combine(
     sentence, start = tl.program_id(0) // count, tl.program_id(0) % count
     here = _row(sentence, start, width, num, num_words)
     every = 1 + tl.arange(0, ALL)
-    known = every < width
-    left = _row(sentence, start, every, num, num_words)
-    right = _row(sentence, start + every, width - every, num, num_words)
-    scale = _scale(top, norm, span, left, known) + _scale(top, norm, span, right, known)
-    most = tl.max(tl.where(known, scale, float("-inf")), 0)
+    there = every < width
+    lefts = _row(sentence, start, every, num, num_words)
+    rights = _row(sentence, start + every, width - every, num, num_words)
+    scales = _scale(top, norm, span, lefts, there) + _scale(top, norm, span, rights, there)
+    most = tl.max(tl.where(there, scales, float("-inf")), 0)
     unit = tl.where(most > float("-inf"), most, 0.0)
     if tl.program_id(1) == 0:
         tl.store(top + here, most)

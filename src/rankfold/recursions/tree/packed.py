@@ -72,14 +72,15 @@ class Chart:
         """As products take it."""
         return self.kernels.rounded_copy(x, self.kind, rounded=self.tf32)
 
-    def times(self, x: Tensor, y: Tensor, out: Tensor) -> None:
-        """out = x y, operands as `operand` leaves them."""
-        if x.dtype == out.dtype:
-            torch.mm(x, y, out=out)
-        elif x.is_cuda:
-            torch.mm(x, y, out_dtype=out.dtype, out=out)
+    def times(self, x: Tensor, y: Tensor, out: Tensor, *, more: bool = False) -> None:
+        """out = x y, operands as `operand` leaves them; `more`: added to what is there."""
+        if x.dtype != out.dtype and not x.is_cuda:
+            x, y = x.to(out.dtype), y.to(out.dtype)
+        kind = {} if x.dtype == out.dtype else {"out_dtype": out.dtype}
+        if more:
+            torch.addmm(out, x, y, **kind, out=out)
         else:
-            torch.mm(x.to(out.dtype), y.to(out.dtype), out=out)
+            torch.mm(x, y, **kind, out=out)
 
     def by_sentence(self, x: Tensor) -> list[Tensor]:  # "c ..." -> "b s ..." by width
         """Views of packed cells."""
@@ -129,21 +130,15 @@ def gradients(f: Forest, chart: Chart, tops: Tops, weight: Tensor, *, of_factors
     share = torch.where(found, weight / torch.where(found, tops.total, 1.0), 0.0).float().unsqueeze(-1)
     at = _whole(f, chart)
     norm = torch.where(cells.norm[at] == 0, 1.0, cells.norm[at])
-    of_raw = torch.empty_like(chart.raw, dtype=torch.float32)
-    of_raw[cells.of(cells.num_words)] = 0.0
+    of_raw = torch.zeros_like(chart.raw, dtype=torch.float32)
+    of_raw[at] = share * tops.root / norm[:, None]
     of_side = torch.empty_like(chart.side)
-    of_top = share * tops.root / norm[:, None]
     by_state = chart.by_rank.mT.contiguous()  # "n 2r"
-    for width in range(cells.num_words, 0, -1):
+    for width in range(cells.num_words - 1, 0, -1):
         here = cells.of(width)
-        if width < cells.num_words:
-            chart.kernels.gather(chart.side, cells, of_raw, of_side, width, rounded=chart.tf32)
-        if width == 1:
-            break
-        if width < cells.num_words:
-            chart.times(of_side[here], by_state.mT, of_raw[here])
-        mine = of_raw[here].unflatten(0, (cells.num, -1))
-        mine[:, 0] += torch.where((f.lengths == width)[:, None], of_top, 0.0)
+        chart.kernels.gather(chart.side, cells, of_raw, of_side, width, rounded=chart.tf32)
+        if width > 1:
+            chart.times(of_side[here], by_state.mT, of_raw[here], more=True)
     words, inner = cells.of(1), slice(cells.first(2), cells.first(cells.num_words))
     of_leaf = torch.empty_like(chart.leaf)
     chart.times(of_side[words], chart.leaf_by_rank.mT.contiguous().mT, of_leaf.flatten(0, 1))
