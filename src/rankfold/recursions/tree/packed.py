@@ -16,6 +16,7 @@ from rankfold.recursions.tree.charts import Tops, leaf_mantissas
 from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.ranks import Sides, share_factors
 
+FILL = 32  # ranks are filled up to a multiple
 LONGEST = 256  # words, whose splits a program holds the scales of
 
 
@@ -40,15 +41,15 @@ class Chart:
         left, right = s.left.linear, s.right.linear
         if s.head is not None:
             left, right = s.head.linear.mT @ left, s.head.linear.mT @ right
-        # Both layouts of the weights: a product is fastest along memory on both of its sides.
-        self.by_rank = self.operand(torch.cat([left.mT, right.mT]))  # "2r n"
-        self.leaf_by_rank = self.operand(torch.cat([s.leaf_left.linear.mT, s.leaf_right.linear.mT]))  # "2r p"
+        self.rank = left.shape[1]
+        self.by_rank = self._operand_of(left, right, parents=True)  # "2k k"
+        self.leaf_by_rank = self._operand_of(s.leaf_left.linear, s.leaf_right.linear)  # "2k p"
         self.leaf, scale = leaf_mantissas(f)
         num, num_words, _ = self.leaf.shape
         known = f.inside() & (self.leaf.amax(-1) > 0)
         ends = torch.diagonal
         span = [torch.zeros_like(scale), *(ends(f.log_span, w, 1, 2).double() for w in range(2, num_words + 1))]
-        total, rank = num * num_words * (num_words + 1) // 2, left.shape[1]
+        total, wide = num * num_words * (num_words + 1) // 2, len(self.by_rank) // 2
         top = torch.full((total,), float("-inf"), dtype=torch.float64, device=scale.device)
         norm = torch.zeros(total, dtype=torch.float32, device=scale.device)
         self.cells = cells = rank_chart.Cells(top, norm, torch.cat([x.flatten() for x in span]), num, num_words)
@@ -56,17 +57,28 @@ class Chart:
         top[words] = torch.where(known, scale, float("-inf")).flatten()
         norm[words] = 1.0
         self.leaf_rows = self.operand(self.leaf.flatten(0, 1))  # "bt p"
-        self.side = self.leaf.new_empty(total, 2 * rank, dtype=self.kind)  # "c 2r"   the last has none
-        self.raw = self.leaf.new_empty(total, rank, dtype=self.kind)  # "c r"   that of words is not used
+        self.side = self.leaf.new_empty(total, 2 * wide, dtype=self.kind)  # "c 2k"   the last has none
+        self.raw = self.leaf.new_empty(total, wide, dtype=self.kind)  # "c k"   that of words is not used
         self.times(self.leaf_rows, self.leaf_by_rank.mT, self.side[words])
         for width in range(2, num_words + 1):
             rank_chart.combine(self.side, cells, self.raw, width, rounded=self.tf32)
             if width < num_words:
                 self.times(self.raw[cells.of(width)], self.by_rank.mT, self.side[cells.of(width)])
 
-    @property
-    def rank(self) -> int:
-        return self.raw.shape[1]
+    def _operand_of(self, left: Tensor, right: Tensor, *, parents: bool = False) -> Tensor:  # "n r" -> "2k n"
+        """Both sides under each other, ranks filled up with zeros: to read rows fast, they must begin at whole words."""
+        wide = -(-self.rank // FILL) * FILL
+        if wide == self.rank:
+            return self.operand(torch.cat([left.mT, right.mT]))
+        out = left.new_zeros(2, wide, wide if parents else len(left))
+        for side, x in zip(out, (left, right), strict=True):
+            side[: self.rank, : len(x)] = x.mT
+        return self.operand(out.flatten(0, 1))
+
+    def sides_of(self, x: Tensor) -> tuple[Tensor, Tensor]:  # "2k n" -> "n r" twice
+        """A gradient of such operands."""
+        left, right = x.unflatten(0, (2, -1))[:, : self.rank].mT
+        return left, right
 
     def operand(self, x: Tensor) -> Tensor:
         """As products take it."""
@@ -118,20 +130,20 @@ def roots(f: Forest, chart: Chart) -> Tops:
     top_, norm, span = (x[at] for x in chart.cells[:3])
     norm = torch.where(norm == 0, 1.0, norm)
     scale = top_ + norm.double().log() + span
-    ranks = chart.raw[at].float() / norm[:, None]
+    ranks = chart.raw[at, : chart.rank].float() / norm[:, None]
     total = torch.where(scale > float("-inf"), (ranks.double() * root).sum(-1), 0.0) * (f.lengths > 1)
     return Tops(total.log() + scale + top[:, 0].double(), ranks, root, total)
 
 
 def gradients(f: Forest, chart: Chart, tops: Tops, weight: Tensor, *, of_factors: bool = True) -> list[Tensor]:
     """d (weight . log Z) / d (log_leaf, log_root, log_span, *factors), of sentences of two words and more."""
-    cells, sides, rank = chart.cells, chart.sides, chart.rank
+    cells, sides = chart.cells, chart.sides
     found = (tops.total > 0) & (f.lengths > 1)
     share = torch.where(found, weight / torch.where(found, tops.total, 1.0), 0.0).float().unsqueeze(-1)
     at = _whole(f, chart)
     norm = torch.where(cells.norm[at] == 0, 1.0, cells.norm[at])
     of_raw = torch.zeros_like(chart.raw, dtype=torch.float32)
-    of_raw[at] = share * tops.root / norm[:, None]
+    of_raw[at, : chart.rank] = share * tops.root / norm[:, None]
     of_side = torch.empty_like(chart.side)
     by_state = chart.by_rank.mT.contiguous()  # "n 2r"
     for width in range(cells.num_words - 1, 0, -1):
@@ -154,12 +166,11 @@ def gradients(f: Forest, chart: Chart, tops: Tops, weight: Tensor, *, of_factors
     tensors = f.tensors()[4:]
     out = [torch.zeros_like(x) for x in tensors] if not of_factors else []
     if of_factors:
-        of_by_rank, of_leaf_by_rank = chart.leaf.new_empty(2, 0), chart.leaf.new_empty(2, 0)
         of_by_rank = chart.leaf.new_empty(chart.by_rank.shape)
         of_leaf_by_rank = chart.leaf.new_empty(chart.leaf_by_rank.shape)
         chart.times(of_side[inner].mT, chart.raw[inner], of_by_rank)
         chart.times(of_side[words].mT, chart.leaf_rows, of_leaf_by_rank)
-        of_left, of_right = of_by_rank[:rank].mT, of_by_rank[rank:].mT
+        of_left, of_right = (x[: chart.rank] for x in chart.sides_of(of_by_rank))
         by_id: dict[int, Tensor] = {}
 
         def add(factor: Tensor, part: Tensor) -> None:
@@ -174,8 +185,8 @@ def gradients(f: Forest, chart: Chart, tops: Tops, weight: Tensor, *, of_factors
             of_left, of_right = head @ of_left, head @ of_right
         add(sides.left.value, of_left)
         add(sides.right.value, of_right)
-        add(sides.leaf_left.value, of_leaf_by_rank[:rank].mT)
-        add(sides.leaf_right.value, of_leaf_by_rank[rank:].mT)
+        for side, part in zip((sides.leaf_left, sides.leaf_right), chart.sides_of(of_leaf_by_rank), strict=True):
+            add(side.value, part)
         out = [by_id[id(x)] for x in tensors]
     return [*grads, *out]
 
@@ -187,7 +198,8 @@ def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
     """
     cells, info = chart.cells, torch.finfo(torch.float32)
     bound, end = info.tiny / info.eps, cells.first(cells.num_words)
-    low, high = torch.aminmax(chart.side[:end], dim=-1)
+    low, high = torch.aminmax(chart.side[:end].unflatten(1, (2, -1))[..., : chart.rank], dim=-1)
+    low, high = low.amin(1), high.amax(1)
     words = cells.of(1)
 
     def gain(by_rank: Tensor) -> Tensor:
