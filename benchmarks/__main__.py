@@ -17,6 +17,7 @@ COMMANDS = {
     "em": "benchmarks.em_updates",
     "starts": "benchmarks.starts",
     "people": "benchmarks.people",
+    "packed_trees": "benchmarks.packed_trees",
 }
 NUM_THREADS = 2  # for each of several libraries
 

@@ -19,9 +19,11 @@ NEAR: dict[Precision, float] = {"float32": 1e-6, "tf32": 2.0**-10, "bf16": 2.0**
 
 
 @pytest.fixture(autouse=True)
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def taken(monkeypatch: pytest.MonkeyPatch, poisoned_memory: None) -> list[str]:
     """Kernels take tensors of the CPU; each inside pass leaves its precision here."""
     pytest.importorskip("triton")
+    from rankfold.kernels import rank_chart
+
     found: list[str] = []
     inside = packed.inside
 
@@ -31,6 +33,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(packed, "triton_serves", lambda *tensors: True)
     monkeypatch.setattr(packed, "inside", counted)
+    monkeypatch.setattr(packed, "CHOSEN", True)
+    monkeypatch.setattr(rank_chart, "SIZES", {"SOME": 2, "BLOCK": 32, "num_warps": 1})
     return found
 
 
@@ -57,13 +61,14 @@ def near(found: list[Tensor], wanted: list[Tensor], share: float) -> None:
         assert (x.double() - y.double()).norm() <= share * y.double().norm()
 
 
-@pytest.mark.parametrize("head", [True, False])
-@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "head"), [("float32", True), ("float32", False), ("tf32", True), ("bf16", False)]
+)
 def test_value_and_gradients(
     precision: Precision, head: bool, taken: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ragged batch, one word included, against float64; nothing is repeated."""
-    p = potentials("shared", (5, 1, 3), seed=3, dtype=torch.float32)
+    p = potentials("shared", (4, 1, 3), seed=3, dtype=torch.float32)
     p = p if head else without_head(p)
     weight = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
     wanted = gradients(doubled(p), "float32", weight)
@@ -77,7 +82,7 @@ def test_value_and_gradients(
 
 
 def test_against_every_tree(taken: list[str]) -> None:
-    p = potentials("shared", (4, 2, 3), seed=4, dtype=torch.float32)
+    p = potentials("shared", (3, 2), seed=4, dtype=torch.float32)
     truth = enumerated(p)
     torch.testing.assert_close(log_z(p), truth.log_z, rtol=1e-6, atol=1e-6)
     assert taken == ["float32"]
@@ -85,7 +90,7 @@ def test_against_every_tree(taken: list[str]) -> None:
 
 def test_what_underflows_is_repeated(taken: list[str]) -> None:
     """A word whose symbols are further apart than float32 reaches, under rules that only the lesser one may take."""
-    p = potentials("shared", (4, 3), seed=5, dtype=torch.float32)
+    p = potentials("shared", (3, 2), seed=5, dtype=torch.float32)
     far = torch.tensor([0.0, -150.0, -150.0])
     first = p.rules.leaf_leaf.cpd
     assert first is not None
@@ -99,10 +104,10 @@ def test_what_underflows_is_repeated(taken: list[str]) -> None:
     near(found[:3], wanted[:3], 1e-5)
 
 
-@pytest.mark.parametrize("spoil", [float("nan"), float("inf"), 0.5])
+@pytest.mark.parametrize("spoil", [float("nan"), 0.5])
 def test_posteriors_that_do_not_add_up_are_made_anew(spoil: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backward pass that loses something of one sentence, and of the factors' gradients with it."""
-    p = potentials("shared", (4, 3, 4), seed=10, dtype=torch.float32)
+    p = potentials("shared", (3, 2, 3), seed=10, dtype=torch.float32)
     wanted = solved(doubled(p))
     right = packed.gradients
 

@@ -1,9 +1,9 @@
 """The splits of all spans of a width in one launch, forward and backward, for charts over ranks.
 
-Cells are packed: width by width, sentence by sentence, start by start. A cell's row of `side` is its left vector, then
-its right one, both as products leave them; its largest rank before that product is its `norm`, and
-inside = vector / norm exp(top + log norm + span). So a width is one launch and one product: nothing waits for the
-largest entry.
+Cells are packed: width by width, sentence by sentence, start by start. The ranks of a span, `raw`, are in units of
+exp(top), and so is its row of `side`, its left vector and then its right one, the products of `raw` with both factors.
+The largest entry of `raw`, its `norm`, is divided out by whoever reads the row: a width is one launch and one product,
+and nothing waits for the largest entry. Who reads knows its log-scale, too: top + log norm + span.
 """
 
 # mypy: ignore-errors
@@ -108,50 +108,38 @@ def _gather(
     side, top, norm, span, of_raw, of_side, width, num, num_words, rank,
     ROUND: tl.constexpr, SOME: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a cell's vectors: from all spans that it begins (its left vector), or ends (its right one)."""
+    """The gradient of a cell's left vector, from all spans that it begins; of its right one, from those that it ends."""
     count = num_words - width + 1
     sentence, start = tl.program_id(0) // count, tl.program_id(0) % count
-    stop = start + width
+    stop, is_left = start + width, tl.program_id(2) == 0
     here = _row(sentence, start, width, num, num_words)
     own = _scale(top, norm, span, here, here >= 0)
     inverse = _inverse(tl.load(norm + here))
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    if tl.program_id(2) == 0:
-        total = tl.zeros((SOME, BLOCK), tl.float32)
-        for first in range(stop + 1, num_words + 1, SOME):
-            end = first + tl.arange(0, SOME)
-            known = end <= num_words
-            parent = _row(sentence, start, end - start, num, num_words)
-            other = _row(sentence, stop, end - stop, num, num_words)
-            unit = tl.load(top + parent, mask=known, other=float("-inf"))
-            scale = own + _scale(top, norm, span, other, known) - tl.where(unit > float("-inf"), unit, 0.0)
-            weight = tl.where(known, tl.exp(scale), 0.0).to(tl.float32) * inverse
-            weight *= _inverse(tl.load(norm + other, mask=known, other=1.0))
-            inside = known[:, None] & (at < rank)[None, :]
-            of = tl.load(of_raw + parent.to(tl.int64)[:, None] * rank + at[None, :], mask=inside, other=0.0)
-            x = tl.load(side + other.to(tl.int64)[:, None] * (2 * rank) + rank + at[None, :], mask=inside, other=0.0)
-            total += (x.to(tl.float32) * weight[:, None]) * of.to(tl.float32)
-        found = tl.sum(total, 0)
-        to = of_side + here.to(tl.int64) * (2 * rank) + at
-        tl.store(to, _rounded(found, ROUND).to(of_side.dtype.element_ty), mask=at < rank)
-    else:
-        total = tl.zeros((SOME, BLOCK), tl.float32)
-        for first in range(0, start, SOME):
-            begin = first + tl.arange(0, SOME)
-            known = begin < start
-            parent = _row(sentence, begin, stop - begin, num, num_words)
-            other = _row(sentence, begin, start - begin, num, num_words)
-            unit = tl.load(top + parent, mask=known, other=float("-inf"))
-            scale = own + _scale(top, norm, span, other, known) - tl.where(unit > float("-inf"), unit, 0.0)
-            weight = tl.where(known, tl.exp(scale), 0.0).to(tl.float32) * inverse
-            weight *= _inverse(tl.load(norm + other, mask=known, other=1.0))
-            inside = known[:, None] & (at < rank)[None, :]
-            of = tl.load(of_raw + parent.to(tl.int64)[:, None] * rank + at[None, :], mask=inside, other=0.0)
-            x = tl.load(side + other.to(tl.int64)[:, None] * (2 * rank) + at[None, :], mask=inside, other=0.0)
-            total += (x.to(tl.float32) * weight[:, None]) * of.to(tl.float32)
-        found = tl.sum(total, 0)
-        to = of_side + here.to(tl.int64) * (2 * rank) + rank + at
-        tl.store(to, _rounded(found, ROUND).to(of_side.dtype.element_ty), mask=at < rank)
+    column = tl.where(is_left, rank, 0)  # of the siblings' vectors
+    total = tl.zeros((SOME, BLOCK), tl.float32)
+    for first in range(0, tl.where(is_left, num_words - stop, start), SOME):
+        one = first + tl.arange(0, SOME)
+        begin, end = tl.where(is_left, start, one), tl.where(is_left, stop + 1 + one, stop)
+        known = tl.where(is_left, end <= num_words, one < start)
+        parent = _row(sentence, begin, end - begin, num, num_words)
+        sibling = _row(
+            sentence,
+            tl.where(is_left, stop, begin),
+            tl.where(is_left, end - stop, start - begin),
+            num,
+            num_words,
+        )
+        unit = tl.load(top + parent, mask=known, other=float("-inf"))
+        scale = own + _scale(top, norm, span, sibling, known) - tl.where(unit > float("-inf"), unit, 0.0)
+        weight = tl.where(known, tl.exp(scale), 0.0).to(tl.float32) * inverse
+        weight *= _inverse(tl.load(norm + sibling, mask=known, other=1.0))
+        inside = known[:, None] & (at < rank)[None, :]
+        of = tl.load(of_raw + parent.to(tl.int64)[:, None] * rank + at[None, :], mask=inside, other=0.0)
+        x = tl.load(side + sibling.to(tl.int64)[:, None] * (2 * rank) + column + at[None, :], mask=inside, other=0.0)
+        total += (x.to(tl.float32) * weight[:, None]) * of
+    found = _rounded(tl.sum(total, 0), ROUND).to(of_side.dtype.element_ty)
+    tl.store(of_side + here.to(tl.int64) * (2 * rank) + (rank - column) + at, found, mask=at < rank)
 
 
 @triton.jit

@@ -16,13 +16,17 @@ from rankfold.recursions.tree.charts import Tops, leaf_mantissas
 from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.ranks import Sides, share_factors
 
+# Off: `python -m benchmarks packed_trees` sets it to compare both ways on a GPU.
+CHOSEN = False
 FILL = 32  # ranks are filled up to a multiple
 LONGEST = 256  # words, whose splits a program holds the scales of
 
 
 def serves(f: Forest) -> bool:
-    """Whether these rules and sentences can go this way: float32 on a GPU, factors that are weights."""
-    if f.log_leaf.dtype != torch.float32 or not 2 <= f.log_leaf.shape[1] <= LONGEST or not share_factors(f.rules):
+    """Whether these rules and sentences go this way: chosen, float32 on a GPU, factors that are weights."""
+    if not CHOSEN or f.log_leaf.dtype != torch.float32 or not 2 <= f.log_leaf.shape[1] <= LONGEST:
+        return False
+    if not share_factors(f.rules):
         return False
     held = [x for rule in f.rules for x in rule.cpd or () if x is not None]
     return all(not x.is_log and x.value.ndim == 2 for x in held) and triton_serves(f.log_leaf)
@@ -32,10 +36,9 @@ class Chart:
     """The result of the inside pass, packed by width (`kernels/rank_chart.py`)."""
 
     def __init__(self, f: Forest, precision: Precision) -> None:
-        from rankfold.kernels import rank_chart
+        from rankfold.kernels import rank_chart  # Triton may not be there
 
-        self.kernels, self.precision = rank_chart, precision
-        self.tf32 = precision == "tf32"
+        self.kernels, self.tf32 = rank_chart, precision == "tf32"
         self.kind = torch.bfloat16 if precision == "bf16" else torch.float32
         self.sides = s = Sides(f.rules)
         left, right = s.left.linear, s.right.linear
@@ -47,18 +50,19 @@ class Chart:
         self.leaf, scale = leaf_mantissas(f)
         num, num_words, _ = self.leaf.shape
         known = f.inside() & (self.leaf.amax(-1) > 0)
-        ends = torch.diagonal
-        span = [torch.zeros_like(scale), *(ends(f.log_span, w, 1, 2).double() for w in range(2, num_words + 1))]
+        wider = [torch.diagonal(f.log_span, width, 1, 2).double() for width in range(2, num_words + 1)]
+        span = torch.cat([x.flatten() for x in (torch.zeros_like(scale), *wider)])
         total, wide = num * num_words * (num_words + 1) // 2, len(self.by_rank) // 2
         top = torch.full((total,), float("-inf"), dtype=torch.float64, device=scale.device)
         norm = torch.zeros(total, dtype=torch.float32, device=scale.device)
-        self.cells = cells = rank_chart.Cells(top, norm, torch.cat([x.flatten() for x in span]), num, num_words)
+        self.cells = cells = rank_chart.Cells(top, norm, span, num, num_words)
         words = cells.of(1)
         top[words] = torch.where(known, scale, float("-inf")).flatten()
         norm[words] = 1.0
         self.leaf_rows = self.operand(self.leaf.flatten(0, 1))  # "bt p"
         self.side = self.leaf.new_empty(total, 2 * wide, dtype=self.kind)  # "c 2k"   the last has none
-        self.raw = self.leaf.new_empty(total, wide, dtype=self.kind)  # "c k"   that of words is not used
+        self.raw = self.leaf.new_empty(total, wide, dtype=self.kind)  # "c k"   words have 0
+        self.raw[words] = 0.0
         self.times(self.leaf_rows, self.leaf_by_rank.mT, self.side[words])
         for width in range(2, num_words + 1):
             rank_chart.combine(self.side, cells, self.raw, width, rounded=self.tf32)
@@ -136,59 +140,66 @@ def roots(f: Forest, chart: Chart) -> Tops:
 
 
 def gradients(f: Forest, chart: Chart, tops: Tops, weight: Tensor, *, of_factors: bool = True) -> list[Tensor]:
-    """d (weight . log Z) / d (log_leaf, log_root, log_span, *factors), of sentences of two words and more."""
-    cells, sides = chart.cells, chart.sides
+    """d (weight . log Z) / d (log_leaf, log_root, log_span, *factors), of sentences of two words and more.
+
+    Unless asked for, factors have 0. Cost: twice that of the inside pass. Memory: one more chart.
+    """
+    cells, head = chart.cells, chart.sides.head
     found = (tops.total > 0) & (f.lengths > 1)
     share = torch.where(found, weight / torch.where(found, tops.total, 1.0), 0.0).float().unsqueeze(-1)
-    at = _whole(f, chart)
+    of_label = share * torch.exp(f.log_root - largest(f.log_root))  # "b n"
+    of_root = of_label * (tops.span if head is None else tops.span @ head.linear.mT)
+    of_raw, of_side = _outside(f, chart, share * tops.root)
+    of_leaf = torch.empty_like(chart.leaf)
+    chart.times(of_side[cells.of(1)], chart.leaf_by_rank, of_leaf.flatten(0, 1))
+    of_span = torch.zeros_like(f.log_span)
+    for width, part in enumerate(chart.by_sentence(torch.einsum("cr,cr->c", of_raw, chart.raw.float()))[1:], 2):
+        torch.diagonal(of_span, width, 1, 2).copy_(part)
+    tensors = f.tensors()[4:]
+    if not of_factors:
+        return [of_leaf * chart.leaf, of_root, of_span, *(torch.zeros_like(x) for x in tensors)]
+    by_id = _of_factors(chart, of_side, None if head is None else of_label.mT @ tops.span)
+    return [of_leaf * chart.leaf, of_root, of_span, *(by_id[id(x)] for x in tensors)]
+
+
+def _outside(f: Forest, chart: Chart, of_top: Tensor) -> tuple[Tensor, Tensor]:  # "b r" -> "c k", "c 2k"
+    """The gradients of all ranks and of both sides, from those of the whole sentences' ranks.
+
+    Spans of all words have no sides: there is anything.
+    """
+    cells, at = chart.cells, _whole(f, chart)
     norm = torch.where(cells.norm[at] == 0, 1.0, cells.norm[at])
     of_raw = torch.zeros_like(chart.raw, dtype=torch.float32)
-    of_raw[at, : chart.rank] = share * tops.root / norm[:, None]
+    of_raw[at, : chart.rank] = of_top / norm[:, None]
     of_side = torch.empty_like(chart.side)
-    by_state = chart.by_rank.mT.contiguous()  # "n 2r"
     for width in range(cells.num_words - 1, 0, -1):
-        here = cells.of(width)
         chart.kernels.gather(chart.side, cells, of_raw, of_side, width, rounded=chart.tf32)
         if width > 1:
-            chart.times(of_side[here], by_state.mT, of_raw[here], more=True)
-    words, inner = cells.of(1), slice(cells.first(2), cells.first(cells.num_words))
-    of_leaf = torch.empty_like(chart.leaf)
-    chart.times(of_side[words], chart.leaf_by_rank.mT.contiguous().mT, of_leaf.flatten(0, 1))
-    of_span = torch.zeros_like(f.log_span)
-    spans = slice(cells.first(2), None)
-    posterior = torch.einsum("cr,cr->c", of_raw[spans], chart.raw[spans].float())
-    for width in range(2, cells.num_words + 1):
-        part = posterior[cells.first(width) - cells.first(2) : cells.first(width + 1) - cells.first(2)]
-        torch.diagonal(of_span, width, 1, 2).copy_(part.unflatten(0, (cells.num, -1)))
-    log_root = torch.exp(f.log_root - largest(f.log_root))
-    of_root = share * (tops.span if sides.head is None else tops.span @ sides.head.linear.mT) * log_root
-    grads = [of_leaf * chart.leaf, of_root, of_span]
-    tensors = f.tensors()[4:]
-    out = [torch.zeros_like(x) for x in tensors] if not of_factors else []
-    if of_factors:
-        of_by_rank = chart.leaf.new_empty(chart.by_rank.shape)
-        of_leaf_by_rank = chart.leaf.new_empty(chart.leaf_by_rank.shape)
-        chart.times(of_side[inner].mT, chart.raw[inner], of_by_rank)
-        chart.times(of_side[words].mT, chart.leaf_rows, of_leaf_by_rank)
-        of_left, of_right = (x[: chart.rank] for x in chart.sides_of(of_by_rank))
-        by_id: dict[int, Tensor] = {}
+            here = cells.of(width)
+            chart.times(of_side[here], chart.by_rank, of_raw[here], more=True)
+    return of_raw, of_side
 
-        def add(factor: Tensor, part: Tensor) -> None:
-            by_id[id(factor)] = part if id(factor) not in by_id else by_id[id(factor)] + part
 
-        if sides.head is not None:
-            head = sides.head.linear
-            at_top = share * torch.exp(f.log_root - largest(f.log_root))
-            of_head = at_top.mT @ tops.span
-            of_head = of_head + sides.left.linear @ of_left.mT + sides.right.linear @ of_right.mT
-            add(sides.head.value, of_head)
-            of_left, of_right = head @ of_left, head @ of_right
-        add(sides.left.value, of_left)
-        add(sides.right.value, of_right)
-        for side, part in zip((sides.leaf_left, sides.leaf_right), chart.sides_of(of_leaf_by_rank), strict=True):
-            add(side.value, part)
-        out = [by_id[id(x)] for x in tensors]
-    return [*grads, *out]
+def _of_factors(chart: Chart, of_side: Tensor, of_head: Tensor | None) -> dict[int, Tensor]:  # "c 2k", "n r"
+    """The gradients of the factors by the id of their tensors: one product each; `of_head` is the roots' part."""
+    s, cells = chart.sides, chart.cells
+    words, spans = cells.of(1), slice(cells.first(2), cells.first(cells.num_words))
+    of_spans, of_leaves = (torch.empty_like(x, dtype=torch.float32) for x in (chart.by_rank, chart.leaf_by_rank))
+    chart.times(of_side[spans].mT, chart.raw[spans], of_spans)
+    chart.times(of_side[words].mT, chart.leaf_rows, of_leaves)
+    left, right = (x[: chart.rank] for x in chart.sides_of(of_spans))
+    parts = []
+    if s.head is not None:
+        assert of_head is not None
+        head = s.head.linear
+        parts.append((s.head, of_head + s.left.linear @ left.mT + s.right.linear @ right.mT))
+        left, right = head @ left, head @ right
+    parts += zip((s.left, s.right, s.leaf_left, s.leaf_right), (left, right, *chart.sides_of(of_leaves)), strict=True)
+    by_id: dict[int, Tensor] = {}
+    for factor, part in parts:  # one tensor may be several factors
+        at = id(factor.value)
+        by_id[at] = by_id[at] + part if at in by_id else part
+    return by_id
 
 
 def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
