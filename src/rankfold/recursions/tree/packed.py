@@ -70,7 +70,7 @@ class Chart:
                 self.times(self.raw[cells.of(width)], self.by_rank.mT, self.side[cells.of(width)])
 
     def _operand_of(self, left: Tensor, right: Tensor, *, parents: bool = False) -> Tensor:  # "n r" -> "2k n"
-        """Both sides under each other, ranks filled up with zeros: to read rows fast, they must begin at whole words."""
+        """Both sides under each other, ranks filled up with zeros: rows that begin at whole words are read faster."""
         wide = -(-self.rank // FILL) * FILL
         if wide == self.rank:
             return self.operand(torch.cat([left.mT, right.mT]))
