@@ -49,7 +49,7 @@ def cases(*, small: bool) -> list[Case]:
     found = [case for case in grammar_cases() if case.config.family in ("spcfg", *FACTORED)]
     if not small:
         return found
-    sizes = {"num_nonterminals": 24, "num_preterminals": 40, "rank": 20, "dim": 16}
+    sizes: Any = {"num_nonterminals": 24, "num_preterminals": 40, "rank": 20, "dim": 16}
     return [
         case._replace(config=dataclasses.replace(case.config, **sizes), batch=2, length=6, num_words=50)
         for case in found[:2]

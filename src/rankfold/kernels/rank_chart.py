@@ -108,7 +108,7 @@ def _gather(
     side, top, norm, span, of_raw, of_side, width, num, num_words, rank,
     ROUND: tl.constexpr, SOME: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a cell's left vector, from all spans that it begins; of its right one, from those that it ends."""
+    """The gradient of a cell's left vector, from all spans that it begins; of the right one, from those it ends."""
     count = num_words - width + 1
     sentence, start = tl.program_id(0) // count, tl.program_id(0) % count
     stop, is_left = start + width, tl.program_id(2) == 0

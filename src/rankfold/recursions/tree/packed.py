@@ -6,6 +6,8 @@ A head is multiplied into the sides once: parents are then ranks, too.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -81,7 +83,7 @@ class Chart:
 
     def sides_of(self, x: Tensor) -> tuple[Tensor, Tensor]:  # "2k n" -> "n r" twice
         """A gradient of such operands."""
-        left, right = x.unflatten(0, (2, -1))[:, : self.rank].mT
+        left, right = torch.unflatten(x, 0, (2, -1))[:, : self.rank].mT
         return left, right
 
     def operand(self, x: Tensor) -> Tensor:
@@ -92,7 +94,7 @@ class Chart:
         """out = x y, operands as `operand` leaves them; `more`: added to what is there."""
         if x.dtype != out.dtype and not x.is_cuda:
             x, y = x.to(out.dtype), y.to(out.dtype)
-        kind = {} if x.dtype == out.dtype else {"out_dtype": out.dtype}
+        kind: Any = {} if x.dtype == out.dtype else {"out_dtype": out.dtype}
         if more:
             torch.addmm(out, x, y, **kind, out=out)
         else:
@@ -100,7 +102,9 @@ class Chart:
 
     def by_sentence(self, x: Tensor) -> list[Tensor]:  # "c ..." -> "b s ..." by width
         """Views of packed cells."""
-        return [x[self.cells.of(w)].unflatten(0, (self.cells.num, -1)) for w in range(1, self.cells.num_words + 1)]
+        return [
+            torch.unflatten(x[self.cells.of(w)], 0, (self.cells.num, -1)) for w in range(1, self.cells.num_words + 1)
+        ]
 
     def forget(self, index: Tensor) -> None:  # "k"
         """Leave nothing of some sentences, so that whatever they hold, infinities too, adds 0 to a gradient."""
@@ -108,7 +112,7 @@ class Chart:
             for x in self.by_sentence(kept):
                 x[index] = value
         self.leaf[index] = 0.0
-        self.leaf_rows.unflatten(0, (self.cells.num, -1))[index] = 0.0
+        torch.unflatten(self.leaf_rows, 0, (self.cells.num, -1))[index] = 0.0
 
 
 def inside(f: Forest, precision: Precision) -> Chart:
@@ -209,7 +213,7 @@ def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
     """
     cells, info = chart.cells, torch.finfo(torch.float32)
     bound, end = info.tiny / info.eps, cells.first(cells.num_words)
-    low, high = torch.aminmax(chart.side[:end].unflatten(1, (2, -1))[..., : chart.rank], dim=-1)
+    low, high = torch.aminmax(torch.unflatten(chart.side[:end], 1, (2, -1))[..., : chart.rank], dim=-1)
     low, high = low.amin(1), high.amax(1)
     words = cells.of(1)
 
