@@ -21,6 +21,7 @@ COMMANDS = {
     "baselines": "benchmarks.baselines.command",
     "crosstask": "benchmarks.crosstask",
     "fgg": "benchmarks.fgg",
+    "packed_trees": "benchmarks.packed_trees",
 }
 NUM_THREADS = 2  # for each of several libraries
 

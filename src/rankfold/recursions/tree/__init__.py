@@ -5,6 +5,7 @@
 | `potentials` | `TreePotentials`, and their validation |
 | `rungs` | the arithmetics in which trees are solved, for the ladder |
 | `ranks` | inside and outside over ranks, for rules that share their factors |
+| `packed` | the same on a GPU, a width in one launch and one product; off until measured |
 | `scaled` | inside and outside over symbols, for any rules |
 | `charts` | what both kinds of charts share |
 | `soundness` | the bound on what underflow took |
@@ -52,7 +53,7 @@ def log_z(
     """
     hint = "One word needs log_root_leaf; else look for words, rules or brackets of weight zero."
     impossible = Impossible("sentence", "no tree has any weight", hint) if strict else None
-    return ladder.log_z(validate(p), lambda f, both: solve(f, arithmetic), arithmetic, precision, impossible)
+    return ladder.log_z(validate(p), lambda f, both: solve(f, arithmetic, precision), arithmetic, precision, impossible)
 
 
 def chart(p: TreePotentials) -> Tensor:  # "b t+1 t+1 n"   float64

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rankfold.errors import may_look
 from rankfold.numerics.log_space import log_sum
-from rankfold.numerics.precision import products_in
+from rankfold.numerics.precision import Precision, products_in, round_off
 from rankfold.recursions.ladder import Arithmetic, Backward, Ladder, LastRung
-from rankfold.recursions.tree import plain, ranks, scaled, soundness
+from rankfold.recursions.tree import packed, plain, ranks, scaled, soundness
 from rankfold.recursions.tree.charts import Labels
 from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.scaled import SeeLabels
@@ -37,9 +37,14 @@ class ScaledRung:
         with torch.no_grad(), self._products():
             self.chart = self._kind.inside(f)
             self.tops = self._kind.roots(f, self.chart)
-            first = torch.where(self._one[:, None], f.log_leaf[:, 0], 0.0)
-            single = log_sum(first.double() + f.log_root_leaf.double())
-            self.log_z = torch.where(self._one, single, self.tops.log_z)
+            self.log_z = self._with_one(self.tops.log_z)
+
+    def _with_one(self, log_z: Tensor) -> Tensor:  # "b"
+        """The same, with sentences of one word."""
+        f = self.problem
+        first = torch.where(self._one[:, None], f.log_leaf[:, 0], 0.0)
+        single = log_sum(first.double() + f.log_root_leaf.double())
+        return torch.where(self._one, single, log_z)
 
     def _products(self) -> AbstractContextManager[None]:
         return products_in("float32", self.problem.log_leaf.device)
@@ -74,8 +79,7 @@ class ScaledRung:
         if not may_look(here):
             here = torch.where(self.log_z.isnan(), float("nan"), here)
         grads = self._outside(here, of_factors=of_factors)
-        # A few roundings per width, each of at most 2 eps, with a margin for sums over many symbols.
-        tolerance = 64 * torch.finfo(f.log_leaf.dtype).eps * (f.log_leaf.shape[1] + 8)
+        tolerance = self._tolerance()
         parts = (2 * f.lengths - 1) * here
         found = grads[0].double().sum((1, 2)) + grads[2].double().sum((1, 2))
         trusted = (found - parts).abs() <= tolerance * parts.abs()
@@ -90,6 +94,11 @@ class ScaledRung:
             return self._with_words(grads, weight)
 
         return Backward(trusted, gradients)
+
+    def _tolerance(self) -> float:
+        """A few roundings per width, each of at most 2 eps, with a margin for sums over many symbols."""
+        f = self.problem
+        return 64 * torch.finfo(f.log_leaf.dtype).eps * (f.log_leaf.shape[1] + 8)
 
     def _outside(self, weight: Tensor, see: SeeLabels | None = None, *, of_factors: bool) -> list[Tensor]:
         """d (weight . log Z) / d (log_leaf, log_root, log_span, *factors), of sentences of two words and more."""
@@ -124,6 +133,40 @@ class ScaledRung:
         """The logarithms of the vectors of all spans, float64."""
         spans, scales = self.chart.vectors()
         return [x.double().log() + scale.unsqueeze(-1) for x, scale in zip(spans, scales, strict=True)]
+
+
+class PackedRung(ScaledRung):
+    """A chart over ranks on a GPU, whose products are as exact as the caller asks."""
+
+    def __init__(self, f: Forest, precision: Precision) -> None:
+        self.problem, self.over_symbols, self.precision = f, False, precision
+        self._one = f.lengths == 1
+        with torch.no_grad(), self._products():
+            self.chart = packed.inside(f, precision)
+            self.tops = packed.roots(f, self.chart)
+            self.log_z = self._with_one(self.tops.log_z)
+
+    def _products(self) -> AbstractContextManager[None]:
+        return products_in(self.precision, self.problem.log_leaf.device)
+
+    def sound(self) -> Tensor:  # "b"
+        with torch.no_grad(), self._products():
+            clear = soundness.clear(self.tops.total, self.problem.log_leaf.dtype)
+            return self._one | (packed.kept(self.problem, self.chart) & clear)
+
+    def repeat(self, part: Forest, *, in_logs: bool) -> ScaledRung | LogRung:
+        return ScaledRung(part)
+
+    def _tolerance(self) -> float:
+        f = self.problem
+        if self.precision == "float32":
+            return super()._tolerance()
+        return round_off(f.log_leaf.dtype, self.precision) * (f.log_leaf.shape[1] + 8)  # operands round either way
+
+    def _outside(self, weight: Tensor, see: SeeLabels | None = None, *, of_factors: bool) -> list[Tensor]:
+        with torch.no_grad(), self._products():
+            found = packed.gradients(self.problem, self.chart, self.tops, weight, of_factors=of_factors)
+            return found if of_factors else found[:3]
 
 
 class LogRung(LastRung):
@@ -196,6 +239,8 @@ class TreeSolution(Ladder[Forest, ScaledRung | LogRung]):
         return found, in_logs
 
 
-def solve(f: Forest, arithmetic: Arithmetic = "scaled") -> TreeSolution:
-    """Run the inside pass; it keeps a chart for the gradient."""
+def solve(f: Forest, arithmetic: Arithmetic = "scaled", precision: Precision | None = None) -> TreeSolution:
+    """Run the inside pass; it keeps a chart for the gradient. A precision: nothing but log Z and that will be asked."""
+    if arithmetic == "scaled" and precision is not None and packed.serves(f):
+        return TreeSolution(PackedRung(f, precision))
     return TreeSolution(LogRung(f.double()) if arithmetic == "log" else ScaledRung(f))

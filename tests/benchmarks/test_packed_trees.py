@@ -1,0 +1,32 @@
+"""The command that compares charts over ranks with packed ones, its checks in Triton's interpreter."""
+
+import pytest
+import torch
+
+from benchmarks import packed_trees
+from rankfold.errors import UnsupportedError
+from rankfold.recursions.tree import packed
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda runs the command itself")
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_checks_come_before_times(
+    right: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A packed way that is off by a thousandth fails; the choice is what it was afterwards."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(packed, "triton_serves", lambda *tensors: True)
+    monkeypatch.setattr(packed_trees, "PRECISIONS", ("float32",))
+    if not right:
+        roots = packed.roots
+        monkeypatch.setattr(packed, "roots", lambda f, chart: (x := roots(f, chart))._replace(log_z=x.log_z * 1.001))
+    case = packed_trees.cases(small=True)[1]._replace(batch=1, length=3)
+    assert packed_trees.measure(case, torch.device("cpu"), 1) is right
+    assert ("FAILED" in capsys.readouterr().out) is not right
+    assert not packed.CHOSEN
+
+
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(UnsupportedError, match="GPU"):
+        packed_trees.main([])
