@@ -21,7 +21,16 @@ from rankfold.numerics.precision import matmul_precision, parameter_precision
 from rankfold.training.carried import join_rows, leaves, rows_of
 from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
-from rankfold.training.distributed import add_gradients, any_process, joined_rows, num_processes, own_rows, own_slice, shared_total, total_of
+from rankfold.training.distributed import (
+    add_gradients,
+    any_process,
+    joined_rows,
+    num_processes,
+    own_rows,
+    own_slice,
+    shared_total,
+    total_of,
+)
 from rankfold.training.graphs import GraphedGradients
 from rankfold.training.memory_budget import Budget
 from rankfold.training.shapes import rows_that_fit

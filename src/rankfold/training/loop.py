@@ -228,7 +228,9 @@ class Trainer:
         if self.progress.update < config.train.updates and not self.progress.stopped:
             self.progress.finished = False  # extended
         self.leads = rank() == 0  # the others write nothing
-        opens = tensorboard_writer() if config.train.tensorboard and self.leads else None  # found missing before any work
+        opens = (
+            tensorboard_writer() if config.train.tensorboard and self.leads else None
+        )  # found missing before any work
         task.prepare(loaded, origin)
         task.expect_batches()  # too few tokens are found out before any work
         budget = agreed(task.budget(self.device, self.progress, report.say), self.progress)
@@ -417,7 +419,9 @@ class Trainer:
         measure = self.task.measure
         if self.task.has_test and math.isfinite(self.progress.plateau.best):
             best = in_turn(lambda: load_any(self.run_dir.path / BEST, device=str(self.device)))  # once it is written
-            test = evaluate(best, self.task.split("test"), self.eval_data, shared=True)  # float32, as `rankfold evaluate` does
+            test = evaluate(
+                best, self.task.split("test"), self.eval_data, shared=True
+            )  # float32, as `rankfold evaluate` does
             result = replace(result, test=test)
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
         final |= {f"best_valid_{measure.name}": result.best_valid, **self._bound()}
