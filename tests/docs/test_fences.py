@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,6 +80,12 @@ def run(line: str, where: str) -> str:
     if program == "pip":  # tests/test_wheel.py installs what is built
         assert arguments == ["install", "."], f"{where}: {line} is not how this package is installed"
         return ""
+    if program == "torchrun":  # its processes load torch themselves
+        paths = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "torch.distributed.run", "--master-port", "0", *arguments]
+        done = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{where}: {done.stderr[-2000:]}"
+        return done.stdout
     laboratory = program == "python" and arguments[:2] == ["-m", "benchmarks"]  # of the repository, not installed
     assert laboratory or program == "rankfold", f"{where}: {line} is not a command this test knows how to run"
     main, arguments = (benchmarks.main, arguments[2:]) if laboratory else (cli.main, arguments)

@@ -18,8 +18,10 @@ from rankfold.training import report
 from rankfold.training.automatic import FOLDER, resolve
 from rankfold.training.callbacks import LOGGERS
 from rankfold.training.config import Config
+from rankfold.training.distributed import in_turn, joined, rank, restarted
 from rankfold.training.loop import Result
 from rankfold.training.recipes import recipe_groups
+from rankfold.training.run_dir import RECIPE
 
 INTERRUPTED = 130
 DESCRIPTION = (
@@ -101,14 +103,24 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(
             "train needs --data DIR and --out RUN, DIR a folder or a file; rankfold train --help shows an example."
         )
+    with joined():
+        return _train(arguments)
+
+
+def _train(arguments: argparse.Namespace) -> int:
     started = {"resume": arguments.resume, "init_from": arguments.init_from}
-    told = report.reporter()
+    if restarted(arguments.out, RECIPE):
+        started = {"resume": True, "init_from": None}
+    leads = rank() == 0
+    told = report.reporter() if leads else report.Reporter()
     asked = (arguments.recipe, arguments.data, arguments.out, arguments.settings)
-    config, data = resolve(*asked, told.say, device=arguments.device, **started)
-    callbacks = [LOGGERS[name]() for name in dict.fromkeys(arguments.log)]
-    for line in unread_settings(arguments.settings, config):
+    config, data = in_turn(lambda: resolve(*asked, told.say, device=arguments.device, **started))
+    callbacks = [LOGGERS[name]() for name in dict.fromkeys(arguments.log)] if leads else []
+    for line in unread_settings(arguments.settings, config) if leads else ():
         say(line)
     result = train(config, data, arguments.out, callbacks=callbacks, report=told, **started)
+    if not leads:
+        return 0 if result.finished else INTERRUPTED
     print(to_json(_record(result, config), indent=2) if arguments.json else _text(result, config))
     if result.finished:
         return 0

@@ -33,6 +33,7 @@ class Batch(NamedTuple):
     first: bool = True  # whether the state starts fresh; false where a stream goes on from the batch before
     last: bool = True  # whether the sequences end here; false where a stream goes on in the batch after
     inputs: Tensor | None = None  # "b t k" covariates that drive the start or the transitions
+    noise: Tensor | None = None  # "b h" what a training step draws for each sequence, where it is drawn ahead
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -49,7 +50,8 @@ class Batch(NamedTuple):
         """Some of the sequences; their width stays."""
         labels = None if self.labels is None else self.labels[which]
         inputs = None if self.inputs is None else self.inputs[which]
-        return self._replace(values=self.values[which], lengths=self.lengths[which], labels=labels, inputs=inputs)
+        found = self._replace(values=self.values[which], lengths=self.lengths[which], labels=labels, inputs=inputs)
+        return found if self.noise is None else found._replace(noise=self.noise[which])
 
     def padded_to(self, shape: tuple[int, int], filler: float, shortest: int = 1) -> Batch:
         """The batch padded with `filler` to more sequences, each of length `shortest`, and more positions."""
@@ -59,14 +61,16 @@ class Batch(NamedTuple):
         lengths = pad(self.lengths, [0, num], value=shortest)
         inputs = None if self.inputs is None else pad(self.inputs, [0, 0, 0, width, 0, num])
         values = pad(self.values, edges, value=filler)
-        return self._replace(values=values, lengths=lengths, labels=labels, inputs=inputs)
+        noise = None if self.noise is None else pad(self.noise, [0, 0, 0, num])
+        return self._replace(values=values, lengths=lengths, labels=labels, inputs=inputs, noise=noise)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         labels = None if self.labels is None else self.labels.to(device)
         inputs = None if self.inputs is None else self.inputs.to(device)
         values, lengths = self.values.to(device), self.lengths.to(device)
-        return self._replace(values=values, lengths=lengths, labels=labels, inputs=inputs)
+        noise = None if self.noise is None else self.noise.to(device)
+        return self._replace(values=values, lengths=lengths, labels=labels, inputs=inputs, noise=noise)
 
 
 class Batches:

@@ -174,6 +174,10 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         (one,) = tensors
         return one
 
+    def draw_noise(self, num: int, generator: torch.Generator) -> Tensor | None:  # "b h"
+        """What a training step draws for each of `num` sequences, besides dropout; None: nothing."""
+        return None
+
     def label_constraint(self, batch: Batch) -> Tensor | None:  # "b t z" bool
         """The states that the labels of a batch leave; None without labels."""
         return None if batch.labels is None else allowed_states(batch.labels, self.config.num_states)

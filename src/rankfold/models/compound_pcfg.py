@@ -198,7 +198,14 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         sizes = TreeSizes(n, p, self.num_words, self.config.dim, self.num_parameters)
         return tree_plans(sizes, [pair_rules(n, p, [None] * 4, own_rules=True)], batch, length, device, precision)
 
+    def draw_noise(self, num: int, generator: torch.Generator) -> Tensor:  # "b h"
+        """The noise of the vectors of a whole batch: parts of it, on whatever process, take their own rows."""
+        like = next(self.parameters())
+        return torch.randn(num, self.config.latent_dim, generator=generator, device=like.device, dtype=like.dtype)
+
     def _noise(self, batch: Batch, like: Tensor, generator: torch.Generator | None) -> Tensor:  # "b h"
+        if batch.noise is not None:
+            return batch.noise
         if generator is not None:
             return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
         if not may_look(batch.values):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from rankfold.run_report.write import write_report
+from rankfold.training.distributed import rank
 from rankfold.training.loop import Result
 from rankfold.training.loop import train as train_alone
 
@@ -21,7 +22,7 @@ def with_report(train: Callable[Given, Result]) -> Callable[Given, Result]:
     @functools.wraps(train)
     def train_and_report(*arguments: Given.args, **options: Given.kwargs) -> Result:
         result = train(*arguments, **options)
-        if result.finished:
+        if result.finished and rank() == 0:
             report_run(result.run)
         return result
 

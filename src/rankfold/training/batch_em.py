@@ -26,6 +26,7 @@ from rankfold.params.dynamics.rank_factors import FreeRankFactors
 from rankfold.params.observations.categorical import CategoricalObservation
 from rankfold.params.prior import Prior, Table
 from rankfold.training.config import Config
+from rankfold.training.distributed import add_up, own_rows, shared_total, total_of
 from rankfold.training.gradients import row_parts
 from rankfold.training.graphs import Graphs, graphs_serve
 from rankfold.training.memory_budget import Budget
@@ -254,16 +255,27 @@ class BatchEM:
         """The running counts of a checkpoint, laid out as the sums."""
         return tuple(torch.empty_like(own).copy_(x) for own, x in zip(self.sums, tensors, strict=True))
 
+    def whole_carried(self) -> Counts | None:
+        """The running counts, the same on every process."""
+        return self.carried
+
+    def own_carried(self, carried: Counts | None) -> Counts | None:
+        """The same."""
+        return carried
+
     @torch.no_grad()
     def __call__(self, batches: list[Batch], tokens: int, update: int) -> tuple[float, float]:
         """The log-likelihood before the step; there is no gradient, and its norm is 0."""
         weight = self.num_tokens / tokens
+        batches = [own_rows(batch) for batch in batches]
         parts = [batch.rows(rows) for batch in batches for rows in self._rows(batch)]
         total = math.nan
-        if self.graphs is not None and all(map(self.graphs.takes, parts)):
-            total = self._replayed(self.graphs, parts, weight)
+        if self.graphs is not None:
+            takes = all(map(self.graphs.takes, parts))
+            (total,) = total_of([self._replayed(self.graphs, parts, weight) if takes else math.nan])
         if not math.isfinite(total):
-            total = self._counted(parts, weight)
+            total = shared_total(lambda: self._counted(parts, weight))
+        add_up(self.sums)
         counts = self.sums
         if self.config.train.momentum:
             if self.carried is None:

@@ -28,6 +28,7 @@ from rankfold.models.supervision import allowed_states
 from rankfold.params.prior import Prior
 from rankfold.training.batch_em import mix, new_share
 from rankfold.training.config import Config
+from rankfold.training.distributed import add_up, num_processes, own_rows, rank, shared_total
 from rankfold.training.initialisation import initialise
 
 # Entries "t b z" of one table of a group: 64 MiB in float64; an E step holds about seven such tables.
@@ -339,6 +340,14 @@ class EMSteps:
         self.model, self.config, self.optimizer = model, config, optimizer
         sequences, labels = training_set(frames, model)
         self.prior = recipe_prior(model, sequences, config.train.smoothing)
+        self.num_frames = sum(map(len, sequences))
+        if len(sequences) < num_processes():
+            raise DomainError(
+                f"there are {len(sequences)} training recordings, but {num_processes()} processes: some would have "
+                "none.\n  Start fewer processes."
+            )
+        mine = slice(rank(), None, num_processes())  # of recordings of like lengths, every process has some
+        sequences, labels = sequences[mine], None if labels is None else labels[mine]
         self.groups = with_statistics(group(sequences, labels, model.config.num_states), model, self.prior)
         self.carried: tuple[Tensor, ...] | None = None  # running counts
 
@@ -350,19 +359,41 @@ class EMSteps:
     def __call__(self, batches: list[Batch], tokens: int, update: int) -> tuple[float, float]:
         """The log-likelihood before the step; there is no gradient, and its norm is 0."""
         wide = copy.deepcopy(self.model).double()
-        counts = self._mixed(wide, batches) if self.config.train.momentum else expect(wide, self.groups)
+        counts = self._mixed(wide, batches) if self.config.train.momentum else self._expect(wide, self.groups)
         maximise(wide, counts, self.prior)
         self.model.load_state_dict(wide.state_dict())
         return counts.log_likelihood, 0.0
 
+    def whole_carried(self) -> tuple[Tensor, ...] | None:
+        """The running counts, the same on every process."""
+        return self.carried
+
+    def own_carried(self, carried: tuple[Tensor, ...] | None) -> tuple[Tensor, ...] | None:
+        """The same."""
+        return carried
+
+    def _expect(self, wide: FrameModel, groups: Sequence[Group], none: Counts | None = None) -> Counts:
+        """The expected counts of the groups of all processes; `none`: this one has no groups, but counts like these."""
+        found: list[Counts] = []
+
+        def count() -> float:
+            found.append(expect(wide, groups) if none is None else none.times(0.0))
+            return found[0].log_likelihood
+
+        total = shared_total(count)
+        counts = found[0]._replace(log_likelihood=total)
+        add_up(counts.flat())
+        return counts
+
     def _mixed(self, wide: FrameModel, batches: list[Batch]) -> Counts:
         """The running counts once those of some batches are in them, with these batches' log-likelihood."""
-        here = [batch.to(wide.device) for batch in batches]
-        groups = [Group(list(range(len(one.lengths))), one, wide.label_constraint(one)) for one in here]
-        found = expect(wide, with_statistics(groups, wide, self.prior))
+        here = [own_rows(batch).to(wide.device) for batch in batches]
+        groups = [Group(list(range(len(x.lengths))), x, wide.label_constraint(x)) for x in here if len(x.lengths)]
+        none = expect(wide, self.groups[:1]) if not groups else None  # for the shapes of counts
+        found = self._expect(wide, with_statistics(groups, wide, self.prior), none)
         if self.carried is None:
-            self.carried = expect(wide, self.groups).flat()
-        share = sum(one.batch.num_tokens for one in self.groups) / sum(batch.num_tokens for batch in batches)
+            self.carried = self._expect(wide, self.groups).flat()
+        share = self.num_frames / sum(batch.num_tokens for batch in batches)
         self.carried = mix(self.carried, found.times(share).flat(), new_share(self.config, self.optimizer))
         return found.of_flat(self.carried)
 

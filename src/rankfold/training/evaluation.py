@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from rankfold.models.config import NATS, PERPLEXITY, DataKind, Measure
 from rankfold.models.parsing import tree_batches
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.config import DataConfig
+from rankfold.training.distributed import num_processes, own_rows, rank, total_of
 from rankfold.training.recordings import whole_recordings
 
 BYTES = 2**31  # of a batch's own tensors
@@ -56,26 +57,51 @@ def evaluate(
     *,
     parts: Any = None,
     precision: Precision = "float32",
+    shared: bool = False,
     **options: Any,
 ) -> Evaluation:
     """The log-likelihood of sentences or recordings, each by itself, or (streams) of one text with the state carried.
 
     Recordings longer than a batch of `config.eval_tokens` frames are cut into windows, whose log-likelihoods add up
-    exactly. `options` go to the model's `potentials`: plan="rank" for a rank-space model, for one.
+    exactly. `shared`: all processes of a run call this, and share out the batches. `options` go to the model's `potentials`: plan="rank" for a rank-space model, for one.
     """
     data = data if isinstance(data, Frames) else list(data)
     total, tokens = 0.0, 0
     with torch.no_grad(), matmul_precision(parameter_precision(precision), model.device):
         parts = model.parts() if parts is None else parts
         carried = None
-        for batch in evaluation_batches(model, data, config or DataConfig()):
+        batches = evaluation_batches(model, data, config or DataConfig())
+        for batch in _own_batches(batches, model, config or DataConfig()) if shared else batches:
             if batch.first:
                 carried = None
             p = model.potentials(batch.to(model.device), parts=parts, carried=carried, **options)
             total += float(model.log_z(p, precision=precision).sum())
             tokens += model.num_counted(batch)
             carried = None if batch.last else model.carry(p)
+    if shared:
+        total, counted = total_of([total, float(tokens)])
+        tokens = int(counted)
     return Evaluation(total, tokens, len(data), model.is_bound)
+
+
+def _own_batches(batches: Iterable[Batch], model: Model[Any, Any], config: DataConfig) -> Iterator[Batch]:
+    """The batches of this process: its streams of a text, or every n-th sequence of batches that carry a state."""
+    if num_processes() == 1:
+        yield from batches
+        return
+    if config.batching == "streams" and model.config.data == "text":
+        num = 0
+        for batch in batches:
+            num = num or len(batch.lengths)
+            own = own_rows(batch, num)
+            if len(own.lengths):
+                yield own
+        return
+    begun = -1
+    for batch in batches:
+        begun += batch.first
+        if begun % num_processes() == rank():
+            yield batch
 
 
 def log_check(

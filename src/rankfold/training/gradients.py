@@ -21,6 +21,16 @@ from rankfold.numerics.precision import matmul_precision, parameter_precision
 from rankfold.training.carried import join_rows, leaves, rows_of
 from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
+from rankfold.training.distributed import (
+    add_gradients,
+    any_process,
+    joined_rows,
+    num_processes,
+    own_rows,
+    own_slice,
+    shared_total,
+    total_of,
+)
 from rankfold.training.graphs import GraphedGradients
 from rankfold.training.memory_budget import Budget
 from rankfold.training.shapes import rows_that_fit
@@ -43,6 +53,9 @@ class Gradients:
         self.tokens, self.tree_width = budget.part_tokens, budget.tree_width
         # Where a state is carried in, the start has no gradient: none, which optimisers pass over, not one of zeros.
         self.streams = config.data.batching == "streams"
+        # A stream of text stays with its process; recordings are dealt anew with each group of them.
+        self.num_streams = config.data.num_streams if self.streams and config.model.data == "text" else 0
+        self.parameters = list(model.parameters())
         self.graphs = GraphedGradients.of(model, config, budget) if budget.graphs else None
         self.carried: Any = None  # the state of streams, after the last batch
         self.num_tokens, self.has_prior = num_tokens, model.log_prior().requires_grad
@@ -57,22 +70,45 @@ class Gradients:
         With graphs the host waits for the device once.
         """
         seeds = [update_seed(self.config.train.seed, update, part) for part in range(len(batches))]
-        if self.graphs is not None and all(self.graphs.takes(x) for batch in batches for x in self._parts(batch)):
+        batches = [self._own(batch, seed) for batch, seed in zip(batches, seeds, strict=True)]
+        if self.graphs is not None and not any_process(
+            not all(self.graphs.takes(x) for batch in batches for x in self._parts(batch))
+        ):
             self.optimizer.zero_grad(set_to_none=self.streams)
             found, carried = torch.zeros((), dtype=torch.float64, device=self.model.device), self.carried
             for batch, seed in zip(batches, seeds, strict=True):
                 value, carried = self._replayed(self.graphs, batch, tokens, seed, None if batch.first else carried)
                 found += value
+            add_gradients(self.parameters)
             self._add_prior()
             lost = [x.isnan().sum().double() for x in leaves(carried)]
             total, norm, *lost = torch.stack([found, self._clipped().double(), *lost]).tolist()
-            if math.isfinite(total) and math.isfinite(norm) and not any(lost):
+            total, doubt = total_of([total, float(any(lost))])
+            if math.isfinite(total) and math.isfinite(norm) and not doubt:
                 self.carried = carried
                 return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None or self.streams)
-        total = sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
+        total = shared_total(
+            lambda: sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
+        )
+        add_gradients(self.parameters)
         self._add_prior()
         return total, float(self._clipped())
+
+    def _own(self, batch: Batch, seed: int) -> Batch:
+        """The rows of a batch that this process takes, with the noise that is drawn for all of the batch."""
+        noise = self.model.draw_noise(len(batch.lengths), torch.Generator(device=self.model.device).manual_seed(seed))
+        batch = batch if noise is None else batch._replace(noise=noise)
+        return own_rows(batch, self.num_streams)
+
+    def whole_carried(self) -> Any:
+        """The state of all streams, for a checkpoint."""
+        return joined_rows(self.carried)
+
+    def own_carried(self, carried: Any) -> Any:
+        """This process's share of the state of all streams."""
+        num = 0 if carried is None else len(leaves(carried)[0])
+        return rows_of(carried, own_slice(self.num_streams or num)) if num and num_processes() > 1 else carried
 
     def _parts(self, batch: Batch) -> list[Batch]:
         return [batch.rows(rows) for rows in self._rows(batch)]
@@ -90,7 +126,7 @@ class Gradients:
             value, own = graphs.step(batch.rows(rows), tokens, seed, rows_of(carried, rows))
             found += value  # read before another replay writes it again
             after.append(own)
-        return found, None if after[0] is None else join_rows(after)
+        return found, None if not after or after[0] is None else join_rows(after)
 
     def _clipped(self) -> Tensor:  # ""
         """Clip the gradient to the recipe's norm; its norm before."""
@@ -101,7 +137,7 @@ class Gradients:
         carried = None if batch.first else self.carried
         found = [self._part(batch, rows, tokens, seed, carried) for rows in self._rows(batch)]
         if self.streams:
-            self.carried = None if batch.last else join_rows([after for _, after in found])
+            self.carried = None if batch.last or not found else join_rows([after for _, after in found])
         return sum(value for value, _ in found)
 
     def _part(self, batch: Batch, rows: slice, tokens: int, seed: int, carried: Any) -> tuple[float, Any]:
@@ -145,6 +181,8 @@ def row_parts(batch: Batch, tokens: int, multiple: int = 1, *, tree_width: int =
     are those of trees so wide; the memory of a tree grows with the square of its width: narrower ones count for less.
     """
     num, width = batch.shape
+    if not num:  # another process has them all
+        return []
     padded = -(-width // multiple) * multiple
     largest = rows_that_fit(padded, tokens, tree_width)
     if not tokens or num <= largest:

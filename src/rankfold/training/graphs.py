@@ -78,7 +78,8 @@ class Graphs:
 
     def _write(self, batch: Batch, buffers: Batch, weight: Tensor, value: float = 1.0) -> None:
         """Fill the batch up to the buffers' shape, into them; its rows get this weight, rows that only fill 0."""
-        for buffer, x in zip(buffers[:3], self._filled_up(batch, buffers.shape)[:3], strict=True):
+        filled = self._filled_up(batch, buffers.shape)
+        for buffer, x in zip((*buffers[:3], buffers.noise), (*filled[:3], filled.noise), strict=True):
             if buffer is not None and x is not None:
                 buffer.copy_(x, non_blocking=True)
         weight.copy_((torch.arange(len(weight)) < len(batch.lengths)).double() * value, non_blocking=True)
@@ -121,7 +122,7 @@ class GraphedGradients(Graphs):
         """
         shape = self.filled.of(batch)
         assert shape is not None, "takes() said no"
-        key = (*shape, carried is not None, batch.last, batch.labels is not None)
+        key = (*shape, carried is not None, batch.last, batch.labels is not None, batch.noise is not None)
         if key not in self.shapes:
             self.shapes[key] = self._capture(shape, batch, carried)
         taken = self.shapes[key]

@@ -30,11 +30,33 @@ from rankfold.training.checkpoint import (
     save_checkpoint,
 )
 from rankfold.training.config import Config
+from rankfold.training.distributed import (
+    any_process,
+    expect_alike,
+    expect_rows,
+    gathered,
+    in_turn,
+    joined,
+    rank,
+    restarted,
+    together,
+)
 from rankfold.training.evaluation import Evaluation, evaluate
 from rankfold.training.in_memory import is_in_memory, name_data
 from rankfold.training.init_from import Origin, expect_checkpoint
 from rankfold.training.report import Reporter, reporter, summary, tensorboard_writer
-from rankfold.training.run_dir import BEST, CHECKPOINT, METRICS, RECIPE, RunDir, environment, load, read_metrics
+from rankfold.training.memory_budget import agreed
+from rankfold.training.run_dir import (
+    BEST,
+    CHECKPOINT,
+    METRICS,
+    RECIPE,
+    Onlooker,
+    RunDir,
+    environment,
+    load,
+    read_metrics,
+)
 from rankfold.training.schedule import Average, extension_line, learning_rate, warmup_warnings
 from rankfold.training.setup import choose_device, data_fingerprint, num_threads, open_run, optimizer, signals
 from rankfold.training.task import Task, read_task
@@ -89,15 +111,18 @@ def train(
     (strings or lists of words), recordings (arrays "t f"), or a dictionary of these by split: train, valid, test.
     `settings` such as "model.rank=64" change the recipe; `device` is train.device. `init_from`: a run or model whose
     parameters are the first. A resumed run may be extended by more train.updates. Progress is shown on standard error,
-    unless `quiet`.
+    unless `quiet`. Processes that torchrun started train together: the updates are those of one process.
     """
     if data is None or out is None:
         raise DataError("train needs data and out: the data to train on, and the folder of the run.")
-    report = Reporter() if quiet else report or reporter()
+    leads = rank() == 0
+    report = Reporter() if quiet or not leads else report or reporter()
+    if restarted(out, RECIPE):
+        resume, init_from = True, None
     asked = (recipe, data, out, settings, report.say)
-    config, data = resolve(*asked, resume=resume, init_from=init_from, device=device)
-    with num_threads(threads):
-        return _train(config, data, Path(out), report, callbacks, init_from, resume=resume)
+    with joined(), num_threads(threads):
+        config, data = in_turn(lambda: resolve(*asked, resume=resume, init_from=init_from, device=device))
+        return _train(config, data, Path(out), report, callbacks if leads else (), init_from, resume=resume)
 
 
 def _train(
@@ -112,13 +137,20 @@ def _train(
 ) -> Result:
     if resume and init_from is not None:
         raise DataError("a resumed run has its own parameters: give --resume or --init-from, one of them.")
-    choose_device(config.train.device)  # found missing before any work
-    origin = None if init_from is None else Origin(init_from)
-    if origin is not None:
-        origin.expect_kind(config.model)
-    opened, before = open_run(config, out, resume=resume)
-    with opened as run:
-        task = read_task(config, data, run.path, report, resume=resume, origin=origin)
+    leads, opened, before = rank() == 0, None, config
+    with together():
+        device = choose_device(config.train.device)  # found missing before any work
+        origin = None if init_from is None else Origin(init_from)
+        if origin is not None:
+            origin.expect_kind(config.model)
+        if leads:
+            opened, before = open_run(config, out, resume=resume)
+    before = gathered(before)[0]
+    with opened or Onlooker(out) as run:
+        with together():
+            task = read_task(config, data, run.path, report, resume=resume, origin=origin)
+            expect_rows(config, task.epoch(0))
+        expect_alike(config, device, task.fingerprint)
         for line in origin.tokenizer_warnings(data) if origin else ():
             report.say(line)
         checkpoint = run.path / CHECKPOINT
@@ -145,12 +177,12 @@ def _train(
             )
         trainer = Trainer(config, task, run, report, loaded, callbacks, origin)
         if loaded and loaded.damage:
-            kept = ", ".join(file.name for file in put_aside(checkpoint))
+            kept = ", ".join(file.name for file in put_aside(checkpoint)) if leads else ""
             told = f"{loaded.damage}\n  The run goes on from the checkpoint before it, after update "
             told += f"{loaded.progress.update:,}" + (f"; the damaged one is kept as {kept}" if kept else "")
             report.say(told)
             run.note(told)
-        if not resume:  # the recipe last: a folder with one is a run
+        if not resume and leads:  # the recipe last: a folder with one is a run
             task.keep(run.path)
             path = None if is_in_memory(data) else str(Path(data).absolute())
             noted = {"path": path, **task.summary()}
@@ -162,7 +194,7 @@ def _train(
             told = extension_line(before.train, config.train, trainer.progress.update, trainer.progress.plateau)
             report.say(told)
             run.note(told)
-        if not resume or config != before:
+        if leads and (not resume or config != before):
             write_text(run.path / RECIPE, to_toml(config))
         result = None
         try:
@@ -195,10 +227,13 @@ class Trainer:
         self.progress = loaded.progress if loaded else Progress()
         if self.progress.update < config.train.updates and not self.progress.stopped:
             self.progress.finished = False  # extended
-        opens = tensorboard_writer() if config.train.tensorboard else None  # found missing before any work
+        self.leads = rank() == 0  # the others write nothing
+        opens = (
+            tensorboard_writer() if config.train.tensorboard and self.leads else None
+        )  # found missing before any work
         task.prepare(loaded, origin)
         task.expect_batches()  # too few tokens are found out before any work
-        budget = task.budget(self.device, self.progress, report.say)
+        budget = agreed(task.budget(self.device, self.progress, report.say), self.progress)
         self.eval_data = replace(config.data, eval_tokens=budget.eval_tokens or config.data.eval_tokens)
         self.model = task.model()
         if not loaded:
@@ -212,7 +247,7 @@ class Trainer:
         if loaded:
             loaded.fill(self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)
-            self.gradients.carried = loaded.carried_state(self.gradients, self.device)
+            self.gradients.carried = self.gradients.own_carried(loaded.carried_state(self.gradients, self.device))
         moved = run.cut_metrics(self.progress.metrics_size)
         if moved:
             report.say(f"{quantity(moved, 'line')} of metrics after the last checkpoint moved to metrics.lost.jsonl")
@@ -255,7 +290,7 @@ class Trainer:
                 if "best" in record:
                     for callback in self.callbacks:
                         callback.evaluation(done, {"epoch": progress.epoch, **self.latest})
-                interrupted = self.interrupted  # read once: a signal may come between the lines
+                interrupted = any_process(self.interrupted)  # read once: a signal may come between the lines
                 if interrupted or progress.stopped or done == config.updates or done % config.checkpoint_every == 0:
                     self.checkpoint()
                 if progress.stopped:
@@ -327,7 +362,8 @@ class Trainer:
     def _evaluated(self) -> dict[str, Any]:
         config, plateau = self.config, self.progress.plateau
         try:
-            found = evaluate(self.model, self.task.split("valid"), self.eval_data, precision=config.train.precision)
+            valid, precision = self.task.split("valid"), config.train.precision
+            found = evaluate(self.model, valid, self.eval_data, precision=precision, shared=True)
         except DomainError as error:  # the update before it left no numbers
             raise DomainError(
                 f"update {self.progress.update}: the evaluation after it found none but: {error}\n"
@@ -336,7 +372,7 @@ class Trainer:
         measure = self.task.measure
         value = found.value(measure)
         best = plateau.see(value, config.train, of_words=measure.of_words)
-        if best:
+        if best and self.leads:
             save_model(self.model, self.run_dir.path / BEST, file_bytes=config.train.shard_bytes)
         self.progress.stopped = bool(config.train.patience) and plateau.since_best >= config.train.patience
         return {
@@ -362,12 +398,15 @@ class Trainer:
         """Write down where the run stands."""
         self.run_dir.sync()
         self.progress.metrics_size = self.run_dir.metrics_size()
+        carried = self.gradients.whole_carried()
+        if not self.leads:
+            return
         save_checkpoint(
             self.run_dir.path / CHECKPOINT,
             self.model,
             self.optimizer,
             self.progress,
-            self.gradients.carried,
+            carried,
             self.task.fingerprint,
             average=self.average.tensors(),
             shard_bytes=self.config.train.shard_bytes,
@@ -379,8 +418,10 @@ class Trainer:
         result = self._result(finished=True)
         measure = self.task.measure
         if self.task.has_test and math.isfinite(self.progress.plateau.best):
-            best = load_any(self.run_dir.path / BEST, device=str(self.device))
-            test = evaluate(best, self.task.split("test"), self.eval_data)  # float32, as `rankfold evaluate` does
+            best = in_turn(lambda: load_any(self.run_dir.path / BEST, device=str(self.device)))  # once it is written
+            test = evaluate(
+                best, self.task.split("test"), self.eval_data, shared=True
+            )  # float32, as `rankfold evaluate` does
             result = replace(result, test=test)
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
         final |= {f"best_valid_{measure.name}": result.best_valid, **self._bound()}

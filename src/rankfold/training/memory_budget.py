@@ -19,6 +19,7 @@ from rankfold.planning.cost import Plan
 from rankfold.planning.measure import GIB, available
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
+from rankfold.training.distributed import gathered
 from rankfold.training.shapes import TREE_WIDTH, padded_width, shapes_of
 
 FLOAT = 4
@@ -75,6 +76,15 @@ def memory_budget(
         say(f"batches are computed in parts of at most {part:,} {what}, to fit into {memory / GIB:.3g} GiB")
     progress.part_tokens, progress.eval_tokens = part, evaluated
     return budget._replace(part_tokens=part, eval_tokens=evaluated)
+
+
+def agreed(budget: Budget, progress: Progress) -> Budget:
+    """The smallest budget of all processes of a run: they cut an evaluation into the same batches."""
+    for other in gathered(budget):
+        part, evaluated = (_smaller(x, y) for x, y in zip(budget[:2], other[:2], strict=True))
+        budget = budget._replace(part_tokens=part, eval_tokens=evaluated, graphs=budget.graphs and other.graphs)
+    progress.part_tokens, progress.eval_tokens = budget.part_tokens, budget.eval_tokens
+    return budget
 
 
 def _smaller(before: int, now: int) -> int:

@@ -215,6 +215,28 @@ class RunDir:
             os.close(descriptor)
 
 
+class Onlooker(RunDir):
+    """The folder of a run as the processes besides the first see it: they read, and write nothing."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        return
+
+    def sync(self) -> None:
+        return
+
+    def cut_metrics(self, size: int) -> int:
+        return 0
+
+    def note(self, text: str) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The records of a metrics file, in order; `DataError` with the line for one that is torn or no JSON object."""
     path = Path(path)
