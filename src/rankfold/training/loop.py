@@ -44,8 +44,8 @@ from rankfold.training.distributed import (
 from rankfold.training.evaluation import Evaluation, evaluate
 from rankfold.training.in_memory import is_in_memory, name_data
 from rankfold.training.init_from import Origin, expect_checkpoint
-from rankfold.training.report import Reporter, reporter, summary, tensorboard_writer
 from rankfold.training.memory_budget import agreed
+from rankfold.training.report import Reporter, reporter, summary, tensorboard_writer
 from rankfold.training.run_dir import (
     BEST,
     CHECKPOINT,
