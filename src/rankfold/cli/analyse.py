@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "singular values of transition and emission, and their empirical ranks",
         "The singular values of p(next | state) and p(word | state) in float64, and how many are above a threshold. A "
         "low-rank transition is never written out; other tables are, and the memory they take is checked first. At "
-        "16,384 states a dense table takes 6 GiB, and minutes on a GPU.",
+        "16,384 states a dense table takes 6 GiB.",
     )
     ranks.add_argument(
         "--threshold", type=float, default=THRESHOLD, metavar="X", help=f"default: {THRESHOLD:g}, as published"

@@ -100,7 +100,7 @@ class SpanHRG(HRG):
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpanHRG):
-            return isinstance(other, HRG) and self.plain == other
+            return NotImplemented
         return self.shape == other.shape and self.first == other.first
 
     def __hash__(self) -> int:
