@@ -59,7 +59,7 @@ def fit(setting: Setting, corpus: Corpus, checkpoint: Path, device: torch.device
     """Train a network, or go on where `checkpoint` ends; one that is done is judged again and not trained."""
     network = setting.network(len(corpus.vocabulary)).to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=setting.lr, weight_decay=0.0, fused=device.type == "cuda")
-    done = {"epoch": 0, "valid": math.inf, "best": copy.deepcopy(network.state_dict()), "seconds": 0.0}
+    done: dict[str, Any] = {"epoch": 0, "valid": math.inf, "best": copy.deepcopy(network.state_dict()), "seconds": 0.0}
     if checkpoint.is_file():
         done = _resume(checkpoint, setting, corpus, network, optimizer, device)
     begun = time.monotonic() - done["seconds"]
@@ -73,7 +73,9 @@ def fit(setting: Setting, corpus: Corpus, checkpoint: Path, device: torch.device
         line = f"epoch {epoch + 1}/{setting.epochs}  train {train:.1f}  valid {valid:.1f}  {done['seconds']:.0f} s"
         print(f"{setting.kind}: {line}", file=sys.stderr, flush=True)
     network.load_state_dict(done["best"])
-    test = corpus.test and perplexity(network, corpus.test, carried=setting.carried, device=device)
+    test = None
+    if corpus.test is not None:
+        test = perplexity(network, corpus.test, carried=setting.carried, device=device)
     return Fitted(network, done["valid"], test, done["epoch"], done["seconds"])
 
 

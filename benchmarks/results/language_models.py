@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.baselines import command as baselines
 from benchmarks.results import marks
 from benchmarks.results.pictures import draw_perplexities
 from benchmarks.results.runs import Row, Run, belongs, ending, footnote, read_published
 from rankfold.errors import DataError
+from rankfold.files import read_json
 from rankfold.models.config import ModelConfig
 
 PAGE, PICTURE = "hmm-language-models.md", "curves.png"
@@ -26,6 +28,7 @@ HEAD = (
     "run",
 )
 LEFT = (0, 5, 9)  # columns of words
+BASELINES = "baselines"
 SHORT = "chosen"  # a table of our own recipes alone, with these columns
 SHORT_HEAD = ("model", "published valid / test", "valid", "test", "GPU minutes", "run")
 
@@ -49,6 +52,7 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
         )
     marks.replace(folder, pages, KIND, lambda corpus: section(corpus, rows, found))
     marks.replace(folder, pages, SHORT, lambda corpus: short_table(corpus, rows, found))
+    marks.replace(folder, pages, BASELINES, lambda corpus: alternatives(folder / f"{BASELINES}-{corpus}.json"))
     if found and pictures:
         draw_perplexities(found, folder / PICTURE)
     return len(found)
@@ -81,6 +85,11 @@ def short_table(corpus: str, rows: Sequence[Row], runs: Sequence[Run]) -> str:
     columns = [HEAD.index(title) for title in SHORT_HEAD]
     chosen = [[line[i] for i in columns] for line in lines]
     return marks.table(SHORT_HEAD, chosen, left=(0, len(columns) - 1))
+
+
+def alternatives(path: Path) -> str:
+    """The table of models without a large state space, the best last."""
+    return baselines.text(read_json(path, "the results of baselines"))
 
 
 def _line(model: str, row: Row | None, run: Run | None) -> list[str]:

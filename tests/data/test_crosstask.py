@@ -129,7 +129,14 @@ def test_features_that_are_missing_or_of_another_width(folder: Path) -> None:
 @pytest.mark.parametrize("recipe", ["hsmm-64-crosstask", "lhsmm-1024-16-crosstask"])
 def test_a_recipe_trains_on_it(folder: Path, recipe: str) -> None:
     write_npz(read_crosstask(folder, groups=GROUPS, components=3), folder / "crosstask.npz")
-    settings = ["model.num_states=6", "model.rank=2", "model.dim=4", "model.max_duration=4", "train.updates=3", "train.evaluate_every=1"]
+    settings = [
+        "model.num_states=6",
+        "model.rank=2",
+        "model.dim=4",
+        "model.max_duration=4",
+        "train.updates=3",
+        "train.evaluate_every=1",
+    ]
     settings = settings if recipe.startswith("l") else [x for x in settings if "rank" not in x]
     result = rankfold.train(recipe, folder / "crosstask.npz", folder / "run", settings=settings, quiet=True)
     assert result.finished

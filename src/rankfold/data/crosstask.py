@@ -145,8 +145,7 @@ def _labels(path: Path, length: int, numbers: Mapping[int, int]) -> NDArray[np.i
             raise DataError(f"{path}, line {line_number}: {line!r:.60}, but step,start,end was expected.") from error
         if which not in numbers or not 0 <= begin < stop:
             raise DataError(
-                f"{path}, line {line_number}: {line!r:.60}, but steps are 1 to {len(numbers)}, a start before "
-                "its end."
+                f"{path}, line {line_number}: {line!r:.60}, but steps are 1 to {len(numbers)}, a start before its end."
             )
         part = labels[begin:stop]  # beyond the last second there is nothing
         part[part == 0] = numbers[which]
