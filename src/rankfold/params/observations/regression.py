@@ -219,7 +219,7 @@ class RegressionObservation(_WithTables):
         frames = torch.cat([y + own, (r + theirs)[:, :-1]], 1)[None]
 
         def objective() -> Tensor:
-            found = (counts.counts * self.forward().log_obs(frames)[0].double()).sum()
+            found: Tensor = (counts.counts * self.forward().log_obs(frames)[0].double()).sum()
             return found + self.log_prior(prior)
 
         held = prior.fixed & {"coefficient", "intercept"}
@@ -243,7 +243,7 @@ class RegressionObservation(_WithTables):
 
     def log_prior(self, prior: Prior) -> Tensor:
         """Of the covariances, and of a network -weight_precision/2 times the sum of its squared parameters."""
-        found = super().log_prior(self.of_outputs(prior))
+        found: Tensor = super().log_prior(self.of_outputs(prior))
         for x in () if self.network is None else self.network.parameters():
             found = found - prior.weight_precision / 2 * x.double().square().sum()
         return found
