@@ -44,8 +44,8 @@ from rankfold.training.distributed import (
 from rankfold.training.evaluation import Evaluation, evaluate
 from rankfold.training.in_memory import is_in_memory, name_data
 from rankfold.training.init_from import Origin, expect_checkpoint
-from rankfold.training.report import Reporter, reporter, summary, tensorboard_writer
 from rankfold.training.memory_budget import agreed
+from rankfold.training.report import Reporter, reporter, summary, tensorboard_writer
 from rankfold.training.run_dir import (
     BEST,
     CHECKPOINT,
@@ -228,9 +228,7 @@ class Trainer:
         if self.progress.update < config.train.updates and not self.progress.stopped:
             self.progress.finished = False  # extended
         self.leads = rank() == 0  # the others write nothing
-        opens = (
-            tensorboard_writer() if config.train.tensorboard and self.leads else None
-        )  # found missing before any work
+        opens = tensorboard_writer() if config.train.tensorboard and self.leads else None  # found missing now
         task.prepare(loaded, origin)
         task.expect_batches()  # too few tokens are found out before any work
         budget = agreed(task.budget(self.device, self.progress, report.say), self.progress)
