@@ -1,4 +1,4 @@
-"""Processes that train together, as torchrun starts them: `python -m tests.training.processes FOLDER` is one of them."""
+"""Processes that train together, as torchrun starts them: `python -m tests.training.processes` is one of them."""
 
 from __future__ import annotations
 

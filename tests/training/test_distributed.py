@@ -1,4 +1,4 @@
-"""Several processes make the updates that one process makes: every family, gradients and EM; killed, resumed, refused."""
+"""Several processes make the updates of one process: all families, gradients and EM; killed, resumed, refused."""
 
 import signal
 import time

@@ -188,7 +188,7 @@ def total_of(numbers: Sequence[float]) -> list[float]:
 
 
 def shared_total(compute: Callable[[], float]) -> float:
-    """The sum of all processes' values. Where one raises a `DomainError`, all raise, the others in words of their own."""
+    """The sum of all processes' values. Where one raises a `DomainError`, all raise, the others in other words."""
     if num_processes() == 1:
         return compute()
     error, value = None, math.nan

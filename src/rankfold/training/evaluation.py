@@ -63,7 +63,8 @@ def evaluate(
     """The log-likelihood of sentences or recordings, each by itself, or (streams) of one text with the state carried.
 
     Recordings longer than a batch of `config.eval_tokens` frames are cut into windows, whose log-likelihoods add up
-    exactly. `shared`: all processes of a run call this, and share out the batches. `options` go to the model's `potentials`: plan="rank" for a rank-space model, for one.
+    exactly. `shared`: all processes of a run call this, and share out the batches.
+    `options` go to the model's `potentials`: plan="rank" for a rank-space model, for one.
     """
     data = data if isinstance(data, Frames) else list(data)
     total, tokens = 0.0, 0

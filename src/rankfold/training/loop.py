@@ -228,9 +228,7 @@ class Trainer:
         if self.progress.update < config.train.updates and not self.progress.stopped:
             self.progress.finished = False  # extended
         self.leads = rank() == 0  # the others write nothing
-        opens = (
-            tensorboard_writer() if config.train.tensorboard and self.leads else None
-        )  # found missing before any work
+        opens = tensorboard_writer() if config.train.tensorboard and self.leads else None  # found missing now
         task.prepare(loaded, origin)
         task.expect_batches()  # too few tokens are found out before any work
         budget = agreed(task.budget(self.device, self.progress, report.say), self.progress)
