@@ -104,6 +104,16 @@ def test_what_underflows_is_repeated(taken: list[str]) -> None:
     near(found[:3], wanted[:3], 1e-5)
 
 
+def test_large_weights_bring_back_what_underflowed_on_the_way(taken: list[str]) -> None:
+    """A rank of e^-100, which float32 takes for 0, under rules of e^85: more than all that float32 keeps."""
+    side = torch.tensor([[-30.0, -30.0], [85.0, 85.0]]).exp()
+    leaf = torch.tensor([[0.0, -50.0]] * 3).exp()
+    pairs = ((side, side), (side, leaf), (leaf, side), (leaf, leaf))
+    p = TreePotentials(torch.zeros(1, 3, 3), Branch(*(BinaryCPD(None, *pair) for pair in pairs)), torch.zeros(2))
+    near(solved(p)[:2], solved(doubled(p), "log")[:2], 1e-5)
+    assert taken == ["float32"]
+
+
 @pytest.mark.parametrize("spoil", [float("nan"), 0.5])
 def test_posteriors_that_do_not_add_up_are_made_anew(spoil: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backward pass that loses something of one sentence, and of the factors' gradients with it."""
@@ -140,3 +150,10 @@ def test_other_rules_go_another_way(name: str) -> None:
     assert not packed.serves(validate(potentials(name, dtype=torch.float32)))
     assert packed.serves(validate(potentials("shared", dtype=torch.float32)))
     assert not packed.serves(validate(potentials("shared")))
+
+
+def test_the_usual_way_is_the_default(taken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not packed.CHOSEN
+    monkeypatch.setattr(packed, "triton_serves", lambda *tensors: True)
+    assert not packed.serves(validate(potentials("shared", dtype=torch.float32)))
