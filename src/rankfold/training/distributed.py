@@ -214,7 +214,7 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         there = flat.cpu() if flat.is_cuda and "nccl" not in str(dist.get_backend_config()) else flat
         dist.all_reduce(there)
         flat = there.to(flat.device)
-        for x, total in zip(own, flat.split([x.numel() for x in own]), strict=True):
+        for x, total in zip(own, torch.split(flat, [x.numel() for x in own]), strict=True):
             x.copy_(total.view(x.shape))
 
 
