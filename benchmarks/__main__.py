@@ -15,6 +15,7 @@ COMMANDS = {
     "precision": "benchmarks.precision",
     "starter": "benchmarks.starter",
     "long": "benchmarks.long_chains",
+    "segments": "benchmarks.long_segments",
     "em": "benchmarks.em_updates",
     "starts": "benchmarks.starts",
     "people": "benchmarks.people",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rankfold import Dense, LowRank, SegmentPotentials
+from rankfold.kernels import segment_scan
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
 from rankfold.numerics.capture import capture_graph
@@ -47,9 +48,13 @@ def test_scans_of_both_passes(kind: str, batch: int, precision: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("z", "r", "d"), [(64, 0, 19), (128, 128, 19), (1000, 16, 20), (17, 3, 200), (300, 0, 1)])
-def test_scans_of_segments(z: int, r: int, d: int, graph: bool, dtype: torch.dtype) -> None:
-    """All frames in one launch, eager and captured, against logarithms in float64."""
+def test_scans_of_segments(
+    z: int, r: int, d: int, shared: bool, graph: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All frames in one launch, by one program a sequence or several, eager and captured, against float64 in logs."""
+    monkeypatch.setattr(segment_scan, "SHARED", shared)
     factors = [drawn(z, r or z, seed=i).abs().to(dtype) for i in range(2 if r else 1)]
     op = LowRank(*factors) if r else Dense(*factors)
     lengths = [230, 1, 77]

@@ -1,5 +1,6 @@
 """One pass over the frames of a semi-Markov chain in a single launch: `triton.scan`.
 
+`team.scan` divides the states of a sequence among several programs. `uses` adds up what segments of all ages weigh.
 Its twin in torch, call by call, is `recursions/segments/sweep.py`.
 """
 
@@ -9,3 +10,6 @@ Its twin in torch, call by call, is `recursions/segments/sweep.py`.
 LARGEST = 2**18
 LONGEST = 1024  # ages of a tile of the window
 WIDEST = 128  # states and ranks of a block
+# Whether several programs share a sequence, and posteriors of all durations take a few launches: `team`, `uses`.
+# Off until it is timed on a GPU: `python -m benchmarks segments` sets it, checks the values and times both.
+SHARED = False

@@ -16,6 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankfold.kernels import segment_scan
+from rankfold.kernels.segment_scan import team
+
 # Entries of a tile of the window or of a map: 32 a thread at 8 warps.
 TILE = 8192
 
@@ -235,6 +238,9 @@ def scan(
     """
     num_steps, num, width = log_obs.shape
     num_ages = len(durations)
+    by = team.team(maps, num, num_ages, width, team.multiprocessors(log_obs)) if segment_scan.SHARED else None
+    if by is not None:
+        return Scan(*team.scan(window, entry, log_obs, durations, closings, maps, log_scale, noise, by))
     first, second, pairs = (*maps, *maps, *maps)[:3] if len(maps) < 3 else maps
     num_blocks, size, rank = first.shape if len(maps) == 3 else (1, 1, first.shape[1])
     opened, log_closed = torch.empty_like(log_obs), torch.empty_like(log_obs)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import may_look
+from rankfold.kernels import segment_scan
+from rankfold.kernels.dispatch import triton_serves
 from rankfold.numerics.scaled import largest
 from rankfold.recursions.factor_gradients import at_zeros, factor_gradients
 from rankfold.recursions.segments.potentials import Segments
@@ -179,6 +181,9 @@ class _Tally:
             self.log_onward[at] = torch.logsumexp(closing, 1) + log_scale.unsqueeze(-1)
         factor = self._opened[at] + (self._scale[at] + log_scale).to(closing.dtype).unsqueeze(-1)
         share = exp_(torch.add(closing, factor.unsqueeze(1), out=closing))
+        if segment_scan.SHARED and triton_serves(share):
+            self._cover(first, share)
+            return
         covering = torch.zeros_like(share[:, 0])  # by segments of more than this age, from the longest down
         for age in reversed(range(num_ages)):
             covering += share[:, age]
@@ -191,6 +196,21 @@ class _Tally:
                 self.cuts[step] = share[step - first, step]
                 share[step - first, step] = 0.0
         self.durations += share.sum(0)
+
+    def _cover(self, first: int, share: Tensor) -> None:  # "s d b z"
+        """The same in a few launches."""
+        from rankfold.kernels.segment_scan import uses
+
+        if self.cuts is not None:
+            last = share.diagonal(first, 0, 1)  # "b z n"   open since the first step
+            cuts = last.clone()
+            self.cuts[first : first + cuts.shape[-1]] = cuts.permute(2, 0, 1)
+            last.zero_()
+            self.durations += share.sum(0)
+            last.copy_(cuts)
+        else:
+            self.durations += share.sum(0)
+        uses.cover(share, first, self.states, self.starts)
 
     def by_age(self, x: Tensor, lengths: Tensor) -> Tensor:  # "u b z" -> "d b z"
         """The entries of the segments that were carried in, by age."""

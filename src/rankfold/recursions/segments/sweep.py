@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from rankfold.kernels import segment_scan
 from rankfold.kernels.dispatch import triton_serves
 from rankfold.kernels.log_products import BLOCK
 from rankfold.kernels.segment_scan import LARGEST, LONGEST, WIDEST
@@ -93,10 +94,13 @@ class Logs:
 
 
 def missing(c: Segments, *, back: bool = False) -> Tensor:  # "z"
-    """The most that a linear product may lose: of every age of what it multiplies, of that sum, and in the product."""
+    """The most that a linear product may lose: of every age of what it multiplies, of that sum, and in the product.
+
+    Programs that share a sequence scale their parts of the sums once more, and may lose as much again.
+    """
     one, op = torch.ones_like(c.log_final[:1]), c.transition
     column = (op.pull if back else op.push)(one).to(one.dtype)[0]
-    return (c.longest + 1) * column + (op.pull_loss() if back else op.push_loss())
+    return (c.longest + 1) * column + (1.0 + segment_scan.SHARED) * (op.pull_loss() if back else op.push_loss())
 
 
 def least_opened(c: Segments, *, back: bool = False) -> Tensor:  # "z"
@@ -238,15 +242,21 @@ def _maps(line: Line, log_obs: Tensor, durations: Tensor) -> tuple[Tensor, ...] 
     if not isinstance(line, Linear) or not triton_serves(log_obs):
         return None
     op, work = line.transition, 2 * durations.numel()
-    if len(durations) > LONGEST:
-        return None
     maps: tuple[Tensor, ...] | None = None
     if isinstance(op, Composed) and op.is_written:
         maps = tuple(x.mT for x in reversed(op.maps())) if line.back else op.maps()
     elif isinstance(op, Blocked):
         maps = _blocks(op, back=line.back)
         work += 0 if maps is None else maps[0].shape[0] ** 2 * maps[0].shape[2]  # each block sums all others
-    return None if maps is None or work + sum(x.numel() for x in maps) > LARGEST else maps
+    if maps is None:
+        return None
+    if segment_scan.SHARED:
+        from rankfold.kernels.segment_scan import team
+
+        num, width = log_obs.shape[1:]
+        if team.team(maps, num, len(durations), width, team.multiprocessors(log_obs)) is not None:
+            return maps
+    return None if len(durations) > LONGEST or work + sum(x.numel() for x in maps) > LARGEST else maps
 
 
 def _blocks(op: Blocked, *, back: bool) -> tuple[Tensor, ...] | None:  # "k s r", "k s r", "k s s"
@@ -273,8 +283,16 @@ def show(
     num_steps, num_ages = len(opened), len(durations)
     size = max(1, min(num_steps, BLOCK // (num_ages * opened[0].numel())))
     space = opened.new_empty(size, num_ages, *opened.shape[1:])
+    fused = segment_scan.SHARED and triton_serves(opened)
     for first in range(0, num_steps, size):
         closing = space[: min(size, num_steps - first)]
+        if fused:
+            from rankfold.kernels.segment_scan import uses
+
+            by_end = closings if closings is None or closings.ndim == 3 else closings.unsqueeze(1).expand_as(space[0])
+            uses.unroll(closing, first, opened.contiguous(), frames.contiguous(), durations.contiguous(), by_end)
+            seen(first, closing, log_scale[first : first + len(closing)])
+            continue
         total = torch.zeros_like(closing[:, 0])
         for age in range(num_ages):
             begin, stop = max(first, age), first + len(closing)
