@@ -48,9 +48,7 @@ def main(given: Sequence[str] = ()) -> int:
     if not torch.allclose(by_grammar(), by_trees(), rtol=1e-5):
         print("the two sums differ")
         return 1
-    ours, trees = (
-        min(_seconds(lambda f=f: f().sum().backward(), device) for _ in range(REPEATS)) for f in (by_grammar, by_trees)
-    )
+    ours, trees = (_gradient_seconds(f, device) for f in (by_grammar, by_trees))
     print(f"{device}, {num_n} / {num_p} symbols, {batch} x {length}, float32, the best of {REPEATS}")
     print(
         f"first sum {first:.3f} s; gradient step {1e3 * ours:.1f} ms, trees {1e3 * trees:.1f} ms: {ours / trees:.1f}x"
@@ -64,3 +62,7 @@ def _seconds(call: Callable[[], object], device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - begin
+
+
+def _gradient_seconds(total: Callable[[], torch.Tensor], device: str) -> float:
+    return min(_seconds(lambda: total().sum().backward(), device) for _ in range(REPEATS))

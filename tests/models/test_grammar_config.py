@@ -42,5 +42,7 @@ def test_a_table_is_of_the_model_its_family_names(config: ModelConfig | GrammarC
 
 
 def test_an_unknown_family() -> None:
-    with pytest.raises(DataError, match=r"rankpcg.*hmm, .*frame_hmm, .*rank_hsmm was expected(?s:.*)Did you mean rankpcfg"):
+    with pytest.raises(
+        DataError, match=r"rankpcg.*hmm, .*frame_hmm, .*rank_hsmm was expected(?s:.*)Did you mean rankpcfg"
+    ):
         choose(CONFIGS, {"family": "rankpcg"}, source="x")
