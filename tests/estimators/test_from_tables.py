@@ -411,3 +411,43 @@ def test_known_symbols_in_a_column_are_counted_by_their_table() -> None:
     assert known.model_.config.columns == ("poisson", "categorical:3")
     weight = np.array([0.5 * np.exp(-1) * 0.2, 0.5 * np.exp(-5) * 0.8])
     np.testing.assert_allclose(known.score(np.array([[0.0, 2.0]])), np.log(weight.sum()), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"observations": "poisson", "rates": [[-1.0], [2.0]]}, "rates has entries"),
+        ({"observations": "categorical", "emission": [[0.5, 0.6], [0.5, 0.5]]}, "emission is no distribution"),
+        (
+            {"means": [[0.0], [1.0]], "covariances": [[[0.0]], [[1.0]]], "covariance_type": "full"},
+            "matrix 0 of covariances is singular",
+        ),
+    ],
+)
+def test_errors_name_the_argument(tables: dict[str, Any], said: str) -> None:
+    with pytest.raises(rankfold.DomainError, match=f"^{said}"):
+        HMM.from_tables(initial=[0.5, 0.5], transition=[[0.9, 0.1], [0.2, 0.8]], **tables)
+
+
+def test_errors_name_the_table_of_durations() -> None:
+    with pytest.raises(rankfold.DomainError, match=r"^durations is no distribution"):
+        HSMM.from_tables(initial=[0.5, 0.5], transition=[[0, 1], [1, 0]], means=[[0.0], [1.0]],
+                         covariances=[[1.0], [1.0]], durations=[[0.5, 0.6], [0.5, 0.5]])  # fmt: skip
+
+
+def test_steps_of_a_known_regression_take_inputs_apart() -> None:
+    rng = np.random.default_rng(0)
+    model = HMM.from_tables(
+        initial=[0.5, 0.5], transition=[[0.9, 0.1], [0.2, 0.8]], observations="regression",
+        coefficients=rng.normal(size=(2, 1, 2)), intercepts=rng.normal(size=(2, 1)), covariances=np.ones((2, 1, 1)),
+    )  # fmt: skip
+    x, u = rng.normal(size=(5, 1)), rng.normal(size=(5, 2))
+    state, found = None, []
+    for frame, inputs in zip(x, u, strict=True):
+        now, state = model.step(frame, state, inputs=inputs)
+        found.append(now)
+    assert np.allclose(found, model.filter(x, inputs=u), rtol=0, atol=1e-12)
+    assert state is not None
+    assert state.log_likelihood == pytest.approx(model.score(x, inputs=u), rel=1e-12)
+    with pytest.raises(rankfold.DomainError, match="but 1 finite features were expected"):
+        model.step([1.0, 2.0], inputs=u[0])

@@ -80,3 +80,59 @@ def test_parameters_are_named() -> None:
     assert model.set_params(max_duration=7).max_duration == 7
     with pytest.raises(ValueError, match="Invalid parameter 'num_states'"):
         model.set_params(num_states=3)
+
+
+@pytest.fixture
+def routing() -> Any:
+    sklearn = pytest.importorskip("sklearn")
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+def test_searches_route_metadata(routing: None) -> None:
+    from sklearn.base import clone
+    from sklearn.model_selection import KFold, cross_validate
+
+    x = np.nan_to_num(np.concatenate(walks()[0]))
+    labels = np.where(np.arange(len(x)) % 3 == 0, 0, -1)
+    asked = HMM(2, max_iter=3, random_state=0).set_fit_request(labels=True).set_score_request(labels=False)
+    assert clone(asked).get_metadata_routing().fit.requests["labels"] is True
+    found = cross_validate(asked, x, params={"labels": labels}, cv=KFold(2), return_estimator=True)
+    for model, (rows, _) in zip(found["estimator"], KFold(2).split(x), strict=True):
+        own = HMM(2, max_iter=3, random_state=0).fit(x[rows], labels=labels[rows])
+        assert np.array_equal(model.means_, own.means_)
+        assert not np.allclose(model.means_, HMM(2, max_iter=3, random_state=0).fit(x[rows]).means_)
+
+
+def test_requests_that_nothing_could_answer(routing: None) -> None:
+    with pytest.raises(TypeError, match=r"'weights', but HMM\.fit has lengths, labels, inputs, sample_weight"):
+        HMM(2).set_fit_request(weights=True)
+
+
+def test_requests_need_routing() -> None:
+    pytest.importorskip("sklearn")
+    with pytest.raises(RuntimeError, match=r"set_config\(enable_metadata_routing=True\)"):
+        HMM(2).set_fit_request(labels=True)
+
+
+class Indexed(np.ndarray):
+    """An array with an index, as a table of pandas has."""
+
+    index: Any
+
+
+def test_segments_have_the_labels_of_an_index() -> None:
+    x = np.concatenate([np.zeros((30, 1)), np.full((20, 1), 9.0), np.zeros((10, 1))])
+    x += np.random.default_rng(0).normal(size=x.shape)
+    times = np.datetime64("2026-01-01T00:00:00") + np.arange(60)
+    table = x.view(Indexed)
+    table.index = times
+    model = HMM(2, random_state=0).fit(x)
+    found, plain = model.segment(table), model.segment(x)
+    assert found.dtype.names == (*plain.dtype.names, "first", "last")
+    assert found[list(plain.dtype.names)].tolist() == plain.tolist()
+    assert found["first"].tolist() == times[[0, 30, 50]].tolist()
+    assert found["last"].tolist() == times[[29, 49, 59]].tolist()
+    (both, second) = model.segment([table, x])
+    assert both["last"][-1] == times[-1]
+    assert "first" not in second.dtype.names

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Self
@@ -23,7 +20,6 @@ from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_number, expect_seed, fixed_parameters, has_counts
 from rankfold.estimators.face import Tables
-from rankfold.estimators.fit_prior import kind_name
 from rankfold.estimators.fitting import Fit, Parts, generator_of, prepare_fit, torch_generator
 from rankfold.estimators.inputs import (
     Inputs,
@@ -34,86 +30,14 @@ from rankfold.estimators.inputs import (
     names_of,
     plain,
     read_features,
+    with_index,
     with_inputs,
 )
+from rankfold.estimators.scikit_learn import ScikitLearnMethods
 from rankfold.estimators.symbols import read_symbols, symbol_ids
 from rankfold.models.frame_model import FrameModel
-from rankfold.params.observations import OBSERVATIONS
 from rankfold.params.prior import Prior
 from rankfold.training.em import Group, Running, group, impossible_sequence
-
-
-class NotFittedError(ValueError, AttributeError):
-    """A question to an estimator that has seen no data."""
-
-
-class ScikitLearnMethods:
-    """Parameters are the arguments of `__init__`, kept under their own names and not touched before `fit`."""
-
-    @classmethod
-    @functools.cache
-    def _names(cls) -> tuple[str, ...]:
-        return tuple(name for name in inspect.signature(cls.__init__).parameters if name != "self")
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters and their values."""
-        return {name: getattr(self, name) for name in self._names()}
-
-    def _fit_params(self) -> dict[str, Any]:
-        """The parameters of a fit, by the names that `HMM` and `HSMM` have for them."""
-        return self.get_params()
-
-    def set_params(self, **params: Any) -> Self:
-        """Change parameters; a fitted model stays until the next fit."""
-        names = self._names()
-        for name, value in params.items():
-            if name not in names:
-                raise ValueError(
-                    f"Invalid parameter {name!r} for estimator {type(self).__name__}; it has {', '.join(names)}."
-                )
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = {name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items()}
-        given = [
-            f"{name}={getattr(self, name)!r}"
-            for name in self._names()
-            if not _same(getattr(self, name), defaults[name])
-        ]
-        return f"{type(self).__name__}({', '.join(given)})"
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "history_")
-
-    def __sklearn_tags__(self) -> Any:
-        """The tags that scikit-learn reads."""
-        from sklearn.utils import InputTags, Tags, TargetTags
-
-        kind = OBSERVATIONS.get(kind_name(getattr(self, "observations", "gaussian")))
-        symbols = kind is not None and kind.symbols
-        return Tags(
-            estimator_type=None,
-            target_tags=TargetTags(required=False),
-            input_tags=InputTags(
-                two_d_array=True,
-                allow_nan=not symbols,
-                categorical=symbols,
-            ),
-        )
-
-    def _expect_fitted(self) -> None:
-        if self.__sklearn_is_fitted__():
-            return
-        # scikit-learn knows its own error alone; where it is loaded, that one is raised.
-        theirs = sys.modules.get("sklearn.exceptions")
-        kind = NotFittedError if theirs is None else theirs.NotFittedError
-        raise kind(f"this {type(self).__name__} is not fitted yet: call fit(...) first.")
-
-
-def _same(value: Any, default: Any) -> bool:
-    return value is default or (isinstance(value, str | int | float | bool) and bool(value == default))
-
 
 ROW = np.dtype(
     [("start", np.int64), ("end", np.int64), ("state", np.int64), ("posterior", np.float64), ("frames", np.float64)]
@@ -364,7 +288,8 @@ class Estimator(Tables, ScikitLearnMethods):
         """The segments of the best path: a structured array of start, end (exclusive), state, posterior, frames.
 
         `posterior` is that of the segment as a whole, `frames` the mean over its frames of that of its state. Of one
-        array cut by `lengths`, starts and ends count its rows. Warns where longer segments than the model has would
+        array cut by `lengths`, starts and ends count its rows. A table with an index (pandas) adds `first` and `last`,
+        the index's labels of a segment's first and last frame. Warns where longer segments than the model has would
         explain the frames better.
         """
         given = self._read(X, lengths, labels, inputs)
@@ -376,11 +301,11 @@ class Estimator(Tables, ScikitLearnMethods):
                 warnings.warn(cut, stacklevel=2)
         offsets = np.cumsum([0, *given.lengths[:-1]]) if given.together else np.zeros(len(rows), np.int64)
         tables = []
-        for one, offset in zip(rows, offsets, strict=True):
+        for i, (one, offset) in enumerate(zip(rows, offsets, strict=True)):
             table = np.array([tuple(row) for row in one], dtype=ROW)
             table["start"] += offset
             table["end"] += offset
-            tables.append(table)
+            tables.append(with_index(table, X if given.together else X[i]))
         return given.back(tables)
 
     def filter(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> Any:
@@ -401,7 +326,7 @@ class Estimator(Tables, ScikitLearnMethods):
         `inputs`: those of this frame, "k".
         """
         self._expect_fitted()
-        x = self._one(frame)
+        x = self._one(frame, apart=inputs is not None)
         beside = self._beside(x, None if inputs is None else np.asarray(inputs)[None])
         z, segments = self.model_.config.num_states, self.model_.config.has_segments
         if state is not None and (
@@ -507,7 +432,7 @@ class Estimator(Tables, ScikitLearnMethods):
         frame = torch.from_numpy(given.sequences[0]).to(x)
         return frame, None if given.inputs is None else torch.from_numpy(given.inputs[0]).to(self.model_.device)
 
-    def _one(self, frame: Any) -> Tensor:  # "1 f" or "1"
+    def _one(self, frame: Any, *, apart: bool) -> Tensor:  # "1 f" or "1"
         if hasattr(self, "symbols_"):
             ids = symbol_ids(read_symbols([[frame]], None, None, num_states=1, may_miss=True), self.symbols_)
             return torch.from_numpy(ids[0]).to(self.model_.device)
@@ -516,10 +441,11 @@ class Estimator(Tables, ScikitLearnMethods):
             expect_names(getattr(self, "feature_names_in_", None), tuple(names), type(self).__name__)
         x = plain(frame, "frame")
         x = x.astype(np.float64) if x.dtype.kind in "fiub" else np.full((), np.nan)
-        if x.shape != (self.n_features_in_,) or np.isinf(x).any():
+        config = self.model_.config
+        width = config.num_features - config.num_covariates if apart else self.n_features_in_
+        if x.shape not in {(width,), (self.n_features_in_,)} or np.isinf(x).any():
             raise DomainError(
-                f"a frame is {x.tolist() if x.ndim else frame!r:.60}, but {self.n_features_in_} finite features were "
-                "expected, or NaN."
+                f"a frame is {x.tolist() if x.ndim else frame!r:.60}, but {width} finite features were expected, or NaN."
             )
         wrong = self.model_.config.invalid(torch.from_numpy(x)[None])
         if wrong is not None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import expect_parameters, fixed_parameters
 from rankfold.estimators.known_tables import (
+    TABLES,
     MissingTableError,
     driven_sizes,
     fill_start,
@@ -137,8 +138,7 @@ class Tables:
     def _write_table(self, public: str, value: Any) -> None:
         self._by_hand = vars(self).get("_by_hand", frozenset()) | {public}
         if self.__sklearn_is_fitted__():  # type: ignore[attr-defined]
-            name = "duration" if public == "durations" else public
-            fill_start(self.model_, {name: value}, Prior(), "tables")
+            fill_start(self.model_, {public: value}, Prior(), TABLES)
             return
         pending = {**vars(self).get("_pending", {}), public: value}
         self._pending = pending
@@ -174,7 +174,7 @@ class Tables:
             self.symbols_ = found[order]
             if (order != np.arange(size)).any():
                 table = known_tables(model)["probability"].value.cpu().numpy()
-                fill_start(model, {"probability": table[:, order]}, Prior(), "tables")
+                fill_start(model, {"probability": table[:, order]}, Prior(), TABLES)
         vars(self).pop("_pending", None)
 
     @classmethod

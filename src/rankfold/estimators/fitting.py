@@ -181,7 +181,7 @@ class Fit(NamedTuple):
         model = model.to(device, getattr(torch, self.params["dtype"]))
         # Means that will be replaced need not be looked for.
         known = known_tables(model)
-        given = own_names(start, known, "start")
+        given = {name: start[word] for name, word in own_names(start, known, "start").items()}
         near = self.params["init"] == "kmeans" and not {"mean", "probability", "rate"} & set(given)
         expect_fixed(self.prior, known, given, given)
         if set(known) - set(given):  # where all tables are given, there is nothing to look for

@@ -309,3 +309,16 @@ def plain(x: Any, where: str) -> NDArray[Any]:
                 "  Leave columns of text out; None, NaN and NA are missing values."
             ) from None
     return numbers
+
+
+def with_index(segments: NDArray[Any], table: Any) -> NDArray[Any]:
+    """Segments with the labels that the index of their table has for their first and last frame, if it has one."""
+    index = getattr(table, "index", None)
+    if index is None or callable(index):  # lists have a method of that name
+        return segments
+    labels = np.asarray(index)
+    found = np.empty(len(segments), dtype=[*segments.dtype.descr, ("first", labels.dtype), ("last", labels.dtype)])
+    for name in segments.dtype.names or ():
+        found[name] = segments[name]
+    found["first"], found["last"] = labels[segments["start"]], labels[segments["end"] - 1]
+    return found

@@ -36,7 +36,9 @@ NAMES = {
     "initial_weights": ("initial_weight",),
     "noises": ("noise",),
     "parts": ("part",),
+    "durations": ("duration",),
 }
+TABLES = "tables"  # the arguments of from_tables, each called by its own name
 
 
 class MissingTableError(DomainError):
@@ -53,16 +55,16 @@ def known_tables(model: FrameModel) -> dict[str, Table]:
     return {name: table for module in modules_of(model) for name, table in module.tables().items()}
 
 
-def own_names(tables: Mapping[str, Any], known: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The tables by the names that the model knows; raises on others."""
-    found: dict[str, Any] = {}
-    for name, value in tables.items():
+def own_names(tables: Mapping[str, Any], known: Mapping[str, Any], what: str) -> dict[str, str]:
+    """By the names that the model knows, those by which the tables came; raises on others."""
+    found: dict[str, str] = {}
+    for name in tables:
         choices = [x for x in (name, *NAMES.get(name, ())) if x in known]
         if not choices:
             raise DomainError(f"{what} has {name!r}, but a model of this kind has {', '.join(known)}.")
         if choices[0] in found:
-            raise DomainError(f"{what} has the table {choices[0]!r} twice.")
-        found[choices[0]] = value
+            raise DomainError(f"{what} has the table {choices[0]!r} twice: {found[choices[0]]} and {name}.")
+        found[choices[0]] = name
     return found
 
 
@@ -73,9 +75,14 @@ def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: 
     """
     known = known_tables(model)
     given = own_names(start, known, what)
-    found = {name: _like(given[name], f"{what}[{name!r}]", table) for name, table in known.items() if name in given}
+    called = {name: word if what == TABLES else f"{what}[{word!r}]" for name, word in given.items()}
+    found = {
+        name: _like(start[given[name]], called[name], table, probability=name == "probability")
+        for name, table in known.items()
+        if name in given
+    }
     spherical = model.config.covariance == "spherical"
-    _expect_allowed(found, prior, what, negative_binomial="log_shape" in known, spherical=spherical)
+    _expect_allowed(found, prior, called, negative_binomial="log_shape" in known, spherical=spherical)
     for module in modules_of(model):
         own = {name: found[name] for name in module.tables() if name in found}
         if own:
@@ -86,7 +93,7 @@ def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: 
 
 
 def _expect_allowed(
-    found: Mapping[str, Tensor], prior: Prior, what: str, *, negative_binomial: bool, spherical: bool
+    found: Mapping[str, Tensor], prior: Prior, called: Mapping[str, str], *, negative_binomial: bool, spherical: bool
 ) -> None:
     least = torch.as_tensor(prior.min_variance)
     for name in ("variance", "scale", "noise"):
@@ -97,29 +104,29 @@ def _expect_allowed(
                 at = below.nonzero()[0].tolist()
                 whose = "all features" if spherical else f"feature {at[-1]}"
                 raise DomainError(
-                    f"{what}[{name!r}]{_place(at)} is {float(x[tuple(at)]):g}, but min_variance keeps the variances "
+                    f"{called[name]}{_place(at)} is {float(x[tuple(at)]):g}, but min_variance keeps the variances "
                     f"of {whose} at {float(floor[tuple(at)]):g} or more.\n"
                     "  Raise it to that, or lower min_variance, a share of the feature's variance in all frames."
                 )
     if "covariance" in found and least.ndim:
-        _expect_above(found["covariance"], least, what)
+        _expect_above(found["covariance"], least, called["covariance"])
     if "transition" in found and prior.forbidden is not None:
         ruled_out = prior.forbidden & (found["transition"] > 0)
         if bool(ruled_out.any()):
             at = ruled_out.nonzero()[0].tolist()
             why = "a segment follows one of its own state" if at[0] == at[1] else "that transition is forbidden"
             raise DomainError(
-                f"{what}['transition']{_place(at)} is {float(found['transition'][tuple(at)]):g}, but {why}.\n"
+                f"{called['transition']}{_place(at)} is {float(found['transition'][tuple(at)]):g}, but {why}.\n"
                 "  Set it to 0, and let the row sum to 1 again; or allow it (forbidden, self_transitions)."
             )
     if negative_binomial and bool((found.get("log_rate", torch.full((1,), -1.0)) >= 0).any()):
         raise DomainError(
-            f"{what}['log_rate'] has entries that are not below 0, but of negative binomial durations it is the log of "
-            "a share below 1."
+            f"{called['log_rate']} has entries that are not below 0, but of negative binomial durations it is the log "
+            "of a share below 1."
         )
 
 
-def _expect_above(covariance: Tensor, floor: Tensor, what: str) -> None:  # "... f f", "f" and more
+def _expect_above(covariance: Tensor, floor: Tensor, name: str) -> None:  # "... f f", "f" and more
     """Raise unless covariances keep to the floor: C - diag(floor) is positive semi-definite."""
     unit = floor.to(covariance)[: covariance.shape[-1]].sqrt()
     if not bool((unit > 0).all()):
@@ -127,7 +134,7 @@ def _expect_above(covariance: Tensor, floor: Tensor, what: str) -> None:  # "...
     least = torch.linalg.eigvalsh(covariance / (unit[:, None] * unit)).amin(-1).reshape(-1)
     if bool((least < 1 - 2.0**-30).any()):  # eigenvalues are rounded
         raise DomainError(
-            f"matrix {int(least.argmin())} of {what}['covariance'] is below the lower bound of covariances, "
+            f"matrix {int(least.argmin())} of {name} is below the lower bound of covariances, "
             f"{float(least.min()):.3g} times it in one direction.\n"
             "  Raise it, or lower min_variance, a share of the features' variances in all frames."
         )
@@ -140,8 +147,8 @@ def _expect_ways_out(left: Tensor, right: Tensor, what: str) -> None:
     stuck = ~((left > 0) & elsewhere).any(1)
     if bool(stuck.any()):
         raise DomainError(
-            f"{what}['left'] and {what}['right'] lead state {int(stuck.nonzero()[0])} to itself alone, but no "
-            "segment follows one of its own state."
+            f"left and right of {what} lead state {int(stuck.nonzero()[0])} to itself alone, but no segment follows "
+            "one of its own state."
         )
 
 
@@ -149,7 +156,7 @@ def _place(at: list[int]) -> str:
     return "[" + ", ".join(map(str, at)) + "]"
 
 
-def _like(given: Any, name: str, table: Table) -> Tensor:
+def _like(given: Any, name: str, table: Table, *, probability: bool) -> Tensor:
     own = table.value
     try:
         x = torch.as_tensor(np.array(given, dtype=np.float64)).to(own)
@@ -159,7 +166,7 @@ def _like(given: Any, name: str, table: Table) -> Tensor:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, but {tuple(own.shape)} was expected.")
     if not bool(x.isfinite().all()):
         raise DomainError(f"{name} has entries that are not finite.")
-    if ("'probability'" in name or table.positive == "share") and bool(((x < 0) | (x > 1)).any()):
+    if (probability or table.positive == "share") and bool(((x < 0) | (x > 1)).any()):
         raise DomainError(f"{name} has entries outside 0..1.")
     if table.positive in ("entries", "or zero") and bool(((x < 0) | (x == 0) & (table.positive == "entries")).any()):
         rule = "above 0" if table.positive == "entries" else "at least 0"
@@ -203,7 +210,7 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
     if has_segments:
         if durations is None:
             raise MissingTableError('durations are not given, but an HSMM needs them: a table "z d" of probabilities.')
-        given["duration"] = durations
+        given["durations"] = durations
     elif durations is not None:
         raise DomainError("durations are given, but an HMM has none.\n  Use HSMM.from_tables.")
     arrays = {name: np.array(x, dtype=np.float64) for name, x in given.items()}
@@ -216,7 +223,7 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
         num_states=num_states,
         num_features=num_features,
         rank=arrays["left"].shape[-1] if low_rank else 1,
-        max_duration=arrays["duration"].shape[-1] if has_segments and arrays["duration"].ndim == 2 else 1,
+        max_duration=arrays["durations"].shape[-1] if has_segments and arrays["durations"].ndim == 2 else 1,
         durations="categorical",
         min_duration=int(params.get("min_duration", 1)),
         self_transitions=bool(params.get("self_transitions", True)),
@@ -226,7 +233,7 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
     )
     model = build_model(config).to(torch.device(params["device"]), getattr(torch, params["dtype"]))
     known = known_tables(model)
-    missing = set(known) - set(own_names(given, known, "tables"))
+    missing = set(known) - set(own_names(given, known, TABLES))
     if missing:
         raise MissingTableError(
             f"{sorted(missing)[0]!r} is not given, but a model of {kind.__name__} needs {', '.join(known)}."
@@ -234,7 +241,7 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
     forbidden = None
     if has_segments and not config.may_repeat and not low_rank:
         forbidden = torch.eye(num_states, dtype=torch.bool, device=model.device)
-    fill_start(model, given, Prior(forbidden=forbidden), "tables")
+    fill_start(model, given, Prior(forbidden=forbidden), TABLES)
     return model
 
 

@@ -16,7 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from rankfold.errors import DomainError
 from rankfold.estimators.hidden_markov import HMM, Fitted
-from rankfold.estimators.known_tables import MissingTableError, fill_start, known_tables, observation_sizes, own_names
+from rankfold.estimators.known_tables import (
+    TABLES,
+    MissingTableError,
+    fill_start,
+    known_tables,
+    observation_sizes,
+    own_names,
+)
 from rankfold.models.catalog import build_model
 from rankfold.models.config import FrameConfig
 from rankfold.models.frame_model import FrameModel
@@ -46,9 +53,9 @@ class Structured(Fitted):
                              **made, **sizes)  # fmt: skip
         model = build_model(config).to(torch.device(params["device"]), getattr(torch, params["dtype"]))
         known = known_tables(model)
-        if missing := sorted(set(known) - set(own_names(tables, known, "tables"))):
+        if missing := sorted(set(known) - set(own_names(tables, known, TABLES))):
             raise MissingTableError(f"{missing[0]!r} is not given, but this model needs {', '.join(known)}.")
-        fill_start(model, tables, Prior(), "tables")
+        fill_start(model, tables, Prior(), TABLES)
         return model
 
     @classmethod

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from rankfold.decoding.counts import expected_counts
 from rankfold.decoding.viterbi import viterbi
 from rankfold.errors import DataError, DomainError, ShapeError
-from rankfold.estimators.base import ScikitLearnMethods
 from rankfold.estimators.check_parameters import expect_number, expect_seed
 from rankfold.estimators.fitting import generator_of
 from rankfold.estimators.inputs import Inputs, expect_width, lengths_of, read_features
+from rankfold.estimators.scikit_learn import ScikitLearnMethods
 from rankfold.numerics.log_space import log_weights
 from rankfold.operators import Dense
 from rankfold.params.observations.linear_gaussian import raise_to_floor
