@@ -445,7 +445,8 @@ class Estimator(Tables, ScikitLearnMethods):
         width = config.num_features - config.num_covariates if apart else self.n_features_in_
         if x.shape not in {(width,), (self.n_features_in_,)} or np.isinf(x).any():
             raise DomainError(
-                f"a frame is {x.tolist() if x.ndim else frame!r:.60}, but {width} finite features were expected, or NaN."
+                f"a frame is {x.tolist() if x.ndim else frame!r:.60}, but {width} finite features were "
+                "expected, or NaN."
             )
         wrong = self.model_.config.invalid(torch.from_numpy(x)[None])
         if wrong is not None:
