@@ -40,6 +40,12 @@ def shares(width: int = 2, seed: int = 0) -> list[Any]:
     return [rng.beta(alpha[y], beta[y]) for y in states]
 
 
+def angles(width: int = 2, seed: int = 0) -> list[Any]:
+    rng, states = regimes(seed)
+    mean, concentration = rng.uniform(-3, 3, (3, width)), rng.uniform(0.5, 8.0, (3, width))
+    return [rng.vonmises(mean[y], concentration[y]) for y in states]
+
+
 def bits(seed: int = 0) -> list[Any]:
     rng, states = regimes(seed)
     p = rng.random((3, 4))
@@ -85,6 +91,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "poisson": ("poisson", counts, {}),
     "gamma": ("gamma", positive, {}),
     "beta": ("beta", shares, {}),
+    "von_mises": ("von_mises", angles, {}),
     "multinomial": ("multinomial", counts, {}),
     "bernoulli": ("bernoulli", bits, {}),
     "categorical": ("categorical", symbols, {}),

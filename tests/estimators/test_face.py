@@ -124,6 +124,7 @@ def test_names_of_hmmlearn_say_what_they_are_here() -> None:
         ("student_t", ("means", "scales", "degrees"), {}),
         ("gamma", ("shapes", "rates"), {}),
         ("beta", ("alpha", "beta"), {}),
+        ("von_mises", ("means", "concentrations"), {}),
         ("gaussian", ("means", "loadings", "noises"), {"covariance_type": "low_rank", "covariance_rank": 1}),
     ],
 )

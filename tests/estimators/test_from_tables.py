@@ -129,6 +129,11 @@ CASES: dict[str, tuple[dict[str, Any], Any, list[list[float]]]] = {
         1 / (1 + X**2),
         each(lambda z, x: frames.beta(x, DOFS[z].tolist(), SCALES[z].tolist()), 1 / (1 + X**2)),
     ),
+    "von_mises": (
+        {"observations": "von_mises", "means": MEANS, "concentrations": SCALES},
+        3 * X,
+        each(lambda z, x: frames.von_mises(x, MEANS[z].tolist(), SCALES[z].tolist()), 3 * X),
+    ),
     "multinomial": (
         {"observations": "multinomial", "probabilities": EMISSION[:, :2] / EMISSION[:, :2].sum(1, keepdims=True)},
         COUNTS,

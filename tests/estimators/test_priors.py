@@ -28,7 +28,11 @@ def random_settings(seed: int) -> tuple[Any, list[Any], dict[str, Any], dict[str
         if one.ndim == 2 and observations not in INCOMPLETE and rng.random() < 0.5:
             x[i] = np.where(rng.random(one.shape) < 0.1, np.nan, one)
     chosen: dict[str, Any] = {**params, "observations": observations, "smoothing": float(rng.choice([0.0, 0.4]))}
-    if name == "beta":  # has no least variance: few frames of a state may come to have no maximum
+    if name in {
+        "beta",
+        "gamma",
+        "von_mises",
+    }:  # have no least variance: few frames of a state may come to have no maximum
         chosen["smoothing"] = 0.4
     if rng.random() < 0.5:
         chosen["transition_prior"] = rng.uniform(1.0, 3.0, (3, 3))
@@ -179,7 +183,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         HMM(3, covariance_type="full", min_variance=0.1, start={"covariances": [1e-3 * np.eye(3)] * 3}),
         {},
-        r"matrix . of start\['covariance'\] is below the lower bound",
+        r"matrix . of start\['covariances'\] is below the lower bound",
     ),
     (HMM(3, transition_prior=0.5), {}, "at least 1 here"),
     (HMM(3, transition_prior=np.ones((2, 3))), {}, "transition_prior has shape"),

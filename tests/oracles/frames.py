@@ -136,6 +136,16 @@ def gamma(frame: Vector, shape: Vector, rate: Vector) -> float:
     return math.fsum(terms)
 
 
+def von_mises(frame: Vector, mean: Vector, concentration: Vector) -> float:
+    """Independent von Mises distributions over the features that are there; I0 by its series."""
+    terms = []
+    for x, m, k in zip(frame, mean, concentration, strict=True):
+        if not math.isnan(x):
+            i0 = math.fsum(((k / 2) ** n / math.factorial(n)) ** 2 for n in range(100))
+            terms.append(k * math.cos(x - m) - math.log(2 * math.pi * i0))
+    return math.fsum(terms)
+
+
 def multinomial(frame: Vector, probability: Vector) -> float:
     """Counts of each kind given their sum; 0 for a missing frame."""
     if any(map(math.isnan, frame)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from rankfold.params.observations.beta import BetaObservation
 from rankfold.params.observations.categorical import FreeEmission
 from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
 from rankfold.params.observations.gamma import GammaObservation, _digamma_inverse
+from rankfold.params.observations.von_mises import VonMisesObservation
 from rankfold.params.prior import Prior
 
 
@@ -147,6 +149,53 @@ def test_gamma(fixed: tuple[str, ...]) -> None:
         for factor in (0.99, 1.01):
             module.fill(**{**found, name: found[name] * factor})
             assert float(module.log_obs(x[None]).detach().sum()) < best
+
+
+@pytest.mark.parametrize("fixed", [(), ("mean",), ("concentration",)])
+@pytest.mark.parametrize("concentration", [0.01, 0.5, 3.0, 1e3, 1e6])
+def test_angles(fixed: tuple[str, ...], concentration: float) -> None:
+    """At the maximum, with a prior, the derivatives are 0 at any size, also across pi; what is fixed stays."""
+    x = torch.from_numpy(np.random.default_rng(0).vonmises(3.1, concentration, (60, 1)))
+    module = VonMisesObservation(torch.tensor([[3.1]]).double(), torch.tensor([[0.75]]).double())
+    prior = Prior(smoothing=0.5, fixed=frozenset(fixed))
+    module.maximise(module.count(module.statistics(x, prior), torch.ones(60, 1)), prior)
+    value = module.log_obs(x[None]).sum() + module.log_prior(prior)
+    slopes = torch.autograd.grad(value, [module.mean, module.log_concentration])
+    for name, slope, own, was in zip(
+        ("mean", "concentration"), slopes, module.parameters(), (torch.tensor(3.1), 0.75), strict=True
+    ):
+        if name in fixed:
+            assert float(own.detach()) == float(was)
+        elif float(own.detach()) > -math.inf:
+            assert abs(float(slope)) < 1e-8 * (1 + concentration)
+
+
+def test_uniform_angles_have_no_direction() -> None:
+    """Points that cancel give concentration 0, whose log-weights and gradients are finite."""
+    x = torch.tensor([[0.0], [math.pi]]).double()
+    module = VonMisesObservation(torch.ones(1, 1).double(), torch.zeros(1, 1).double())
+    module.fill(concentration=torch.zeros(1, 1).double())
+    value = module.log_obs(x[None]).sum()
+    assert value.detach().item() == pytest.approx(-2 * math.log(2 * math.pi), rel=1e-15)
+    assert all(bool(g.isfinite().all()) for g in torch.autograd.grad(value, list(module.parameters())))
+    with torch.no_grad():
+        drawn = module().sample(torch.zeros(4000, dtype=torch.long), torch.Generator().manual_seed(0))
+    assert float(drawn.cos().mean().hypot(drawn.sin().mean())) < 0.06
+
+
+@pytest.mark.parametrize("concentration", [1e-8, 0.3, 4.0, 1e4])
+def test_drawn_angles(concentration: float) -> None:
+    """The mean of cos(x - m) is I1 / I0."""
+    module = VonMisesObservation(torch.full((1, 1), 3.0).double(), torch.zeros(1, 1).double())
+    module.fill(concentration=torch.full((1, 1), concentration).double())
+    with torch.no_grad():
+        drawn = module().sample(torch.zeros(40000, dtype=torch.long), torch.Generator().manual_seed(0))
+    assert float(drawn.abs().max()) <= math.pi
+    k = torch.tensor(concentration).double()
+    expected = float(torch.special.i1e(k) / torch.special.i0e(k))
+    near = (drawn - 3.0).cos()
+    assert float(near.mean()) == pytest.approx(expected, abs=4 * float(near.std()) / 200)
+    assert abs(float((drawn - 3.0).sin().mean())) < 4 * float((drawn - 3.0).sin().std()) / 200
 
 
 @pytest.mark.parametrize("fixed", [(), ("alpha",), ("beta",)])

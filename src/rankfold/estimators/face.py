@@ -76,6 +76,7 @@ class Tables:
     shapes_ = _table("shapes", 'The shapes of gamma observations, "z f"; their rates are `rates_`.')
     alpha_ = _table("alpha", 'The first parameters of beta observations, "z f".')
     beta_ = _table("beta", 'The second parameters of beta observations, "z f".')
+    concentrations_ = _table("concentrations", 'The concentrations of angles, "z f"; their directions are `means_`.')
 
     transition_weights_ = _table("transition_weights", 'The weights "z z k" of inputs that drive transitions.')
     initial_weights_ = _table("initial_weights", 'The weights "z k" of inputs that drive the start.')

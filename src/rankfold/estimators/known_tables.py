@@ -35,6 +35,7 @@ NAMES = {
     "transition_weights": ("transition_weight",),
     "initial_weights": ("initial_weight",),
     "noises": ("noise",),
+    "concentrations": ("concentration",),
     "parts": ("part",),
     "durations": ("duration",),
 }

@@ -48,10 +48,11 @@ def initialise(
         here = ~frames.isnan().all(1)
         seen, marks = frames[here], groups[here]
         seen = torch.where(seen.isnan(), seen.nanmean(0), seen)  # for the start alone
+        places = observation.coordinates(seen)
         spread = torch.as_tensor(prior.spread).to(seen).expand_as(seen[0])
-        scale = torch.where(spread > 0, spread.sqrt(), 1.0) if observation.measured else torch.ones_like(seen[0])
-        means = _means(seen / scale, marks, num_groups, rng, near=near)
-        nearest = torch.where(marks >= 0, marks, assign(seen / scale, means))
+        scale = torch.where(spread > 0, spread.sqrt(), 1.0) if observation.measured else torch.ones_like(places[0])
+        means = _means(places / scale, marks, num_groups, rng, near=near)
+        nearest = torch.where(marks >= 0, marks, assign(places / scale, means))
         if free or observation.measured:
             observation.initialise(seen, nearest, means * scale, prior, rng, near=near)
         guess = torch.full((len(frames),), -1, device=frames.device)

@@ -17,6 +17,7 @@ from rankfold.params.observations.product import ProductObservation
 from rankfold.params.observations.protocol import CollapseError, Observation, ObservationModule
 from rankfold.params.observations.regression import AutoregressiveObservation, RegressionObservation
 from rankfold.params.observations.student import StudentTObservation
+from rankfold.params.observations.von_mises import VonMisesObservation
 
 OBSERVATIONS: dict[str, type[ObservationModule]] = {
     "gaussian": GaussianObservation,
@@ -28,6 +29,7 @@ OBSERVATIONS: dict[str, type[ObservationModule]] = {
     "student_t": StudentTObservation,
     "gamma": GammaObservation,
     "beta": BetaObservation,
+    "von_mises": VonMisesObservation,
     "regression": RegressionObservation,
     "logistic": LogisticObservation,
     "autoregressive": AutoregressiveObservation,

@@ -180,6 +180,10 @@ class ObservationModule(nn.Module):
     def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"   without missing frames
         """Shift freshly drawn parameters to the average of all frames, and to their scale where features have one."""
 
+    def coordinates(self, frames: Tensor) -> Tensor:  # "n f" -> "n g"
+        """Where frames lie for k-means, which looks for those that are near each other."""
+        return frames
+
     def initialise(
         self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
     ) -> None:  # "n f" or "n", "n", "z f"
