@@ -37,6 +37,8 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "42,068 sentences     887,521 words" in captured.out
     assert "research use only" in captured.out
     assert "CC BY-SA 3.0" in captured.out
+    assert "jsb-chorales       382 pieces      23,134 frames" in captured.out
+    assert "not downloaded: give --from FOLDER" in captured.out
     assert captured.err == ""
     assert max(map(len, captured.out.splitlines())) <= 100
 
@@ -44,7 +46,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["data", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"ptb-lm", "wikitext-2"}
+    assert set(found) == {"ptb-lm", "wikitext-2", "music"}
     assert found["ptb-lm"]["files"][0]["split"] == "train"
     assert found["ptb-lm"]["files"][0]["num_bytes"] == 5_101_618
 

