@@ -1,5 +1,6 @@
 """Every kind of model of frames, tiny and in float64, with its distributions written out in plain Python."""
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from rankfold.data.batch import Batch
 from rankfold.models import FrameModel
+from rankfold.params.dynamics.rank_dynamics import RankSpace
 from tests.oracles import chain, frames, semi_markov
 
 LONGEST = 3
@@ -50,13 +52,17 @@ def build(
     *,
     num_states: int = 3,
     rank: int | None = None,
+    summed_states: int | None = None,
     self_transitions: bool = True,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
     far: float = 0.0,
     **choices: Any,
 ) -> Case:
-    """Two sequences, the second shorter, with missing frames; beyond a length stands what must never be read."""
+    """Two sequences, the second shorter, with missing frames; beyond a length stands what must never be read.
+
+    `summed_states`: a model of segments in rank space, whose states are the ranks.
+    """
     g = generator(seed)
     tables: dict[str, Any] = {}
     lengths = [4, 3]
@@ -106,8 +112,21 @@ def build(
     tables = {name: y.to(dtype) if isinstance(y, Tensor) else y for name, y in tables.items()}
     log_initial = shares(num_states, g=g).log().to(dtype)
     model = FrameModel.from_tables(log_initial, pair, self_transitions=self_transitions, **tables, **choices)
+    if summed_states is not None:
+        model, transition = _in_rank_space(model, summed_states, g)
     batch = Batch(x if observations == "categorical" else x.to(dtype), torch.tensor(lengths))
     return Case(model, batch, transition, log_duration, score)
+
+
+def _in_rank_space(model: FrameModel, num: int, g: torch.Generator) -> tuple[FrameModel, list[list[float]]]:
+    """The model with its states as ranks between `num` states, and the transition of ranks."""
+    size, dtype = model.config.num_states, model.dtype
+    start, rank, state = shares(num, g=g), shares(num, size, g=g), shares(size, num, g=g).mT
+    config = dataclasses.replace(model.config, family="rank_hsmm", summed_states=num, self_transitions=None)
+    dynamics = RankSpace(*(x.log().to(dtype) for x in (start, rank, state)))
+    u, v = rank.tolist(), state.tolist()
+    transition = [[sum(v[n][i] * u[n][j] for n in range(num)) for j in range(size)] for i in range(size)]
+    return FrameModel(config, dynamics, model.observation, model.duration), transition
 
 
 def _durations(kind: str, num_states: int, g: torch.Generator) -> tuple[list[list[float]], dict[str, Any]]:
@@ -144,3 +163,14 @@ CASES["one-state-chain"] = {"num_states": 1, "observations": "bernoulli"}
 CASES["rank-above-states"] = {"rank": 7, "durations": "poisson", "self_transitions": False}
 CASES["cut"] = {"durations": "poisson", "censored": True, "self_transitions": False}
 CASES["cut-low-rank"] = {"durations": "negative_binomial", "censored": True, "self_transitions": False, "rank": 2}
+CASES |= {
+    f"rank-space-{kind}-{durations}-{num}": {"observations": kind, "durations": durations, "summed_states": num}
+    for kind, durations, num in (
+        ("gaussian", "poisson", 5),
+        ("gaussian", "categorical", 2),  # fewer states than ranks: two thin products
+        ("bernoulli", "negative_binomial", 3),
+        ("categorical", "lost", 1),
+    )
+}
+CASES["rank-space-cut"] = {"durations": "poisson", "censored": True, "summed_states": 4}
+CASES["rank-space-one-rank"] = {"num_states": 1, "durations": "categorical", "summed_states": 3}

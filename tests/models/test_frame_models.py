@@ -104,7 +104,8 @@ def _shown(weights: dict[Any, float]) -> dict[Any, float]:
 GRADIENTS = {
     name: choices
     for name, choices in CASES.items()
-    if choices.get("rank") != 1 and (name.startswith(("gaussian", "cut")) or name.endswith("chain-dense-any"))
+    if choices.get("rank") != 1
+    and (name.startswith(("gaussian", "cut", "rank-space")) or name.endswith("chain-dense-any"))
 }
 
 

@@ -1,5 +1,6 @@
 """Plans of models of frames: what they say of one another, not what a machine does."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_long_sequences_hold_a_stretch_at_a_time() -> None:
     assert chain.plan(1, 200_000).best.peak_bytes > 1.9 * chain.plan(1, 100_000).best.peak_bytes
 
 
-@pytest.mark.parametrize("family", ["hsmm", "lhsmm", "frame_hmm", "frame_lhmm"])
+@pytest.mark.parametrize("family", ["hsmm", "lhsmm", "rank_hsmm", "frame_hmm", "frame_lhmm"])
 def test_a_model_knows_its_plan(family: Any) -> None:
     config = FrameConfig(family=family, num_states=32, rank=4, num_features=5)
     model = build_model(config)
@@ -70,6 +71,28 @@ def test_a_model_knows_its_plan(family: Any) -> None:
     assert found.tokens == 120
     assert found.parameters == model.num_parameters
     assert ("segments" in kernels(found)) == config.has_segments
+
+
+@pytest.mark.parametrize(
+    ("summed_states", "num_states", "neural", "mebibytes"),
+    [(8192, 1024, False, 294), (8192, 1024, True, 173), (512, 4096, False, 74), (512, 4096, True, 49)],
+)
+def test_rank_space_counts_the_states_that_are_summed_out(
+    summed_states: int, num_states: int, neural: bool, mebibytes: int
+) -> None:
+    """Peaks of a CPU in MiB (2026-11-18), one sequence of 8 symbols: a bound, within 1.3 times."""
+    config = FrameConfig(
+        family="rank_hsmm", observations="categorical", num_features=2, num_states=num_states, max_duration=3, dim=32
+    )
+    model = build_model(replace(config, summed_states=summed_states, neural=neural))
+    assert mebibytes < model.plan(1, 8).best.peak_bytes / 2**20 < 1.3 * mebibytes
+
+
+def test_rank_space_multiplies_out_where_states_are_more_than_ranks() -> None:
+    through = [plan(summed_states=num) for num in (16, 63, 64, 4096)]
+    assert ["V^T U" in kernels(one) for one in through] == [False, False, True, True]
+    assert [one.seconds for one in through] == sorted(one.seconds for one in through)
+    assert plan(summed_states=64).multiply_adds > plan().multiply_adds
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from rankfold.recursions.segments.potentials import SegmentPotentials
 
 
 class FrameModel(StateModel):
-    """Families "frame_hmm", "frame_lhmm" (low rank), "hsmm" and "lhsmm" (segments with durations)."""
+    """Families "frame_hmm", "frame_lhmm" (low rank); with segments "hsmm", "lhsmm" and "rank_hsmm" (rank space)."""
 
     config: FrameConfig
     denominator = "frames that are not missing"
@@ -219,6 +219,7 @@ class FrameModel(StateModel):
             "residuals": config.observation.residuals(dataclasses.replace(config, num_states=num_states)),
             "max_duration": config.max_duration if config.has_segments else 0,
             "may_repeat": config.may_repeat,
+            "summed_states": config.summed_states if config.family == "rank_hsmm" else 0,
         }
 
 

@@ -66,6 +66,7 @@ class ChainSizes(NamedTuple):
     residuals: int = 0  # numbers of each frame, by states and features; 0: observations are products
     max_duration: int = 0  # 0: no segments
     may_repeat: bool = True  # whether a state may follow itself
+    summed_states: int = 0  # of segments in rank space: states between ranks, whose number num_states then is
 
 
 def chain_plan(
@@ -77,12 +78,14 @@ def chain_plan(
     """
     precision, kind, tokens = products_in(precision, batch), device_kind(device), batch * length
     z, rank, dim, band, f = sizes.num_states, sizes.rank, sizes.dim, sizes.band, sizes.num_features
+    summed = sizes.summed_states
+    rank = summed if 0 < summed < z else rank  # two thin products; through as many states and more, one of V^T U
     made = z * z if rank is None else 2 * z * rank
     readings = 2 if band and z * z > WRITTEN else num_readings(kind, precision, batch)
     written = bool(band) and readings == 1
     read, factors = z * z if written else made + z * band, (1 if rank is None else 2) + (band > 0)
     scan = (
-        _segments(sizes, made, batch, length, kind)
+        _segments(sizes._replace(rank=rank), made, batch, length, kind)
         if sizes.max_duration
         else scan_work(read, z, batch, length, kind, precision, readings, factors)
     )
@@ -91,6 +94,9 @@ def chain_plan(
         tables = BANDED[kind][0] * cells + BANDED[kind][1] * (z * band)
         if written:  # another peak: the matrix with the band in it, and that with the low rank added
             tables = Peak(max(tables.step, 3 * cells + 5 * z * band + 2 * z * z), tables.evaluation)
+    elif summed and rank is None:
+        factors_of = softmaxes(RANK[kind], summed * z, kind) if dim else FREE_RANK * (summed * z)
+        tables = factors_of + SQUARE * cells
     elif dim:
         tables = softmaxes(DENSE if rank is None else LOW_RANK, cells, kind)
     else:
@@ -112,8 +118,10 @@ def chain_plan(
         fixed = fixed + messages * (batch * stretch * z) + BORDERS * windows
     else:
         token = token + messages * z
-    parts = made_work("transition", made, dim), observed, *scan, network_work(z, dim)
-    fixed = fixed + NETWORK[kind] * (z * dim)
+    parts = made_work("transition", 2 * summed * z if summed else made, dim), observed, *scan, network_work(z, dim)
+    if summed and rank is None:
+        parts = *parts, multiplied_out(summed, z, kind)
+    fixed = fixed + NETWORK[kind] * ((z + summed) * dim)
     return Plans((Plan.of("state", parts, fixed, token, tokens, rates_of(device, precision), sizes.params),))
 
 
@@ -136,8 +144,7 @@ def rank_plans(
         normaliser_work("emission normaliser", r, num_words, dim, kind, precision),
         network_work(num_words, dim),
     )
-    moved = STEP * FLOAT * (2 * z * r + r * r)
-    multiplied = Work("V^T U", STEP * z * r * r, moved, calls=MULTIPLIED_OUT[kind])
+    multiplied = multiplied_out(z, r, kind)
     factors = softmaxes(RANK[kind], z * r, kind) if dim else FREE_RANK * (z * r)
     readings = num_readings(kind, precision, batch)
 
@@ -238,6 +245,12 @@ def _segments(sizes: ChainSizes, made: int, batch: int, length: int, kind: str) 
         Work("segments", 2 * tokens * cells + STEP * tokens * window, moved, "triton" if fused else "torch"),
         Work("scan gradient", STEP * tokens * cells, STEP * FLOAT * cells + 4 * FLOAT * tokens * z),
     )
+
+
+def multiplied_out(num_states: int, rank: int, kind: str) -> Work:
+    """V^T U, the transition of ranks, from two tables "z r", and their gradients."""
+    z, r = num_states, rank
+    return Work("V^T U", STEP * z * r * r, STEP * FLOAT * (2 * z * r + r * r), calls=MULTIPLIED_OUT[kind])
 
 
 def softmaxes(tables: Peak, cells: int, kind: str) -> Peak:
