@@ -1,7 +1,7 @@
 """Neural language models without a latent variable: a feed-forward network of the last words, and an LSTM.
 
 Both are `forward(words before, state) -> logits, state`: what a window leaves behind is the state of the next one.
-Embeddings and output weights are one table, as in the models of Chiu and Rush 2020.
+Embeddings and output weights are one table.
 """
 
 from __future__ import annotations

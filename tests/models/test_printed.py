@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
+import rankfold
+from rankfold.data.demo import write_toy_corpus
 from rankfold.errors import DomainError
 from rankfold.models import ModelConfig, build_model
 from rankfold.models.config import Family
-from rankfold.training.recipes import load_recipe
+from rankfold.training.recipes import load_recipe, recipe_names
 
 SIZES = {"num_states": 5, "rank": 3, "dim": 4, "num_layers": 2, "band": 1}
 
@@ -63,3 +67,27 @@ def test_the_recipes_as_printed() -> None:
 def test_free_tables_have_no_network_to_choose() -> None:
     with pytest.raises(DomainError, match="printed is true, but neural is false"):
         ModelConfig(family="lhmm", printed=True, neural=False)
+
+
+PRINTED = [name for name in recipe_names() if name.endswith("-printed")]
+
+
+def test_the_recipes_as_printed_are_known() -> None:
+    sizes = ("hmm-4096", "lhmm-16384-2048", "lhmm-4096-1024", "rank-16384-4096")
+    assert PRINTED == [f"{name}-ptb-printed" for name in sizes]
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_every_recipe_as_printed_trains(name: str, tmp_path: Path) -> None:
+    """All but the sizes of the recipe, its schedule by evaluations included: the likelihood rises."""
+    write_toy_corpus(tmp_path / "corpus", num=120, num_held_out=20)
+    small = ["num_states=24", "rank=8", "dim=16"]
+    settings = [f"model.{setting}" for setting in small]
+    settings += ["train.updates=24", "train.evaluate_every=8", "train.log_every=8", "train.precision=float32"]
+    result = rankfold.train(name, tmp_path / "corpus", tmp_path / "run", settings=settings, quiet=True)
+    curve = [record["valid_perplexity"] for record in result.metrics if record.get("valid_perplexity") is not None]
+    assert len(curve) >= 3
+    assert curve[-1] < curve[0]
+    config = rankfold.load(tmp_path / "run").config
+    assert isinstance(config, ModelConfig)
+    assert config.printed
