@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.results import comparisons, frontiers, grammars, language_models, marks, music, summary
+from benchmarks.results import claims, comparisons, frontiers, grammars, language_models, marks, music, summary
 from benchmarks.results.archive import Record, read_archives, read_run_folders, write_archives, write_run
 from benchmarks.results.runs import read_runs
 from benchmarks.steps import pages as steps
@@ -62,6 +62,7 @@ def write_pages(folder: Path, *, pictures: bool) -> None:
     comparisons.write(folder, pages)
     summary.write(folder, runs)
     frontiers.write(folder, runs, pictures=pictures)
+    claims.write(folder, runs)
     _say(", ".join(f"{num} runs in {page}" for page, num in counts.items()))
 
 

@@ -74,7 +74,7 @@ PRINTED = [name for name in recipe_names() if name.endswith("-printed")]
 
 def test_the_recipes_as_printed_are_known() -> None:
     sizes = ("hmm-4096", "lhmm-16384-2048", "lhmm-4096-1024", "rank-16384-4096")
-    assert PRINTED == [f"{name}-ptb-printed" for name in sizes]
+    assert [f"{name}-ptb-printed" for name in sizes] == PRINTED
 
 
 @pytest.mark.parametrize("name", PRINTED)
