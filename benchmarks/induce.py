@@ -5,8 +5,9 @@
 
 The training is that of `rankfold train`, the judgement that of `rankfold evaluate --trees --json`. A folder NAME-sSEED
 each has recipe.toml, metrics.jsonl, environment.json and evaluation.json; models stay in --work. Interrupted once
-(Ctrl-C, SIGTERM), a run ends after its update, and its best model so far is judged; twice, at once. Needs torch,
-numpy and safetensors alone. `python -m benchmarks.results docs/results --add results` puts them on the page.
+(Ctrl-C, SIGTERM), a run ends after its update, and its best model so far is judged; twice, at once. --resume goes on
+with what was interrupted, from the checkpoints in --work. Needs torch, numpy and safetensors alone.
+`python -m benchmarks.results docs/results --add results` puts them on the page.
 """
 
 from __future__ import annotations
@@ -76,7 +77,11 @@ def run(given: argparse.Namespace) -> int:
     configs = {seed: _config(job, seed) for seed in given.seeds}
     name = given.name or Path(given.recipe).name.removesuffix(".toml")
     folders = {seed: given.out / f"{name}-s{seed}" for seed in given.seeds}
+    if given.resume and given.work is None:
+        raise DataError("--resume goes on from the checkpoints in --work, but no --work is given.")
     for folder in folders.values():
+        if given.resume and not _is_finished(folder):
+            continue
         if (folder / EVALUATION).exists() or (folder.exists() and any(folder.iterdir())):
             raise DataError(f"{folder}: holds something already: give another --out or --name, or move it away.")
     gold, *_ = read_gold(job.trees, "test", configs[given.seeds[0]].data)
@@ -85,7 +90,8 @@ def run(given: argparse.Namespace) -> int:
         work = given.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="induce-")))
         for seed, config in configs.items():
             stop = Stop()
-            induction = Induction(job, config, work / f"{name}-s{seed}", folders[seed], gold, stop)
+            resume = given.resume and (work / f"{name}-s{seed}" / METRICS).is_file()
+            induction = Induction(job, config, work / f"{name}-s{seed}", folders[seed], gold, stop, resume=resume)
             with signals(stop):
                 end = induction.run()
             print(folders[seed])
@@ -108,6 +114,12 @@ class Stop:
         self.asked = True
         os.write(2, b"finishing the evaluation; once more to stop at once\n")
         return False
+
+
+def _is_finished(folder: Path) -> bool:
+    """Whether the training of a folder's run came to its end, or was broken off by numbers that are none."""
+    path = folder / EVALUATION
+    return path.is_file() and json.loads(path.read_bytes()).get("end") != "interrupted"
 
 
 def _config(job: Job, seed: int) -> Config:
@@ -135,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="gets a folder NAME-sSEED a seed")
     parser.add_argument("--name", help="what the folders are called (default: as the recipe)")
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="keeps models and checkpoints (default: none)")
+    parser.add_argument("--resume", action="store_true", help="go on with runs of --work that were interrupted")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="N")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"))
     parser.add_argument(
@@ -194,12 +207,25 @@ class Watch(report.Reporter):
 class Induction:
     """A recipe trained into the folder `work`, judged by `gold`, its small files in `out`."""
 
-    def __init__(self, job: Job, config: Config, work: Path, out: Path, gold: Sequence[Tree], stop: Stop) -> None:
+    def __init__(
+        self,
+        job: Job,
+        config: Config,
+        work: Path,
+        out: Path,
+        gold: Sequence[Tree],
+        stop: Stop,
+        *,
+        resume: bool = False,
+    ) -> None:
+        self.resume = resume
         self.job, self.config, self.work, self.out, self.stop = job, config, work, out, stop
         self.sample = _sampled([tree for tree in gold if len(tree.words) > 1])
         self.points: list[dict[str, Any]] = []
         self.curve_seconds = 0.0
-        self.best_at, self.validations = 0, 0
+        before = read_metrics(work / METRICS) if resume else []
+        self.best_at = max((record["update"] for record in before if record.get("best")), default=0)
+        self.validations = 0
 
     def run(self) -> End:
         """Train, then judge the best model, however the training ended; before its first validation there is none."""
@@ -240,7 +266,7 @@ class Induction:
     def _train(self) -> tuple[End, int, float, str]:
         """How the training ended, its updates and seconds, and what broke it off."""
         try:
-            result = loop.train(self.config, self.job.data, self.work, report=Watch(self._seen))
+            result = loop.train(self.config, self.job.data, self.work, resume=self.resume, report=Watch(self._seen))
         except DomainError as error:  # numbers that are none
             records = read_metrics(self.work / METRICS) if (self.work / METRICS).is_file() else []
             if not records:

@@ -2,11 +2,18 @@
 
     python -m benchmarks.queue                                           # what is done, cut off, still to do
     python -m benchmarks.queue --data DATA --work WORK --minutes 9 --parallel 3 --pack results.tar.gz
+    python -m benchmarks.queue --data DATA --work WORK --minutes 9 --restore BEFORE --carry AFTER
 
-Runs begin in the order of the file, where their estimated minutes fit before the deadline. At the deadline each is
-interrupted, writes its checkpoint and is resumed by the next call with the same --work. The small files of every run
-(recipe, metrics, environment, evaluation) go into --pack; `python -m benchmarks.results docs/results --add FILE` puts
-the finished ones on the pages, where they count as done.
+Runs begin in the order of the file: first those that were cut off, then those whose estimated minutes fit before the
+deadline, then those that may be cut. At the deadline each is interrupted, writes its checkpoint and is resumed by the
+next call with the same --work. The small files of every run (recipe, metrics, environment, evaluation) go into --pack;
+`python -m benchmarks.results docs/results --add FILE` puts the finished ones on the pages, where they count as done.
+
+--carry FOLDER gets what runs that were cut off need to go on elsewhere, in files of 15 MB, the first of the queue
+first, as many runs as fit --carry-mb; there --restore FOLDER puts them back. A checkpoint takes 12 bytes a parameter
+and the best model 4: 79 + 26 MB for 4,096 states of rank 1,024, 366 + 122 MB for 32,768 of rank 4,096.
+`train.optimizer_state=bf16` saves 4; a run that goes on is then close to an uninterrupted one, not equal.
+
 Runs share a GPU better with NVIDIA's MPS (`nvidia-cuda-mps-control -d`). Needs torch, numpy and safetensors alone.
 """
 
@@ -20,8 +27,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -35,6 +43,8 @@ from rankfold.training.run_dir import RECIPE
 QUEUE = Path(__file__).with_name("queue.toml")
 RESULTS = Path("docs/results")
 SPLITS = ("train", "valid", "test")
+PART = 15_000_000  # bytes of a file of --carry
+SHORTEST = 2.0  # minutes in which a run that may be cut gets anywhere
 GRACE = 45  # seconds between an interruption and the end of its checkpoint, or of a grammar's judgement
 State = Literal["done", "cut off", "to do"]
 
@@ -50,6 +60,7 @@ class Entry:
     settings: tuple[str, ...] = ()
     gold: str = ""  # of grammars: FOLDER/NAME of the gold trees
     seed: int = 1
+    cut: bool = False  # longer than a piece of GPU time: begun where it does not fit
 
     @property
     def folder(self) -> str:
@@ -71,7 +82,7 @@ class Entry:
         if self.gold:
             trees = [str(data / f"{self.gold}.{split}.trees.txt.gz") for split in SPLITS]
             words = ["benchmarks.induce", "--recipe", self.recipe, *settings, "--data", source, "--trees", *trees]
-            words += ["--replace", "%=N", "--seeds", str(self.seed), "--name", self.name]
+            words += ["--replace", "%=N", "--seeds", str(self.seed), "--name", self.name, "--resume"]
             words += ["--work", str(work / "models"), "--out", str(work)]
         elif (work / self.folder / RECIPE).is_file():
             words = ["rankfold", "train", "--resume", "--data", source, "--out", str(work / self.folder)]
@@ -93,12 +104,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         work: Path = given.work
         work.mkdir(parents=True, exist_ok=True)
+        if given.restore is not None:
+            restore(given.restore, work)
         known = (kept, in_work(entries, work))
         waiting = [entry for entry in entries if "done" not in [state(entry, runs) for runs in known]]
-        commands = {entry: entry.command(given.data, work, given.device) for entry in waiting}
-        failed = run(commands, work, minutes=given.minutes, parallel=given.parallel)
+        begun = [entry for entry in waiting if state(entry, known[1]) == "cut off"]
+        ordered = [*begun, *(entry for entry in waiting if entry not in begun)]
+        commands = {entry: entry.command(given.data, work, given.device) for entry in ordered}
+        failed = run(commands, work, minutes=given.minutes, parallel=given.parallel, begun=begun)
         if given.pack is not None:
             pack(entries, work, given.pack)
+        if given.carry is not None:
+            carry(entries, work, given.carry, most=given.carry_mb)
         print(text(entries, in_work(entries, work)))
         return int(failed)
     except (DataError, OSError) as error:
@@ -133,7 +150,16 @@ def state(entry: Entry, runs: Mapping[str, Record]) -> State:
     return "done" if record.finished and (not entry.gold or record.evaluation is not None) else "cut off"
 
 
-def run(commands: Mapping[Entry, Sequence[str]], work: Path, *, minutes: float, parallel: int) -> bool:
+def choose(waiting: Sequence[Entry], left: float, begun: Sequence[Entry]) -> Entry | None:
+    """The run to begin with so many minutes left: one that was begun or fits, else one that may be cut."""
+    fitting = [entry for entry in waiting if entry in begun or entry.minutes <= left]
+    cut = [entry for entry in waiting if entry.cut and left >= SHORTEST]
+    return next(iter([*fitting, *cut]), None)
+
+
+def run(
+    commands: Mapping[Entry, Sequence[str]], work: Path, *, minutes: float, parallel: int, begun: Sequence[Entry] = ()
+) -> bool:
     """Work the queue off until the deadline; whether a run failed."""
     deadline = time.monotonic() + 60 * minutes
     waiting = list(commands)
@@ -143,7 +169,7 @@ def run(commands: Mapping[Entry, Sequence[str]], work: Path, *, minutes: float, 
         left = (deadline - GRACE - time.monotonic()) / 60
         # Runs that share a GPU take longer: four of 4,096 and 8,192 states twice as long (H200 with MPS, 2026-11-17).
         slower = max(1.0, parallel / 2)
-        while len(running) < parallel and (entry := next((e for e in waiting if e.minutes * slower <= left), None)):
+        while len(running) < parallel and (entry := choose(waiting, left / slower, begun)):
             waiting.remove(entry)
             running[_begin(commands[entry], work / f"{entry.folder}.log")] = entry
         if not running:
@@ -172,10 +198,58 @@ def pack(entries: Sequence[Entry], work: Path, target: Path) -> None:
                     archive.add(path, f"{entry.folder}/{path.name}")
 
 
+def carry(entries: Sequence[Entry], work: Path, target: Path, *, most: float) -> None:
+    """What runs that were cut off need to go on, in files of at most 15 MB; those that do not fit are named."""
+    runs, left = in_work(entries, work), most * 1e6
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile() as stream:
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            for entry in (entry for entry in entries if state(entry, runs) == "cut off"):
+                needed = list(_needed(entry, work))
+                size = sum(path.stat().st_size for path in needed)
+                if size > left:
+                    _say(f"{entry.folder}: {size / 1e6:.0f} MB to go on do not fit, and stay here")
+                    continue
+                left -= size
+                for path in needed:
+                    archive.add(path, path.relative_to(work).as_posix())
+        num = -(-stream.tell() // PART)
+        stream.seek(0)
+        for number in range(num):
+            (target / f"cut-off.{number:03}-of-{num:03}").write_bytes(stream.read(PART))
+
+
+def restore(source: Path, work: Path) -> None:
+    """Put what `carry` wrote into the folder of the runs."""
+    parts = sorted(source.glob("cut-off.*"))
+    if not parts or len(parts) != int(parts[0].name.rpartition("-")[2]):
+        raise DataError(f"{source}: holds {len(parts)} files cut-off.*, not all of those that --carry wrote.")
+    with tempfile.TemporaryFile() as stream:
+        for part in parts:
+            stream.write(part.read_bytes())
+        stream.seek(0)
+        with tarfile.open(fileobj=stream) as archive:
+            archive.extractall(work, filter="data")
+
+
+def _needed(entry: Entry, work: Path) -> Iterator[Path]:
+    """All files of a run but the checkpoint before the last one; a grammar's are in two folders."""
+    folders = [work / entry.folder, *([work / "models" / entry.folder] if entry.gold else [])]
+    for path in (path for folder in folders for path in sorted(folder.rglob("*"))):
+        if path.is_file() and not path.name.startswith("checkpoint-before"):
+            yield path
+
+
 def text(entries: Sequence[Entry], runs: Mapping[str, Record]) -> str:
     """A line per run: how far it is."""
     width = max(len(entry.folder) for entry in entries)
-    return "\n".join(f"{entry.folder:<{width}}  {state(entry, runs):<8}{_reached(entry, runs)}" for entry in entries)
+    lines = [f"{entry.folder:<{width}}  {state(entry, runs):<8}{_reached(entry, runs)}" for entry in entries]
+    left = [entry for entry in entries if state(entry, runs) != "done"]
+    minutes = sum(entry.minutes for entry in left)
+    done = f"{len(entries) - len(left)} of {len(entries)} runs are done"
+    return "\n".join(
+        [*lines, f"{done}; about {minutes:,.0f} minutes left" + (f"; next: {left[0].folder}" if left else "")]
+    )
 
 
 def _reached(entry: Entry, runs: Mapping[str, Record]) -> str:
@@ -232,6 +306,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what the runs use (default: cuda)")
     parser.add_argument("--parallel", type=int, default=3, help="runs at a time (default: 3)")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="archive of the small files")
+    parser.add_argument("--carry", type=Path, metavar="FOLDER", help="gets what runs that were cut off need to go on")
+    parser.add_argument("--carry-mb", type=float, default=60, help="at most so many million bytes (default: 60)")
+    parser.add_argument("--restore", type=Path, metavar="FOLDER", help="what --carry wrote, to go on with")
     return parser
 
 

@@ -81,6 +81,24 @@ def test_an_interrupted_run_is_judged(number: int, toy: Path, tmp_path: Path, mo
     assert "curve" not in found
 
 
+def test_an_interrupted_run_goes_on(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, work = tmp_path / "out", tmp_path / "work"
+    command = [*given(toy, out), "--work", str(work), "--resume"]
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "reporter", lambda: StopAfter(3))
+        assert induce.main(command) == induce.INTERRUPTED  # there was nothing to go on with, so it began
+    assert evaluation(out / "demo-grammar-s1")["end"] == "interrupted"
+    assert induce.main(command) == 0
+    found = evaluation(out / "demo-grammar-s1")
+    assert (found["end"], found["updates"]) == ("finished", 4)
+    assert induce.main(given(toy, tmp_path / "whole")) == 0
+    whole = evaluation(tmp_path / "whole" / "demo-grammar-s1")
+    assert found["best_model_updates"] == whole["best_model_updates"]
+    assert found["perplexity"] == pytest.approx(whole["perplexity"], rel=1e-12)
+    assert induce.main(command) == 2  # finished
+    assert induce.main([*given(toy, out), "--resume"]) == 2  # from where?
+
+
 def test_before_the_first_validation_there_is_nothing_to_judge(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import induce, queue
 from benchmarks.results import archive
 from rankfold.cli import build_parser
+from rankfold.errors import DataError
 from rankfold.training.recipes import load_recipe
 from tests.benchmarks.results.test_language_models_page import FINISHED, record
 
@@ -124,3 +125,55 @@ def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text('[settings]\n[[runs]]\nname = "nothing"\ndata = "x"\nminutes = 0\n')
     assert queue.main(["--queue", str(path), "--data", str(tmp_path), "--work", str(tmp_path / "work")]) == 2
     assert "nothing begins with the name of no shipped recipe" in capsys.readouterr().err
+
+
+def test_what_fits_is_begun_before_what_may_be_cut() -> None:
+    long, short, begun = (
+        queue.Entry("long", "x", 60, cut=True),
+        queue.Entry("short", "x", 3),
+        queue.Entry("begun", "x", 60),
+    )
+    assert queue.choose([long, short], 9, []) == short
+    assert queue.choose([long, short], 2.5, []) == long
+    assert queue.choose([long, short], 1, []) is None
+    assert queue.choose([short, begun], 1, [begun]) == begun
+    assert queue.choose([begun], 9, []) is None  # it does not fit, and may not be cut
+
+
+def test_what_was_cut_off_is_carried_and_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, work = tmp_path / "queue.toml", tmp_path / "work"
+    path.write_text(QUEUE)
+    entries = queue.read_queue(path)
+    line = json.dumps({"update": 1, "seconds": 1.0}) + "\n"
+    for folder in ("small-lhmm-long", "demo-grammar-s3"):
+        for name, content in (("recipe.toml", ""), ("environment.json", "{}"), ("metrics.jsonl", line)):
+            (work / folder).mkdir(parents=True, exist_ok=True)
+            (work / folder / name).write_text(content)
+    model = work / "models" / "demo-grammar-s3"
+    (model / "best").mkdir(parents=True)
+    (model / "best" / "model.safetensors").write_bytes(bytes(2500))
+    for name in ("checkpoint.safetensors", "checkpoint-before.safetensors"):
+        (work / "small-lhmm-long" / name).write_bytes(b"x" * 5000)
+    monkeypatch.setattr(queue, "PART", 4096)
+    queue.carry(entries, work, tmp_path / "all", most=1)
+    assert len(list((tmp_path / "all").iterdir())) > 2
+    assert all(part.stat().st_size <= 4096 for part in (tmp_path / "all").iterdir())
+    queue.restore(tmp_path / "all", tmp_path / "again")
+    found = {
+        file.relative_to(tmp_path / "again").as_posix() for file in (tmp_path / "again").rglob("*") if file.is_file()
+    }
+    assert "models/demo-grammar-s3/best/model.safetensors" in found
+    assert "small-lhmm-long/checkpoint.safetensors" in found
+    assert "small-lhmm-long/checkpoint-before.safetensors" not in found
+    assert (tmp_path / "again" / "small-lhmm-long" / "checkpoint.safetensors").read_bytes() == b"x" * 5000
+    queue.carry(entries, work, tmp_path / "few", most=0.004)
+    assert "small-lhmm-long: 0 MB to go on do not fit" in capsys.readouterr().err
+    queue.restore(tmp_path / "few", tmp_path / "grammar")
+    assert not (tmp_path / "grammar" / "small-lhmm-long").exists()
+    next((tmp_path / "all").glob("cut-off.001-*")).unlink()
+    for folder in (tmp_path / "all", tmp_path / "none"):
+        with pytest.raises(DataError, match=r"files cut-off\.\*, not all"):
+            queue.restore(folder, tmp_path / "broken")
+    assert not (tmp_path / "broken").exists()
