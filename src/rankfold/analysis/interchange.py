@@ -42,7 +42,7 @@ def interchanged(model: Model[Any, Any]) -> HMM:
     if not isinstance(model, RankHMM):
         raise UnsupportedError(
             f'the family is "{model.config.family}", but states and ranks change places in a rank-space HMM alone.\n'
-            '  There words come from ranks; train a model of the family "rank", recipe ptb-rank for one.'
+            '  There words come from ranks; train a model of the family "rank", recipe small-rank for one.'
         )
     chain = HiddenChain(model)
     every = torch.arange(chain.num_values, device=chain.device)
