@@ -29,7 +29,7 @@ from rankfold.training.run_dir import RECIPE
 
 PAGE, SYMBOLS, CURVES = "grammars.md", "grammars-symbols.png", "grammars-curves.png"
 KIND = "grammars"
-EXTRA = ("curves", "runs")  # marks that are no tables
+EXTRA = ("curves", "runs", "seeds")  # marks that are no tables
 OTHERS = "ptb"  # the table that has runs of no row
 NONE = "-"
 
@@ -68,6 +68,8 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
     def body(name: str) -> str:
         if name == "runs":
             return "\n".join(map(_describe, found)) or "None yet."
+        if name == "seeds":
+            return selected_seeds(found)
         if name == "curves":
             shown = f"![F1 of a sample of trees against updates, one line per run]({CURVES})"
             return shown if curved else "No run has a curve yet."
@@ -111,6 +113,26 @@ def section(name: str, tables: dict[str, Table], rows: Sequence[Row], runs: Sequ
             lines.append([title, "-", *(cell(group) for _, cell in columns)])
     head = [FIRST.get(name, "model"), *([beside] if beside else []), *(title for title, _ in columns)]
     return marks.join(marks.table(head, lines, left=(0, len(head) - 1)), marks.number_notes(notes))
+
+
+def selected_seeds(runs: Sequence[Induced]) -> str:
+    """Seeds of one setting, the one with the lowest validation perplexity next to the others: is its F1 higher?"""
+    lines, right = [], 0
+    for group in groups(runs):
+        scored = [
+            (run.run.valid, f1) for run in group if (f1 := run.f1("sentence", "uf1")) is not None and run.run.valid
+        ]
+        if len(scored) < 2:
+            continue
+        chosen, f1s = min(scored)[1], [f1 for _, f1 in scored]
+        right += chosen == max(f1s)
+        perplexities = _spread([valid for valid, _ in scored])
+        lines.append([_names(group), perplexities, f"{chosen:.1f}", f"{mean(f1s):.1f}", f"{max(f1s):.1f}"])
+    if not lines:
+        return "No setting has two seeds yet."
+    head = ("seeds", "valid perplexity", "F1 of the lowest perplexity", "mean F1", "highest F1")
+    said = f"The lowest validation perplexity has the highest F1 in {right} of {len(lines)} settings."
+    return marks.join(marks.table(head, lines, left=(0,)), said)
 
 
 def _f1(group: Sequence[Induced], of: str, convention: str) -> str:

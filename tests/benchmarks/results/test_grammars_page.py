@@ -13,7 +13,7 @@ from rankfold.training.recipes import load_recipe, recipe_names
 from tests.benchmarks.results.test_language_models_page import PAGE as HMM_PAGE
 from tests.benchmarks.results.test_language_models_page import add_run
 
-NAMES = ("ptb", "symbols", "lpcfg", "children", "gum", "cess-esp", "curves", "runs")
+NAMES = ("ptb", "symbols", "lpcfg", "children", "gum", "cess-esp", "curves", "runs", "seeds")
 PAGE = "# Grammars\n" + "".join(
     f"\nbefore {name}\n\n<!-- grammars {name} -->\nold\n<!-- end of grammars -->\n" for name in NAMES
 )
@@ -85,6 +85,22 @@ def test_one_seed_and_several(folder: Path) -> None:
     )
     assert "`induce npcfg-30-60-ptb-s2`" in between(folder, "runs")
     assert "pcfg" not in (folder / language_models.PAGE).read_text()
+
+
+def test_seeds_by_their_likelihood(folder: Path) -> None:
+    name = "npcfg-30-60-ptb"
+    add(folder, f"{name}-s1", name, "ptb-text", 50.0, 240.0)
+    assert main([str(folder), "--no-picture"]) == 0
+    assert "No setting has two seeds yet." in between(folder, "seeds")
+    add(folder, f"{name}-s2", name, "ptb-text", 54.0, 241.0, seed=2)
+    for seed, f1 in ((1, 60.0), (2, 50.0), (3, 40.0)):
+        add(folder, f"rankpcfg-gum-s{seed}", "rankpcfg-gum", "gum", f1, 200.0 + seed, seed=seed)
+    assert main([str(folder), "--no-picture"]) == 0
+    (line,) = lines(folder, "seeds", f"`{name}-s1`, `{name}-s2`")
+    assert line[1:] == ["240.5 (240.0 to 241.0)", "50.0", "52.0", "54.0"]
+    (line,) = lines(folder, "seeds", "`rankpcfg-gum-s1`")
+    assert line[2:] == ["60.0", "50.0", "60.0"]
+    assert "the highest F1 in 1 of 2 settings" in between(folder, "seeds")
 
 
 def test_what_sets_a_line_apart(folder: Path) -> None:
