@@ -141,7 +141,6 @@ def _same(value: Any, default: Any) -> bool:
 METADATA = ("lengths", "labels", "inputs", "sample_weight")  # what data may bring along with frames
 
 
-@functools.cache
 def _routed(kind: type) -> dict[str, tuple[str, ...]]:
     """The arguments of each method that scikit-learn can pass on."""
     methods = ("fit", "partial_fit", "score", "predict", "predict_proba")

@@ -129,7 +129,8 @@ class VonMisesObservation(ObservationModule):
 
 
 def _log_i0(k: Tensor) -> Tensor:
-    return torch.special.i0e(k).log() + k
+    found: Tensor = torch.special.i0e(k).log() + k
+    return found
 
 
 def _wrapped(x: Tensor) -> Tensor:
