@@ -41,7 +41,7 @@ class Scaling:
 
     `low` are the smallest entries of each block, `high` its largest, `least` the level below which entries may have
     lost digits; `unscaled` are the blocks with that level, `lost` says whether scaling took digits of a factor,
-    `has_nothing` whether sums are 0 because factors are.
+    `has_nothing` whether sums are 0 because factors are, `has_gaps` whether rules without weight have no scale.
     """
 
     scales: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -51,6 +51,7 @@ class Scaling:
     unscaled: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
     lost: list[Tensor] = field(default_factory=list)
     has_nothing: bool = False
+    has_gaps: bool = False
 
     def is_sound(self) -> Tensor:  # ""   bool
         """Whether no entry may have lost digits; a zero counts as lost here, whatever its reason."""
@@ -86,7 +87,8 @@ class Scaling:
         """For every parent the largest scale of any of its rules; 0 for one without rules."""
         rows = block.end - block.begin
         if len(log_scales) == 1 and len(block.groups[0].rows) == rows:
-            return log_scales[0].amax(1) if block.groups[0].splits > 1 else log_scales[0]
+            own = log_scales[0].amax(1) if block.groups[0].splits > 1 else log_scales[0]
+            return torch.where(own > float("-inf"), own, 0.0) if self.has_gaps else own
         found = torch.full((rows, batch), float("-inf"), dtype=torch.float64, device=_device(log_scales))
         for group, log_scale in zip(block.groups, log_scales, strict=True):
             index = rows_in(group, block, log_scale.device)
@@ -162,7 +164,6 @@ class Execution:
             name: torch.arange(table.numel(), device=table.device).reshape(table.shape)
             for name, table in self.grammar.observed.items()
         }
-        self._own_rules = {rule.name for rule in self.grammar.rules} if self.tapped else set[str]()
         self._no_scale = torch.zeros((), dtype=torch.float64, device=self.like.device)
 
     def run(self) -> Execution:
@@ -260,11 +261,22 @@ class Execution:
                 here = values | {node: values_of(group, node, self._word_numbers, device) for node in sliced}
             found.append(slice_observed(weights, group, nodes, here, is_batched=is_batched))
             log_scales += [] if log_scale is None else [log_scale]
+            if log_scale is not None and found[-1].axes and max(found[-1].axes) <= SENTENCE:
+                log_scales.append(self._gaps(found[-1], shape))
         if self.tapped:
             found += self._tap(group)
         found += self._ones(group, found)
         total = sum(log_scales[1:], log_scales[0]) if log_scales else self._no_scale
         return found, total if total.shape == shape else total.expand(shape)
+
+    def _gaps(self, operand: Operand, shape: tuple[int, ...]) -> Tensor:  # "p s b" ("p b": one split)
+        """-inf for rules whose weight is 0 for a sentence, whatever their nodes: their scale is none."""
+        self.scaling.has_gaps = True
+        x = operand.tensor
+        for place, axis in enumerate((PARENT, SPLIT, SENTENCE) if len(shape) == 3 else (PARENT, SENTENCE)):
+            if axis not in operand.axes:
+                x = x.unsqueeze(place)
+        return torch.where(x.detach() == 0, float("-inf"), self._no_scale)
 
     def _factor(self, label: str) -> tuple[Tensor, Tensor | None]:
         """A factor in the arithmetic, its largest entry 1 if that is scaled, and the logarithm of its scale."""
@@ -284,12 +296,15 @@ class Execution:
     def _tap(self, group: Group) -> list[Operand]:
         """Ones at the rules and nodes whose posteriors are wanted."""
         found = []
-        own = [rule for rule in group.rules if rule in self._own_rules]  # none of what rewriting added
-        wanted = {node for rule in own for name, node in self.tapped if name in (rule, "*")}
+        if group.is_added:
+            return []
+        names = {name for name, _ in self.tapped if name != "*"}
+        own = names.intersection(group.names()) if names else ()
+        wanted = {node for name, node in self.tapped if name == "*" or name in own}
         domain_of = {node.name: node.domain for node in group.nodes}
         for node in sorted(wanted, key=str):
             size = [] if node is None else [self.grammar.size(domain_of[node])]
-            ones = self.arithmetic.one(self.like, (len(group.rules), self.batch, *size)).requires_grad_()
+            ones = self.arithmetic.one(self.like, (group.num_rules, self.batch, *size)).requires_grad_()
             self.taps[id(group), node] = ones
             axes = [SENTENCE] if node is None else [SENTENCE, node_axes(group)[node]]
             found.append(by_rule(ones, group, axes))

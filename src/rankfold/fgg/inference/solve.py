@@ -69,7 +69,7 @@ def _rungs(
     if next(iter(weights.values())).dtype != torch.float64:
         yield plan, SCALED, wide
     cut = schedule(g.hrg, _whole(tapped), is_cut=True)
-    if len(cut.hrg.rules) > len(plan.hrg.rules):
+    if not cut.spans and (plan.spans or len(cut.hrg.rules) > len(plan.hrg.rules)):
         yield cut, SCALED, wide
     yield plan, LOGS, wide
 

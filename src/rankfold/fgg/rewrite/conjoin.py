@@ -67,9 +67,9 @@ def _span_grammar(g: Grammar, query: Query) -> Grammar | None:
     structure = _span_structure(hrg, shape)
     if structure is None:
         return None
-    observed, _ = query_values(g, query, structure.domain_read, ())
-    factors = {name: x for name, x in g.factors.items() if name in structure.terminals}
-    written = {name: x for name, x in g.written.items() if name in structure.terminals}
+    observed, evidence = query_values(g, query, structure.domain_read, structure.terminals.keys() - g.hrg._label.keys())
+    factors = {name: x for name, x in g.factors.items() if name in structure.terminals} | evidence
+    written = {name: x for name, x in g.written.items() if name in structure.terminals} | evidence
     return Grammar(structure, factors, observed, written)
 
 
