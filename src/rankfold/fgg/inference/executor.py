@@ -142,7 +142,8 @@ class Execution:
     """The tables of one pass: of each its blocks, in order, "row b ...", the rows at which they begin, and scales.
 
     `tapped` are rules ("*": all) and nodes of rules (None: the rule itself) through whose `taps`, tensors of ones, they
-    are multiplied: gradients of log Z there are posteriors.
+    are multiplied: gradients of log Z there are posteriors. `observed`: values in place of the grammar's own. `sound`
+    says of a captured pass whether it lost nothing, once it is known.
     """
 
     grammar: Grammar
@@ -155,14 +156,18 @@ class Execution:
     begins: dict[str, list[int]] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     taps: dict[tuple[int, str | None], Tensor] = field(default_factory=dict)
+    observed: Mapping[str, Tensor] | None = None
+    sound: Tensor | None = None  # ""   bool
+    _joined: dict[str, tuple[tuple[int, ...], Tensor, Tensor | None]] = field(default_factory=dict)
     _shapes: dict[str, list[int]] = field(default_factory=dict)
     _lifted: dict[str, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.like = self.arithmetic.lift(next(iter(self.weights.values())).detach())
+        self.values = self.grammar.observed if self.observed is None else self.observed
         self._word_numbers = {
             name: torch.arange(table.numel(), device=table.device).reshape(table.shape)
-            for name, table in self.grammar.observed.items()
+            for name, table in self.values.items()
         }
         self._no_scale = torch.zeros((), dtype=torch.float64, device=self.like.device)
 
@@ -235,10 +240,12 @@ class Execution:
         table = group.children[k][0]
         blocks = self.blocks[table]
         how = gather(group, k, self.begins[table], blocks, self.like.device)
-        value = _take(blocks, how.blocks, how.index_of)
-        if not self.arithmetic.is_scaled:
-            return value, None
-        return value, _take(self.scaling.scales[table], how.blocks, how.index_of)
+        if table not in self._joined or self._joined[table][0] != how.blocks:
+            scales = self.scaling.scales[table] if self.arithmetic.is_scaled else None
+            both = (_join(blocks, how.blocks), None if scales is None else _join(scales, how.blocks))
+            self._joined[table] = (how.blocks, *both)  # both children of a rule read them
+        _, value, scale = self._joined[table]
+        return _take(value, how.index_of), None if scale is None else _take(scale, how.index_of)
 
     def operands(self, group: Group) -> tuple[list[Operand], Tensor]:
         """The operands of a group, children first, and the logarithm of its scale, "p s b" ("p b": one split)."""
@@ -252,7 +259,7 @@ class Execution:
             found.append(diagonal(*own))
             if scale is not None:
                 log_scales.append(scale if group.splits == 1 else scale.reshape(shape))
-        values = {node: values_of(group, node, self.grammar.observed, device) for node in group.observed}
+        values = {node: values_of(group, node, self.values, device) for node in group.observed}
         for label, nodes in group.factors:
             weights, log_scale = self._factor(label)
             is_batched = self.grammar.label(label).is_batched
@@ -354,8 +361,11 @@ class Execution:
         return memoise(group, "terms", make)
 
 
-def _take(blocks: list[Tensor], used: tuple[int, ...], index: Tensor | slice | None) -> Tensor:
-    whole = blocks[used[0]] if len(used) == 1 else torch.cat([blocks[k] for k in used])
+def _join(blocks: list[Tensor], used: tuple[int, ...]) -> Tensor:
+    return blocks[used[0]] if len(used) == 1 else torch.cat([blocks[k] for k in used])
+
+
+def _take(whole: Tensor, index: Tensor | slice | None) -> Tensor:
     if index is None:
         return whole
     return whole[index] if isinstance(index, slice) else whole.index_select(0, index)

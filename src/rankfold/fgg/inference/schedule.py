@@ -98,6 +98,7 @@ class Schedule:
     start: str
     hrg: HRG  # the rules that are summed: those given (of a pattern: before the query), rewritten by `share_sums`
     spans: Mapping[str, RowSpans] = field(default_factory=dict)
+    made: dict[object, object] = field(default_factory=dict, compare=False)  # what depends on the structure alone
 
     def groups(self) -> Iterator[Group]:
         """All groups, in order."""
