@@ -57,6 +57,10 @@ class Group:
         """The names of the rules."""
         return self.rules if self.grid is None else tuple(self.grid.names())
 
+    def name(self, use: int) -> str:
+        """The name of one rule."""
+        return self.rules[use % len(self.rules)] if self.grid is None else self.grid.name(use)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -170,6 +174,14 @@ def _of_spans(hrg: SpanHRG, whole: frozenset[str], *, is_cut: bool) -> Schedule 
             return None
         spans = found
     return _SpanSchedule(hrg, shared, spans).build()
+
+
+@lru_cache(maxsize=64)
+def unshared(hrg: HRG) -> Schedule:
+    """The schedule of the rules as they are, none rewritten; tables have the rows they have by `schedule` in a pattern."""
+    if isinstance(hrg, SpanHRG):
+        return _SpanSchedule(hrg, hrg.first, hrg.spans).build()
+    return schedule(hrg, frozenset(rule.name for rule in hrg.rules))
 
 
 def _uses(hrg: SpanHRG) -> dict[str, Uses]:

@@ -6,7 +6,7 @@ some begins fewer splits. Rules and nonterminals are written out where someone a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,9 +37,15 @@ class Grid:
 
     def names(self) -> Iterator[str]:
         """The names of the rules, written out."""
-        note = "[0,*]" if self.width == 0 else ""
         for states in zip(*(own.reshape(-1).tolist() for own in self.states), strict=True):
-            yield f"{self.rule.name}[{','.join(map(str, states))}]{note}"
+            yield self._name(states)
+
+    def name(self, use: int) -> str:
+        """The name of one of them."""
+        return self._name([int(own.flat[use]) for own in self.states])
+
+    def _name(self, states: Sequence[int]) -> str:
+        return f"{self.rule.name}[{','.join(map(str, states))}]{'' if self.width else '[0,*]'}"
 
 
 @dataclass(frozen=True)
