@@ -34,7 +34,7 @@ def best(g: Grammar) -> Derivation | list[Derivation]:
     """The derivation with values of the largest weight, one per sentence; ties go to the first rule and value.
 
     Its `log_weight` is `sum_product(g, "max")`. Raises where nothing has weight. Of a recursive grammar without a
-    query, too; raises where derivations gain weight as they grow. Cost: a pass of maxima, as many operations as a sum
+    query, too: the shallowest; raises where derivations gain weight as they grow. Cost: a pass of maxima, as many operations as a sum
     takes without matrix products, then a contraction for every table on the way. Factors given by ranks are multiplied
     out first; a grammar in rank space is refused.
     """
@@ -72,12 +72,16 @@ def sample(
 
 @dataclass
 class _Chart:
-    """Tables of logarithms, "row b ...", the rules that made them, and where the start symbol is."""
+    """Tables of logarithms, "row b ...", the rules that made them, and where the start symbol is.
+
+    `earliest`: of each entry the first row that is as good, "row b ...", by table.
+    """
 
     tables: Mapping[str, Tensor]
     blocks: Sequence[Block]  # children first, unless the grammar is recursive
     start: tuple[str, int]
     log_factors: Mapping[str, Tensor]
+    earliest: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def _chart(g: Grammar, run: Execution) -> _Chart:
@@ -138,7 +142,19 @@ def _unrolled(g: Grammar) -> _Chart:
                 groups.append(replace(group, rows=tuple(rows), children=children, observed=seen, made={}))
         blocks.append(Block(name, 1, len(table), tuple(groups)))
     start = (g.start, len(tables[g.start]) - 1)
-    return _Chart(tables, blocks, start, {k: log_weights(x.double()) for k, x in weights.items()})
+    earliest = {name: _earliest(table) for name, table in tables.items()}
+    return _Chart(tables, blocks, start, {k: log_weights(x.double()) for k, x in weights.items()}, earliest)
+
+
+def _earliest(table: Tensor) -> Tensor:  # "t b ..." -> the same
+    """For each row the first that is as good, but for rounding: what comes back to itself for nothing is not taken."""
+    found = torch.arange(len(table), device=table.device).reshape(-1, *[1] * (table.ndim - 1)).expand(table.shape).clone()
+    eps = torch.finfo(table.dtype).eps
+    for t in range(1, len(table)):
+        before, here = table[t - 1], table[t]
+        same = (before > float("-inf")) & (here <= before + eps * (1 + before.abs()))
+        found[t] = torch.where(same, found[t - 1], found[t])
+    return found
 
 
 def _is_there(g: Grammar, rule: str, tables: Mapping[str, Tensor]) -> bool:
@@ -271,6 +287,8 @@ class _Descent:
             rows_below = self.child_rows(group, k)[use]
             below = [known[node] for node in nodes]
             values_below = torch.stack(below, 1) if below else use.new_zeros((len(use), 0))
+            if table in self.chart.earliest:
+                rows_below = self.chart.earliest[table][(rows_below, items.sentences, *below)]
             parents = [(own, k) for own in range(first, len(self.found))]
             self.ahead.setdefault(table, []).append(_Items(rows_below, items.sentences, values_below, parents))
 

@@ -163,7 +163,8 @@ def _by_span(g: Grammar, plan: Schedule, rows: Mapping[str, Tensor]) -> dict[str
             own = plan.spans[table]
             pairs = list(zip(own.begins.tolist(), (own.begins + own.widths).tolist(), strict=True))
             chosen = [k for k, width in enumerate(own.widths.tolist()) if width]
-            found.setdefault(own.label, []).append((x, [pairs[k] for k in chosen], chosen))
+            if chosen:
+                found.setdefault(own.label, []).append((x, [pairs[k] for k in chosen], chosen))
             continue
         labels = [plan.hrg.label(name) for name in plan.tables[table]]
         chosen = [k for k, label in enumerate(labels) if label.span is not None]
