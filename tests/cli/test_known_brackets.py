@@ -32,7 +32,8 @@ def test_trees_have_the_known_brackets(run: Path, tmp_path: Path, capsys: Captur
     assert main(["parse", str(run), *files, *options]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     spans = [{(i, j) for i, j, _ in record["spans"]} for record in records]
-    assert spans[0] >= {(1, 4), (2, 4)} and (0, 2) in spans[2]
+    assert spans[0] >= {(1, 4), (2, 4)}
+    assert (0, 2) in spans[2]
     assert all(record["possible"] for record in records if len(record["words"]) > 1)
 
 
@@ -67,7 +68,8 @@ def test_posteriors_are_those_given_the_brackets(tmp_path: Path) -> None:
 def test_known_brackets_from_python(run: Path) -> None:
     model = load_model(run)
     tree = model.parse("the dog saw a cat", brackets=[(1, 4)])
-    assert tree is not None and (1, 4) in {(span.start, span.end) for span in tree.spans()}
+    assert tree is not None
+    assert (1, 4) in {(span.start, span.end) for span in tree.spans()}
     both = model.parse(["the dog saw a cat", "", "a cat slept"], brackets=[[(0, 3)], [], [(1, 3)]])
     assert both[1] is None
     assert [(0, 3) in {(s.start, s.end) for s in both[0].spans()}, str(both[2]).count("(")] == [True, 5]
@@ -92,7 +94,8 @@ def test_bad_brackets_name_file_and_line(run: Path, tmp_path: Path, capsys: Capt
     (tmp_path / "known").write_text(known)
     assert main(["parse", str(run), str(tmp_path / "text"), "--brackets", str(tmp_path / "known")]) == 2
     out, err = capsys.readouterr()
-    assert message in err and not out
+    assert message in err
+    assert not out
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -125,9 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         decode: Decode = arguments.decode or "mbr"
         labels = arguments.labels
-        found = text.align(
-            parse(model, text.sentences, decode=decode, labels=labels, brackets=brackets, parts=parts)
-        )
+        found = text.align(parse(model, text.sentences, decode=decode, labels=labels, brackets=brackets, parts=parts))
         doubts.see(text, [parsed is not None and parsed.possible for parsed in found])
         for number, (words, parsed) in enumerate(zip(text.words, found, strict=True), text.first):
             if drawing is not None and number == drawing.number and parsed is not None:

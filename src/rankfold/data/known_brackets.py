@@ -64,7 +64,9 @@ def read_brackets(path: str | Path) -> KnownBrackets:
         for token in line.split():
             match = _SPAN.fullmatch(token)
             if match is None:
-                raise DataError(f"{where}: {token!r} is no bracket; spans such as 0:2 were expected, white space between.")
+                raise DataError(
+                    f"{where}: {token!r} is no bracket; spans such as 0:2 were expected, white space between."
+                )
             own.append((int(match[1]), int(match[2])))
         expect_nested(own, where)
         found.append(own)

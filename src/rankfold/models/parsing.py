@@ -139,7 +139,9 @@ def _each(
     assert model.vocabulary is not None
     if brackets is not None:
         if len(brackets) != len(sentences):
-            raise DataError(f"brackets are of {len(brackets)} sentences, but there are {len(sentences)}: one list each.")
+            raise DataError(
+                f"brackets are of {len(brackets)} sentences, but there are {len(sentences)}: one list each."
+            )
         for number, (spans, words) in enumerate(zip(brackets, sentences, strict=True), 1):
             expect_spans(spans, len(words), f"sentence {number}")
     rows = model.vocabulary.encode_all(sentences).sentences

@@ -1,4 +1,4 @@
-"""Posteriors, best derivations and samples of recursive grammars without a query, against all derivations of a depth."""
+"""Posteriors, best derivations and samples of recursive grammars without a query, against all derivations."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def test_samples_have_the_frequencies_of_all_derivations(generator: torch.Genera
     z = float(sum_product(g).exp())
     drawn: Counter[str] = Counter()
     found = sample(g, num=num, generator=generator)
-    assert isinstance(found, list) and len(found) == num
+    assert isinstance(found, list)
+    assert len(found) == num
     for one in found:
         assert isinstance(one, Derivation)
         drawn[repr([(g.hrg.rule(x.rule).left, x.values) for x in one])] += 1

@@ -11,7 +11,18 @@ import pytest
 import torch
 
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
-from rankfold.fgg import conjoin, format_text, from_json, library, library_names, parse, read, string_query, sum_product, to_json
+from rankfold.fgg import (
+    conjoin,
+    format_text,
+    from_json,
+    library,
+    library_names,
+    parse,
+    read,
+    string_query,
+    sum_product,
+    to_json,
+)
 from tests.fgg.plain import HMM, PCFG, example, plain, random_factors
 from tests.oracles import fgg as oracle
 
@@ -247,9 +258,9 @@ def test_an_open_start_symbol_is_summed_over() -> None:
     found["grammar"]["start"] = "X"
     del found["grammar"]["nonterminals"]["S"]
     theirs = fggs.json_to_fgg(through_json(found))
+    again = from_json(through_json(fggs.fgg_to_json(theirs)))
     for factor in theirs.factors.values():
         factor.weights = torch.as_tensor(factor.weights, dtype=torch.float64)
-    again = from_json(through_json(fggs.fgg_to_json(theirs)))
     assert again.start == "S"
     assert oracle.total(*plain(again)) == pytest.approx(oracle.total(*plain(closed)), rel=1e-12)
     default = torch.get_default_dtype()

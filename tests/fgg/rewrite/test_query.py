@@ -190,7 +190,11 @@ def test_wrong_queries_are_errors() -> None:
         (lambda: string_query([[0, 1], [0]], lengths=[2, 1]), ShapeError, "lists have the lengths they have"),
         (lambda: string_query(torch.tensor([[0, 1]]), lengths=[3]), ShapeError, "Sentence 0 has length 3, but its row"),
         (lambda: string_query(torch.tensor([[0, 1]]), lengths=[1, 1]), ShapeError, "one whole number for each row"),
-        (lambda: string_query([[0, 1, 2], [0]], brackets=[(0, 2)]), DomainError, "not a span of sentence 1, which has 1"),
+        (
+            lambda: string_query([[0, 1, 2], [0]], brackets=[(0, 2)]),
+            DomainError,
+            "not a span of sentence 1, which has 1",
+        ),
         (lambda: conjoin(g, string_query([["a"], ["a", "q"]])), DomainError, "Sentence 1: Domain 'V' has no value 'q'"),
         (lambda: string_query(torch.tensor([0.0])), ShapeError, "ids are int64"),
         (lambda: string_query([0, 1], brackets=[(1, 3)]), DomainError, r"Bracket \(1, 3\) is not a span of 2 words"),

@@ -117,7 +117,12 @@ def _recursive(g: Grammar) -> _Chart:
     weights = _factors_of(g)
     tables = {name: x[None] for name, x in log_tables(g, weights).items()}
     blocks = [
-        Block(name, 0, 1, tuple(group_of_rule(g.hrg, rule) for rule in g.rules_of(name) if _is_there(g, rule.name, tables)))
+        Block(
+            name,
+            0,
+            1,
+            tuple(group_of_rule(g.hrg, rule) for rule in g.rules_of(name) if _is_there(g, rule.name, tables)),
+        )
         for name in tables
     ]
     return _Chart(tables, blocks, (g.start, 0), {k: log_weights(x.double()) for k, x in weights.items()})
@@ -148,7 +153,9 @@ def _unrolled(g: Grammar) -> _Chart:
 
 def _earliest(table: Tensor) -> Tensor:  # "t b ..." -> the same
     """For each row the first that is as good, but for rounding: what comes back to itself for nothing is not taken."""
-    found = torch.arange(len(table), device=table.device).reshape(-1, *[1] * (table.ndim - 1)).expand(table.shape).clone()
+    found = (
+        torch.arange(len(table), device=table.device).reshape(-1, *[1] * (table.ndim - 1)).expand(table.shape).clone()
+    )
     eps = torch.finfo(table.dtype).eps
     for t in range(1, len(table)):
         before, here = table[t - 1], table[t]
@@ -220,7 +227,7 @@ class _Descent:
             every = _select(every, here.nonzero()[:, 0])
         if not len(every.parents):
             return
-        each = max(1, ENTRIES // max(1, max(self.entries(group) for group in groups)))
+        each = max(1, ENTRIES // max(1, *(self.entries(group) for group in groups)))
         for begin in range(0, len(every.parents), each):
             index = torch.arange(begin, min(begin + each, len(every.parents)), device=rows.device)
             self.derive(block, groups, _select(every, index))
@@ -373,7 +380,7 @@ def _at(
     if not index:
         return diagonal(x, rest)
     moved = x.permute([*range(lead), *(lead + k for k in known), *(lead + k for k in free)])
-    picked = moved[torch.broadcast_tensors(*index)]
+    picked = moved[torch.broadcast_tensors(*index)]  # type: ignore[no-untyped-call]
     if picked.shape[1] == 1:
         return diagonal(picked[:, 0], [ITEM, *rest])
     return diagonal(picked, [ITEM, USE, *rest])

@@ -63,7 +63,9 @@ def max_rounds(g: Grammar, weights: Mapping[str, Tensor]) -> tuple[Values, dict[
     for systems in zip(*every, strict=True):
         names = list(systems[0].rules)
         peers |= dict.fromkeys(names, names if systems[0].is_recursive else [])
-        here = {name: next(iter(logs.values())).new_full((len(every), *systems[0].shapes[name]), NOTHING) for name in names}
+        here = {
+            name: next(iter(logs.values())).new_full((len(every), *systems[0].shapes[name]), NOTHING) for name in names
+        }
         rounds = [here]
         below = {name: x[-1] for name, x in found.items()}
         most = 2 + sum(x[0].numel() for x in here.values()) if systems[0].is_recursive else 1

@@ -255,9 +255,7 @@ class _Taps:
         """The grammar with the factors of ones."""
         g = self.g
         ones = {
-            label.name: torch.ones(
-                (g.batch or 1, *map(g.size, label.type)), dtype=g.dtype, device=g.device
-            )
+            label.name: torch.ones((g.batch or 1, *map(g.size, label.type)), dtype=g.dtype, device=g.device)
             for label in self.labels
         }
         labels = (*g.labels, *self.labels)

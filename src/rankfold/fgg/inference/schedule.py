@@ -227,7 +227,9 @@ class _SpanSchedule:
             levels.append((Block(self.table(name) if width else self.root, begin, end, tuple(own)),))
         start = (self.root, 0) if self.hrg.shape.is_ragged else (self.table(first.start), spans.count(first.start) - 1)
         domains = {table: first.label(own.label).type for table, own in rows.items()}
-        return Schedule(dict.fromkeys(rows, ()), {self.hrg.start: start}, domains, tuple(levels), self.hrg.start, first, rows)
+        return Schedule(
+            dict.fromkeys(rows, ()), {self.hrg.start: start}, domains, tuple(levels), self.hrg.start, first, rows
+        )
 
     def group(self, grid: Grid) -> Group:
         rule, slots, items = grid.rule, self.spans.slots[grid.rule.name], self.spans.items

@@ -55,7 +55,7 @@ def fall_back(g: Grammar, plan: Schedule, weights: Weights, tapped: Tapped = ())
             break
         sound = run.scaling.is_sound()
         if not may_look(sound):
-            run.sound = sound | _explains(run, run.schedule.made.get(("support", g.device), {}))
+            run.sound = sound | _explains(run, cast(Support, run.schedule.made.get(("support", g.device), {})))
             break
         if bool(sound):
             if sound.is_cuda:

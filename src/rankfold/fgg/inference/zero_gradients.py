@@ -42,7 +42,16 @@ def mend_overflow(value: Tensor, run: Execution, *, is_log: bool) -> None:  # "b
     if not (torch.is_grad_enabled() and value.requires_grad):
         return
     mender = _LogGradients(
-        replace(run, arithmetic=LOGS, weights=_wide(run.weights), scaling=Scaling(), blocks={}, begins={}, _joined={}, _lifted={})
+        replace(
+            run,
+            arithmetic=LOGS,
+            weights=_wide(run.weights),
+            scaling=Scaling(),
+            blocks={},
+            begins={},
+            _joined={},
+            _lifted={},
+        )
     )
     mender.value, mender.is_log = value.detach(), is_log
     value.register_hook(mender.begin)  # type: ignore[no-untyped-call]

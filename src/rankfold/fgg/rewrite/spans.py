@@ -6,6 +6,7 @@ some begins fewer splits. Rules and nonterminals are written out where someone a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,17 +95,17 @@ class SpanHRG(HRG):
         return self._make()
 
     @cached_property
-    def domains(self) -> tuple[Domain, ...]:  # type: ignore[override]
+    def domains(self) -> tuple[Domain, ...]:
         """The domains, in order."""
         return (*self.first.domains, *end_domain(self.domain_read, self.shape))
 
     @property
-    def labels(self) -> tuple[Label, ...]:  # type: ignore[override]
+    def labels(self) -> tuple[Label, ...]:
         """The labels, written out."""
         return self.plain.labels
 
     @property
-    def rules(self) -> tuple[Rule, ...]:  # type: ignore[override]
+    def rules(self) -> tuple[Rule, ...]:
         """The rules, written out."""
         return self.plain.rules
 
@@ -239,8 +240,8 @@ def _uses(
 def _obeys(states: tuple[Numbers, ...], i: int, j: int) -> Mask:  # "p s"
     """Whether a bracket that lies within a use's span, and is not that span, lies within one of its slots."""
     first, last = states[0], states[-1]
-    free = (first > i) | (last < j) | ((first == i) & (last == j))
-    for here, then in zip(states, states[1:], strict=False):
+    free: Mask = (first > i) | (last < j) | ((first == i) & (last == j))
+    for here, then in itertools.pairwise(states):
         free |= (here <= i) & (then >= j)
     return free
 
