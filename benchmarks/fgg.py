@@ -1,7 +1,7 @@
-"""Factor graph grammars: the first sum of a new length, and a gradient step next to the recursion over trees.
+"""Factor graph grammars: first answers at a new length, a batch of mixed lengths, and a gradient step next to trees.
 
 `python -m benchmarks fgg [N P b n]`, on a GPU where there is one. Both steps sum the same trees: log Z is compared
-before anything is timed.
+before anything is timed, and so is that of a mixed batch with the sentences one by one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from rankfold.operators.binary import Branch
 from rankfold.operators.binary_dense import BinaryDense
 
 WORDS, REPEATS = 50, 5
+LONG = 60  # words of a first answer
+SENTENCES, MIXED = 32, ((3, 20), (5, 40))  # of mixed lengths, from and to
 
 
 def main(given: Sequence[str] = ()) -> int:
@@ -52,6 +54,61 @@ def main(given: Sequence[str] = ()) -> int:
     print(f"{device}, {num_n} / {num_p} symbols, {batch} x {length}, float32, the best of {REPEATS}")
     print(
         f"first sum {first:.3f} s; gradient step {1e3 * ours:.1f} ms, trees {1e3 * trees:.1f} ms: {ours / trees:.1f}x"
+    )
+    _first_answers(g, device)
+    return max(_mixed(g, device, *ends) for ends in MIXED)
+
+
+def _first_answers(g: fgg.Grammar, device: str) -> None:
+    """Print the time of each question's first answer, each at a length that none had before."""
+    generator = torch.Generator(device).manual_seed(1)
+    words = torch.randint(WORDS, (LONG + 8,), generator=torch.Generator().manual_seed(2)).to(device)
+    brackets = [(1, 4), (10, LONG - 3)]
+    ranked = _ranked(g, device)
+    questions: dict[str, Callable[[Tensor], object]] = {
+        "sum": lambda x: fgg.sum_product(fgg.conjoin(g, fgg.string_query(x))),
+        "brackets": lambda x: fgg.sum_product(fgg.conjoin(g, fgg.string_query(x, brackets=brackets))),
+        "shared sums": lambda x: fgg.sum_product(fgg.conjoin(ranked, fgg.string_query(x))),
+        "posteriors": lambda x: fgg.marginals(fgg.conjoin(g, fgg.string_query(x))).spans["X"],
+        "best": lambda x: fgg.best(fgg.conjoin(g, fgg.string_query(x))),
+        "sample": lambda x: fgg.sample(fgg.conjoin(g, fgg.string_query(x)), generator=generator),
+        "100 samples": lambda x: fgg.sample(fgg.conjoin(g, fgg.string_query(x)), num=100, generator=generator),
+    }
+    print(f"first answers at {LONG} words and a few more, s:", end="")
+    for k, (name, question) in enumerate(questions.items()):
+        own = words[: LONG + k]
+        print(f" {name} {_seconds(lambda: question(own), device):.2f}", end=";" if k + 1 < len(questions) else "\n")  # noqa: B023
+
+
+def _ranked(g: fgg.Grammar, device: str) -> fgg.Grammar:
+    """A grammar whose rule is given by its ranks: each child's sum is shared by all its parents."""
+    generator = torch.Generator().manual_seed(3)
+    n, p, ranks = g.size("N"), g.size("P"), 4
+    shapes = {"root": (n,), "u": (n, ranks), "v": (n + p, ranks), "w": (n + p, ranks), "emit": (p, WORDS)}
+    found = fgg.library("td_pcfg", N=n, P=p, R=ranks, V=WORDS)
+    return found.with_factors({k: torch.rand(x, generator=generator).div(ranks).to(device) for k, x in shapes.items()})
+
+
+def _mixed(g: fgg.Grammar, device: str, shortest: int, longest: int) -> int:
+    """Print the time of a gradient step of sentences of mixed lengths, together and one by one; 1 if sums differ."""
+    generator = torch.Generator().manual_seed(4)
+    lengths = torch.randint(shortest, longest + 1, (SENTENCES,), generator=generator).tolist()
+    lengths[0] = longest
+    sentences = [torch.randint(WORDS, (length,), generator=generator).tolist() for length in lengths]
+
+    def together() -> Tensor:
+        return fgg.sum_product(fgg.conjoin(g, fgg.string_query(sentences)))
+
+    def one_by_one() -> Tensor:
+        return torch.stack([fgg.sum_product(fgg.conjoin(g, fgg.string_query(words))) for words in sentences])
+
+    if not torch.allclose(together(), one_by_one(), rtol=1e-5):
+        print("the sums of a mixed batch differ from those of its sentences")
+        return 1
+    batch, alone = (_gradient_seconds(f, device) for f in (together, one_by_one))
+    print(
+        f"{SENTENCES} sentences of {shortest} to {longest} words, gradient step: together {1e3 * batch:.0f} ms, "
+        f"one by one {1e3 * alone:.0f} ms: {alone / batch:.1f}x"
     )
     return 0
 

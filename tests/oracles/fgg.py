@@ -58,3 +58,28 @@ def best(rules, factors, start):
 def count(rules, factors, start):
     """The number of pairs of a derivation and an assignment that have a weight above 0."""
     return sum(weight > 0 for weight in scores(rules, factors, start))
+
+
+def trees(rules, factors, left, depth, values=()):
+    """Of each derivation at most so deep, with an assignment: its weight, and (rule, values of all nodes) for each use.
+
+    For recursive grammars. A rule is named by its left side and its place there; parents come before children.
+    """
+    if depth == 0:
+        return
+    for place, rule in enumerate(rules.get(left, [])):
+        fixed = dict(rule.get("observed", {}))
+        fixed.update(zip(rule["externals"], values, strict=True))
+        free = [name for name in rule["nodes"] if name not in fixed]
+        for chosen in itertools.product(*(range(rule["nodes"][name]) for name in free)):
+            value = {**fixed, **dict(zip(free, chosen, strict=True))}
+            weight, inner = 1.0, []
+            for label, names in rule["edges"]:
+                at = tuple(value[name] for name in names)
+                if label in factors:
+                    weight *= entry(factors[label], at)
+                else:
+                    inner.append(list(trees(rules, factors, label, depth - 1, at)))
+            for below in itertools.product(*inner):
+                uses = [((left, place), value), *(use for _, own in below for use in own)]
+                yield weight * math.prod(own for own, _ in below), uses

@@ -35,3 +35,11 @@ def test_a_nonterminal_without_rules_has_no_derivation() -> None:
 def test_a_repeated_node_is_a_diagonal() -> None:
     rules = {"S": [rule({"x": 2}, [], ("f", ["x", "x"]))]}
     assert oracle.total(rules, FACTORS, "S") == 1.0
+
+
+def test_trees_of_a_recursive_grammar_are_a_geometric_series():
+    rule = {"nodes": {}, "externals": []}
+    rules = {"S": [{**rule, "edges": [("stop", [])]}, {**rule, "edges": [("go", []), ("S", [])]}]}
+    found = list(oracle.trees(rules, {"stop": 0.5, "go": 0.25}, "S", 3))
+    assert sorted(weight for weight, _ in found) == [0.03125, 0.125, 0.5]
+    assert [len(uses) for _, uses in found] == [1, 2, 3]

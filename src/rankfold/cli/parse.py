@@ -13,6 +13,7 @@ from rankfold.cli.load import NUM_SHOWN, Text, add_model, add_text, load_words, 
 from rankfold.cli.output import say, to_json
 from rankfold.cli.stream import stream
 from rankfold.cli.tag import add_k
+from rankfold.data.known_brackets import read_brackets
 from rankfold.data.text import escape_brackets, expect_no_brackets, holds_trees
 from rankfold.data.trees import Tree
 from rankfold.data.vocab import EOS
@@ -34,6 +35,7 @@ example:
   rankfold parse runs/grammar < sentences.txt
   rankfold parse runs/grammar sentences.txt --labels
   rankfold parse runs/grammar sentences.txt --k 5
+  rankfold parse runs/grammar sentences.txt --brackets known.txt
   rankfold parse runs/grammar sentences.txt --pretty
   rankfold parse runs/grammar sentences.txt --draw tree.svg --line 3"""
 
@@ -48,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="mbr: most brackets expected to be right (default); viterbi: the most probable tree",
     )
     add_k(parser, "trees with their labels, one per line: number of the line, log-probability, tree")
+    parser.add_argument(
+        "--brackets",
+        type=Path,
+        metavar="FILE",
+        help="spans that trees must have, a line for each line of the text: 0:2 3:7 are words 0 and 1, and words 3 to 6",
+    )
     parser.add_argument(
         "--escape", action="store_true", help="write brackets in words -LRB- and -RRB-, as treebanks do"
     )
@@ -77,9 +85,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.draw:
         expect_picture(arguments.draw)  # before the work
     drawing = _Drawing(arguments.line) if arguments.draw else None
+    known = read_brackets(arguments.brackets) if arguments.brackets else None
+    num_checked = 0
     doubts = _Doubts() if arguments.k is None else _Doubts("without any tree", "no tree")
 
     def check(text: Text) -> None:
+        nonlocal num_checked
+        if known is not None:
+            known.of_lines(text.first, text.words)
+            num_checked = text.first - 1 + len(text.words)
         for place, words in zip(text.places, _escaped(text, arguments.escape).words, strict=True):
             expect_no_brackets(words, place, remedy="Give --escape to write them -LRB- and -RRB-")
             if EOS in words:
@@ -97,14 +111,21 @@ def run(arguments: argparse.Namespace) -> int:
             parts = grammar.parts() if parts is None else parts
         if drawing is not None:
             drawing.expect_chosen(text.where)
+        if known is not None and path is not None:
+            known.expect_all_used(num_checked)
         text = _escaped(text, arguments.escape)
+        brackets = None
+        if known is not None:
+            own = zip(known.of_lines(text.first, text.words), text.words, strict=True)
+            brackets = [spans for spans, words in own if words]
         if arguments.k is not None:
-            trees = text.align(parse_k_best(model, text.sentences, arguments.k, parts=parts), [])
+            trees = text.align(parse_k_best(model, text.sentences, arguments.k, brackets=brackets, parts=parts), [])
             _print_k_best(text, trees, in_json=arguments.json)
             doubts.see(text, [bool(some) for some in trees])
             continue
         decode: Decode = arguments.decode or "mbr"
-        found = text.align(parse(model, text.sentences, decode=decode, labels=arguments.labels, parts=parts))
+        labels = arguments.labels
+        found = text.align(parse(model, text.sentences, decode=decode, labels=labels, brackets=brackets, parts=parts))
         doubts.see(text, [parsed is not None and parsed.possible for parsed in found])
         for number, (words, parsed) in enumerate(zip(text.words, found, strict=True), text.first):
             if drawing is not None and number == drawing.number and parsed is not None:
@@ -115,6 +136,8 @@ def run(arguments: argparse.Namespace) -> int:
                 print()
             else:
                 print(tree_text(parsed.tree) + "\n" if arguments.pretty else parsed.tree)
+    if known is not None:
+        known.expect_all_used(num_checked)
     doubts.tell()
     if drawing is not None:
         assert drawing.tree is not None

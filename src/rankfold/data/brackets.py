@@ -49,7 +49,7 @@ def read_trees(path: str | Path) -> Treebank:
         what = "a folder, but a file of trees was expected" if path.is_dir() else "missing"
         raise DataError(f"{path} is {what}.\n  Check the path, relative to {Path.cwd()}.")
     expect_file(path, "a file of trees")
-    found = list(_trees(enumerate(_lines(path), 1), str(path)))
+    found = list(_trees(enumerate(lines_of(path), 1), str(path)))
     if not found:
         raise DataError(f"{path}: the file holds no tree; at least one was expected, such as (S (NP it) (VP works)).")
     return Treebank([tree for tree, _ in found], [line for _, line in found], path)
@@ -185,7 +185,8 @@ def _close(open_ones: list[_Open], where: str) -> tuple[Tree, int] | None:
     return only, top.line
 
 
-def _lines(path: Path) -> Iterator[str]:
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a file of brackets, which is UTF-8, or gzip by its name."""
     number = 0
     try:
         with open_bytes(path, gzipped=path.suffix == ".gz") as stream:

@@ -344,20 +344,40 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         return tag_text(self, text, method=method)
 
     @overload
-    def parse(self, text: str, *, decode: Literal["mbr", "viterbi"] = ..., labels: bool = False) -> Tree | None: ...
+    def parse(
+        self,
+        text: str,
+        *,
+        decode: Literal["mbr", "viterbi"] = ...,
+        labels: bool = False,
+        brackets: Sequence[tuple[int, int]] | None = None,
+    ) -> Tree | None: ...
     @overload
     def parse(
-        self, text: Sentences, *, decode: Literal["mbr", "viterbi"] = ..., labels: bool = False
+        self,
+        text: Sentences,
+        *,
+        decode: Literal["mbr", "viterbi"] = ...,
+        labels: bool = False,
+        brackets: Sequence[Sequence[tuple[int, int]]] | None = None,
     ) -> list[Tree | None]: ...
-    def parse(self, text: str | Sentences, *, decode: Literal["mbr", "viterbi"] = "mbr", labels: bool = False) -> Any:
+    def parse(
+        self,
+        text: str | Sentences,
+        *,
+        decode: Literal["mbr", "viterbi"] = "mbr",
+        labels: bool = False,
+        brackets: Any = None,
+    ) -> Any:
         """The tree of a sentence, by a grammar, as `rankfold parse`; None where there is no word.
 
         "mbr": the most brackets expected to be right; "viterbi": the most probable tree. `labels`: the grammar's
-        symbols instead of X and T. Flat where the sentence is impossible.
+        symbols instead of X and T. `brackets`: spans `(i, j)`, words i to j - 1, that the tree must have; of a list of
+        sentences a list each. Flat where the sentence is impossible.
         """
         from rankfold.models.strings import parse_text
 
-        return parse_text(self, text, decode=decode, labels=labels)
+        return parse_text(self, text, decode=decode, labels=labels, brackets=brackets)
 
     @property
     def dtype(self) -> torch.dtype:

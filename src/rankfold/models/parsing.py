@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import torch
 
 from rankfold.data.batch import Batches, length_batches
+from rankfold.data.known_brackets import expect_spans, log_spans
 from rankfold.data.text import escape_brackets
 from rankfold.data.trees import Tree
 from rankfold.decoding.generate import WordChoice
@@ -15,12 +16,13 @@ from rankfold.decoding.k_best import k_best
 from rankfold.decoding.mbr import mbr
 from rankfold.decoding.parsed_tree import SPAN, TAG, ParsedTree, as_tree
 from rankfold.decoding.viterbi import viterbi
-from rankfold.errors import UnsupportedError
+from rankfold.errors import DataError, UnsupportedError
 from rankfold.models.base import Model
 from rankfold.models.pcfg import Grammar
 from rankfold.recursions.tree.potentials import TreePotentials
 
 Decode = Literal["mbr", "viterbi"]
+Known = Sequence[Sequence[tuple[int, int]]] | None  # of each sentence the brackets its tree must have
 BYTES = 2**30  # of a batch at most
 EVALUATED_BYTES = 2**31  # without posteriors
 
@@ -68,6 +70,7 @@ def parse(
     *,
     decode: Decode = "mbr",
     labels: bool = False,
+    brackets: Known = None,
     progress: Callable[[int], None] | None = None,
     parts: Any = None,
 ) -> list[Parsed]:
@@ -75,8 +78,9 @@ def parse(
 
     "mbr": the tree with the most brackets expected to be right. "viterbi": the most probable tree, whose labels it
     has anyway. With `labels`, constituents are NT-k and words T-k, the k-th symbols of the grammar; without, X and T.
-    A sentence of one word is a tag over it, impossible under a grammar that makes none. `progress` is told how many
-    sentences are done.
+    A sentence of one word is a tag over it, impossible under a grammar that makes none. `brackets`: for each sentence
+    spans `(i, j)`, words i to j - 1, that its tree must have; posteriors and scores are those of such trees alone.
+    `progress` is told how many sentences are done.
     """
     found = [Parsed(Tree(TAG, tuple(words)), False, None) for words in sentences]
 
@@ -84,7 +88,9 @@ def parse(
         return viterbi(potentials).trees if decode == "viterbi" else mbr(potentials, labels=named).trees
 
     symbols = decode == "viterbi"
-    for i, one in _each(model, sentences, answer, labels=labels, symbols=symbols, progress=progress, parts=parts):
+    for i, one in _each(
+        model, sentences, answer, labels=labels, symbols=symbols, brackets=brackets, progress=progress, parts=parts
+    ):
         found[i] = _parsed(sentences[i], one, labels=labels)
     return found
 
@@ -94,11 +100,12 @@ def parse_k_best(
     sentences: Sequence[Sequence[str]],
     k: int,
     *,
+    brackets: Known = None,
     parts: Any = None,
 ) -> list[list[Parsed]]:
     """The k most probable trees of each sentence with their labels, the best first; fewer where there are fewer.
 
-    None at all for a sentence that is impossible under the grammar.
+    None at all for a sentence that is impossible under the grammar. `brackets`: see `parse`.
     """
     found: list[list[Parsed]] = [[] for _ in sentences]
 
@@ -108,7 +115,7 @@ def parse_k_best(
         columns = zip(there, zip(*best.trees, strict=True), strict=True)
         return [[tree for is_there, tree in zip(*column, strict=True) if is_there] for column in columns]
 
-    for i, trees in _each(model, sentences, answer, labels=True, symbols=True, parts=parts):
+    for i, trees in _each(model, sentences, answer, labels=True, symbols=True, brackets=brackets, parts=parts):
         found[i] = [_parsed(sentences[i], tree, labels=True) for tree in trees]
     return found
 
@@ -123,12 +130,20 @@ def _each(
     *,
     labels: bool,
     symbols: bool,
+    brackets: Known,
     parts: Any,
     progress: Callable[[int], None] | None = None,
 ) -> list[tuple[int, Answer]]:
     """The place and the answer of each sentence that the grammar may make, in batches that fit into memory."""
     grammar = expect_grammar(model)
     assert model.vocabulary is not None
+    if brackets is not None:
+        if len(brackets) != len(sentences):
+            raise DataError(
+                f"brackets are of {len(brackets)} sentences, but there are {len(sentences)}: one list each."
+            )
+        for number, (spans, words) in enumerate(zip(brackets, sentences, strict=True), 1):
+            expect_spans(spans, len(words), f"sentence {number}")
     rows = model.vocabulary.encode_all(sentences).sentences
     # One word has no brackets, from which the others' possibility is seen: its symbol tells.
     single = [i for i, row in enumerate(rows) if len(row) == 1 and model.config.single_words]
@@ -142,6 +157,11 @@ def _each(
             for group, batch in zip(batches.groups, batches, strict=True) if batches else ():
                 # `symbols`: nonterminals, even where the chart could be over ranks.
                 potentials = grammar.tree_potentials(batch.to(model.device), parts=parts, labels=named or symbols)
+                if brackets is not None:
+                    log_leaf = potentials.log_leaf
+                    span = log_spans([brackets[own[i]] for i in group], log_leaf.shape[1], like=log_leaf)
+                    span = span if potentials.log_span is None else span + potentials.log_span
+                    potentials = potentials._replace(log_span=span)
                 answers += zip([own[i] for i in group], answer(potentials, named), strict=True)
                 done += len(group)
                 if progress is not None:

@@ -333,7 +333,9 @@ def tag_text(model: Model[Any, Any], text: Any, *, method: Method = "posterior")
     return answer_text(text, vocabulary, question, [])
 
 
-def parse_text(model: Model[Any, Any], text: Any, *, decode: Decode = "mbr", labels: bool = False) -> Any:
+def parse_text(
+    model: Model[Any, Any], text: Any, *, decode: Decode = "mbr", labels: bool = False, brackets: Any = None
+) -> Any:
     """See `Model.parse`."""
     vocabulary = expect_vocabulary(model, "parse")
     expect_grammar(model)
@@ -344,6 +346,13 @@ def parse_text(model: Model[Any, Any], text: Any, *, decode: Decode = "mbr", lab
         for number, words in enumerate(sentences, 1):
             expect_no_brackets(words, f"sentence {number}")
         expect_memory(model, list(map(len, sentences)), "sentence", outside=True)
-        return [found.tree for found in parse(model, sentences, decode=decode, labels=labels)]
+        own = None
+        if brackets is not None:
+            every = [brackets] if isinstance(text, str) else list(brackets)
+            lines = [text] if isinstance(text, str) else text
+            if len(every) != len(lines):
+                raise DomainError(f"brackets are of {len(every)} sentences, but there are {len(lines)}: one list each.")
+            own = [spans for spans, line in zip(every, lines, strict=True) if words_of(line, vocabulary)]
+        return [found.tree for found in parse(model, sentences, decode=decode, labels=labels, brackets=own)]
 
     return answer_text(text, vocabulary, question)

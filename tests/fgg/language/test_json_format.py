@@ -11,7 +11,18 @@ import pytest
 import torch
 
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
-from rankfold.fgg import conjoin, format_text, from_json, library, library_names, parse, read, string_query, to_json
+from rankfold.fgg import (
+    conjoin,
+    format_text,
+    from_json,
+    library,
+    library_names,
+    parse,
+    read,
+    string_query,
+    sum_product,
+    to_json,
+)
 from tests.fgg.plain import HMM, PCFG, example, plain, random_factors
 from tests.oracles import fgg as oracle
 
@@ -237,3 +248,26 @@ def test_json_with_anything_anywhere_is_a_grammar_or_our_error(tmp_path: Path, s
         except (DataError, DomainError, ShapeError, UnsupportedError) as error:
             message = str(error)
         assert message.startswith(f"{path}: ")
+
+
+def test_an_open_start_symbol_is_summed_over() -> None:
+    fggs = pytest.importorskip("fggs", reason="the fggs package is not installed")
+    closed = example("domain Z = 2\nS() -> X(z, y)\nX(z: Z, y: Z) -> f(z, y) g(y, w: Z) | f(y, z)")
+    found = through_json(to_json(closed))
+    found["grammar"]["rules"] = [rule for rule in found["grammar"]["rules"] if rule["lhs"] != "S"]
+    found["grammar"]["start"] = "X"
+    del found["grammar"]["nonterminals"]["S"]
+    theirs = fggs.json_to_fgg(through_json(found))
+    again = from_json(through_json(fggs.fgg_to_json(theirs)))
+    for factor in theirs.factors.values():
+        factor.weights = torch.as_tensor(factor.weights, dtype=torch.float64)
+    assert again.start == "S"
+    assert oracle.total(*plain(again)) == pytest.approx(oracle.total(*plain(closed)), rel=1e-12)
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        table = fggs.sum_product(theirs)
+    finally:
+        torch.set_default_dtype(default)
+    assert table.shape == (2, 2)
+    torch.testing.assert_close(sum_product(again, "real"), table.sum(), rtol=1e-12, atol=0)

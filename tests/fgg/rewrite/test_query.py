@@ -187,7 +187,15 @@ def test_wrong_queries_are_errors() -> None:
     g = example(HMM)
     for query, error, message in [
         (lambda: string_query("a b"), ShapeError, "one string, 'a b'; a sentence is a list"),
-        (lambda: string_query([[0, 1], [0]]), ShapeError, "lengths 1 to 2, but a query is of one length"),
+        (lambda: string_query([[0, 1], [0]], lengths=[2, 1]), ShapeError, "lists have the lengths they have"),
+        (lambda: string_query(torch.tensor([[0, 1]]), lengths=[3]), ShapeError, "Sentence 0 has length 3, but its row"),
+        (lambda: string_query(torch.tensor([[0, 1]]), lengths=[1, 1]), ShapeError, "one whole number for each row"),
+        (
+            lambda: string_query([[0, 1, 2], [0]], brackets=[(0, 2)]),
+            DomainError,
+            "not a span of sentence 1, which has 1",
+        ),
+        (lambda: conjoin(g, string_query([["a"], ["a", "q"]])), DomainError, "Sentence 1: Domain 'V' has no value 'q'"),
         (lambda: string_query(torch.tensor([0.0])), ShapeError, "ids are int64"),
         (lambda: string_query([0, 1], brackets=[(1, 3)]), DomainError, r"Bracket \(1, 3\) is not a span of 2 words"),
         (lambda: automaton_query([(0, 1, 0)], finals=[]), DomainError, "no final state"),

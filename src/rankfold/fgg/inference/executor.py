@@ -41,7 +41,7 @@ class Scaling:
 
     `low` are the smallest entries of each block, `high` its largest, `least` the level below which entries may have
     lost digits; `unscaled` are the blocks with that level, `lost` says whether scaling took digits of a factor,
-    `has_nothing` whether sums are 0 because factors are.
+    `has_nothing` whether sums are 0 because factors are, `has_gaps` whether rules without weight have no scale.
     """
 
     scales: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -51,6 +51,7 @@ class Scaling:
     unscaled: list[tuple[str, int, Tensor, float]] = field(default_factory=list)
     lost: list[Tensor] = field(default_factory=list)
     has_nothing: bool = False
+    has_gaps: bool = False
 
     def is_sound(self) -> Tensor:  # ""   bool
         """Whether no entry may have lost digits; a zero counts as lost here, whatever its reason."""
@@ -86,7 +87,8 @@ class Scaling:
         """For every parent the largest scale of any of its rules; 0 for one without rules."""
         rows = block.end - block.begin
         if len(log_scales) == 1 and len(block.groups[0].rows) == rows:
-            return log_scales[0].amax(1) if block.groups[0].splits > 1 else log_scales[0]
+            own = log_scales[0].amax(1) if block.groups[0].splits > 1 else log_scales[0]
+            return torch.where(own > float("-inf"), own, 0.0) if self.has_gaps else own
         found = torch.full((rows, batch), float("-inf"), dtype=torch.float64, device=_device(log_scales))
         for group, log_scale in zip(block.groups, log_scales, strict=True):
             index = rows_in(group, block, log_scale.device)
@@ -140,7 +142,8 @@ class Execution:
     """The tables of one pass: of each its blocks, in order, "row b ...", the rows at which they begin, and scales.
 
     `tapped` are rules ("*": all) and nodes of rules (None: the rule itself) through whose `taps`, tensors of ones, they
-    are multiplied: gradients of log Z there are posteriors.
+    are multiplied: gradients of log Z there are posteriors. `observed`: values in place of the grammar's own. `sound`
+    says of a captured pass whether it lost nothing, once it is known.
     """
 
     grammar: Grammar
@@ -153,16 +156,19 @@ class Execution:
     begins: dict[str, list[int]] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     taps: dict[tuple[int, str | None], Tensor] = field(default_factory=dict)
+    observed: Mapping[str, Tensor] | None = None
+    sound: Tensor | None = None  # ""   bool
+    _joined: dict[str, tuple[tuple[int, ...], Tensor, Tensor | None]] = field(default_factory=dict)
     _shapes: dict[str, list[int]] = field(default_factory=dict)
     _lifted: dict[str, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.like = self.arithmetic.lift(next(iter(self.weights.values())).detach())
+        self.values = self.grammar.observed if self.observed is None else self.observed
         self._word_numbers = {
             name: torch.arange(table.numel(), device=table.device).reshape(table.shape)
-            for name, table in self.grammar.observed.items()
+            for name, table in self.values.items()
         }
-        self._own_rules = {rule.name for rule in self.grammar.rules} if self.tapped else set[str]()
         self._no_scale = torch.zeros((), dtype=torch.float64, device=self.like.device)
 
     def run(self) -> Execution:
@@ -234,10 +240,12 @@ class Execution:
         table = group.children[k][0]
         blocks = self.blocks[table]
         how = gather(group, k, self.begins[table], blocks, self.like.device)
-        value = _take(blocks, how.blocks, how.index_of)
-        if not self.arithmetic.is_scaled:
-            return value, None
-        return value, _take(self.scaling.scales[table], how.blocks, how.index_of)
+        if table not in self._joined or self._joined[table][0] != how.blocks:
+            scales = self.scaling.scales[table] if self.arithmetic.is_scaled else None
+            both = (_join(blocks, how.blocks), None if scales is None else _join(scales, how.blocks))
+            self._joined[table] = (how.blocks, *both)  # both children of a rule read them
+        _, value, scale = self._joined[table]
+        return _take(value, how.index_of), None if scale is None else _take(scale, how.index_of)
 
     def operands(self, group: Group) -> tuple[list[Operand], Tensor]:
         """The operands of a group, children first, and the logarithm of its scale, "p s b" ("p b": one split)."""
@@ -251,7 +259,7 @@ class Execution:
             found.append(diagonal(*own))
             if scale is not None:
                 log_scales.append(scale if group.splits == 1 else scale.reshape(shape))
-        values = {node: values_of(group, node, self.grammar.observed, device) for node in group.observed}
+        values = {node: values_of(group, node, self.values, device) for node in group.observed}
         for label, nodes in group.factors:
             weights, log_scale = self._factor(label)
             is_batched = self.grammar.label(label).is_batched
@@ -260,11 +268,22 @@ class Execution:
                 here = values | {node: values_of(group, node, self._word_numbers, device) for node in sliced}
             found.append(slice_observed(weights, group, nodes, here, is_batched=is_batched))
             log_scales += [] if log_scale is None else [log_scale]
+            if log_scale is not None and found[-1].axes and max(found[-1].axes) <= SENTENCE:
+                log_scales.append(self._gaps(found[-1], shape))
         if self.tapped:
             found += self._tap(group)
         found += self._ones(group, found)
         total = sum(log_scales[1:], log_scales[0]) if log_scales else self._no_scale
         return found, total if total.shape == shape else total.expand(shape)
+
+    def _gaps(self, operand: Operand, shape: tuple[int, ...]) -> Tensor:  # "p s b" ("p b": one split)
+        """-inf for rules whose weight is 0 for a sentence, whatever their nodes: their scale is none."""
+        self.scaling.has_gaps = True
+        x = operand.tensor
+        for place, axis in enumerate((PARENT, SPLIT, SENTENCE) if len(shape) == 3 else (PARENT, SENTENCE)):
+            if axis not in operand.axes:
+                x = x.unsqueeze(place)
+        return torch.where(x.detach() == 0, float("-inf"), self._no_scale)
 
     def _factor(self, label: str) -> tuple[Tensor, Tensor | None]:
         """A factor in the arithmetic, its largest entry 1 if that is scaled, and the logarithm of its scale."""
@@ -284,12 +303,15 @@ class Execution:
     def _tap(self, group: Group) -> list[Operand]:
         """Ones at the rules and nodes whose posteriors are wanted."""
         found = []
-        own = [rule for rule in group.rules if rule in self._own_rules]  # none of what rewriting added
-        wanted = {node for rule in own for name, node in self.tapped if name in (rule, "*")}
+        if group.is_added:
+            return []
+        names = {name for name, _ in self.tapped if name != "*"}
+        own = names.intersection(group.names()) if names else ()
+        wanted = {node for name, node in self.tapped if name == "*" or name in own}
         domain_of = {node.name: node.domain for node in group.nodes}
         for node in sorted(wanted, key=str):
             size = [] if node is None else [self.grammar.size(domain_of[node])]
-            ones = self.arithmetic.one(self.like, (len(group.rules), self.batch, *size)).requires_grad_()
+            ones = self.arithmetic.one(self.like, (group.num_rules, self.batch, *size)).requires_grad_()
             self.taps[id(group), node] = ones
             axes = [SENTENCE] if node is None else [SENTENCE, node_axes(group)[node]]
             found.append(by_rule(ones, group, axes))
@@ -339,8 +361,11 @@ class Execution:
         return memoise(group, "terms", make)
 
 
-def _take(blocks: list[Tensor], used: tuple[int, ...], index: Tensor | slice | None) -> Tensor:
-    whole = blocks[used[0]] if len(used) == 1 else torch.cat([blocks[k] for k in used])
+def _join(blocks: list[Tensor], used: tuple[int, ...]) -> Tensor:
+    return blocks[used[0]] if len(used) == 1 else torch.cat([blocks[k] for k in used])
+
+
+def _take(whole: Tensor, index: Tensor | slice | None) -> Tensor:
     if index is None:
         return whole
     return whole[index] if isinstance(index, slice) else whole.index_select(0, index)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError
-from rankfold.fgg.contraction import LOGS, REAL, Semiring, num_terms, sound_level
+from rankfold.fgg.contraction import LOGS, MAX, REAL, Semiring, num_terms, sound_level
 from rankfold.fgg.dependencies import components, productive_rules
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Rule
@@ -40,16 +40,78 @@ def fixed_point(g: Grammar, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tens
     return torch.stack(values), torch.stack(scales)
 
 
-def _sentence(g: Grammar, weights: Mapping[str, Tensor], sentence: int) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def log_tables(g: Grammar, weights: Mapping[str, Tensor]) -> Values:  # "b ..." each
+    """The logarithms of the least fixed point of every nonterminal."""
+    wide = {label: x.double() for label, x in weights.items()}
+    each = [_log_psi(_systems(g, k), wide, _ScaledFactors.of(wide)) for k in range(g.batch or 1)]
+    return {name: torch.stack([own[name] for own in each]) for name in each[0]}
+
+
+@torch.no_grad()
+def max_rounds(g: Grammar, weights: Mapping[str, Tensor]) -> tuple[Values, dict[str, list[str]]]:  # "row b ..." each
+    """By nonterminal and t the logarithm of the largest weight of derivations at most t uses of its own kind deep.
+
+    Row 0 has none, the last row is of all derivations. Also the nonterminals that each needs and is needed by. Raises
+    where no depth is enough: an entry that comes back to itself gains weight. Without that the best derivation has no
+    entry twice on a path, so that there are no more rounds than entries.
+    """
+    logs = {label: LOGS.lift(x.double()) for label, x in weights.items()}
+    every = [_systems(g, k) for k in range(g.batch or 1)]
+    found: Values = {}
+    peers: dict[str, list[str]] = {}
+    for systems in zip(*every, strict=True):
+        names = list(systems[0].rules)
+        peers |= dict.fromkeys(names, names if systems[0].is_recursive else [])
+        here = {
+            name: next(iter(logs.values())).new_full((len(every), *systems[0].shapes[name]), NOTHING) for name in names
+        }
+        rounds = [here]
+        below = {name: x[-1] for name, x in found.items()}
+        most = 2 + sum(x[0].numel() for x in here.values()) if systems[0].is_recursive else 1
+        for _ in range(most):
+            psi = {**below, **rounds[-1]}
+            own = [
+                system.apply(logs, system.select({name: x[k] for name, x in psi.items()}), MAX)
+                for k, system in enumerate(systems)
+            ]
+            rounds.append({name: torch.stack([x[name] for x in own]) for name in names})
+            if systems[0].is_recursive and not _grows(rounds[-2], rounds[-1]):
+                break
+        else:
+            if systems[0].is_recursive:
+                raise DomainError(
+                    f"There is no best derivation: those of {', '.join(names[:4])} gain weight as they grow.\n"
+                    "  Lower the weights of rules that come back to them, or conjoin with a query of bounded length."
+                )
+        found |= {name: torch.stack([x[name] for x in rounds]) for name in names}
+    return found, peers
+
+
+def _grows(old: Values, new: Values) -> bool:
+    """Whether any logarithm grows, by more than its rounding."""
+    eps = torch.finfo(torch.float64).eps
+    return any(bool((new[k] > x + eps * (1 + x.abs().nan_to_num(posinf=0.0))).any()) for k, x in old.items())
+
+
+def _systems(g: Grammar, sentence: int) -> list[_System]:
     rules = productive_rules(g.hrg)
-    systems = [_System(g, {name: rules[name] for name in names}, sentence) for names in components(g.hrg, rules)]
-    scaled = _ScaledFactors.of(weights)
+    return [_System(g, {name: rules[name] for name in names}, sentence) for names in components(g.hrg, rules)]
+
+
+@torch.no_grad()
+def _log_psi(systems: list[_System], weights: Mapping[str, Tensor], scaled: _ScaledFactors) -> Values:
     log_psi: Values = {}
-    with torch.no_grad():
-        logs = {label: LOGS.lift(x) for label, x in weights.items()}
-        for system in systems:
-            below = system.select(log_psi)
-            log_psi |= system.solve(logs, scaled, below) if system.is_recursive else system.apply(logs, below, LOGS)
+    logs = {label: LOGS.lift(x) for label, x in weights.items()}
+    for system in systems:
+        below = system.select(log_psi)
+        log_psi |= system.solve(logs, scaled, below) if system.is_recursive else system.apply(logs, below, LOGS)
+    return log_psi
+
+
+def _sentence(g: Grammar, weights: Mapping[str, Tensor], sentence: int) -> tuple[Tensor, Tensor]:
+    systems, scaled = _systems(g, sentence), _ScaledFactors.of(weights)
+    log_psi = _log_psi(systems, weights, scaled)
     scale = _scale(log_psi[g.start])
     psi: Values = {}
     for system in systems:

@@ -197,17 +197,6 @@ def rule_sum(
     return contract(plan, [operand.tensor for operand in operands], arithmetic)
 
 
-def log_weight_at(
-    g: Grammar, rule: Rule, values: Mapping[str, int], log_factors: Mapping[str, Tensor], sentence: int
-) -> float:
-    """The logarithm of the product of a rule's own factors at these values of its nodes."""
-    total = torch.zeros((), dtype=torch.float64)
-    for edge in g.hrg.terminal_edges(rule):
-        x = _at_sentence(g, edge.label, log_factors, sentence)
-        total = total + x[tuple(values[name] for name in edge.nodes)].cpu()
-    return float(total)
-
-
 def _at_sentence(g: Grammar, label: str, factors: Mapping[str, Tensor], sentence: int) -> Tensor:
     x = factors[label]
     return x[min(sentence, len(x) - 1)] if g.label(label).is_batched else x

@@ -7,16 +7,20 @@ all. Made once for a structure, whatever its numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+
+import numpy as np
 
 from rankfold.errors import UnsupportedError
 from rankfold.fgg.dependencies import cycle, cycle_remedy, cycle_text, needs, productive_rules
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Cell, Fragment, Node, Rule
-from rankfold.fgg.rewrite.share_sums import cut_long_rules, share_sums, shared_children
-from rankfold.fgg.rewrite.spans import SpanHRG
+from rankfold.fgg.rewrite.query import end_label
+from rankfold.fgg.rewrite.query_grammar import end_node, slots_of_rule
+from rankfold.fgg.rewrite.share_sums import Uses, cut_long_rules, has_long_rules, share_sums, share_templates
+from rankfold.fgg.rewrite.spans import Grid, Numbers, SpanHRG, Spans, find_spans
 
 Signature = tuple[object, ...]
 
@@ -27,7 +31,7 @@ class Group:
 
     `rows` are the parents' rows in the table of `left`. Edges and nodes are those of the first rule; `children` has
     for each nonterminal edge its table and the row of every rule, `observed` for each observed node its value or
-    cell of every rule.
+    cell of every rule. `grid`: the pattern of the rules, where they are not written out.
     """
 
     left: str
@@ -40,7 +44,22 @@ class Group:
     observed: Mapping[str, tuple[int | Cell, ...]]
     rules: tuple[str, ...]
     template: str
+    is_added: bool = False  # whether rewriting added the rules
+    grid: Grid | None = None
     made: dict[object, object] = field(default_factory=dict, compare=False)  # by `memoise`
+
+    @property
+    def num_rules(self) -> int:
+        """The number of rules."""
+        return len(self.rows) * self.splits
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the rules."""
+        return self.rules if self.grid is None else tuple(self.grid.names())
+
+    def name(self, use: int) -> str:
+        """The name of one rule."""
+        return self.rules[use % len(self.rules)] if self.grid is None else self.grid.name(use)
 
 
 @dataclass(frozen=True)
@@ -54,11 +73,26 @@ class Block:
 
 
 @dataclass(frozen=True)
+class RowSpans:
+    """The nonterminal of a pattern that a table is of, and the spans of its rows."""
+
+    label: str
+    begins: Numbers  # "k"
+    widths: Numbers  # "k"
+    is_added: bool = False
+
+    def names(self) -> list[str]:
+        """The nonterminals, written out."""
+        pairs = zip(self.begins.tolist(), self.widths.tolist(), strict=True)
+        return [f"{self.label}[{begin},{begin + width if width else '*'}]" for begin, width in pairs]
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Everything about a sum that does not depend on numbers.
 
     `tables` lists the nonterminals of each table by row; a table holds the nonterminals of one origin, in order of
-    level.
+    level. `spans` are the spans of rows, by table, where nonterminals are not written out.
     """
 
     tables: Mapping[str, tuple[str, ...]]
@@ -66,13 +100,19 @@ class Schedule:
     domains: Mapping[str, tuple[str, ...]]  # of a table's axes
     levels: tuple[tuple[Block, ...], ...]
     start: str
-    hrg: HRG  # the rules that are summed: those given, rewritten by `share_sums`
+    hrg: HRG  # the rules that are summed: those given (of a pattern: before the query), rewritten by `share_sums`
+    spans: Mapping[str, RowSpans] = field(default_factory=dict)
+    made: dict[object, object] = field(default_factory=dict, compare=False)  # what depends on the structure alone
 
     def groups(self) -> Iterator[Group]:
         """All groups, in order."""
         for level in self.levels:
             for block in level:
                 yield from block.groups
+
+    def names(self, table: str) -> Sequence[str]:
+        """The nonterminals of a table, by row."""
+        return self.spans[table].names() if table in self.spans else self.tables[table]
 
 
 @lru_cache(maxsize=64)
@@ -83,14 +123,14 @@ def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = Fa
     rules share are taken once (`share_sums`); `is_cut`: long rules are taken apart. Rules named in `whole` stay as they
     are. Cost: a few visits of every rule.
     """
-    if isinstance(hrg, SpanHRG) and not whole and not is_cut and (found := _of_spans(hrg)) is not None:
+    if isinstance(hrg, SpanHRG) and (found := _of_spans(hrg, whole, is_cut=is_cut)) is not None:
         return found
     hrg = hrg.plain
     if cycle(hrg):
         raise UnsupportedError(
             f"The grammar is recursive: {cycle_text(hrg)}.\n  {cycle_remedy(hrg)} Only sums have a least fixed point."
         )
-    rules = productive_rules(hrg)
+    rules, own = productive_rules(hrg), hrg
     hrg = share_sums(replace(hrg, rules=tuple(rule for own in rules.values() for rule in own)), whole)
     hrg = cut_long_rules(hrg, whole) if is_cut else hrg
     rules = productive_rules(hrg)
@@ -106,7 +146,7 @@ def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = Fa
     levels: list[list[Block]] = [[] for _ in range(max(level_of.values(), default=-1) + 1)]
     for (level, table), names in blocks.items():
         begin = row_of[names[0]][1]
-        levels[level].append(Block(table, begin, begin + len(names), _groups(hrg, table, names, rules, row_of)))
+        levels[level].append(Block(table, begin, begin + len(names), _groups(own, hrg, table, names, rules, row_of)))
     return Schedule(
         {table: tuple(names) for table, names in origins.items()},
         row_of,
@@ -117,62 +157,109 @@ def schedule(hrg: HRG, whole: frozenset[str] = frozenset(), *, is_cut: bool = Fa
     )
 
 
-def _of_spans(hrg: SpanHRG) -> Schedule | None:
-    """The schedule of a pattern of spans; None where rules would share sums, which they do one by one.
+def _of_spans(hrg: SpanHRG, whole: frozenset[str], *, is_cut: bool) -> Schedule | None:
+    """The schedule of a pattern of spans; None where its rules are to be rewritten one by one.
 
-    Cost: array operations for every grid. Names of rules and rows are left out: who needs them asks `hrg.plain`.
+    Cost: array operations for every grid. Names of rules and rows are left out until someone asks for them.
     """
-    first, spans = hrg.first, hrg.spans
-    uses: dict[str, int] = {}
-    rules = {grid.rule.name: grid.rule for grid in spans.grids}
-    shared = {name: shared_children(first, rule) for name, rule in rules.items()}
-    for grid in spans.grids:
-        for child in shared[grid.rule.name]:
-            uses[child] = uses.get(child, 0) + grid.states[0].size
-    if any(number > spans.count(child) for child, number in uses.items()):
+    templates = {rule for rule in hrg.first._rule if any(name.startswith(f"{rule}[") for name in whole)}
+    shared = share_templates(hrg.first, _uses(hrg), hrg.domain_read, templates)
+    if shared is None or (is_cut and has_long_rules(shared, hrg.domain_read)):
         return None
+    spans = hrg.spans
+    if shared.labels != hrg.first.labels:
+        slots = (slots_of_rule(shared, rule, hrg.domain_read) for rule in shared.rules)
+        found = find_spans(shared, hrg.shape, tuple(tuple((x.name, x.is_symbol) for x in own) for own in slots))
+        if found is None:
+            return None
+        spans = found
+    return _SpanSchedule(hrg, shared, spans).build()
 
-    def table(name: str) -> str:
-        return f"{name}({', '.join(first.label(name).type)})"
 
-    blocks: dict[tuple[str, int], list[Group]] = {}
-    bounds: dict[tuple[str, int], tuple[int, int]] = {}
-    for grid in spans.grids:
-        rule, slots = grid.rule, spans.slots[grid.rule.name]
-        rows = spans.items[rule.left][grid.begins, grid.width].tolist()
+@lru_cache(maxsize=64)
+def unshared(hrg: HRG) -> Schedule:
+    """The schedule of the rules as they are, none rewritten; tables have the rows they have by `schedule` in a pattern."""
+    if isinstance(hrg, SpanHRG):
+        return _SpanSchedule(hrg, hrg.first, hrg.spans).build()
+    return schedule(hrg, frozenset(rule.name for rule in hrg.rules))
+
+
+def _uses(hrg: SpanHRG) -> dict[str, Uses]:
+    """How often each rule of a pattern is used."""
+    found: dict[str, tuple[int, int, list[set[int]]]] = {}
+    size = len(hrg.shape.arcs) + 1
+    for grid in hrg.spans.grids:
+        own = [k for k, (_, is_symbol) in enumerate(hrg.spans.slots[grid.rule.name]) if not is_symbol]
+        parents, number, children = found.get(grid.rule.name, (0, 0, [set() for _ in own]))
+        for k, seen in zip(own, children, strict=True):
+            seen.update((grid.states[k] * size + grid.states[k + 1]).reshape(-1).tolist())
+        found[grid.rule.name] = parents + len(grid.begins), number + grid.states[0].size, children
+    return {name: Uses(p, n, tuple(map(len, children))) for name, (p, n, children) in found.items()}
+
+
+class _SpanSchedule:
+    """The schedule of a grammar whose rules are used in grids."""
+
+    def __init__(self, hrg: SpanHRG, rules: HRG, spans: Spans) -> None:
+        self.hrg, self.rules, self.spans = hrg, rules, spans
+        self.root = f"{hrg.first.start}[0,*]"
+
+    def table(self, name: str) -> str:
+        return f"{name}({', '.join(self.rules.label(name).type)})"
+
+    def build(self) -> Schedule:
+        spans, first = self.spans, self.rules
+        blocks: dict[tuple[str, int], list[Group]] = {}
+        for grid in spans.grids:
+            blocks.setdefault((grid.rule.left, grid.width), []).append(self.group(grid))
+        levels = []
+        rows: dict[str, RowSpans] = {}
+        for (name, width), own in blocks.items():
+            if width:
+                numbers = spans.items[name][:, width]
+                begin, end = int(numbers[numbers >= 0].min()), int(numbers.max()) + 1
+                rows[self.table(name)] = RowSpans(
+                    name, *spans.begins_and_widths(name), is_added=name not in self.hrg.first._label
+                )
+            else:
+                begin, end = 0, 1
+                rows[self.root] = RowSpans(name, np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
+            levels.append((Block(self.table(name) if width else self.root, begin, end, tuple(own)),))
+        start = (self.root, 0) if self.hrg.shape.is_ragged else (self.table(first.start), spans.count(first.start) - 1)
+        domains = {table: first.label(own.label).type for table, own in rows.items()}
+        return Schedule(
+            dict.fromkeys(rows, ()), {self.hrg.start: start}, domains, tuple(levels), self.hrg.start, first, rows
+        )
+
+    def group(self, grid: Grid) -> Group:
+        rule, slots, items = grid.rule, self.spans.slots[grid.rule.name], self.spans.items
+        is_root, number = grid.width == 0, grid.states[0].size
+        rows = (0,) if is_root else tuple(items[rule.left][grid.begins, grid.width].tolist())
         own = [k for k, (_, is_symbol) in enumerate(slots) if not is_symbol]
         children = []
-        for k, edge in zip(own, first.nonterminal_edges(rule), strict=True):
+        for k, edge in zip(own, self.rules.nonterminal_edges(rule), strict=True):
             here, then = grid.states[k : k + 2]
-            found = spans.items[edge.label][here, then - here].reshape(-1).tolist()
-            children.append((table(edge.label), edge.nodes, tuple(found)))
-        seen = {
-            name: tuple((hrg.domain_read, position) for position in grid.states[k].reshape(-1).tolist())
+            found = items[edge.label][here, then - here].reshape(-1).tolist()
+            children.append((self.table(edge.label), edge.nodes, tuple(found)))
+        cells: dict[str, tuple[int | Cell, ...]] = {
+            name: tuple((self.hrg.domain_read, position) for position in grid.states[k].reshape(-1).tolist())
             for k, (name, is_symbol) in enumerate(slots)
             if is_symbol
         }
-        nodes = tuple(replace(x, observed=seen[x.name][0]) if x.name in seen else x for x in rule.right.nodes)
-        constants = {
-            x.name: (x.observed,) * grid.states[0].size for x in nodes if x.observed is not None and x.name not in seen
-        }
-        group = Group(
-            table(rule.left), tuple(rows), grid.states[0].shape[1], nodes, rule.right.externals, tuple(children),
-            tuple((edge.label, edge.nodes) for edge in first.terminal_edges(rule)), {**seen, **constants}, (),
-            rule.name,
+        nodes = tuple(replace(x, observed=cells[x.name][0]) if x.name in cells else x for x in rule.right.nodes)
+        cells |= {x.name: (x.observed,) * number for x in nodes if x.observed is not None and x.name not in cells}
+        factors = [(edge.label, edge.nodes) for edge in self.rules.terminal_edges(rule)]
+        if is_root:
+            label = end_label(self.hrg.domain_read)
+            ends = grid.states[-1].reshape(-1).tolist()
+            node = end_node(rule, label.type[0], ends[0])
+            nodes, factors = (*nodes, node), [*factors, (label.name, (node.name,))]
+            cells[node.name] = tuple(ends)
+        return Group(
+            self.root if is_root else self.table(rule.left), rows, grid.states[0].shape[1], nodes,
+            rule.right.externals, tuple(children), tuple(factors), cells, (), rule.name,
+            is_added=rule.name not in self.hrg.first._rule, grid=grid,
         )  # fmt: skip
-        blocks.setdefault((rule.left, grid.width), []).append(group)
-        bounds[rule.left, grid.width] = (rows[0], rows[-1] + 1)
-    levels = tuple((Block(table(name), *bounds[name, width], tuple(own)),) for (name, width), own in blocks.items())
-    start = first.start
-    names = dict.fromkeys(name for name, _ in blocks)
-    return Schedule(
-        {table(name): () for name in names},
-        {hrg.start: (table(start), spans.count(start) - 1)},
-        {table(name): first.label(name).type for name in names},
-        levels,
-        hrg.start,
-        hrg,
-    )
 
 
 def _levels(hrg: HRG, rules: Mapping[str, tuple[Rule, ...]]) -> dict[str, int]:
@@ -202,6 +289,7 @@ def _origin(hrg: HRG, name: str) -> str:
 
 
 def _groups(
+    first: HRG,
     hrg: HRG,
     table: str,
     names: list[str],
@@ -218,7 +306,8 @@ def _groups(
         for splits in sorted({len(own) for own in parents.values()}):
             chosen = {name: own for name, own in parents.items() if len(own) == splits}
             flat = [rule for own in chosen.values() for rule in own]
-            groups.append(_group(hrg, table, [row_of[name][1] for name in chosen], splits, flat, row_of))
+            made = _group(hrg, table, [row_of[name][1] for name in chosen], splits, flat, row_of)
+            groups.append(replace(made, is_added=flat[0].name not in first._rule))
     return tuple(groups)
 
 

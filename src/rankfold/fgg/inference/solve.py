@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from rankfold.errors import DomainError, may_look, same_kind
 from rankfold.fgg.contraction import LOGS, SCALED, SUPPORT, Semiring
 from rankfold.fgg.factors import Derived, FactorCache, Factored, value_at
 from rankfold.fgg.grammar import Grammar, check_weights, expect_one_batch
-from rankfold.fgg.hrg import HRG
+from rankfold.fgg.hrg import HRG, inclusion, is_inclusion
 from rankfold.fgg.inference.executor import Execution, Tapped
 from rankfold.fgg.inference.schedule import Group, Schedule, schedule
 from rankfold.numerics.log_space import log_weights
@@ -53,9 +54,14 @@ def fall_back(g: Grammar, plan: Schedule, weights: Weights, tapped: Tapped = ())
         if arithmetic is LOGS:
             break
         sound = run.scaling.is_sound()
-        if not may_look(sound) or bool(sound):
+        if not may_look(sound):
+            run.sound = sound | _explains(run, cast(Support, run.schedule.made.get(("support", g.device), {})))
             break
-        if _has_exact_zeros(run):
+        if bool(sound):
+            if sound.is_cuda:
+                structural_support(run)  # while it can be made: a captured pass may need it
+            break
+        if bool(_explains(run, structural_support(run))) or _has_exact_zeros(run):
             run.scaling.has_nothing = True
             break
     return run
@@ -69,7 +75,7 @@ def _rungs(
     if next(iter(weights.values())).dtype != torch.float64:
         yield plan, SCALED, wide
     cut = schedule(g.hrg, _whole(tapped), is_cut=True)
-    if len(cut.hrg.rules) > len(plan.hrg.rules):
+    if not cut.spans and (plan.spans or len(cut.hrg.rules) > len(plan.hrg.rules)):
         yield cut, SCALED, wide
     yield plan, LOGS, wide
 
@@ -79,19 +85,60 @@ def _whole(tapped: Tapped) -> frozenset[str]:
     return frozenset(rule for rule, node in tapped if node is not None)
 
 
+Support = Mapping[tuple[str, int], Tensor]  # by table and first row of a block, "row b ..."
+
+
+@torch.no_grad()
+def structural_support(run: Execution) -> Support:  # "row 1 ..." each
+    """The entries that have weight if all factors have some, inclusions of parts apart; made once for a structure."""
+
+    def make() -> Support:
+        g = run.grammar
+        dtype, device = run.like.dtype, run.like.device
+        ones = {
+            label: inclusion(g.hrg, label, dtype=dtype, device=device)
+            if is_inclusion(label) and label not in g.factors
+            else torch.ones((), dtype=dtype, device=device).expand(
+                *[1] * g.label(label).is_batched, *(g.size(domain) for domain in g.label(label).type)
+            )
+            for label in run.weights
+            if label
+        } or {"": torch.ones((), dtype=dtype, device=device)}
+        observed = {name: table.new_zeros(table.shape[-1]) for name, table in g.observed.items()}
+        return _blocks(Execution(g, run.schedule, SUPPORT, ones, 1, observed=observed).run())
+
+    key = ("support", run.like.device)
+    if key not in run.schedule.made:
+        run.schedule.made[key] = make()
+    return cast(Support, run.schedule.made[key])
+
+
+def _blocks(run: Execution) -> Support:
+    return {
+        (table, begin): run.blocks[table][k] for table, begins in run.begins.items() for k, begin in enumerate(begins)
+    }
+
+
+@torch.no_grad()
+def _explains(run: Execution, support: Support) -> Tensor:  # ""   bool
+    """Whether every entry that may have lost digits is one without support."""
+    scaling = run.scaling
+    flags = [~scaling.is_below(), *scaling.lost]
+    for table, begin, value, least in scaling.unscaled:
+        top = value.amax(tuple(range(2, value.ndim)), keepdim=True) if value.ndim > 2 else value
+        small = value < least * torch.maximum(top, torch.ones_like(top))
+        own = support.get((table, begin))
+        flags.append((small if own is None else small & (own > 0)).any())
+    return ~torch.stack(flags).any()
+
+
 @torch.no_grad()
 def _has_exact_zeros(run: Execution) -> bool:
     """Whether every entry that may have lost digits is 0 because of factors that are exactly 0."""
     if any(map(bool, run.scaling.lost)) or not bool(run.scaling.is_below()):
         return False
-    here = execute(run.grammar, run.schedule, SUPPORT, {k: x.detach() for k, x in run.weights.items()})
-    places = {(table, begin): k for table, begins in here.begins.items() for k, begin in enumerate(begins)}
-    for table, begin, value, least in run.scaling.unscaled:
-        top = value.amax(tuple(range(2, value.ndim)), keepdim=True) if value.ndim > 2 else value
-        small = value < least * torch.maximum(top, torch.ones_like(top))
-        if bool((small & (here.blocks[table][places[table, begin]] > 0)).any()):
-            return False
-    return True
+    weights = {k: x.detach() for k, x in run.weights.items()}
+    return bool(_explains(run, _blocks(execute(run.grammar, run.schedule, SUPPORT, weights))))
 
 
 def log_z_of(run: Execution) -> Tensor:  # "b"   float64
@@ -100,8 +147,8 @@ def log_z_of(run: Execution) -> Tensor:  # "b"   float64
     if run.arithmetic is LOGS:
         return value
     out = log_weights(value.double()) + scale
-    if run.arithmetic.is_scaled and not may_look(value):
-        return torch.where(run.scaling.is_sound(), out, float("nan"))
+    if run.sound is not None:
+        return torch.where(run.sound, out, float("nan"))
     return out
 
 

@@ -42,7 +42,16 @@ def mend_overflow(value: Tensor, run: Execution, *, is_log: bool) -> None:  # "b
     if not (torch.is_grad_enabled() and value.requires_grad):
         return
     mender = _LogGradients(
-        replace(run, arithmetic=LOGS, weights=_wide(run.weights), scaling=Scaling(), blocks={}, begins={}, _lifted={})
+        replace(
+            run,
+            arithmetic=LOGS,
+            weights=_wide(run.weights),
+            scaling=Scaling(),
+            blocks={},
+            begins={},
+            _joined={},
+            _lifted={},
+        )
     )
     mender.value, mender.is_log = value.detach(), is_log
     value.register_hook(mender.begin)  # type: ignore[no-untyped-call]
@@ -95,7 +104,7 @@ class _AddZeroGradients(Function):
         ctx.save_for_backward(value, *weights)
         ctx.is_log = is_log
         blocks = {table: [x.detach() for x in own] for table, own in run.blocks.items()}
-        ctx.run = replace(run, weights=_wide(run.weights), blocks=blocks, _lifted={})
+        ctx.run = replace(run, weights=_wide(run.weights), blocks=blocks, _joined={}, _lifted={})
         return value.clone()
 
     @staticmethod

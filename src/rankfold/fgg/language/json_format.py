@@ -19,7 +19,7 @@ from rankfold.errors import DataError, UnsupportedError
 from rankfold.fgg.factors import Factor
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG, is_inclusion
-from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Node, Rule
+from rankfold.fgg.hypergraph import Domain, Edge, Fragment, Label, Names, Node, Rule
 from rankfold.fgg.language.elaborate import automatic_names
 
 _VALUE = re.compile(r"is\[(.+),([0-9]{1,18})\]")
@@ -70,7 +70,10 @@ def to_json(grammar: Grammar, *, weights: bool = True, sentence: int | None = No
 
 
 def from_json(found: Mapping[str, Any]) -> Grammar:
-    """The grammar of an object that `json.load` gave. Raises `DataError` naming the key that is missing or wrong."""
+    """The grammar of an object that `json.load` gave. Raises `DataError` naming the key that is missing or wrong.
+
+    A start symbol that attaches to nodes, as the `fggs` package allows, is below a new one, which sums over them.
+    """
     structure, numbers = _key(found, "grammar", dict), _key(found, "interpretation", dict)
     described = _key(numbers, "domains", dict, where="interpretation")
     labels: dict[str, Label] = {}
@@ -102,7 +105,18 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
         if name in kept and not is_inclusion(name):
             factors[name] = _weights(entry, where)
     start = _key(structure, "start", str, where="grammar")
+    if start in kept and kept[start].arity and not kept[start].is_terminal:
+        closing, label = _close(kept[start], Names([*kept, *(rule.name for rule in rules)]))
+        return Grammar(HRG(domains, (*kept.values(), label), (closing, *rules), label.name), factors)
     return Grammar(HRG(domains, tuple(kept.values()), tuple(rules), start), factors)
+
+
+def _close(start: Label, taken: Names) -> tuple[Rule, Label]:
+    """A rule, and its left side, that sums over the nodes of a start symbol that attaches to some."""
+    label = Label(taken.fresh("S"), (), is_terminal=False)
+    nodes = tuple(Node(f"x{k}", domain) for k, domain in enumerate(start.type, 1))
+    right = Fragment(nodes, (Edge(start.name, tuple(node.name for node in nodes)),))
+    return Rule(taken.fresh(f"{label.name}.1"), label.name, right), label
 
 
 def _rule_to_json(observed: Mapping[str, Tensor], rule: Rule) -> dict[str, Any]:

@@ -64,17 +64,18 @@ def _span_grammar(g: Grammar, query: Query) -> Grammar | None:
     hrg, shape = g.hrg.plain, query.shape
     if g.observed or query.words is None or any(hrg.known_size(domain.name) is None for domain in hrg.domains):
         return None
-    structure = _span_structure(hrg, shape)
+    structure = span_structure(hrg, shape)
     if structure is None:
         return None
-    observed, _ = query_values(g, query, structure.domain_read, ())
-    factors = {name: x for name, x in g.factors.items() if name in structure.terminals}
-    written = {name: x for name, x in g.written.items() if name in structure.terminals}
+    observed, evidence = query_values(g, query, structure.domain_read, structure.terminals.keys() - g.hrg._label.keys())
+    factors = {name: x for name, x in g.factors.items() if name in structure.terminals} | evidence
+    written = {name: x for name, x in g.written.items() if name in structure.terminals} | evidence
     return Grammar(structure, factors, observed, written)
 
 
 @lru_cache(maxsize=256)
-def _span_structure(hrg: HRG, shape: QueryShape) -> SpanHRG | None:
+def span_structure(hrg: HRG, shape: QueryShape) -> SpanHRG | None:
+    """A structure conjoined with a sentence, as a pattern of spans; None where it has none."""
     domain = observed_domain(hrg, shape.domain)
     slots = tuple(tuple((s.name, s.is_symbol) for s in slots_of_rule(hrg, rule, domain)) for rule in hrg.rules)
     spans = find_spans(hrg, shape, slots)

@@ -15,6 +15,8 @@ from rankfold.fgg.factors import Expression, Factor, derive
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG, is_inclusion
 from rankfold.fgg.hypergraph import Edge, Fragment, Label, Names, Rule
+from rankfold.fgg.rewrite.conjoin import span_structure
+from rankfold.fgg.rewrite.spans import SpanHRG
 
 
 def merge(g: Grammar, rules: Collection[str] | None = None) -> Grammar:
@@ -45,6 +47,8 @@ def recompose(g: Grammar, what: str) -> Grammar:
     ranks = {domain.name for domain in g.domains if domain.is_rank}
     if not ranks:
         return g
+    if isinstance(g.hrg, SpanHRG) and (found := _recompose_template(g, g.hrg, what)) is not None:
+        return found
     for label in g.labels:
         if not label.is_terminal and ranks & set(label.type):
             raise UnsupportedError(
@@ -58,6 +62,20 @@ def recompose(g: Grammar, what: str) -> Grammar:
         return _join(derived, rule, own, own)
 
     return derived.grammar(map(rewrite, g.rules))
+
+
+def _recompose_template(g: Grammar, hrg: SpanHRG, what: str) -> Grammar | None:
+    """The same of the grammar before its query, conjoined again."""
+    ends = {name: x for name, x in g.written.items() if name not in hrg.first._label}
+    own = {name: x for name, x in g.factors.items() if name not in ends}
+    before = Grammar(hrg.first, own, {}, {name: x for name, x in g.written.items() if name in own})
+    found = recompose(before, what)
+    structure = span_structure(found.hrg, hrg.shape)
+    if structure is None:
+        return None
+    factors = {name: x for name, x in found.factors.items() if name in structure.terminals}
+    written = {name: x for name, x in found.written.items() if name in structure.terminals}
+    return Grammar(structure, factors | ends, g.observed, written | ends)
 
 
 class DerivedFactors:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError, may_look
+from rankfold.fgg.hypergraph import Domain, Label
 
 Word = str | int
 Bracket = tuple[int, int] | tuple[int, int, str]
@@ -36,7 +37,10 @@ class Arc:
 
 @dataclass(frozen=True)
 class QueryShape:
-    """The structure of a query without its words: equal for all sentences of a length, so caches go by it."""
+    """The structure of a query without its words: equal for all sentences of a length, so caches go by it.
+
+    `is_ragged`: each sentence of a batch ends in one of the final states, which a factor of its own says.
+    """
 
     num_states: int
     initial: int
@@ -44,6 +48,17 @@ class QueryShape:
     arcs: tuple[Arc, ...]
     brackets: frozenset[Bracket] = frozenset()
     domain: str | None = None
+    is_ragged: bool = False
+
+
+def end_domain(domain: str, shape: QueryShape) -> tuple[Domain, ...]:
+    """The domain of the states in which sentences of unequal lengths end; none where they are of one length."""
+    return (Domain(f"end[{domain}]", shape.num_states),) if shape.is_ragged else ()
+
+
+def end_label(domain: str) -> Label:
+    """The factor that is 1 at the state in which a sentence ends, and else 0."""
+    return Label(f"end[{domain}]", (f"end[{domain}]",), is_terminal=True, is_batched=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,32 +66,43 @@ class Query:
     """A query: its shape, the words a sentence has at its positions, and the words an arc allows.
 
     `words` is "n" or "b n" nested tuples of words or ids, None where a word is missing; `allowed` holds for each
-    arc with evidence the words it takes, for each sentence of a batch where the arc is batched (None: any).
+    arc with evidence the words it takes, for each sentence of a batch where the arc is batched (None: any). `lengths`
+    are those of sentences of unequal lengths.
     """
 
     shape: QueryShape
     words: Tensor | tuple[tuple[Word | None, ...], ...] | None = None
     is_batch: bool = False
     allowed: tuple[tuple[Word, ...], ...] = ()
+    lengths: Tensor | None = None  # "b"
 
 
 def string_query(
     words: Sequence[Word | None] | Sequence[Sequence[Word | None]] | Tensor,  # "n" or "b n"
     *,
+    lengths: Sequence[int] | Tensor | None = None,  # "b"
     domain: str | None = None,
     brackets: Iterable[Bracket] = (),
 ) -> Query:
-    """The query whose only strings are these sentences: one, or a batch of one length.
+    """The query whose only strings are these sentences: one, or a batch, of any lengths.
 
     `words` are ids or, where the domain names its values, words; None (in tensors -1) is a missing word, which sums
-    over all. `domain`: the observed domain, needed where a grammar has several. `brackets`: spans `(i, j)`, words i
-    to j - 1, that every derivation must have as the words of one nonterminal, or `(i, j, "X")` as those of an X;
-    the same for a whole batch.
+    over all. `lengths`: those of the rows of a tensor, whose ids beyond are never looked at; lists tell theirs by
+    themselves. A batch of unequal lengths has the structure of its longest sentence, and costs as much for each.
+    `domain`: the observed domain, needed where a grammar has several. `brackets`: spans `(i, j)`, words i to j - 1, that
+    every derivation must have as the words of one nonterminal, or `(i, j, "X")` as those of an X; the same for a whole
+    batch.
     """
     table, is_batch = _table(words)
-    length = table.shape[-1] if isinstance(table, Tensor) else len(table[0])
+    if isinstance(table, Tensor):
+        own, length = _lengths(lengths, table), int(table.shape[-1])
+    elif lengths is not None:
+        raise ShapeError("lengths go with a tensor of words; lists have the lengths they have.\n  Leave lengths out.")
+    else:
+        every = [len(row) for row in table]
+        own, length = torch.tensor(every) if len(set(every)) > 1 else None, max(every)
     arcs = []
-    for position, missing in enumerate(_missing(table, length)):
+    for position, missing in enumerate(_missing(table, length, own)):
         if not any(missing):
             arcs.append(Arc(position, position + 1, seen=position))
         elif all(missing):
@@ -84,13 +110,40 @@ def string_query(
         else:
             arcs.append(Arc(position, position + 1, seen=position, allowed=True, is_batched=True))
     required = frozenset(brackets)
-    for bracket in required:
-        if not 0 <= bracket[0] < bracket[1] <= length:
+    _expect_brackets(required, length, own)
+    finals = (length,) if own is None else tuple(range(length + 1))
+    shape = QueryShape(length + 1, 0, finals, tuple(arcs), required, domain, own is not None)
+    return Query(shape, table, is_batch, lengths=own)
+
+
+def _lengths(given: Sequence[int] | Tensor | None, table: Tensor) -> Tensor | None:  # "b"
+    """The lengths of a tensor's rows; None where all are whole."""
+    if given is None:
+        return None
+    found = torch.as_tensor(given)
+    if table.ndim != 2 or found.shape != table.shape[:1] or found.dtype.is_floating_point:
+        raise ShapeError(
+            f"lengths have shape {tuple(found.shape)} and dtype {found.dtype}, the words shape {tuple(table.shape)}: one "
+            "whole number for each row of a batch was expected."
+        )
+    if may_look(found):
+        for k, length in enumerate(found.tolist()):
+            if not 0 <= length <= table.shape[1]:
+                raise ShapeError(f"Sentence {k} has length {length}, but its row has {table.shape[1]} words.")
+    return found
+
+
+def _expect_brackets(brackets: Iterable[Bracket], length: int, lengths: Tensor | None) -> None:
+    """Raise unless every bracket is a span of every sentence."""
+    shortest, where = length, f"{length} words"
+    if lengths is not None and may_look(lengths):
+        shortest, k = min((own, k) for k, own in enumerate(lengths.tolist()))
+        where = f"sentence {k}, which has {shortest} words"
+    for bracket in brackets:
+        if not 0 <= bracket[0] < bracket[1] <= shortest:
             raise DomainError(
-                f"Bracket {bracket} is not a span of {length} words: (i, j) with 0 <= i < j <= {length} was expected."
+                f"Bracket {bracket} is not a span of {where}: (i, j) with 0 <= i < j <= {shortest} was expected."
             )
-    shape = QueryShape(length + 1, 0, (length,), tuple(arcs), required, domain)
-    return Query(shape, table, is_batch)
 
 
 def automaton_query(
@@ -156,19 +209,17 @@ def _table(words: object) -> tuple[Tensor | tuple[tuple[Word | None, ...], ...],
         if is_batch
         else [tuple(sentences)]
     )
-    lengths = sorted({len(row) for row in rows})
-    if len(lengths) > 1:
-        raise ShapeError(
-            f"The sentences of the batch have lengths {lengths[0]} to {lengths[-1]}, but a query is of one length.\n"
-            "  Group sentences by length and ask once for each."
-        )
     return tuple(rows), is_batch
 
 
-def _missing(table: Tensor | tuple[tuple[Word | None, ...], ...], length: int) -> list[list[bool]]:
-    """For each position, the sentences that miss their word there; none while values may not be looked at."""
+def _missing(
+    table: Tensor | tuple[tuple[Word | None, ...], ...], length: int, lengths: Tensor | None
+) -> list[list[bool]]:
+    """For each position, of the sentences that have one there, which miss it; none while values may not be seen."""
     if isinstance(table, Tensor):
-        found = (table if table.ndim == 2 else table[None]) == -1
-        rows = found.tolist() if may_look(table) else [[False] * length]
-        return [[bool(row[position]) for row in rows] for position in range(length)]
-    return [[row[position] is None for row in table] for position in range(length)]
+        if not may_look(table):
+            return [[False]] * length
+        rows = ((table if table.ndim == 2 else table[None]) == -1).tolist()
+        ends = [length] * len(rows) if lengths is None else lengths.tolist()
+        return [[row[k] for row, end in zip(rows, ends, strict=True) if k < end] for k in range(length)]
+    return [[row[k] is None for row in table if k < len(row)] for k in range(length)]

@@ -18,7 +18,7 @@ from rankfold.errors import DomainError, UnsupportedError, may_look
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Edge, Fragment, Label, Node, Rule, fresh_name, suggestion
-from rankfold.fgg.rewrite.query import Arc, Query, QueryShape, Word
+from rankfold.fgg.rewrite.query import Arc, Query, QueryShape, Word, end_domain, end_label
 
 Labels = frozenset[str]
 _NONE: Labels = frozenset()
@@ -46,6 +46,9 @@ def query_values(
         observed[domain] = torch.where(ids == -1, 0, ids) if missing else ids
     evidence = {name: x for name, x in _evidence(grammar, query, domain, ids).items() if name in known}
     evidence |= _constants(grammar, domain, known)
+    if query.lengths is not None and (name := end_label(domain).name) in known:
+        ends = torch.arange(query.shape.num_states, device=grammar.device)
+        evidence[name] = (ends == query.lengths.to(grammar.device)[:, None]).to(grammar.dtype)
     return observed, evidence
 
 
@@ -54,10 +57,26 @@ def _word_ids(grammar: Grammar, query: Query, domain: str) -> Tensor:  # "n" or 
     words = query.words
     if not isinstance(words, Tensor):
         assert words is not None
-        number = _numbering(grammar, domain)
-        words = torch.tensor([[-1 if word is None else number(word) for word in row] for row in words])
+        words = _padded(words, _numbering(grammar, domain), is_batch=query.is_batch)
     ids = words.to(device=grammar.device, dtype=torch.int64)
+    if query.lengths is not None:  # what lies beyond is never used; any valid id will do
+        inside = torch.arange(ids.shape[1], device=ids.device) < query.lengths.to(ids.device)[:, None]
+        ids = torch.where(inside, ids, 0)
     return ids if query.is_batch else ids.reshape(-1)
+
+
+def _padded(
+    rows: tuple[tuple[Word | None, ...], ...], number: Callable[[Word], int], *, is_batch: bool
+) -> Tensor:  # "b n"
+    """The ids of sentences, as long as the longest; an error names the sentence of a batch."""
+    found = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
+    for k, row in enumerate(rows):
+        try:
+            ids = [-1 if word is None else number(word) for word in row]
+        except DomainError as error:
+            raise DomainError(f"Sentence {k}: {error}") if is_batch else error from None
+        found[k, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
+    return found
 
 
 def _numbering(grammar: Grammar, domain: str) -> Callable[[Word], int]:
@@ -222,20 +241,24 @@ class _Builder:
         start, initial, finals = self.hrg.start, self.shape.initial, self.shape.finals
         roots = [_Item(start, initial, final, self.required_labels(initial, final)) for final in finals]
         root = self.label(roots[0])
-        if len(finals) > 1:
+        is_many = len(finals) > 1 or self.shape.is_ragged
+        if is_many:
             root = f"{start}[{initial},*]"
             self.labels = {root: Label(root, (), False, origin=start)}
-        done: set[_Item] = set() if len(finals) > 1 else {roots[0]}
+        if self.shape.is_ragged:
+            self.labels[end_label(self.domain).name] = end_label(self.domain)
+        done: set[_Item] = set() if is_many else {roots[0]}
         ahead: list[_Item] = []
         for item in roots:
             if item in self.found.get((start, initial), ()):
-                ahead += self.write(item, root)
+                ahead += self.write(item, root, ends=self.shape.is_ragged)
         while ahead:
             item = ahead.pop()
             if item not in done:
                 done.add(item)
                 ahead += self.write(item, self.label(item))
-        return HRG(self.hrg.domains, tuple(self.labels.values()), tuple(self.rules), root)
+        domains = (*self.hrg.domains, *end_domain(self.domain, self.shape))
+        return HRG(domains, tuple(self.labels.values()), tuple(self.rules), root)
 
     def label(self, item: _Item) -> str:
         span = (item.source, item.target)
@@ -311,18 +334,18 @@ class _Builder:
                 return None
         return below
 
-    def write(self, item: _Item, left: str) -> list[_Item]:
-        """Add the rules of an item; returns the items they name."""
+    def write(self, item: _Item, left: str, *, ends: bool = False) -> list[_Item]:
+        """Add the rules of an item; returns the items they name. `ends`: where the whole sentence may end."""
         named: list[_Item] = []
         for rule in self.hrg.rules_of(item.name):
             for path in self.paths(rule, item.source, item.target):
                 if path.open == item.open - {item.name}:
-                    self.rules.append(self.instance(rule, path, left, item))
+                    self.rules.append(self.instance(rule, path, left, item, ends=ends))
                     named += path.items
         return named
 
-    def instance(self, rule: Rule, path: _Path, left: str, item: _Item) -> Rule:
-        """The query's rule for one use of a rule."""
+    def instance(self, rule: Rule, path: _Path, left: str, item: _Item, *, ends: bool) -> Rule:
+        """The query's rule for one use of a rule; `ends`: for the sentences of a batch that end with it."""
         nodes = {external: rule.right.node(external) for external in rule.right.externals}
         edges = []
         inner = iter(zip(self.hrg.nonterminal_edges(rule), path.items, strict=True))
@@ -338,6 +361,11 @@ class _Builder:
                 edge, below = next(inner)
                 edges.append(Edge(self.label(below), edge.nodes))
                 nodes |= {name: rule.right.node(name) for name in edge.nodes}
+        if ends:
+            label = end_label(self.domain)
+            node = end_node(rule, label.type[0], item.target, nodes)
+            nodes[node.name] = node
+            edges.append(Edge(label.name, (node.name,)))
         plain = f"{item.name}[{item.source},{item.target}]"
         note = "" if left == plain else left[len(item.name) :]
         name = f"{rule.name}[{','.join(map(str, path.states))}]{note}"
@@ -359,6 +387,12 @@ class _Builder:
             return Node(name, self.domain, cell), None
         other = fresh_name(name, {node.name for node in rule.right.nodes}.union(made))
         return Node(other, self.domain, cell), _constant_label(self.domain, constant)
+
+
+def end_node(rule: Rule, domain: str, state: int, made: Collection[str] = ()) -> Node:
+    """The node at which a sentence ends in a state."""
+    taken = {node.name for node in rule.right.nodes}.union(made)
+    return Node(fresh_name("end", taken), domain, state)
 
 
 def slots_of_rule(hrg: HRG, rule: Rule, domain: str) -> tuple[_Slot, ...]:

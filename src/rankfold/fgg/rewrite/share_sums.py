@@ -13,9 +13,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import NamedTuple
 
 from rankfold.fgg.contraction import Axes, plan_with_ones
 from rankfold.fgg.hrg import HRG
@@ -49,7 +51,7 @@ def share_sums(hrg: HRG, whole: Collection[str] = ()) -> HRG:
     by_shape: dict[Key, list[Rule]] = {}
     for rule in hrg.rules:
         by_shape.setdefault(_shape(hrg, rule), []).append(rule)
-    chosen = {shape: _choose(hrg, own, parts, keys) for shape, own in by_shape.items()}
+    chosen = {shape: _choose_shared(hrg, own, parts, keys) for shape, own in by_shape.items()}
     out = []
     for rule in hrg.rules:
         which = chosen[_shape(hrg, rule)] if parts[rule.name] else ()
@@ -57,10 +59,54 @@ def share_sums(hrg: HRG, whole: Collection[str] = ()) -> HRG:
     return made.grammar(out)
 
 
-def shared_children(hrg: HRG, rule: Rule) -> list[str]:
-    """The nonterminals of a rule whose sums could be shared."""
-    edges = [rule.right.edges[k] for part in _children(hrg, rule) for k in part.places]
-    return [edge.label for edge in edges if not hrg.label(edge.label).is_terminal]
+class Uses(NamedTuple):
+    """How often a rule is used: so many parents, uses in all, and different instances of each of its nonterminals."""
+
+    parents: int
+    number: int
+    children: tuple[int, ...]
+
+
+def share_templates(hrg: HRG, uses: Mapping[str, Uses], symbols: str, whole: Collection[str] = ()) -> HRG | None:
+    """The same before a grammar is conjoined with a sentence, given how often its rules are used there.
+
+    `symbols`: the domain of words. Rules that are not used are left out. None where a sum over a child takes words in,
+    which would not be those of a span.
+    """
+    rules = [rule for rule in hrg.rules if rule.name in uses]
+    parts: dict[str, list[_Part]] = {}
+    for rule in rules:
+        nodes = [replace(node, observed=0) if node.domain == symbols else node for node in rule.right.nodes]
+        seen = replace(rule, right=Fragment(tuple(nodes), rule.right.edges, rule.right.externals))
+        parts[rule.name] = [] if rule.name in whole else _children(hrg, seen)
+    keys = {rule.name: [_key(hrg, rule, part) for part in parts[rule.name]] for rule in rules}
+    users = Counter(key for own in keys.values() for key in own)
+    made, out = _Additions(hrg), []
+    for rule in rules:
+        use, own = uses[rule.name], parts[rule.name]
+        edges = hrg.nonterminal_edges(rule)
+        of_child = {id(edge): number for edge, number in zip(edges, use.children, strict=True)}
+        numbers = [
+            next(of_child[id(rule.right.edges[k])] for k in part.places if id(rule.right.edges[k]) in of_child)
+            for part in own
+        ]
+        needed_twice = any(
+            number < use.number or users[key] > 1 for number, key in zip(numbers, keys[rule.name], strict=True)
+        )
+        which = _choose(hrg, rule, own, use.parents, use.number, numbers) if needed_twice else ()
+        taken = [own[k] for k in which]
+        touched = {name for part in taken for k in part.places for name in rule.right.edges[k].nodes}
+        if any(rule.right.node(name).domain == symbols for name in touched):
+            return None
+        out.append(made.rule(rule, taken, [keys[rule.name][k] for k in which]))
+    return replace(hrg, labels=(*hrg.labels, *made.labels.values()), rules=(*out, *made.rules))
+
+
+def has_long_rules(hrg: HRG, symbols: str) -> bool:
+    """Whether `cut_long_rules` would take a rule apart after the words of this domain are known."""
+    return any(
+        len([name for name in _inner(rule) if rule.right.node(name).domain != symbols]) > SHORT for rule in hrg.rules
+    )
 
 
 def cut_long_rules(hrg: HRG, whole: Collection[str] = ()) -> HRG:
@@ -146,20 +192,30 @@ def _all_edges(rule: Rule) -> _Part:
     return _Part(tuple(range(len(rule.right.edges))), rule.right.externals)
 
 
-def _choose(
+def _choose_shared(
     hrg: HRG, rules: list[Rule], parts: Mapping[str, list[_Part]], keys: Mapping[str, list[Key]]
 ) -> tuple[int, ...]:
-    """Which parts of rules of one shape are shared: the fewest multiply-adds, where no more is read and written."""
+    """Which parts of rules of one shape are shared."""
     split = [rule for rule in rules if parts[rule.name]]
     if not split:
         return ()
-    first, own = split[0], parts[split[0].name]
-    parents = len({rule.left for rule in rules})
-    splits = math.ceil(len(rules) / parents)
+    own = parts[split[0].name]
+    numbers = [len({keys[rule.name][k] for rule in split}) for k in range(len(own))]
+    return _choose(hrg, split[0], own, len({rule.left for rule in rules}), len(rules), numbers)
+
+
+def _choose(
+    hrg: HRG, first: Rule, own: list[_Part], parents: int, number: int, different: Sequence[int]
+) -> tuple[int, ...]:
+    """Which parts of a rule are shared: the fewest multiply-adds, where no more is read and written.
+
+    The rule is used so often by so many parents, each part in so many different instances.
+    """
+    splits = math.ceil(number / parents)
 
     def price(choice: tuple[int, ...]) -> tuple[int, int]:
         found = [_price(hrg, first, _all_edges(first), [own[k] for k in choice], parents, splits)]
-        found += [_price(hrg, first, own[k], [], len({keys[rule.name][k] for rule in split}), 1) for k in choice]
+        found += [_price(hrg, first, own[k], [], different[k], 1) for k in choice]
         return sum(work for work, _ in found), sum(traffic for _, traffic in found)
 
     sizes = range(len(own) + 1) if len(own) <= MANY else (0, 1, len(own))
@@ -217,7 +273,8 @@ class _Additions:
             label = self._label(rule, part, key, stem)
             for k in part.places:
                 del edges[k]
-            edges[part.places[0]] = Edge(label.name, part.out)
+            children = [k for k in part.places if rule.right.edges[k].label not in self.factors]
+            edges[(children or part.places)[0]] = Edge(label.name, part.out)  # words stay in their order
         own = tuple(edges[k] for k in sorted(edges))
         touched = {name for edge in own for name in edge.nodes} | set(rule.right.externals)
         gone = {name for part in parts for k in part.places for name in rule.right.edges[k].nodes} - touched

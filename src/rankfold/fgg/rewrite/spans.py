@@ -1,12 +1,13 @@
 """A grammar conjoined with a sentence, as the pattern of its spans: whole sets of rules as numbers, no rule by itself.
 
-Which widths a nonterminal derives does not depend on where its words begin. So the rules that one rule becomes for all
-spans of a width are one grid, begins by splits. Rules and nonterminals are written out where someone asks for them.
+The rules that one rule becomes for all spans of a width are a few grids, begins by splits: one, unless brackets leave
+some begins fewer splits. Rules and nonterminals are written out where someone asks for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,20 +17,36 @@ from numpy.typing import NDArray
 
 from rankfold.fgg.hrg import HRG
 from rankfold.fgg.hypergraph import Domain, Label, Rule
-from rankfold.fgg.rewrite.query import QueryShape
+from rankfold.fgg.rewrite.query import QueryShape, end_domain, end_label
 
 Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Slots = tuple[tuple[str, bool], ...]  # name, and whether it is a symbol of the string
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The rules that one rule becomes for the spans of a width: "p" begins, "p s" states before each of its slots."""
+    """Uses of one rule: "p" parents, which begin there, with "s" uses each, "p s" states before each of its slots.
+
+    `width` is that of the parents' spans; 0: the one parent is the start symbol of a batch, whatever its end.
+    """
 
     rule: Rule
     width: int
     begins: Numbers  # "p"
     states: tuple[Numbers, ...]  # of each slot the state before it, "p s", and at last the state behind them all
+
+    def names(self) -> Iterator[str]:
+        """The names of the rules, written out."""
+        for states in zip(*(own.reshape(-1).tolist() for own in self.states), strict=True):
+            yield self._name(states)
+
+    def name(self, use: int) -> str:
+        """The name of one of them."""
+        return self._name([int(own.flat[use]) for own in self.states])
+
+    def _name(self, states: Sequence[int]) -> str:
+        return f"{self.rule.name}[{','.join(map(str, states))}]{'' if self.width else '[0,*]'}"
 
 
 @dataclass(frozen=True)
@@ -44,9 +61,14 @@ class Spans:
         """How many items a nonterminal has."""
         return int(self.items[name].max()) + 1
 
+    def begins_and_widths(self, name: str) -> tuple[Numbers, Numbers]:  # "k" twice
+        """The spans of a nonterminal's items, in their order."""
+        widths, begins = np.nonzero(self.items[name].T >= 0)
+        return begins, widths
+
 
 class SpanHRG(HRG):
-    """The structure of a grammar and a sentence; `plain` has its rules one by one."""
+    """The structure of a grammar and a sentence, or sentences; `plain` has its rules one by one."""
 
     has_spans = True
 
@@ -54,7 +76,9 @@ class SpanHRG(HRG):
         used = {edge.label for grid in spans.grids for edge in grid.rule.right.edges}
         own: dict[str, Any] = {"first": first, "shape": shape, "domain_read": domain, "spans": spans, "_make": make}
         own["terminals"] = {x.name: x for x in first.labels if x.is_terminal and x.name in used}
-        own["start"] = f"{first.start}[{shape.initial},{shape.finals[0]}]"
+        if shape.is_ragged:
+            own["terminals"] |= {end_label(domain).name: end_label(domain)}
+        own["start"] = f"{first.start}[{shape.initial},{'*' if shape.is_ragged else shape.finals[0]}]"
         for name, value in own.items():
             object.__setattr__(self, name, value)
 
@@ -70,10 +94,10 @@ class SpanHRG(HRG):
         """The same structure, its rules written out."""
         return self._make()
 
-    @property
+    @cached_property
     def domains(self) -> tuple[Domain, ...]:
         """The domains, in order."""
-        return self.first.domains
+        return (*self.first.domains, *end_domain(self.domain_read, self.shape))
 
     @property
     def labels(self) -> tuple[Label, ...]:
@@ -122,15 +146,17 @@ class _Labels(dict[str, Label]):
 
 
 def find_spans(hrg: HRG, shape: QueryShape, slots: tuple[Slots, ...]) -> Spans | None:
-    """The pattern of a plain sentence; None where rules are to be written out one by one.
+    """The pattern of a sentence; None where rules are to be written out one by one.
 
-    That is where the query has brackets, missing words or several ends, where a rule has a constant word or more than
-    two nonterminals, or where a nonterminal may derive nothing or itself over the same words. Cost: a few array
-    operations for every rule and width.
+    That is where the query misses words, names labels of brackets or is no sentence, where a rule has a constant word
+    or more than two nonterminals, or where a nonterminal may derive nothing or itself over the same words. Cost: a few
+    array operations for every rule and width.
     """
     n = len(shape.arcs)
     plain = tuple((k, k + 1, k) for k in range(n))
-    if shape.brackets or shape.finals != (n,) or shape.initial:
+    if any(len(bracket) > 2 for bracket in shape.brackets) or shape.initial:
+        return None
+    if shape.finals != (tuple(range(n + 1)) if shape.is_ragged else (n,)):
         return None
     if tuple((arc.source, arc.target, -1 if arc.allowed else arc.seen) for arc in shape.arcs) != plain:
         return None
@@ -145,25 +171,37 @@ def find_spans(hrg: HRG, shape: QueryShape, slots: tuple[Slots, ...]) -> Spans |
     if order is None:
         return None
     rules = [rule for name in order for rule in hrg.rules_of(name)]
-    can = {name: np.zeros(n + 1, dtype=bool) for name in order}
-    lefts: dict[tuple[str, int], Numbers] = {}  # widths of the first nonterminal, by rule and width
+    can = {name: np.zeros((n + 1, n + 1), dtype=bool) for name in order}  # by begin and width
+    uses: dict[tuple[str, int], tuple[Mask, tuple[Numbers, ...]]] = {}
     for width in range(1, n + 1):
         for rule in rules:
-            lefts[rule.name, width] = found = _lefts(slots_of[rule.name], width, can)
-            can[rule.left][width] |= len(found) > 0
-    need = {name: np.zeros((n + 1, n + 1), dtype=bool) for name in order}  # by begin and width
-    need[hrg.start][0, n] = can[hrg.start][n]
-    grids = []
+            uses[rule.name, width] = found = _uses(slots_of[rule.name], width, n, can, shape)
+            can[rule.left][: n - width + 1, width] |= found[0].any(1)
+    need = {name: np.zeros((n + 1, n + 1), dtype=bool) for name in order}
+    grids: list[Grid] = []
+
+    def add(grid: Grid) -> None:
+        grids.append(grid)
+        for k, (name, is_symbol) in enumerate(slots_of[grid.rule.name]):
+            if not is_symbol:
+                here, then = grid.states[k : k + 2]
+                need[name][here, then - here] = True
+
+    if shape.is_ragged:
+        for rule in reversed(hrg.rules_of(hrg.start)):
+            every = [uses[rule.name, width] for width in range(1, n + 1)]
+            flat = [np.concatenate(x)[None] for x in zip(*([y[0][m[0]] for y in own] for m, own in every), strict=True)]
+            if flat and flat[0].size:
+                add(Grid(rule, 0, np.zeros(1, dtype=np.int64), tuple(flat)))
+    else:
+        need[hrg.start][0, n] = can[hrg.start][0, n]
     for width in range(n, 0, -1):
         for rule in reversed(rules):
-            begins, left = np.flatnonzero(need[rule.left][:, width]), lefts[rule.name, width]
-            if len(begins) and len(left):
-                own = slots_of[rule.name]
-                grids.append(Grid(rule, width, begins, _states(own, begins, left, width)))
-                for k, (name, is_symbol) in enumerate(own):
-                    if not is_symbol:
-                        here, then = grids[-1].states[k : k + 2]
-                        need[name][here, then - here] = True
+            begins = np.flatnonzero(need[rule.left][:, width])
+            valid, states = uses[rule.name, width]
+            for chosen, mask in _by_count(begins, valid):
+                picked = tuple(own[chosen][mask].reshape(len(chosen), -1) for own in states)
+                add(Grid(rule, width, chosen, picked))
     items = {}
     for name, here in need.items():
         number = np.cumsum(here.T).reshape(here.T.shape).T - 1  # width after width, begins in order
@@ -171,17 +209,41 @@ def find_spans(hrg: HRG, shape: QueryShape, slots: tuple[Slots, ...]) -> Spans |
     return Spans(tuple(reversed(grids)), items, slots_of) if grids else None
 
 
-def _lefts(slots: Slots, width: int, can: Mapping[str, NDArray[np.bool_]]) -> Numbers:  # "s"
-    """The widths that a rule's first nonterminal may have in a span; one entry, 0, for a rule without any."""
+def _by_count(begins: Numbers, valid: Mask) -> Iterator[tuple[Numbers, Mask]]:
+    """The parents that have any use, those with equally many at a time, with the mask of their uses."""
+    own = valid[begins]
+    counts = own.sum(1)
+    for count in sorted(set(counts.tolist()) - {0}, reverse=True):
+        yield begins[counts == count], own[counts == count]
+
+
+def _uses(
+    slots: Slots, width: int, n: int, can: Mapping[str, Mask], shape: QueryShape
+) -> tuple[Mask, tuple[Numbers, ...]]:  # "p s" each
+    """The uses of a rule for all spans of a width: which are valid, and the states around its slots."""
     names = [name for name, is_symbol in slots if not is_symbol]
     rest = width - (len(slots) - len(names))
-    if not names:
-        return np.zeros(int(rest == 0), dtype=np.int64)
-    if rest < len(names):
-        return np.zeros(0, dtype=np.int64)
-    if len(names) == 1:
-        return np.array([rest] if can[names[0]][rest] else [], dtype=np.int64)
-    return np.flatnonzero(can[names[0]][1:rest] & can[names[1]][rest - 1 : 0 : -1]) + 1
+    begins = np.arange(n - width + 1)
+    left = np.arange(1, rest) if len(names) == 2 else np.full(int(rest >= len(names)), rest)
+    if not names and rest:
+        left = left[:0]
+    states = _states(slots, begins, left, width)
+    valid = np.ones((len(begins), len(left)), dtype=bool)
+    for k, (name, is_symbol) in enumerate(slots):
+        if not is_symbol and valid.size:
+            valid &= can[name][states[k], states[k + 1] - states[k]]
+    for bracket in shape.brackets:
+        valid &= _obeys(states, bracket[0], bracket[1])
+    return valid, states
+
+
+def _obeys(states: tuple[Numbers, ...], i: int, j: int) -> Mask:  # "p s"
+    """Whether a bracket that lies within a use's span, and is not that span, lies within one of its slots."""
+    first, last = states[0], states[-1]
+    free: Mask = (first > i) | (last < j) | ((first == i) & (last == j))
+    for here, then in itertools.pairwise(states):
+        free |= (here <= i) & (then >= j)
+    return free
 
 
 def _states(slots: Slots, begins: Numbers, left: Numbers, width: int) -> tuple[Numbers, ...]:  # "p s" each
