@@ -22,6 +22,7 @@ COMMANDS = {
     "baselines": "benchmarks.baselines.command",
     "crosstask": "benchmarks.crosstask",
     "fgg": "benchmarks.fgg",
+    "questions": "benchmarks.questions",
     "packed_trees": "benchmarks.packed_trees",
 }
 NUM_THREADS = 2  # for each of several libraries

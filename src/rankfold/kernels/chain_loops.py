@@ -20,7 +20,9 @@ from torch import Tensor
 
 from rankfold.numerics.scaled import visible
 
-compiled = njit(cache=True, nogil=True, error_model="numpy")
+compiled = njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+# Loops inside loops: nobody calls them from Python, and what would be compiled for that takes as long as they do.
+inner = njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, no_cpython_wrapper=True)
 # Multiply-adds below which a second thread costs more than it brings, next to libraries whose threads spin: an EM
 # step of 64 states, 4 x 64 tokens took two to three times as long by two threads.
 SMALL = 2**21
@@ -48,7 +50,7 @@ def _shift(
                 shifted[t, b, j] = one if one >= least else -np.inf
 
 
-@compiled
+@inner
 def _exp(b: int, log_x: Any, x: Any) -> float:
     """Write the exponentials of row b over the largest, and return its logarithm; 0 of a row of -inf."""
     top = -np.inf
@@ -61,7 +63,7 @@ def _exp(b: int, log_x: Any, x: Any) -> float:
     return top
 
 
-@compiled
+@inner
 def _times(x: Any, weight: Any, y: Any) -> None:
     """Write x weight to y: few states entry by entry, which keeps a sum in a register, more of them by rows."""
     z = len(x)
