@@ -11,6 +11,7 @@ COMMANDS = {
     "steps": "benchmarks.steps.command",
     "libraries": "benchmarks.libraries.command",
     "estimators": "benchmarks.libraries.estimators",
+    "few": "benchmarks.libraries.few_states",
     "structures": "benchmarks.steps.structures",
     "precision": "benchmarks.precision",
     "starter": "benchmarks.starter",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from benchmarks.libraries.estimators import data, ours, start, theirs
+from benchmarks.__main__ import NUM_THREADS
+from benchmarks.libraries.estimators import NUM_FEATURES, data, ours, start, theirs
 from benchmarks.libraries.process import Case, time_together
+from benchmarks.steps.timed import Timed, em_step, write
 from rankfold.cli.output import say
 from rankfold.planning.measure import Spread
 
@@ -81,3 +86,43 @@ def _expect_equal(what: str, a: Any, b: Any) -> None:
     apart = float(np.abs(np.asarray(a, dtype=np.float64) - b).max() / max(1.0, float(np.abs(b).max())))
     if not apart < 1e-6:
         raise SystemExit(f"{what}: answers differ by {apart:.1e}: nothing is timed")
+
+
+def main(given: Sequence[str]) -> int:
+    """`python -m benchmarks few --json FILE`: these comparisons alone, as a record of `structures`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks few", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the first of each, few repeats")
+    parser.add_argument("--json", type=Path, metavar="FILE", default=Path("docs/results/timed-few.json"))
+    arguments = parser.parse_args(given)
+    torch.set_num_threads(NUM_THREADS)
+    record(measure_few(quick=arguments.quick), arguments.json)
+    say(f"wrote {arguments.json}")
+    return 0
+
+
+def record(few: Few, path: Path) -> None:
+    """The rows of all comparisons, in milliseconds of a step or a call; medians."""
+    rows = []
+    for what, both in few.fits.items():
+        question, size, states = what.split(", ")
+        work = em_step(*_sizes(size), int(states.split()[0]), NUM_FEATURES)
+        taken, peer = (both[name].median / few.steps for name in (OURS, PEER))
+        rows.append(_row(question, states, size, taken, work, peer))
+    for what, both in few.calls.items():
+        question, size, states = what.split(", ")
+        num, length = _sizes(size)
+        adds, numbers = em_step(num, length, int(states.split()[0]), NUM_FEATURES)
+        # Densities alone, and one pass; posteriors take two.
+        work = (adds / (2 if question == "predict_proba" else 3), numbers)
+        rows.append(_row(question, states, size, both[OURS].median, work, both[PEER].median))
+    write(path, "python -m benchmarks few", rows)
+
+
+def _sizes(size: str) -> tuple[int, int]:
+    num, length = size.removesuffix(" frames").replace(",", "").split(" x ")
+    return int(num), int(length)
+
+
+def _row(question: str, states: str, size: str, ms: float, work: tuple[float, float], peer_ms: float) -> Timed:
+    size = size.removesuffix(" frames")
+    return Timed("Chains", f"Gaussian HMM, {states}, {question}", size, "float64", ms, *work, PEER, peer_ms)
