@@ -59,7 +59,10 @@ def main(given: Sequence[str]) -> int:
         print(name(*row), " | ".join(found), flush=True)
         if row[1] is None:
             states, _, durations, frames, _ = row
-            what, work = f"hsmm, {states} states, durations to {durations:,}", segment_step(1, frames, states, durations)
+            what, work = (
+                f"hsmm, {states} states, durations to {durations:,}",
+                segment_step(1, frames, states, durations),
+            )
             taken = float(found[segment_scan.SHARED].partition(" ")[0])
             rows.append(Timed("Segments", what, f"1 x {frames:,}", "float32", taken, *work))
     if args.json is not None:

@@ -239,7 +239,9 @@ def test_small_fits_and_questions_take_one_thread(monkeypatch: pytest.MonkeyPatc
     """Waking a second thread may take longer than the work; the caller's number comes back."""
     seen: list[int] = []
     inner = em.FrameModel.parts
-    monkeypatch.setattr(em.FrameModel, "parts", lambda self, *x: seen.append(torch.get_num_threads()) or inner(self, *x))
+    monkeypatch.setattr(
+        em.FrameModel, "parts", lambda self, *x: seen.append(torch.get_num_threads()) or inner(self, *x)
+    )
     frames, _ = walks()
     before = torch.get_num_threads()
     torch.set_num_threads(2)
