@@ -1,7 +1,7 @@
 """Factor graph grammars: the first sum of a new length, and a gradient step next to the recursion over trees.
 
-`python -m benchmarks fgg [N P b n] [--json FILE]`, on a GPU where there is one. Both steps sum the same trees: log Z is compared
-before anything is timed.
+`python -m benchmarks fgg [N P b n] [--json FILE]`, on a GPU where there is one. Both steps sum the same
+trees: log Z is compared before anything is timed.
 """
 
 from __future__ import annotations

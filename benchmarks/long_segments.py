@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import rankfold
-from benchmarks.steps.timed import Timed, segment_step, write
 from benchmarks.long_chains import timed
+from benchmarks.steps.timed import Timed, segment_step, write
 from rankfold.errors import UnsupportedError
 from rankfold.kernels import segment_scan
 from rankfold.numerics.capture import capture_graph

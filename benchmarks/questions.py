@@ -74,10 +74,10 @@ def main(given: Sequence[str]) -> int:
 def cases(*, quick: bool) -> dict[str, Any]:
     """Random potentials of every structure, float64."""
     draw = _Draw(torch.Generator().manual_seed(SEED))
-    long, frames, words = (200, 60, 6) if quick else (4_000, 1_000, 20)
+    long, frames, words = (200, 60, 6) if quick else (1_000, 200, 12)
     return {
         f"chain, 8 states, 1 x {long:,}": draw.chain(1, long, 8),
-        f"chain, 16 states, 50 x {long // 40:,}": draw.chain(50, long // 40, 16),
+        f"chain, 16 states, 50 x {long // 20:,}": draw.chain(50, long // 20, 16),
         f"segments, 12 states, durations to 60, 1 x {frames:,}": draw.segments(1, frames, 12, min(60, frames)),
         f"trees, 8 / 16 symbols, 4 x {words}": draw.trees(4, words, 8, 16),
     }
@@ -87,7 +87,7 @@ def measured(structure: str, p: Any, *, quick: bool) -> Iterator[Row]:
     """All questions about one structure, in turns with its sums."""
     say(structure)
     asked = {**sums(p), **questions(p)}
-    taken = in_turns({name: Turn(_timer(call), 2 if quick else 5, warm=1) for name, call in asked.items()})
+    taken = in_turns({name: Turn(_timer(call), 2 if quick else 3, warm=1) for name, call in asked.items()})
     for name in asked:
         if name in NEEDS:
             needs, times = NEEDS[name], K if name.startswith("k_best") else 1

@@ -19,7 +19,7 @@ from benchmarks.steps.timed import Timed, em_step, write
 from rankfold.cli.output import say
 from rankfold.planning.measure import Spread
 
-NUM_STEPS, NUM_FRAMES = 10, 20_000
+NUM_STEPS, NUM_FRAMES, REPEATS = 10, 20_000, 11
 SHAPES = {(1, 10_000): (2, 4, 8, 16, 64), (50, 500): (2, 4, 16, 64), (1, 100_000): (2, 4, 8, 16)}
 QUESTIONS = ("score", "predict", "predict_proba")
 ASKED = (2, 4, 8, 16, 64)
@@ -35,9 +35,9 @@ class Few:
     calls: dict[str, dict[str, Spread]]
 
 
-def measure_few(*, quick: bool) -> Few:
+def measure_few(*, quick: bool, repeats: int = REPEATS) -> Few:
     """All of them; before anything is timed the answers are compared."""
-    steps, wanted = (2, 3) if quick else (NUM_STEPS, 11)
+    steps, wanted = (2, 3) if quick else (NUM_STEPS, repeats)
     fits = {}
     for (num, length), sizes in list(SHAPES.items())[: 1 if quick else None]:
         sequences = data(num, length)
@@ -93,9 +93,10 @@ def main(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks few", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the first of each, few repeats")
     parser.add_argument("--json", type=Path, metavar="FILE", default=Path("docs/results/timed-few.json"))
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="of each time (default: %(default)s)")
     arguments = parser.parse_args(given)
     torch.set_num_threads(NUM_THREADS)
-    record(measure_few(quick=arguments.quick), arguments.json)
+    record(measure_few(quick=arguments.quick, repeats=arguments.repeats), arguments.json)
     say(f"wrote {arguments.json}")
     return 0
 

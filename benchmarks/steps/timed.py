@@ -59,7 +59,7 @@ def write(path: Path, command: str, rows: Sequence[Timed]) -> None:
 
 
 def chain_step(num: int, length: int, states: int) -> tuple[float, float]:
-    """Multiply-adds and numbers of a gradient of a dense chain: three products a position; log-weights and posteriors."""
+    """Multiply-adds and numbers of a gradient of a dense chain: three products a position, log-weights, posteriors."""
     return 3.0 * num * length * states**2, 2.0 * num * length * states
 
 

@@ -74,7 +74,7 @@ def _of_chain(p: ChainPotentials) -> tuple[Tensor, Weight]:
     c = chain.validate(p).detach()
     filtered, log_z = log_filtered(c)
     future = solve_chain(c, "scaled").log_future()
-    # Single numbers are read from NumPy's arrays: a stretch is a few of them, and a call of torch takes ten times as long.
+    # A stretch is a few numbers, each of which a call of torch would take ten times as long to read.
     before, after, obs, totals = (x.double().cpu().numpy() for x in (filtered, future, c.log_obs, log_z))
     stays: dict[int, float] = {}
 

@@ -20,9 +20,7 @@ from torch import Tensor
 
 from rankfold.numerics.scaled import visible
 
-compiled = njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
-# Loops inside loops: nobody calls them from Python, and what would be compiled for that takes as long as they do.
-inner = njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, no_cpython_wrapper=True)
+compiled = njit(cache=True, nogil=True, error_model="numpy")
 # Multiply-adds below which a second thread costs more than it brings, next to libraries whose threads spin: an EM
 # step of 64 states, 4 x 64 tokens took two to three times as long by two threads.
 SMALL = 2**21
@@ -50,7 +48,7 @@ def _shift(
                 shifted[t, b, j] = one if one >= least else -np.inf
 
 
-@inner
+@compiled
 def _exp(b: int, log_x: Any, x: Any) -> float:
     """Write the exponentials of row b over the largest, and return its logarithm; 0 of a row of -inf."""
     top = -np.inf
@@ -63,7 +61,7 @@ def _exp(b: int, log_x: Any, x: Any) -> float:
     return top
 
 
-@inner
+@compiled
 def _times(x: Any, weight: Any, y: Any) -> None:
     """Write x weight to y: few states entry by entry, which keeps a sum in a register, more of them by rows."""
     z = len(x)
@@ -362,9 +360,12 @@ def backward(
     E[use of z -> y at t] = filtered_t-1[z] weight[z, y] target_t[y]. The passes agree within `tolerance` nats where no
     mass is so small that underflow could be seen in it.
     """
-    matrix, *given = _arrays(weight.mT, f.filtered, f.emission, f.norm, f.final, lengths, share)
-    posterior, target = np.empty_like(given[0]), np.empty_like(given[0])
-    trusted = _smooth(matrix, *given, pull_loss, tolerance, posterior, target)
+    matrix, filtered, emission, norm, final, ends, each = _arrays(
+        weight.mT, f.filtered, f.emission, f.norm, f.final, lengths, share
+    )
+    posterior, target = np.empty_like(filtered), np.empty_like(filtered)
+    given = filtered, emission, norm, final, ends, each, pull_loss, tolerance
+    trusted = _smooth(matrix, *given, posterior, target)
     return torch.from_numpy(posterior), torch.from_numpy(target), torch.from_numpy(trusted)
 
 
