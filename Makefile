@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILES := pyproject.toml constraints.txt
 
-.PHONY: demo test lint hunt bench docs wheel clean notebook browser
+.PHONY: demo test lint hunt bench bench-gpu docs wheel clean notebook browser
 
 demo: $(VENV)/.plots
 	$(BIN)/rankfold demo
@@ -26,8 +26,21 @@ SECONDS ?= 600
 hunt: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python -m tests.hunt --seconds $(SECONDS)
 
+# The benchmark page: other libraries, gradient steps, grammars of one's own, questions, one table a structure.
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks libraries
+	$(BIN)/python -m benchmarks steps --device cpu --json > docs/results/steps-cpu.json
+	$(BIN)/python -m benchmarks fgg --json docs/results/timed-fgg-cpu.json
+	$(BIN)/python -m benchmarks questions
+	$(BIN)/python -m benchmarks structures
+
+# The same of a GPU: records first, then the tables.
+bench-gpu: $(VENV)/.bench
+	for name in million frames grammars; do $(BIN)/python -m benchmarks steps --table $$name --json > docs/results/steps-$$name.json || exit 1; done
+	$(BIN)/python -m benchmarks long --json docs/results/timed-long.json
+	$(BIN)/python -m benchmarks segments --json docs/results/timed-segments.json
+	$(BIN)/python -m benchmarks fgg 30 60 4 40 --json docs/results/timed-fgg-gpu.json
+	$(BIN)/python -m benchmarks structures
 
 # The notebook of the first hour, in a kernel of its own.
 notebook: $(VENV)/.dev $(VENV)/.notebook

@@ -11,6 +11,7 @@ COMMANDS = {
     "steps": "benchmarks.steps.command",
     "libraries": "benchmarks.libraries.command",
     "estimators": "benchmarks.libraries.estimators",
+    "few": "benchmarks.libraries.few_states",
     "structures": "benchmarks.steps.structures",
     "precision": "benchmarks.precision",
     "starter": "benchmarks.starter",
@@ -22,6 +23,7 @@ COMMANDS = {
     "baselines": "benchmarks.baselines.command",
     "crosstask": "benchmarks.crosstask",
     "fgg": "benchmarks.fgg",
+    "questions": "benchmarks.questions",
     "packed_trees": "benchmarks.packed_trees",
 }
 NUM_THREADS = 2  # for each of several libraries

@@ -1,18 +1,21 @@
 """Factor graph grammars: first answers at a new length, a batch of mixed lengths, and a gradient step next to trees.
 
-`python -m benchmarks fgg [N P b n]`, on a GPU where there is one. Both steps sum the same trees: log Z is compared
-before anything is timed, and so is that of a mixed batch with the sentences one by one.
+`python -m benchmarks fgg [N P b n] [--json FILE]`, on a GPU where there is one. Both steps sum the same trees: log Z
+is compared before anything is timed, and so is that of a mixed batch with the sentences one by one.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import rankfold
+from benchmarks.steps.timed import Timed, tree_step, write
 from rankfold import fgg
 from rankfold.operators.binary import Branch
 from rankfold.operators.binary_dense import BinaryDense
@@ -24,7 +27,11 @@ SENTENCES, MIXED = 32, ((3, 20), (5, 40))  # of mixed lengths, from and to
 
 def main(given: Sequence[str] = ()) -> int:
     """Print the times; 1 if both sums differ."""
-    num_n, num_p, batch, length = map(int, given) if given else (5, 8, 4, 40)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks fgg", description=__doc__)
+    parser.add_argument("sizes", nargs="*", type=int, metavar="N P b n", help="symbols, batch, length (5 8 4 40)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the row, for `structures`")
+    args = parser.parse_args(given)
+    num_n, num_p, batch, length = args.sizes or (5, 8, 4, 40)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator().manual_seed(0)
     sizes = {"root": (num_n,), "rule": (num_n, num_n + num_p, num_n + num_p), "emit": (num_p, WORDS)}
@@ -55,6 +62,11 @@ def main(given: Sequence[str] = ()) -> int:
     print(
         f"first sum {first:.3f} s; gradient step {1e3 * ours:.1f} ms, trees {1e3 * trees:.1f} ms: {ours / trees:.1f}x"
     )
+    if args.json is not None:
+        name, size = f"pcfg as a grammar of one's own, {num_n} / {num_p} symbols", f"{batch} x {length}"
+        work = tree_step(batch, length, num_n, num_p)
+        own = Timed("Factor graph grammars", name, size, "float32", 1e3 * ours, *work, "trees", 1e3 * trees)
+        write(args.json, "python -m benchmarks fgg", [own])
     _first_answers(g, device)
     return max(_mixed(g, device, *ends) for ends in MIXED)
 

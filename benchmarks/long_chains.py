@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from unittest import mock
 
 import torch
 from torch import Tensor
 
 import rankfold
+from benchmarks.steps.timed import Timed, chain_step, write
 from rankfold.errors import UnsupportedError
 from rankfold.numerics.capture import capture_graph
 from rankfold.recursions.chain import in_chunks, scaled
@@ -47,6 +49,7 @@ def main(given: Sequence[str]) -> int:
     """Print the table; 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks long", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="of each time (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the gradients' rows, for `structures`")
     args = parser.parse_args(given)
     if not torch.cuda.is_available():
         raise UnsupportedError("chains are cut into chunks on a GPU alone, and there is none here.")
@@ -55,7 +58,7 @@ def main(given: Sequence[str]) -> int:
         "| question | sequences x positions | states | transition | ms | captured ms | MiB | loop ms | ratio | off by |"
     )
     print("|---|---:|---:|---|---:|---:|---:|---:|---:|---:|")
-    failed = False
+    failed, rows = False, []
     for question, num, length, states, kind, is_looped in ROWS:
         p = chain(num, length, states, kind, torch.float32)
         torch.cuda.reset_peak_memory_stats()
@@ -64,7 +67,11 @@ def main(given: Sequence[str]) -> int:
         captured, loop = "-", ("-", "-")
         if question == "gradient":
             graph, _ = capture_graph(partial(ask, question, p))
-            captured = f"{timed(graph.replay, args.repeats):,.1f}"
+            taken = timed(graph.replay, args.repeats)
+            captured = f"{taken:,.1f}"
+            if kind == "dense":
+                name, size = f"dense chain, {states} states", f"{num} x {length:,}"
+                rows.append(Timed("Chains", name, size, "float32", taken, *chain_step(num, length, states)))
         if is_looped:
             with position_by_position():
                 slow = timed(partial(ask, question, p), 1)
@@ -85,6 +92,8 @@ def main(given: Sequence[str]) -> int:
             f"{off:.0e}",
         )
         print("| " + " | ".join(str(x) for x in row) + " |", flush=True)
+    if args.json is not None:
+        write(args.json, "python -m benchmarks long", rows)
     return int(failed)
 
 

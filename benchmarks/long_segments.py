@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 import rankfold
 from benchmarks.long_chains import timed
+from benchmarks.steps.timed import Timed, segment_step, write
 from rankfold.errors import UnsupportedError
 from rankfold.kernels import segment_scan
 from rankfold.numerics.capture import capture_graph
@@ -38,6 +40,7 @@ def main(given: Sequence[str]) -> int:
     """Print the checks and the table; 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks segments", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="of each time (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the rows of the way in use, for `structures`")
     args = parser.parse_args(given)
     if not torch.cuda.is_available():
         raise UnsupportedError("these kernels are for GPUs, and there is no CUDA device here.")
@@ -47,12 +50,23 @@ def main(given: Sequence[str]) -> int:
         right &= value <= LIMIT / 100 and max(grads) <= LIMIT
         print(name(*row), f"log Z {value:.1e}, gradients", " ".join(f"{x:.1e}" for x in grads), flush=True)
     print("states / rank, durations, frames: one program a sequence | several, ms (captured), MiB")
+    rows = []
     for row in ROWS:
         found = []
         for shared in (False, True):
             with mock.patch.object(segment_scan, "SHARED", shared):
                 found.append(measured(potentials(*row[:4]), args.repeats))
         print(name(*row), " | ".join(found), flush=True)
+        if row[1] is None:
+            states, _, durations, frames, _ = row
+            what, work = (
+                f"hsmm, {states} states, durations to {durations:,}",
+                segment_step(1, frames, states, durations),
+            )
+            taken = float(found[segment_scan.SHARED].partition(" ")[0])
+            rows.append(Timed("Segments", what, f"1 x {frames:,}", "float32", taken, *work))
+    if args.json is not None:
+        write(args.json, "python -m benchmarks segments", rows)
     return 0 if right else 1
 
 

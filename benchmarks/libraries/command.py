@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.__main__ import NUM_THREADS
 from benchmarks.libraries.cases import DENSE, GradientStep, Size, measure_em, measure_own
-from benchmarks.libraries.few_states import measure_few
+from benchmarks.libraries.few_states import measure_few, record
 from benchmarks.libraries.peers import (
     DYNAMAX,
     HMMLEARN,
@@ -98,6 +98,7 @@ def _write(folder: Path, report: str, results: Results) -> None:
     page.write_text(f"{report.rstrip()}\n\n{by_hand}" if by_hand else report)
     say(f"wrote {folder / 'benchmarks.md'}")
     if folder == Path("docs"):
+        record(results.few, folder / "results" / "timed-few.json")
         update_readme(Path("README.md"), results)
         say("wrote the table of README.md")
 

@@ -1,14 +1,15 @@
-"""`python -m benchmarks structures`: one table a structure of docs/benchmarks.md, from the committed records of a GPU.
+"""`python -m benchmarks structures`: one table a structure of docs/benchmarks.md, from committed records.
 
-A row is a gradient step of a record `steps-NAME.json`: the authors' time, ours, their ratio, and the floor of the
-machine that the record was made on. A step that is slower than the authors' is in bold.
+A row is a gradient step of a record `steps-NAME.json`, or a row of `timed-NAME.json`: the time of the authors' code or
+of the best peer, ours, their ratio, and the floor of the machine that the record was made on. A step that is slower
+than the peer's is in bold. Records that are not there are named below the tables, with the commands that make them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,22 @@ from benchmarks.results import marks
 from rankfold.cli.output import three_digits
 from rankfold.errors import DataError
 
-RECORDS = ("million", "frames", "grammars")
+RECORDS = ("million", "frames", "grammars", "cpu")
 STRUCTURES = {
     "Chains": ("hmm", "lhmm", "rank", "banded", "block", "frame_hmm", "frame_lhmm"),
     "Segments": ("hsmm", "lhsmm"),
     "Trees": ("npcfg", "cpcfg", "lpcfg", "tnpcfg", "spcfg", "rankpcfg"),
+    "Factor graph grammars": (),
 }
-HEAD = ("model", "batch x length", "precision", "authors ms", "ours ms", "ratio", "floor ms", "share of the floor")
+# What else there is to time, and how: `timed-NAME.json`.
+TIMED = {
+    "few": ("chains of few states next to hmmlearn, on a CPU", "python -m benchmarks few"),
+    "long": ("chains of 15 to 100 states, on a GPU", "python -m benchmarks long"),
+    "segments": ("semi-Markov chains with durations to 1,000, on a GPU", "python -m benchmarks segments"),
+    "fgg-cpu": ("a PCFG of 5 / 8 symbols as a factor graph grammar, on a CPU", "python -m benchmarks fgg"),
+    "fgg-gpu": ("a PCFG of 30 / 60 symbols as a factor graph grammar, on a GPU", "python -m benchmarks fgg 30 60 4 40"),
+}
+HEAD = ("on", "model", "batch x length", "precision", "peer", "peer ms", "ours ms", "ratio", "floor ms", "share")
 
 
 def main(given: Sequence[str]) -> int:
@@ -30,35 +40,61 @@ def main(given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks structures", description=__doc__)
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the page (default: %(default)s)")
     docs: Path = parser.parse_args(given).docs
-    body = tables([_record(docs / "results" / f"steps-{name}.json") for name in RECORDS])
+    body = page(docs / "results")
     if not marks.replace(docs, ["benchmarks.md"], "structures", lambda _: body):
         raise DataError(f"{docs / 'benchmarks.md'}: has no part between <!-- structures --> and its end.")
     return 0
 
 
-def tables(records: Iterable[dict[str, Any]]) -> str:
-    """A heading and a table for each structure, the machine above."""
-    records = list(records)
-    rows = [row for record in records for row in record["rows"] if row["step_ms"]]
-    made = "; ".join(dict.fromkeys(f"{x['device']}, torch {x['torch']}, {x['date']}" for x in records))
+def page(folder: Path) -> str:
+    """The tables of all records of a folder."""
+    steps = [_record(folder / f"steps-{name}.json") for name in RECORDS]
+    found = {name: folder / f"timed-{name}.json" for name in TIMED}
+    return tables(steps, {name: _record(path) for name, path in found.items() if path.exists()})
+
+
+def tables(steps: Sequence[dict[str, Any]], timed: dict[str, dict[str, Any]]) -> str:
+    """The machines, a heading and a table for each structure, and what is not timed."""
+    every = [*steps, *timed.values()]
+    made = "; ".join(dict.fromkeys(f"{x['device']}, torch {x['torch']}, {x['date']}" for x in every))
     parts = [f"{made}."]
     for name, families in STRUCTURES.items():
-        own = [_line(row) for family in families for row in rows if row["family"] == family]
+        own = [_step(x, row) for f in families for x in steps for row in x["rows"] if row["family"] == f]
+        own += [_timed(x, row) for x in timed.values() for row in x["rows"] if row["structure"] == name]
+        own = sorted((line for line in own if line), key=lambda line: line[0])
         if own:
-            parts += [f"### {name} on a GPU", marks.table(HEAD, own, left=range(3))]
-    return "\n\n".join(parts)
+            parts += [f"### {name}", marks.table(HEAD, own, left=range(5))]
+    missing = [
+        f"- {what}: not timed; `{command} --json docs/results/timed-{name}.json`"
+        for name, (what, command) in TIMED.items()
+        if name not in timed
+    ]
+    return "\n\n".join([*parts, "\n".join(missing)] if missing else parts)
 
 
-def _line(row: dict[str, Any]) -> list[str]:
-    ours, authors, floor = row["step_ms"]["median"], row["published_ms"], row["floor_ms"]
-    ratio = "-" if authors is None else f"{three_digits(authors / ours)}x"
+def _step(record: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    """A gradient step next to the authors' code; on a CPU, where they have published nothing, next to plain torch."""
+    if not row["step_ms"]:
+        return []
+    on_gpu = "NVIDIA" in record["device"]
+    plain = row["reference_ms"]["median"] if row.get("reference_ms") else None
+    peer, ms = ("authors", row["published_ms"]) if on_gpu else ("plain torch", plain)
+    size = f"{row['batch']} x {row['length']}"
+    line = [row["name"], size, row["precision"], "-" if ms is None else peer]
+    return ["GPU" if on_gpu else "CPU", *line, *_times(ms, row["step_ms"]["median"], row["floor_ms"])]
+
+
+def _timed(record: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    line = [record["on"], row["name"], row["size"], row["precision"], row["peer"]]
+    return [*line, *_times(row["peer_ms"], row["ours_ms"], row["floor_ms"])]
+
+
+def _times(peer: float | None, ours: float, floor: float | None) -> list[str]:
+    ratio = "-" if peer is None else f"{three_digits(peer / ours)}x"
     return [
-        row["name"],
-        f"{row['batch']} x {row['length']}",
-        row["precision"],
-        "-" if authors is None else three_digits(authors),
+        "-" if peer is None else three_digits(peer),
         three_digits(ours),
-        f"**{ratio}**" if authors is not None and authors < ours else ratio,
+        f"**{ratio}**" if peer is not None and peer < ours else ratio,
         "-" if floor is None else three_digits(floor),
         "-" if floor is None else f"{floor / ours:.1%}",
     ]

@@ -193,3 +193,69 @@ def test_mini_batches_weigh_the_prior_as_whole_steps_do() -> None:
         parts.model_.dynamics.tables().values(), whole.model_.dynamics.tables().values(), strict=True
     ):
         np.testing.assert_allclose(own.value, other.value, rtol=1e-10)
+
+
+def e_step(frames: list[np.ndarray], model: HMM) -> tuple[em.Counts, em.Counts, em.Room | None]:
+    """The counts in memory that steps share, those of the usual way, and that memory."""
+    groups = em.group([torch.from_numpy(x) for x in frames], None, model.n_states)
+    groups = em.with_statistics(groups, model.model_, model._prior)
+    shared = em.expect(model.model_, groups)
+    usual = em.expect(model.model_, [one._replace(room=None) for one in groups])
+    return shared, usual, groups[0].room
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("num_states", [1, 2, 5, 17])
+def test_steps_that_share_memory_count_the_same(num_states: int, missing: bool) -> None:
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(num_states)
+    frames = [rng.standard_normal((length, 3)) for length in (1, 40, 33, 7, 40)]
+    if missing:
+        frames[1][5:9, 1], frames[2][3] = np.nan, np.nan
+    model = HMM(num_states, max_iter=2, tol=None, random_state=0).fit(frames)
+    for _ in range(2):  # the second writes over the memory of the first
+        shared, usual, room = e_step(frames, model)
+        assert room is not None
+        assert room.serves
+        assert len(room._held) > 0
+        for one, other in zip(shared.flat(), usual.flat(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(shared.log_likelihood, usual.log_likelihood, rtol=1e-13)
+
+
+def test_steps_that_need_the_exact_bound_go_the_usual_way() -> None:
+    pytest.importorskip("numba")
+    frames, _ = walks()
+    start = {"initial": [1.0, 0.0, 0.0], "transition": np.roll(np.eye(3), 1, 1)}  # two states are always out of reach
+    model = HMM(3, max_iter=2, tol=None, random_state=0, start=start).fit(frames)
+    shared, usual, room = e_step(frames, model)
+    assert room is not None
+    assert not room.serves
+    for one, other in zip(shared.flat(), usual.flat(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_small_fits_and_questions_take_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waking a second thread may take longer than the work; the caller's number comes back."""
+    seen: list[int] = []
+    inner = em.FrameModel.parts
+    monkeypatch.setattr(
+        em.FrameModel, "parts", lambda self, *x: seen.append(torch.get_num_threads()) or inner(self, *x)
+    )
+    frames, _ = walks()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = HMM(3, max_iter=2, tol=None, random_state=0).fit(frames)
+        model.score(frames)
+        model.predict(frames)
+        assert torch.get_num_threads() == 2
+        assert len(seen) >= 4
+        assert set(seen) == {1}
+        monkeypatch.setattr(em, "SMALL_PASS", 0)
+        monkeypatch.setattr(em, "SMALL_STEP", 0)
+        seen.clear()
+        model.score(frames)
+        assert set(seen) == {2}
+    finally:
+        torch.set_num_threads(before)

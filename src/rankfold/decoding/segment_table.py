@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,9 @@ from rankfold.decoding.posterior import posterior
 from rankfold.decoding.viterbi import BestPath, BestSegments, viterbi
 from rankfold.recursions import blocks, chain, segments
 from rankfold.recursions.blocks.potentials import BlockPotentials
+from rankfold.recursions.chain.filtering import log_filtered
 from rankfold.recursions.chain.potentials import ChainPotentials
+from rankfold.recursions.chain.rungs import solve as solve_chain
 from rankfold.recursions.segments.potentials import SegmentPotentials
 from rankfold.recursions.segments.rungs import solve
 
@@ -52,13 +55,13 @@ def segment_table(
     best = viterbi(p) if best is None else best
     with torch.no_grad():
         states, weight = weigh(p)
-    begins = best.begins.tolist()
+    begins, shares = best.begins.tolist(), states.cpu().numpy()
     return [
         [
             ScoredSegment(
                 *row,
                 weight(i, *row, carried=not begins[i][row.start]),
-                float(states[i, row.start : row.end, row.state % states.shape[-1]].mean()),  # of blocks: within its own
+                float(shares[i, row.start : row.end, row.state % shares.shape[-1]].mean()),  # of blocks: within its own
             )
             for row in rows
         ]
@@ -69,18 +72,18 @@ def segment_table(
 def _of_chain(p: ChainPotentials) -> tuple[Tensor, Weight]:
     """The state posterior "b t z", and the posterior of single stretches, from the messages on both sides."""
     c = chain.validate(p).detach()
-    filtered, future = (x.mantissa.double().log() + x.log_scale.double().unsqueeze(-1) for x in chain.messages(c))
+    filtered, log_z = log_filtered(c)
+    future = solve_chain(c, "scaled").log_future()
+    # A stretch is a few numbers, each of which a call of torch would take ten times as long to read.
+    before, after, obs, totals = (x.double().cpu().numpy() for x in (filtered, future, c.log_obs, log_z))
     stays: dict[int, float] = {}
 
     def weight(i: int, start: int, end: int, state: int, *, carried: bool) -> float:
         if state not in stays:
             stays[state] = float(c.transition.log_rows(torch.tensor([state], device=filtered.device))[0, state])
-        inside = c.log_obs[i, start + 1 : end, state].double().sum() + (
-            (end - start - 1) * stays[state] if end - start > 1 else 0.0
-        )
-        log_z = (filtered[i, 0] + future[i, 0]).logsumexp(0)
-        total = filtered[i, start, state] + inside + future[i, end - 1, state] - log_z
-        return min(1.0, float(torch.exp(total)))
+        inside = obs[i, start + 1 : end, state].sum() + ((end - start - 1) * stays[state] if end - start > 1 else 0.0)
+        total = before[start, i, state] + inside + after[end - 1, i, state] - totals[i]
+        return min(1.0, math.exp(total))
 
     return posterior(p).state, weight
 
@@ -102,19 +105,19 @@ def _of_segments(p: SegmentPotentials) -> tuple[Tensor, Weight]:
     """The same of segments. A difference of large logarithms: of a Z that is good to float32 alone it may exceed 1."""
     c = segments.validate(p).detach().double()
     solution = solve(c, "scaled")
-    found, log_z = solution.posteriors(), solution.log_z
-    durations, closings = c.durations().double(), c.closings().double()
+    found, lengths = solution.posteriors(), c.lengths.tolist()
+    given = c.log_obs, found.after, found.opened, solution.log_z, c.durations(), c.closings(), c.log_initial
+    obs, after, opened, log_z, durations, closings, initial = (x.double().cpu().numpy() for x in given)
 
     def weight(i: int, start: int, end: int, state: int, *, carried: bool) -> float:
-        table = closings if end == int(c.lengths[i]) else durations
-        seen = c.log_obs[i, start:end, state].double().sum() + found.after[end - 1, i, state]
+        table = closings if end == lengths[i] else durations
+        seen = obs[i, start:end, state].sum() + after[end - 1, i, state]
         if c.is_carried and carried:
-            ages = c.log_initial[i, :, state].double()
             room = len(table) - (end - start)
-            log_open = (ages[:room] + table[end - start :, state]).logsumexp(0)
+            log_open = np.logaddexp.reduce(initial[i, :room, state] + table[end - start :, state])
         else:
-            log_open = found.opened[start, i, state] + table[end - start - 1, state]
-        return float(torch.exp(log_open + seen - log_z[i]))
+            log_open = opened[start, i, state] + table[end - start - 1, state]
+        return math.exp(log_open + seen - log_z[i])
 
     return found.states.transpose(0, 1), weight
 

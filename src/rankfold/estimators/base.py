@@ -37,7 +37,7 @@ from rankfold.estimators.scikit_learn import ScikitLearnMethods
 from rankfold.estimators.symbols import read_symbols, symbol_ids
 from rankfold.models.frame_model import FrameModel
 from rankfold.params.prior import Prior
-from rankfold.training.em import Group, Running, group, impossible_sequence
+from rankfold.training.em import Group, Running, few_threads, group, impossible_sequence, one_thread
 
 ROW = np.dtype(
     [("start", np.int64), ("end", np.int64), ("state", np.int64), ("posterior", np.float64), ("frames", np.float64)]
@@ -91,11 +91,14 @@ class Estimator(Tables, ScikitLearnMethods):
         `sample_weight`: one for each sequence, times which its log-likelihood counts. `inputs`: covariates "t k" in
         the form of `X`, on which observations, transitions or the start depend; none may be missing.
         """
-        found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, sample_weight, inputs)
+        with one_thread():
+            found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, sample_weight, inputs)
         self._warn_of_tables()
-        outcome = found.run(algorithm)
+        with few_threads(found.config, len(found.sequences), sum(map(len, found.sequences))):
+            outcome = found.run(algorithm)
         self._take(found, outcome.model, outcome.history, outcome.converged)
-        self._warn(found, algorithm)
+        with one_thread():
+            self._warn(found, algorithm)
         # Of regressions on inputs there are no counts to go on with.
         self._running = None if not has_counts(found.params) else outcome.running(sum(map(len, found.sequences)))
         return self
@@ -117,7 +120,8 @@ class Estimator(Tables, ScikitLearnMethods):
         found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, None, inputs, again=running is not None)
         if running is None:
             self._warn_of_tables()
-        model, running, value = found.advance(None if running is None else self.model_, running)
+        with few_threads(found.config, len(found.sequences), sum(map(len, found.sequences))):
+            model, running, value = found.advance(None if running is None else self.model_, running)
         self._take(found, model, [*(self.history_ if running.calls > 1 else []), value], False)
         self._running = running
         return self
@@ -416,7 +420,8 @@ class Estimator(Tables, ScikitLearnMethods):
         if inputs is None or not config.num_covariates or width != config.num_features - config.num_covariates:
             expect_width(width, self)
         given = self._with_inputs(given, inputs)
-        expect_observed(given.sequences, config)
+        with one_thread():
+            expect_observed(given.sequences, config)
         return given
 
     def _with_inputs(self, given: Inputs, inputs: Any) -> Inputs:
@@ -490,7 +495,7 @@ class Estimator(Tables, ScikitLearnMethods):
         labels = None if given.labels is None else [torch.from_numpy(y).to(model.device) for y in given.labels]
         inputs = None if given.inputs is None else [torch.from_numpy(u).to(model.device) for u in given.inputs]
         answers: list[Any] = [None] * len(tensors)
-        with torch.no_grad():
+        with torch.no_grad(), few_threads(model.config, len(tensors), sum(given.lengths)):
             for one in group(tensors, labels, model.config.num_states, inputs=inputs):
                 for i, answer in zip(one.which, question(one), strict=True):
                     if strict and _is_impossible(answer):

@@ -210,9 +210,10 @@ def _backward(
             known = norm[t, b] * mass
             by_state, by_step = weight[b] / mass, weight[b] / known
             for j in range(z):
-                posterior[t, b, j] = filtered[t, b, j] * y[j] * by_state
                 ahead[j] = emission[t, b, j] * y[j]
                 target[t, b, j] = ahead[j] * by_step
+            for j in range(z):  # last: the posteriors may take the emissions' place
+                posterior[t, b, j] = filtered[t, b, j] * y[j] * by_state
         trusted[b] = fine
 
 
@@ -316,18 +317,26 @@ def forward(
 
     Filtered messages and norms are 0 and 1 beyond a length.
     """
-    info = torch.finfo(log_obs.dtype)
     matrix, initial, obs, end, ends = _arrays(weight, log_initial, log_obs.transpose(0, 1), log_final, lengths)
     emission, filtered = np.empty_like(obs), np.empty_like(obs)
+    found = _filter(matrix, log_scale, initial, obs, end, ends, push_loss, emission, filtered)
+    return (*map(torch.from_numpy, (filtered, emission, *found)),)  # type: ignore[return-value]
+
+
+def _filter(
+    matrix: Any, log_scale: float, initial: Any, obs: Any, end: Any, ends: Any, push_loss: Tensor | float,
+    emission: Any, filtered: Any,
+) -> tuple[Any, Any, Any, Any, Any]:  # fmt: skip
+    """Write emissions and filtered messages; norm, log_step, final, log_z, sound. `emission` may be `obs` itself."""
+    info = torch.finfo(torch.from_numpy(obs).dtype)
     norm, log_step = np.empty(obs.shape[:2], obs.dtype), np.empty(obs.shape[:2])
     _share_out(_shift, emission, obs, ends, log_scale, math.log(info.tiny), emission, log_step)
     torch.from_numpy(emission).exp_()
     final, log_z, sound = np.empty(obs.shape[1:], obs.dtype), np.empty(len(ends)), np.empty(len(ends), np.bool_)
     given = matrix, initial, emission, log_step, end, ends, matrix.sum(0), _vector(push_loss, matrix)
-    _share_out(_forward, emission, *given, info.tiny, visible(log_obs.dtype), filtered, norm, final, log_z, sound)
-    messages = torch.from_numpy(filtered), torch.from_numpy(emission)
-    scales = torch.from_numpy(norm), torch.from_numpy(log_step)
-    return *messages, *scales, torch.from_numpy(final), torch.from_numpy(log_z), torch.from_numpy(sound)
+    least = visible(torch.from_numpy(obs).dtype)
+    _share_out(_forward, emission, *given, info.tiny, least, filtered, norm, final, log_z, sound)
+    return norm, log_step, final, log_z, sound
 
 
 def noise_is_small(
@@ -351,17 +360,52 @@ def backward(
     E[use of z -> y at t] = filtered_t-1[z] weight[z, y] target_t[y]. The passes agree within `tolerance` nats where no
     mass is so small that underflow could be seen in it.
     """
-    info = torch.finfo(f.filtered.dtype)
-    matrix, *given = _arrays(weight.mT, f.filtered, f.emission, f.norm, f.final, lengths, share)
-    posterior, target = np.empty_like(given[0]), np.empty_like(given[0])
-    trusted = np.empty(len(lengths), np.bool_)
+    matrix, filtered, emission, norm, final, ends, each = _arrays(
+        weight.mT, f.filtered, f.emission, f.norm, f.final, lengths, share
+    )
+    posterior, target = np.empty_like(filtered), np.empty_like(filtered)
+    given = filtered, emission, norm, final, ends, each, pull_loss, tolerance
+    trusted = _smooth(matrix, *given, posterior, target)
+    return torch.from_numpy(posterior), torch.from_numpy(target), torch.from_numpy(trusted)
+
+
+def _smooth(
+    matrix: Any, filtered: Any, emission: Any, norm: Any, final: Any, ends: Any, share: Any,
+    pull_loss: Tensor | float, tolerance: float, posterior: Any, target: Any,
+) -> Any:  # fmt: skip
+    """Write posteriors and targets, and return which are trusted. `posterior` may be `emission` itself."""
+    dtype = torch.from_numpy(norm).dtype
+    info, trusted = torch.finfo(dtype), np.empty(len(ends), np.bool_)
     lost = float((2 * matrix.sum(0) + _vector(pull_loss, matrix)).sum())
     # A step loses the entries of its source below the smallest normal number, and what the product loses. The power
     # keeps a message over norm times mass from overflow.
-    least = max(lost * visible(f.norm.dtype), info.tiny**0.75)
+    least = max(lost * visible(dtype), info.tiny**0.75)
     bounds = info.tiny, math.exp(-tolerance), math.exp(tolerance), least
+    given = filtered, emission, norm, final, ends, share
     _share_out(_backward, posterior, matrix, *given, *bounds, posterior, target, trusted)
-    return torch.from_numpy(posterior), torch.from_numpy(target), torch.from_numpy(trusted)
+    return trusted
+
+
+def expected_uses(
+    weight: Tensor, log_scale: float, log_initial: Tensor, log_obs: Tensor, log_final: Tensor, lengths: Tensor,
+    share: Tensor, losses: tuple[Tensor | float, Tensor | float], tolerance: float, room: tuple[Any, Any],
+) -> tuple[Tensor, Tensor, Tensor] | None:  # fmt: skip
+    """Posteriors "t b z", the uses "z y" of all transitions, log Z; None where a sequence needs wider arithmetic.
+
+    `forward` and `backward` with `losses` of a push and of a pull, without new tables: log_obs "t b z" becomes the
+    posteriors, and `room`, two arrays of its shape, is written over.
+    """
+    matrix, initial, obs, end, ends, each = _arrays(weight, log_initial, log_obs, log_final, lengths, share)
+    filtered, target = room
+    norm, _, final, log_z, sound = _filter(matrix, log_scale, initial, obs, end, ends, losses[0], obs, filtered)
+    if not sound.all():
+        return None
+    transposed = np.ascontiguousarray(matrix.T)
+    if not _smooth(transposed, filtered, obs, norm, final, ends, each, losses[1], tolerance, obs, target).all():
+        return None
+    z = obs.shape[2]
+    source, end_of = (torch.from_numpy(x.reshape(-1, z)) for x in (filtered[:-1], target[1:]))
+    return torch.from_numpy(obs), (source.mT @ end_of).mul_(weight), torch.from_numpy(log_z)
 
 
 def future_messages(weight: Tensor, emission: Tensor, final: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -401,7 +445,7 @@ def _arrays(*tensors: Tensor) -> list[Any]:
 
 
 def _vector(loss: Tensor | float, like: Any) -> Any:  # "z"
-    return np.broadcast_to(np.asarray(loss, like.dtype), like.shape[:1]).copy()
+    return np.full(len(like), loss.numpy() if isinstance(loss, Tensor) else loss, like.dtype)
 
 
 def _share_out(loop: Callable[..., None], like: Any, *given: Any) -> None:

@@ -10,22 +10,29 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rankfold.data.batch import Batch
 from rankfold.data.frames import Frames
-from rankfold.decoding.counts import SegmentCounts, expected_counts
+from rankfold.decoding.counts import ChainCounts, SegmentCounts, expected_counts
 from rankfold.errors import DomainError, UnsupportedError
+from rankfold.kernels.dispatch import loops_serve
+from rankfold.models.config import FrameConfig
 from rankfold.models.frame_model import FrameModel
+from rankfold.models.sequence import StateParts
 from rankfold.models.supervision import allowed_states
+from rankfold.operators.dense import Dense
 from rankfold.params.prior import Prior
+from rankfold.recursions.chain.potentials import Chain
+from rankfold.recursions.chain.rungs import uses_in_place
 from rankfold.training.batch_em import mix, new_share
 from rankfold.training.config import Config
 from rankfold.training.distributed import add_up, num_processes, own_rows, rank, shared_total
@@ -36,8 +43,24 @@ MOST = 2**23
 # A step that lowers the likelihood by at most so many roundings is no failure; equal likelihoods differed by at most 7.
 ROUNDINGS = 64
 # Multiply-adds of a step below which a second thread costs more than it brings: 100 sequences and 16 states take 5
-# microseconds on one thread and 21 on two, 100 and 256 about as long on both.
-SMALL_STEP = 2**21
+# microseconds on one thread and 21 on two, 100 and 256 about as long on both. Of compiled loops, whose calls are of a
+# whole pass: 20,000 frames and 2 states took 4 ms on one thread; on two, next to threads of NumPy that spin, 80.
+SMALL_STEP, SMALL_PASS = 2**21, 2**26
+
+
+class Room:
+    """Memory that every E step writes over: new pages cost a step of few states a quarter of its time."""
+
+    def __init__(self) -> None:
+        self.serves = True  # until some sequence needed more than `uses_in_place`
+        self._held = np.empty(0)
+
+    def arrays(self, shape: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Two arrays of this shape."""
+        size = math.prod(shape)
+        if len(self._held) < 2 * size:
+            self._held = np.empty(2 * size)
+        return self._held[:size].reshape(shape), self._held[size : 2 * size].reshape(shape)
 
 
 class Group(NamedTuple):
@@ -49,6 +72,7 @@ class Group(NamedTuple):
     statistics: Tensor | None = None  # "(t b) s"   sufficient statistics of each frame
     prior: Prior = Prior()  # the one that they were made with
     weight: float = 1.0  # of each of the sequences
+    room: Room | None = None
 
 
 class Counts(NamedTuple):
@@ -151,8 +175,11 @@ def group(
 
 def with_statistics(groups: Sequence[Group], model: FrameModel, prior: Prior) -> list[Group]:
     """The groups with the sufficient statistics of their frames, computed once for all steps."""
-    kind = model.observation
-    return [one._replace(statistics=kind.sequence_statistics(one.batch.values, prior), prior=prior) for one in groups]
+    kind, room = model.observation, Room()
+    return [
+        one._replace(statistics=kind.sequence_statistics(one.batch.values, prior), prior=prior, room=room)
+        for one in groups
+    ]
 
 
 @torch.no_grad()
@@ -161,18 +188,19 @@ def expect(model: FrameModel, groups: Iterable[Group]) -> Counts:
 
     Cost: a forward and a backward pass and two products with the frames' statistics; memory O(t b z) of one group.
     """
-    parts = model.parts()
-    size = sum(x.numel() for x in parts.transition.factors())
+    with one_thread() if sum(x.numel() for x in model.parameters()) < SMALL_STEP else nullcontext():
+        parts = model.parts()
     found = []
     for one in groups:
-        with _threads(len(one.which) * size, model.device):
+        with few_threads(model.config, one.batch.shape[0], math.prod(one.batch.shape)):
             assert one.statistics is not None
-            log_obs = model.observation.log_obs_of(one.statistics, one.prior)
-            if log_obs is not None:
-                log_obs = log_obs.reshape(*one.batch.shape[::-1], -1).transpose(0, 1)
-            counts = expected_counts(model.potentials(one.batch, parts=parts, allowed=one.allowed, log_obs=log_obs))
+            counts = _in_place(model, one, parts)
+            if counts is None:
+                log_obs = _log_obs(model, one)
+                p = model.potentials(one.batch, parts=parts, allowed=one.allowed, log_obs=log_obs)
+                counts = expected_counts(p)
+                expect_possible(model, one, counts.log_z)
             duration = counts.duration.double() if isinstance(counts, SegmentCounts) else None
-            expect_possible(model, one, counts.log_z)
             posterior = counts.state.transpose(0, 1).flatten(0, 1)
             observation = model.observation.count(one.statistics, posterior)
             ending, driven = None, model.driven is not None and model.driven.transition is not None
@@ -188,13 +216,46 @@ def expect(model: FrameModel, groups: Iterable[Group]) -> Counts:
     return reduce(Counts.plus, found)
 
 
+def _log_obs(model: FrameModel, one: Group) -> Tensor | None:  # "b t z"
+    """The log-weights of a group's frames where they are products with its statistics, time first in memory."""
+    assert one.statistics is not None
+    log_obs = model.observation.log_obs_of(one.statistics, one.prior)
+    return None if log_obs is None else log_obs.reshape(*one.batch.shape[::-1], -1).transpose(0, 1)
+
+
+def _in_place(model: FrameModel, one: Group, parts: StateParts) -> ChainCounts | None:
+    """The expected counts of a chain of free tables without new memory or a second validation; None: the usual way."""
+    others = (model.driven, model.ending, model.duration, one.allowed, parts.kept, parts.log_mask)
+    if one.room is None or not one.room.serves or any(x is not None for x in others):
+        return None
+    first = parts.log_initial
+    if first.dtype != torch.float64 or not loops_serve(len(first), first) or not isinstance(parts.transition, Dense):
+        return None
+    if (log_obs := _log_obs(model, one)) is None:
+        return None
+    num, width = one.batch.shape
+    lengths, start = one.batch.lengths, first.expand(num, -1)
+    c = Chain(lengths, True, start, parts.transition, log_obs, first.new_zeros(num, len(first)))
+    found = uses_in_place(c, one.room.arrays((width, num, len(first))))
+    if found is None:
+        one.room.serves = False
+        return None
+    posterior, transition, log_z = found
+    return ChainCounts(posterior[0].sum(0), (transition,), posterior.transpose(0, 1), log_z)
+
+
+def few_threads(config: FrameConfig, num: int, num_frames: int) -> AbstractContextManager[None]:
+    """One thread where passes over so many sequences and frames are small; the number is restored afterwards."""
+    size = config.num_states * (config.num_states if config.own_rank is None else 2 * config.own_rank)
+    looped = not config.has_segments and loops_serve(config.num_states)
+    small = num_frames * size < SMALL_PASS if looped else num * size < SMALL_STEP
+    return one_thread() if small else nullcontext()
+
+
 @contextmanager
-def _threads(step: int, device: torch.device) -> Iterator[None]:
-    """One thread for small steps on a CPU; restores the number of threads afterwards."""
+def one_thread() -> Iterator[None]:
+    """One thread for calls so small that waking a second one takes longer; the number is restored afterwards."""
     before = torch.get_num_threads()
-    if device.type != "cpu" or step >= SMALL_STEP or before == 1:
-        yield
-        return
     torch.set_num_threads(1)
     try:
         yield
@@ -210,15 +271,16 @@ def _tables(model: FrameModel) -> Any:
 
 def maximise(model: FrameModel, counts: Counts, prior: Prior) -> None:
     """The M step: every module sets its parameters to the maximum of its own expected counts."""
-    with _threads(max(x.numel() for x in counts.dynamics), model.device):
+    small = max(x.numel() for x in (*counts.dynamics, counts.observation)) < SMALL_STEP
+    with one_thread() if small else nullcontext():
         _tables(model).maximise(counts.dynamics, prior)
-    model.observation.maximise(counts.observation, prior)
-    if model.duration is not None:
-        assert counts.duration is not None
-        model.duration.maximise(counts.duration, prior)
-    if model.ending is not None:
-        assert counts.ending is not None
-        model.ending.maximise(counts.ending, prior)
+        model.observation.maximise(counts.observation, prior)
+        if model.duration is not None:
+            assert counts.duration is not None
+            model.duration.maximise(counts.duration, prior)
+        if model.ending is not None:
+            assert counts.ending is not None
+            model.ending.maximise(counts.ending, prior)
 
 
 def log_prior(model: FrameModel, prior: Prior) -> Tensor:  # ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -182,6 +182,21 @@ def uses(c: Chain, weight: Tensor, precision: Precision) -> Uses | None:  # weig
     found = matrix * summed_outer(back.source, back.target, matrix)
     # A weight near 0 may have a derivative too large for the dtype: the ladder divides it beforehand.
     return Uses(back.posterior, found, f.log_z) if bool(found.isfinite().all()) else None
+
+
+def uses_in_place(c: Chain, room: tuple[Any, Any]) -> Uses | None:
+    """`uses` of a chain whose log_obs nobody reads again: "t b z" in memory, it becomes the posteriors.
+
+    `room`: two arrays of that shape. None, too, where only the exact bound would show that nothing is lost.
+    """
+    if not isinstance(c.transition, Dense) or (matrix := scaled.looped(c)) is None:
+        return None
+    from rankfold.kernels.chain_loops import expected_uses
+
+    ends = c.log_initial, c.log_obs.transpose(0, 1), c.log_final, c.lengths, torch.ones_like(c.log_obs[:, 0, 0])
+    losses = c.transition.push_loss(), c.transition.pull_loss()
+    found = expected_uses(matrix, float(c.transition.log_scale), *ends, losses, scaled.tolerance(c, "float32"), room)
+    return Uses(*found) if found is not None and bool(found[1].isfinite().all()) else None
 
 
 def dead_end(c: Chain, sequence: int) -> int:
