@@ -74,7 +74,9 @@ class Failed(NamedTuple):
         """The error, in a form that another process can read."""
         if isinstance(error, DataError | DomainError | ShapeError | UnsupportedError):  # the same at every try
             return cls(label, type(error)(str(error)))
-        no_memory = isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error).lower())
+        no_memory = isinstance(error, MemoryError) or (
+            isinstance(error, RuntimeError) and "memory" in str(error).lower()
+        )
         if no_memory or isinstance(error, OSError):
             what = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             hint = "\n  Take fewer workers, or give fewer long sentences." if no_memory else ""

@@ -6,6 +6,7 @@ answers, and the next.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import queue
@@ -43,10 +44,8 @@ class _Process:
 
     def take(self, job: _Job) -> None:
         self.jobs.append(job)
-        try:
+        with contextlib.suppress(OSError):  # it has died: its end is seen where results are waited for
             self.pipe.send((job.number, job.piece))
-        except OSError:  # it has died: its end is seen where results are waited for
-            pass
 
     def end(self) -> str:
         """Stop it, and say how it ended."""

@@ -6,14 +6,25 @@ again; how often, and which piece it was, is counted in a ledger, an actor too.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from rankfold.corpora.engines import Engine, Failed, Opener, Source, Worker, attempt, expect_ray, given_up, num_cpus
-from rankfold.corpora.engines import readable
+from rankfold.corpora.engines import (
+    Engine,
+    Failed,
+    Opener,
+    Source,
+    Worker,
+    attempt,
+    expect_ray,
+    given_up,
+    num_cpus,
+    readable,
+)
 
 LOCAL: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 
@@ -25,6 +36,7 @@ def run_ray(engine: Engine, opener: Opener, sources: Sequence[Source]) -> Iterat
     if own and os.environ.get("RAY_ADDRESS"):
         ray.init(**LOCAL)
     elif own:
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a Ray of ours calls nobody
         ray.init(address="local", num_cpus=engine.workers or num_cpus(), **LOCAL)
     try:
@@ -116,12 +128,12 @@ class _Actor:
         """The result of a piece; the error if workers died of it more often than they may."""
         if isinstance(piece, Failed) or self.worker is None:
             return piece if isinstance(piece, Failed) else self.failed
-        ray = expect_ray()
+        ray, result = expect_ray(), None
         while (tries := ray.get(self.ledger.begin.remote(key))) <= self.retries + 1:
             result = attempt(self.worker, piece)
             if not (isinstance(result, Failed) and result.passing):
                 break
-        else:
-            result = Failed(piece.label, given_up(piece.label, tries - 1, "an actor of Ray died"))
         self.ledger.finish.remote(key)
+        if result is None:
+            return Failed(piece.label, given_up(piece.label, tries - 1, "an actor of Ray died"))
         return result
