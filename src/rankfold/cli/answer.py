@@ -199,7 +199,7 @@ def _same(worker: TextWorker) -> TextWorker:
 
 def _to_stdout(answers: Iterator[Answer], worker: TextWorker, tell: Callable[[Any], None], total: int | None) -> None:
     survey = Survey(str(STDIN))
-    with kept_stdout() as stdout, Progress(worker.done, total) as progress, contextlib.closing(answers):
+    with Progress(worker.done, total) as progress, kept_stdout() as stdout, contextlib.closing(answers):
         for answer in answers:
             stdout.write(answer.out)
             stdout.flush()
@@ -227,7 +227,7 @@ def _to_folder(
         todo = unfinished(results, command, files, suffix)
         chosen = [source for file, source in zip(files, sources, strict=True) if file in todo]
         answers = run(engine, opener, chosen) if chosen else iter(())
-        with kept_stdout(), Progress(worker.done, None) as progress, writing(results, todo) as write:
+        with Progress(worker.done, None, always=True) as progress, kept_stdout(), writing(results, todo) as write:
             for answer in answers:
                 write(answer.where, answer.out)
                 progress.add(answer.num)

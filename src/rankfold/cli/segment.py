@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     opener: Any = partial(_open, arguments.folder, arguments.device)
     if engine.kind == "here":
         opener = partial(Segmenter, loaded.model, loaded.space)
-    with kept_stdout(), Progress("segmented", len(loaded.frames), "recording") as progress:
+    with Progress("segmented", len(loaded.frames), "recording", always=True) as progress, kept_stdout():
         for answer in engines.run(engine, opener, [source]):
             rows += answer.notes[0]
             gains += answer.notes[1]
@@ -179,7 +179,8 @@ def _to_folder(arguments: argparse.Namespace, engine: Engine) -> int:
         todo = unfinished(results, "segment", files, suffix)
         sources = [partial(_read, settings, file) for file in todo]
         answers = engines.run(engine, partial(_open, arguments.folder, arguments.device), sources) if todo else iter(())
-        with kept_stdout(), Progress("segmented", None, "recording") as progress, writing(results, todo) as write:
+        progress = Progress("segmented", None, "recording", always=True)
+        with progress, kept_stdout(), writing(results, todo) as write:
             for where, group in itertools.groupby(answers, key=lambda answer: answer.where):
                 rows: list[dict[str, Any]] = []
                 for answer in group:

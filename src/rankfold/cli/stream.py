@@ -135,15 +135,16 @@ def survey_text(where: str, pieces: Iterable[Text], vocabulary: Vocabulary, chec
 class Progress:
     """How many lines (or `what`) are done, on standard error: a bar on a terminal, else a line every ten seconds.
 
-    Where results go to the same terminal, they are the progress.
+    Where results go to the same terminal, they are the progress; with `always` they go elsewhere, or come at the end.
     """
 
-    def __init__(self, done: str, total: int | None, what: str = "line") -> None:
+    def __init__(self, done: str, total: int | None, what: str = "line", *, always: bool = False) -> None:
         self.done, self.total, self.num, self.last, self.what = done, total, 0, time.monotonic(), what
+        self.shown = always
         self.bar: Any = None
 
     def __enter__(self) -> Progress:
-        self.shown = not (sys.stderr.isatty() and sys.stdout.isatty())
+        self.shown = self.shown or not (sys.stderr.isatty() and sys.stdout.isatty())
         if self.shown and sys.stderr.isatty():
             try:
                 from rich.console import Console
