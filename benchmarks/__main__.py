@@ -23,6 +23,7 @@ COMMANDS = {
     "crosstask": "benchmarks.crosstask",
     "fgg": "benchmarks.fgg",
     "packed_trees": "benchmarks.packed_trees",
+    "corpora": "benchmarks.corpora",
 }
 NUM_THREADS = 2  # for each of several libraries
 
