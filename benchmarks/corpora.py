@@ -1,7 +1,8 @@
 """`python -m benchmarks corpora`: many sentences scored by one process, by several, and by actors of Ray Data.
 
 Every run is the command `rankfold score --json`; its output has to equal that of one process to the last byte, also
-where a worker is killed on the way. Memory is that of the operating system (resident), read from Linux twice a second.
+where a worker is killed on the way. Memory (resident) and CPU time, of all processes together, are read from Linux twice
+a second; the ratio is that of CPU times, which other work on the machine changes least.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Run(NamedTuple):
     """What one run took, and what came out."""
 
     seconds: float
+    cpu: float  # seconds of all its processes
     before: float  # the first answer
     total: float  # of the log-probabilities
     digest: str
@@ -59,10 +61,10 @@ def main(given: Sequence[str]) -> int:
         write_sentences(text, args.sentences)
         print(f"{args.sentences:,} sentences, {text.stat().st_size / 2**20:,.0f} MiB; rankfold {rankfold.__version__}")
         print(
-            "| engine | workers | seconds | ratio | before the first answer | sum of log-probabilities | output | "
+            "| engine | workers | seconds | CPU seconds | ratio | before the first answer | sum of log-probabilities | output | "
             "MiB of the first process, by quarters | MiB of a worker | killed |"
         )
-        print("|---|---:|---:|---:|---:|---:|---|---|---|---:|")
+        print("|---|---:|---:|---:|---:|---:|---:|---|---|---|---:|")
         first = measure(model, text, ["--engine", "here"], Path(folder) / "out")
         show("here", 1, first, first)
         failed = False
@@ -79,8 +81,13 @@ def show(engine: str, workers: int, run: Run, first: Run) -> None:
     """Print one row."""
     same = "equal" if run.digest == first.digest else "DIFFERENT"
     quarters = [", ".join(map(str, found)) or "-" for found in (run.driver, run.worker)]
-    cells = (engine, workers, f"{run.seconds:.1f}", f"{first.seconds / run.seconds:.2f}x", f"{run.before:.1f}")
-    print("| " + " | ".join(map(str, (*cells, f"{run.total:.6f}", same, *quarters, run.killed))) + " |", flush=True)
+    cells = (engine, workers, f"{run.seconds:.1f}", f"{run.cpu:.1f}", f"{run.cpu / first.cpu:.2f}x")
+    print(
+        "| "
+        + " | ".join(map(str, (*cells, f"{run.before:.1f}", f"{run.total:.6f}", same, *quarters, run.killed)))
+        + " |",
+        flush=True,
+    )
 
 
 def write_model(folder: Path) -> Path:
@@ -108,6 +115,7 @@ def measure(model: Path, text: Path, options: Sequence[str], out: Path, *, kill:
     expected = 2.2 * text.stat().st_size  # bytes of output, roughly: for quarters and the time to kill
     driver, worker = [0] * 4, [0] * 4
     before, killed = 0.0, 0
+    used: dict[int, float] = {}
     start = time.perf_counter()
     with out.open("wb") as stream, subprocess.Popen(command, stdout=stream, stderr=subprocess.PIPE) as process:
         while process.poll() is None:
@@ -116,7 +124,13 @@ def measure(model: Path, text: Path, options: Sequence[str], out: Path, *, kill:
             if not before and done:
                 before = time.perf_counter() - start
             quarter = min(3, int(4 * done / expected))
-            workers = list(find_workers(process.pid))
+            family = dict(find_family(process.pid))
+            used |= {number: cpu_seconds(number, used) for number in family}
+            workers = [
+                number
+                for number, command_line in family.items()
+                if any(name in command_line for name in WORKERS) and TRACKER not in command_line
+            ]
             driver[quarter] = max(driver[quarter], resident(process.pid))
             worker[quarter] = max([worker[quarter], *map(resident, workers)])
             if kill and not killed and workers and done > KILLED_AT * expected:
@@ -131,25 +145,40 @@ def measure(model: Path, text: Path, options: Sequence[str], out: Path, *, kill:
         for line in lines:
             digest.update(line)
             total += json.loads(line)["log_prob"]
-    return Run(seconds, before, total, digest.hexdigest(), driver, worker if any(worker) else [], int(killed > 0))
+    return Run(
+        seconds,
+        sum(used.values()),
+        before,
+        total,
+        digest.hexdigest(),
+        driver,
+        worker if any(worker) else [],
+        int(killed > 0),
+    )
 
 
-def find_workers(root: int) -> Iterator[int]:
-    """The workers among the processes that a process has started, directly or not."""
+def find_family(root: int) -> Iterator[tuple[int, str]]:
+    """A process and those that it has started, directly or not, with their command lines."""
     family = {root}
-    commands: dict[int, str] = {}
     for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        number = int(folder.name)
         try:
             parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            commands[int(folder.name)] = (folder / "cmdline").read_text()
+            command_line = (folder / "cmdline").read_text()
         except (OSError, IndexError):  # it has ended
             continue
-        if parent in family:
-            family.add(int(folder.name))
-    for number in family:
-        command = commands.get(number, "")
-        if any(name in command for name in WORKERS) and TRACKER not in command:
-            yield number
+        if parent in family or number == root:
+            family.add(number)
+            yield number, command_line
+
+
+def cpu_seconds(number: int, before: dict[int, float]) -> float:
+    """Of a process so far; what was known of one that has ended."""
+    try:
+        fields = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return before.get(number, 0.0)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(number: int) -> int:
