@@ -1,8 +1,8 @@
 """`python -m benchmarks corpora`: many sentences scored by one process, by several, and by actors of Ray Data.
 
 Every run is the command `rankfold score --json`; its output has to equal that of one process to the last byte, also
-where a worker is killed on the way. Memory (resident) and CPU time, of all processes together, are read from Linux twice
-a second; the ratio is that of CPU times, which other work on the machine changes least.
+where a worker is killed on the way. Memory (resident) and CPU time, of all processes together, are read from Linux
+twice a second; the ratio is that of CPU times, which other work on the machine changes least.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def main(given: Sequence[str]) -> int:
         write_sentences(text, args.sentences)
         print(f"{args.sentences:,} sentences, {text.stat().st_size / 2**20:,.0f} MiB; rankfold {rankfold.__version__}")
         print(
-            "| engine | workers | seconds | CPU seconds | ratio | before the first answer | sum of log-probabilities | output | "
-            "MiB of the first process, by quarters | MiB of a worker | killed |"
+            "| engine | workers | seconds | CPU seconds | ratio | before the first answer | sum of log-probabilities "
+            "| output | MiB of the first process, by quarters | MiB of a worker | killed |"
         )
         print("|---|---:|---:|---:|---:|---:|---:|---|---|---|---:|")
         first = measure(model, text, ["--engine", "here"], Path(folder) / "out")
