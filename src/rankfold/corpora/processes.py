@@ -13,7 +13,7 @@ import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -62,7 +62,7 @@ class _Process:
             self.process.close()
 
 
-def run_processes(engine: Engine, opener: Opener, pieces: Iterator[Any]) -> Iterator[Any]:
+def run_processes(engine: Engine, opener: Opener, pieces: Iterator[Any]) -> Generator[Any]:
     """The result of each piece, or the `Failed` that it ended in, in their order; at most a few are held."""
     num = engine.workers or num_cpus()
     threads = engine.threads or max(1, num_cpus() // num)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from rankfold.corpora.engines import (
 LOCAL: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 
 
-def run_ray(engine: Engine, opener: Opener, sources: Sequence[Source]) -> Iterator[Any]:
+def run_ray(engine: Engine, opener: Opener, sources: Sequence[Source]) -> Generator[Any]:
     """The result of each piece, or the `Failed` that it ended in, in their order."""
     ray = expect_ray()
     own = not ray.is_initialized()
