@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -197,7 +197,9 @@ def _same(worker: TextWorker) -> TextWorker:
     return worker
 
 
-def _to_stdout(answers: Iterator[Answer], worker: TextWorker, tell: Callable[[Any], None], total: int | None) -> None:
+def _to_stdout(
+    answers: Generator[Answer, None, None], worker: TextWorker, tell: Callable[[Any], None], total: int | None
+) -> None:
     survey = Survey(str(STDIN))
     with Progress(worker.done, total) as progress, kept_stdout() as stdout, contextlib.closing(answers):
         for answer in answers:
@@ -226,7 +228,7 @@ def _to_folder(
     with open_results(arguments, command) as results:
         todo = unfinished(results, command, files, suffix)
         chosen = [source for file, source in zip(files, sources, strict=True) if file in todo]
-        answers = run(engine, opener, chosen) if chosen else iter(())
+        answers: Iterator[Answer] = run(engine, opener, chosen) if chosen else iter(())
         with Progress(worker.done, None, always=True) as progress, kept_stdout(), writing(results, todo) as write:
             for answer in answers:
                 write(answer.where, answer.out)

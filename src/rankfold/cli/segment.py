@@ -178,7 +178,8 @@ def _to_folder(arguments: argparse.Namespace, engine: Engine) -> int:
     with open_results(arguments, "segment") as results:
         todo = unfinished(results, "segment", files, suffix)
         sources = [partial(_read, settings, file) for file in todo]
-        answers = engines.run(engine, partial(_open, arguments.folder, arguments.device), sources) if todo else iter(())
+        opener = partial(_open, arguments.folder, arguments.device)
+        answers: Iterator[Answer] = engines.run(engine, opener, sources) if todo else iter(())
         progress = Progress("segmented", None, "recording", always=True)
         with progress, kept_stdout(), writing(results, todo) as write:
             for where, group in itertools.groupby(answers, key=lambda answer: answer.where):

@@ -71,9 +71,9 @@ class TextSource:
         """The lines, and their ids where a column has them."""
         ends = keeps_ends(self.vocabulary, ends=self.ends)
         if self.path is None or not is_arrow(self.path):
-            for name, given in (("--column", self.column), ("--ids", self.ids)):
+            for option, given in (("--column", self.column), ("--ids", self.ids)):
                 if given:
-                    raise DataError(f"{self.where} has no columns: {name} {given} is for Parquet and Arrow files.")
+                    raise DataError(f"{self.where} has no columns: {option} {given} is for Parquet and Arrow files.")
             yield from ((line, None) for line in iterate_lines(self.path, ends=ends, arriving=arriving))
             return
         number, has_words = 0, False

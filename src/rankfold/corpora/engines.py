@@ -112,7 +112,7 @@ def readable(source: Source) -> Iterator[Any]:
         yield Failed.of(error, "the input")
 
 
-def run(engine: Engine, opener: Opener, sources: Sequence[Source]) -> Generator[Any]:
+def run(engine: Engine, opener: Opener, sources: Sequence[Source]) -> Generator[Any, None, None]:
     """The results of all pieces of all sources, in their order, as they come; raises the first error in that order.
 
     With Ray a source is read where there is room, again where a machine is lost: it has to be a file that all machines

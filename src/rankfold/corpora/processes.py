@@ -62,7 +62,7 @@ class _Process:
             self.process.close()
 
 
-def run_processes(engine: Engine, opener: Opener, pieces: Iterator[Any]) -> Generator[Any]:
+def run_processes(engine: Engine, opener: Opener, pieces: Iterator[Any]) -> Generator[Any, None, None]:
     """The result of each piece, or the `Failed` that it ended in, in their order; at most a few are held."""
     num = engine.workers or num_cpus()
     threads = engine.threads or max(1, num_cpus() // num)

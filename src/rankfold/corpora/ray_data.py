@@ -29,7 +29,7 @@ from rankfold.corpora.engines import (
 LOCAL: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 
 
-def run_ray(engine: Engine, opener: Opener, sources: Sequence[Source]) -> Generator[Any]:
+def run_ray(engine: Engine, opener: Opener, sources: Sequence[Source]) -> Generator[Any, None, None]:
     """The result of each piece, or the `Failed` that it ended in, in their order."""
     ray = expect_ray()
     own = not ray.is_initialized()
