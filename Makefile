@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FILES := pyproject.toml constraints.txt
 
-.PHONY: demo test lint hunt bench bench-gpu docs wheel clean notebook browser
+.PHONY: demo test lint hunt bench bench-gpu docs wheel clean notebook browser ray
 
 demo: $(VENV)/.plots
 	$(BIN)/rankfold demo
@@ -45,6 +45,10 @@ bench-gpu: $(VENV)/.bench
 # The notebook of the first hour, in a kernel of its own.
 notebook: $(VENV)/.dev $(VENV)/.notebook
 	$(BIN)/python -m pytest -s -m slow tests/docs/test_notebook.py
+
+# Corpora by actors of Ray Data, on this machine.
+ray: $(VENV)/.dev $(VENV)/.ray
+	$(BIN)/python -m pytest -s -m slow tests/corpora/test_ray.py
 
 # The page of rankfold explore in Chromium, with the network cut; Debian's chromium and chromium-driver.
 browser: $(VENV)/.dev $(VENV)/.browser

@@ -25,6 +25,7 @@ COMMANDS = {
     "fgg": "benchmarks.fgg",
     "questions": "benchmarks.questions",
     "packed_trees": "benchmarks.packed_trees",
+    "corpora": "benchmarks.corpora",
 }
 NUM_THREADS = 2  # for each of several libraries
 

@@ -9,6 +9,7 @@ from typing import Any
 from rankfold.version import __version__ as __version__
 
 _HOMES = {  # module: names; the same for type checkers in __init__.pyi
+    "corpora.mapping": "map",
     "decoding.counts": "expected_counts",
     "decoding.entropy": "entropy",
     "decoding.generate": "generate_trees",

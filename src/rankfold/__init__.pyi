@@ -2,6 +2,7 @@ from rankfold import estimators as estimators
 from rankfold import fgg as fgg
 from rankfold import models as models
 from rankfold import recursions as recursions
+from rankfold.corpora.mapping import map as map
 from rankfold.decoding import online as online
 from rankfold.decoding.counts import expected_counts as expected_counts
 from rankfold.decoding.entropy import entropy as entropy

@@ -72,6 +72,13 @@ def add_text(parser: argparse.ArgumentParser, what: str = "one sentence per line
     parser.add_argument("--data", metavar="FILE", help="the same as FILE")
 
 
+def count(text: str) -> int:
+    """A whole number of at least 1, as an argument."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
 def add_missing(parser: argparse.ArgumentParser) -> None:
     """The arguments --missing and --header, of recordings."""
     parser.add_argument(
@@ -172,6 +179,12 @@ class Text(NamedTuple):
     lines: list[str]
     words: list[list[str]]  # of each line
     first: int = 1  # the number of the first line, where it is a piece of a text
+    ids: list[str] | None = None  # of each line, where results are to begin with them
+
+    @property
+    def label(self) -> str:
+        """Which piece of which text it is, for an error."""
+        return f"{self.where}, lines {self.first} to {self.first + len(self.lines) - 1}"
 
     @property
     def places(self) -> list[str]:

@@ -5,19 +5,40 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import itertools
 import re
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rankfold.analysis.decoded_frames import answer_recordings, impossible
+from rankfold.analysis.decoded_frames import ENTRIES, answer_recordings, impossible
 from rankfold.analysis.segmentation import labels_of
 from rankfold.analysis.states import match_states
-from rankfold.cli.load import LoadedFrames, add_recordings, load_asked
+from rankfold.cli.answer import (
+    Answer,
+    add_engine,
+    engine_of,
+    files_of,
+    kept_stdout,
+    open_results,
+    refuse_elsewhere,
+    unfinished,
+    writing,
+)
+from rankfold.cli.load import LoadedFrames, add_recordings, load_asked, load_frames
 from rankfold.cli.output import say, to_json
+from rankfold.cli.stream import Progress
+from rankfold.corpora import engines
+from rankfold.corpora.engines import Engine, share_of
+from rankfold.data.frame_files import SUFFIXES
+from rankfold.data.frame_space import FrameSpace
+from rankfold.data.frames import Frames
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
-from rankfold.errors import DataError, DomainError
+from rankfold.errors import DataError, DomainError, quantity
+from rankfold.models.frame_model import FrameModel
 from rankfold.plots.picture import expect_picture
 
 Kind = Literal["strips", "posterior", "durations", "roll"]
@@ -34,7 +55,8 @@ example:
   rankfold segment runs/walks new.csv --csv > segments.csv
   rankfold segment runs/walks recordings.npz --split test --plot strips.png
   rankfold segment runs/walks recordings/ --plot pictures/
-  rankfold segment runs/walks recordings.npz --split test --json --recording s08_01"""
+  rankfold segment runs/walks recordings.npz --split test --json --recording s08_01
+  rankfold segment runs/walks recordings/ --engine processes --workers 2 --out segments/"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="strips",
         help="of the picture: strips next to true labels (default), posterior over time, durations, piano roll",
     )
+    add_engine(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,23 +85,118 @@ def run(arguments: argparse.Namespace) -> int:
     every = arguments.plot is not None and (arguments.plot.is_dir() or not arguments.plot.suffix)
     if every and arguments.kind == "durations":
         raise DataError("--kind durations is one picture of all recordings: name a file, --plot durations.png.")
+    engine = engine_of(arguments)
+    if arguments.out is not None:
+        refuse_elsewhere(arguments, ["plot", "recording"])
+        return _to_folder(arguments, engine)
     if arguments.plot is not None and not every:
         expect_picture(arguments.plot)  # before the work
     loaded = load_asked(arguments)
     if arguments.recording is not None:
         loaded = only(loaded, arguments.recording)
     paths = [] if arguments.plot is None else pictures_of(loaded, arguments.plot) if every else [arguments.plot]
-    rows = segment(loaded)
-    if (cut := _cut_short(loaded)) is not None:
-        say(f"warning: {cut}")
+    rows: list[dict[str, Any]] = []
+    gains: list[float] = []
+    source = share_of([piece._replace(where=str(arguments.data)) for piece in pieces_of(loaded)])
+    opener: Any = partial(_open, arguments.folder, arguments.device)
+    if engine.kind == "here":
+        opener = partial(Segmenter, loaded.model, loaded.space)
+    with Progress("segmented", len(loaded.frames), "recording", always=True) as progress, kept_stdout():
+        for answer in engines.run(engine, opener, [source]):
+            rows += answer.notes[0]
+            gains += answer.notes[1]
+            progress.add(answer.num)
+    _warn(gains, loaded.model)
     for number, path in enumerate(paths):  # before the table, of which a pipe may want the beginning alone
         drawn = plot(loaded, rows, path, arguments.kind, number=number)
         names = loaded.frames.names
         alone = not every and arguments.kind != "durations" and len(names) > 1
         first = f": recording {names[0]}, the first of {len(names):,}; --plot FOLDER draws all" if alone else ""
         say(f"wrote {drawn}{first}")
-    print(to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows))
+    print(_table(rows, arguments))
     return 0
+
+
+class FramePiece(NamedTuple):
+    """Some recordings, on the scale of the model."""
+
+    where: str  # the file or folder they are of
+    frames: Frames
+
+    @property
+    def label(self) -> str:
+        """Which recordings they are, for an error."""
+        first, *others = self.frames.names
+        more = f" and {len(others):,} more" if others else ""
+        return f"{self.where}, recording {first!r}{more}"
+
+
+def pieces_of(loaded: LoadedFrames) -> Iterator[FramePiece]:
+    """Consecutive recordings, as many frames as are cheap to decode at once; one longer than that by itself."""
+    room, where = max(1, ENTRIES // loaded.model.config.num_states), str(loaded.given.source)
+    taken: list[int] = []
+    size = 0
+    for place, length in enumerate(loaded.frames.lengths):
+        if taken and size + length > room:
+            yield FramePiece(where, loaded.frames.subset(taken))
+            taken, size = [], 0
+        taken.append(place)
+        size += length
+    yield FramePiece(where, loaded.frames.subset(taken))
+
+
+class Segmenter:
+    """Answers to pieces: the rows of the table, and what longer segments would gain."""
+
+    def __init__(self, model: FrameModel, space: FrameSpace) -> None:
+        self.model, self.space = model, space
+
+    def __call__(self, piece: FramePiece) -> Answer:
+        rows = segment_frames(self.model, self.space, piece.frames)
+        return Answer(piece.where, len(piece.frames), "", notes=(rows, _gains(self.model, piece.frames)))
+
+
+def _open(folder: Path, device: str) -> Segmenter:
+    return Segmenter(*load_frames(folder, device))
+
+
+def _read(arguments: argparse.Namespace, file: Path) -> Iterator[FramePiece]:
+    """The pieces of one file of recordings; read by whichever process."""
+    given = argparse.Namespace(**{**vars(arguments), "data": file, "device": "cpu"})
+    for piece in pieces_of(load_asked(given)):
+        yield piece._replace(where=str(file))
+
+
+def _to_folder(arguments: argparse.Namespace, engine: Engine) -> int:
+    """One table for each file of recordings."""
+    model, _ = load_frames(arguments.folder, "cpu")
+    files = files_of(arguments.data, SUFFIXES) if arguments.data.is_dir() else [arguments.data]
+    suffix = ".json" if arguments.json else ".csv" if arguments.csv else ".txt"
+    settings = argparse.Namespace(**{key: value for key, value in vars(arguments).items() if key != "run"})
+    gains: list[float] = []
+    num = 0
+    with open_results(arguments, "segment") as results:
+        todo = unfinished(results, "segment", files, suffix)
+        sources = [partial(_read, settings, file) for file in todo]
+        opener = partial(_open, arguments.folder, arguments.device)
+        answers: Iterator[Answer] = engines.run(engine, opener, sources) if todo else iter(())
+        progress = Progress("segmented", None, "recording", always=True)
+        with progress, kept_stdout(), writing(results, todo) as write:
+            for where, group in itertools.groupby(answers, key=lambda answer: answer.where):
+                rows: list[dict[str, Any]] = []
+                for answer in group:
+                    rows += answer.notes[0]
+                    gains += [gain for gain in answer.notes[1] if gain > 0]
+                    num += answer.num
+                    progress.add(answer.num)
+                write(where, _table(rows, arguments) + "\n")
+    _warn(gains, model)
+    say(f"segmented {quantity(num, 'recording')} of {quantity(len(todo), 'file')} into {arguments.out}")
+    return 0
+
+
+def _table(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
+    return to_json(rows, indent=2) if arguments.json else _csv(rows) if arguments.csv else _text(rows)
 
 
 def only(loaded: LoadedFrames, name: str) -> LoadedFrames:
@@ -91,9 +209,8 @@ def only(loaded: LoadedFrames, name: str) -> LoadedFrames:
     return loaded._replace(given=loaded.given.subset(place), frames=loaded.frames.subset(place))
 
 
-def segment(loaded: LoadedFrames) -> list[dict[str, Any]]:
+def segment_frames(model: FrameModel, space: FrameSpace, frames: Frames) -> list[dict[str, Any]]:
     """The rows of the table, recording by recording; raises on a recording that is impossible under the model."""
-    model, space, frames = loaded.model, loaded.space, loaded.frames
     rows = []
     answers = answer_recordings(model, frames, model.segments)
     for name, length, found in zip(frames.names, frames.lengths, answers, strict=True):
@@ -107,15 +224,19 @@ def segment(loaded: LoadedFrames) -> list[dict[str, Any]]:
     return rows
 
 
-def _cut_short(loaded: LoadedFrames) -> str | None:
-    """A warning if segments longer than the model allows would explain the recordings better."""
-    model, frames = loaded.model, loaded.frames
-    longest = model.config.max_duration
-    if not model.config.has_segments or longest >= max(frames.lengths):
-        return None
+def _gains(model: FrameModel, frames: Frames) -> list[float]:
+    """The nats that each recording would gain by longer segments than the model allows; none where all are shorter."""
+    if not model.config.has_segments or model.config.max_duration >= max(frames.lengths):
+        return []
+    return answer_recordings(model, frames, lambda batch: gain_of_longer(model.potentials(batch)).tolist())
 
-    gains = answer_recordings(model, frames, lambda batch: gain_of_longer(model.potentials(batch)).tolist())
-    return cut_short(gains, longest, f"model.max_duration and train again: --set model.max_duration={2 * longest}")
+
+def _warn(gains: list[float], model: FrameModel) -> None:
+    """Say it if longer segments would explain the recordings better."""
+    longest = model.config.max_duration
+    cut = cut_short(gains, longest, f"model.max_duration and train again: --set model.max_duration={2 * longest}")
+    if cut is not None:
+        say(f"warning: {cut}")
 
 
 def pictures_of(loaded: LoadedFrames, folder: Path) -> list[Path]:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rankfold.cli.load import Text, add_model, add_text, load_words, text_path
-from rankfold.cli.output import say, to_json
-from rankfold.cli.stream import stream
+from rankfold.cli.answer import Row, TextWorker, add_columns, add_engine, answer_text
+from rankfold.cli.load import Text, add_model, add_text, count
 from rankfold.data.batch import Batch, length_batches
+from rankfold.data.vocab import Vocabulary
 from rankfold.decoding.k_best import k_best
 from rankfold.errors import DataError
 from rankfold.models.base import Model
@@ -33,17 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_text(parser)
     add_method(parser)
     add_k(parser, "paths, one per line: number of the sentence, log-probability, word/STATE")
+    add_columns(parser)
+    add_engine(parser)
 
 
 def add_k(parser: argparse.ArgumentParser, what: str) -> None:
     """The argument --k."""
-    parser.add_argument("--k", type=_count, metavar="K", help=f"the K most probable {what}")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
-    return int(text)
+    parser.add_argument("--k", type=count, metavar="K", help=f"the K most probable {what}")
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
@@ -55,27 +51,49 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class Tagger(TextWorker):
+    """Words with their states, or with --k the best paths."""
+
+    done = "tagged"
+
+    def __init__(self, model: Any, vocabulary: Vocabulary, arguments: argparse.Namespace) -> None:
+        super().__init__(model, vocabulary, arguments)
+        self.of = getattr(expect_sequences(model, "tag"), "of", "states")
+        self.remark = f"the tags are {self.of}"
+
+    def answer(self, text: Text) -> tuple[list[list[Row]], None]:
+        rows = self.vocabulary.encode_all(text.sentences).sentences
+        k = self.arguments.k
+        if k is not None:
+            return self._best(text, tag_k_best(self.model, rows, k, parts=self.parts) if rows else []), None
+        found = tag(self.model, rows, self.arguments.method or "posterior", parts=self.parts).states if rows else []
+        pairs = zip(text.words, text.align(found, []), strict=True)
+        if self.arguments.json:
+            return [[{"words": words, "states": states, "of": self.of}] for words, states in pairs], None
+        return [[_tags(words, states)] for words, states in pairs], None
+
+    def _best(self, text: Text, found: list[list[TaggedPath]]) -> list[list[Row]]:
+        lines = enumerate(zip(text.words, text.align(found, []), strict=True), text.first)
+        if self.arguments.json:
+            return [
+                [{"line": number, "words": words, "best": [path._asdict() for path in paths], "of": self.of}]
+                for number, (words, paths) in lines
+            ]
+        return [
+            [f"{number}\t{path.log_prob:.6f}\t{_tags(words, path.states)}" for path in paths]
+            for number, (words, paths) in lines
+        ]
+
+
+def _tags(words: Sequence[str], states: Sequence[int]) -> str:
+    return " ".join(f"{word}/{state}" for word, state in zip(words, states, strict=True))
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print one line for each sentence, or with --k one for each of its paths."""
     if arguments.k is not None and arguments.method == "posterior":
         raise DataError("--k lists paths, but --method posterior has one state for each word.\n  Leave --method out.")
-    model, vocabulary = load_words(arguments.folder, arguments.device)
-    of = getattr(expect_sequences(model, "tag"), "of", "states")
-    say(f"the tags are {of}")
-    parts = None
-    for text in stream(text_path(arguments), vocabulary, done="tagged"):
-        with torch.no_grad():
-            parts = model.parts() if parts is None else parts
-        rows = vocabulary.encode_all(text.sentences).sentences
-        if arguments.k is not None:
-            _print_k_best(text, tag_k_best(model, rows, arguments.k, parts=parts) if rows else [], of, arguments.json)
-            continue
-        found = tag(model, rows, arguments.method or "posterior", parts=parts).states if rows else []
-        for words, states in zip(text.words, text.align(found, []), strict=True):
-            if arguments.json:
-                print(to_json({"words": words, "states": states, "of": of}))
-            else:
-                print(" ".join(f"{word}/{state}" for word, state in zip(words, states, strict=True)))
+    answer_text(arguments, "tag", Tagger, lambda _: None)
     return 0
 
 
@@ -84,17 +102,6 @@ class TaggedPath(NamedTuple):
 
     states: list[int]
     log_prob: float  # of words and states; the state of `<eos>` is summed out
-
-
-def _print_k_best(text: Text, found: list[list[TaggedPath]], of: str, in_json: bool) -> None:
-    for number, (words, paths) in enumerate(zip(text.words, text.align(found, []), strict=True), text.first):
-        if in_json:
-            best = [path._asdict() for path in paths]
-            print(to_json({"line": number, "words": words, "best": best, "of": of}))
-            continue
-        for path in paths:
-            tags = " ".join(f"{word}/{state}" for word, state in zip(words, path.states, strict=True))
-            print(f"{number}\t{path.log_prob:.6f}\t{tags}")
 
 
 def tag_k_best(

@@ -1,7 +1,8 @@
-"""Tables in Parquet and Arrow files, read by pyarrow, an extra: as numbers, or as fields like those of a .csv."""
+"""Tables in Parquet and Arrow files, read by pyarrow, an extra: as numbers, as fields like those of a .csv, as text."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rankfold.errors import DataError, UnsupportedError
 from rankfold.files import expect_file, expect_unpacked
 
 ARROW = (".parquet", ".arrow", ".feather")
+ROWS = 4096  # of a Parquet file that are in memory at a time
 TEXTS = ("string", "large_string", "string_view")  # which pyarrow would read numbers from
 
 
@@ -50,7 +52,40 @@ def arrow_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield number, ["" if x is None else repr(x) if isinstance(x, float) else str(x).strip() for x in row]
 
 
-def _read(path: Path) -> Any:
+def arrow_lines(path: Path, column: str, ids: str | None = None) -> Iterator[tuple[str, str | None]]:
+    """The texts of one column, row by row, "" where one is missing, and the value of the column `ids` as text.
+
+    A Parquet file is read in batches of rows: memory does not grow with it. Arrow files are read as a whole.
+    """
+    for batch in _batches(path, [column] if ids in (None, column) else [column, str(ids)]):
+        texts = batch.column(column)
+        if str(texts.type) not in TEXTS:
+            raise DataError(f"{path}: column {column!r} holds {texts.type}, no text.\n  Name another with --column.")
+        names = [None] * len(texts) if ids is None else batch.column(ids).to_pylist()
+        for text, name in zip(texts.to_pylist(), names, strict=True):
+            yield text or "", None if ids is None else str(name)
+
+
+def _batches(path: Path, columns: list[str]) -> Iterator[Any]:
+    if path.suffix.lower() != ".parquet":
+        table = _read(path)
+        _expect_columns(path, columns, table.column_names)
+        yield from table.select(columns).to_batches()
+        return
+    _, parquet = _pyarrow(path)
+    expect_file(path, "a table")
+    with _told(path), parquet.ParquetFile(path) as file:
+        _expect_columns(path, columns, file.schema_arrow.names)
+        yield from file.iter_batches(batch_size=ROWS, columns=columns)
+
+
+def _expect_columns(path: Path, columns: list[str], there: list[str]) -> None:
+    for column in columns:
+        if column not in there:
+            raise DataError(f"{path}: no column {column!r}; there are {', '.join(there)}.\n  Name one with --column.")
+
+
+def _pyarrow(path: Path) -> tuple[Any, Any]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -59,8 +94,24 @@ def _read(path: Path) -> Any:
             f"{path}: pyarrow, which reads {', '.join(ARROW)}, is not installed.\n"
             "  pip install 'rankfold[arrow]', or save the table as .csv."
         ) from None
-    expect_file(path, "a table")
+    return pyarrow, parquet
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Errors of pyarrow and of the disk as our own."""
+    pyarrow, _ = _pyarrow(path)
     try:
+        yield
+    except (pyarrow.ArrowException, OSError, EOFError) as error:
+        told = str(error).splitlines()[0] if str(error) else "broken"
+        raise DataError(f"{path}: cannot be read as a table ({told:.120}).") from None
+
+
+def _read(path: Path) -> Any:
+    pyarrow, parquet = _pyarrow(path)
+    expect_file(path, "a table")
+    with _told(path):
         if path.suffix.lower() == ".parquet":
             with parquet.ParquetFile(path) as file:
                 groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
@@ -73,9 +124,6 @@ def _read(path: Path) -> Any:
                 except pyarrow.ArrowInvalid:  # a stream has no end marker to look up
                     source.seek(0)
                     table = pyarrow.ipc.open_stream(source).read_all()
-    except (pyarrow.ArrowException, OSError, EOFError) as error:
-        told = str(error).splitlines()[0] if str(error) else "broken"
-        raise DataError(f"{path}: cannot be read as a table ({told:.120}).") from None
     names = table.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

@@ -96,10 +96,17 @@ def iterate_lines(
             text = _text(line, f"{where}, line {number}", first=number == 1, ends=ends)
             has_words = has_words or bool(text.split())
             yield text
+    expect_words(where, number, has_words, is_file=path is not None)
+
+
+def expect_words(where: str | Path, num_lines: int, has_words: bool, *, is_file: bool = True) -> None:
+    """Raise at the end of a text without words."""
     if not has_words:
-        said = "" if path is None else "the file is "
+        said = "the file is " if is_file else ""
         what = said + (
-            f"{quantity(number, 'line')}, {'empty' if number == 1 else 'all of them empty'}" if number else "empty"
+            f"{quantity(num_lines, 'line')}, {'empty' if num_lines == 1 else 'all of them empty'}"
+            if num_lines
+            else "empty"
         )
         raise DataError(f"{where}: {what}; at least one sentence was expected, one a line.")
 
@@ -337,9 +344,21 @@ def _text(line: bytes, where: str, *, first: bool, ends: bool) -> str:
             f"{where}: byte {error.start + 1} is 0x{line[error.start]:02x}, in the token {token[:40]!r}: not UTF-8.\n"
             "  Convert the file, e.g. iconv -f latin1 -t utf-8."
         ) from None
+    _expect_no_end(text, where, ends=ends)
+    return text
+
+
+def check_line(text: str, where: str, *, ends: bool) -> None:
+    """Raise where the text of a table breaks a rule that lines of a file keep."""
+    if "\n" in text or "\r" in text or "\0" in text:
+        what = "NUL" if "\0" in text else "a line break"
+        raise DataError(f"{where}: {what} in the text, but a row is one sentence.\n  Part it, or leave it out.")
+    _expect_no_end(text, where, ends=ends)
+
+
+def _expect_no_end(text: str, where: str, *, ends: bool) -> None:
     if EOS in text and EOS in text.split() and not ends:
         raise DataError(
             f"{where}: token {text.split().index(EOS) + 1} is {EOS}, which marks the end of a sentence.\n"
             f"  {EOS} is added to each sentence later: remove it from the text, one sentence a line."
         )
-    return text

@@ -309,32 +309,38 @@ def generate(
     return [Drawn([*prefix, *vocabulary.decode(row)], len(row) < max_length) for row in rows]
 
 
-def score_text(model: Model[Any, Any], text: Any, *, end: bool = True) -> Any:
+def score_text(model: Model[Any, Any], text: Any, *, end: bool = True, parts: Any = None) -> Any:
     """See `Model.score`."""
     vocabulary = expect_vocabulary(model, "score")
 
     def question(sentences: list[list[str]]) -> list[float | None]:
         expect_memory(model, list(map(len, sentences)), "sentence", outside=False)
-        return [found.log_prob for found in score(model, sentences, end=end)]
+        return [found.log_prob for found in score(model, sentences, end=end, parts=parts)]
 
     return answer_text(text, vocabulary, question, ends=not end)
 
 
-def tag_text(model: Model[Any, Any], text: Any, *, method: Method = "posterior") -> Any:
+def tag_text(model: Model[Any, Any], text: Any, *, method: Method = "posterior", parts: Any = None) -> Any:
     """See `Model.tag`."""
     vocabulary = expect_vocabulary(model, "tag")
     if method not in ("posterior", "viterbi"):
         raise DomainError(f'method is {method!r}, but must be "posterior" or "viterbi".')
 
     def question(sentences: list[list[str]]) -> list[list[tuple[str, int]]]:
-        states = tag(model, vocabulary.encode_all(sentences).sentences, method).states
+        states = tag(model, vocabulary.encode_all(sentences).sentences, method, parts=parts).states
         return [list(zip(words, path, strict=True)) for words, path in zip(sentences, states, strict=True)]
 
     return answer_text(text, vocabulary, question, [])
 
 
 def parse_text(
-    model: Model[Any, Any], text: Any, *, decode: Decode = "mbr", labels: bool = False, brackets: Any = None
+    model: Model[Any, Any],
+    text: Any,
+    *,
+    decode: Decode = "mbr",
+    labels: bool = False,
+    brackets: Any = None,
+    parts: Any = None,
 ) -> Any:
     """See `Model.parse`."""
     vocabulary = expect_vocabulary(model, "parse")
@@ -353,6 +359,8 @@ def parse_text(
             if len(every) != len(lines):
                 raise DomainError(f"brackets are of {len(every)} sentences, but there are {len(lines)}: one list each.")
             own = [spans for spans, line in zip(every, lines, strict=True) if words_of(line, vocabulary)]
-        return [found.tree for found in parse(model, sentences, decode=decode, labels=labels, brackets=own)]
+        return [
+            found.tree for found in parse(model, sentences, decode=decode, labels=labels, brackets=own, parts=parts)
+        ]
 
     return answer_text(text, vocabulary, question)
