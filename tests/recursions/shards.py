@@ -1,0 +1,155 @@
+"""Chains whose states several processes hold: `python -m tests.recursions.shards CASE ...` is one of the processes.
+
+Each makes the whole problem from one seed, solves it alone, then its own share together with the others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import rankfold
+from rankfold import ChainPotentials, Dense, LowRank
+from rankfold.numerics.shard import Shard
+from rankfold.operators.sharded import ShardedDense, ShardedLowRank
+from rankfold.recursions.chain import carry
+from rankfold.training.distributed import joined
+
+Z, B, T, R = 11, 5, 7, 3  # states that no number of processes shares evenly
+RTOL = ATOL = 1e-10
+
+
+def tensors(name: str) -> dict[str, Tensor]:
+    """The whole problem of a case: log_initial, log_obs, log_final, then factors."""
+    generator = torch.Generator().manual_seed(len(name))
+    size = 8 if "even" in name else Z
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    wide = 400.0 if "wide" in name else 60.0 if "range" in name else 1.0
+    found = {"log_initial": draw(size), "log_obs": wide * draw(B, T, size), "log_final": draw(B, size)}
+    shapes = [(size, size)] if "dense" in name else [(size, R), (size, R)]
+    for i, shape in enumerate(shapes):
+        log = draw(*shape) * (wide if "wide" in name else 1.0)
+        found[f"factor{i}"] = log if "log" in name else log.clamp(max=200.0).exp()
+    if "zeros" in name:
+        found["factor0"][2] = 0.0
+        found["factor0"][:, 1] = 0.0
+        found["log_obs"][3, 2] = float("-inf")  # an impossible sequence
+        found["log_obs"][:, :, 4] = float("-inf")
+    if "float32" in name:
+        found = {key: x.float() for key, x in found.items()}
+    return found
+
+
+def whole(name: str, x: dict[str, Tensor]) -> ChainPotentials:
+    """The problem of one process."""
+    kind: Any = Dense if "dense" in name else LowRank
+    make: Callable[..., Any] = kind.from_log if "log" in name else kind
+    operator = make(*(value for key, value in x.items() if key.startswith("factor")))
+    return ChainPotentials(x["log_initial"], operator, x["log_obs"], x["log_final"], lengths())
+
+
+def own(name: str, x: dict[str, Tensor], shard: Shard) -> ChainPotentials:
+    """The share of this process."""
+    kind: Any = ShardedDense if "dense" in name else ShardedLowRank
+    make: Callable[..., Any] = kind.from_log if "log" in name else kind
+    operator = make(*(value for key, value in x.items() if key.startswith("factor")), shard)
+    return ChainPotentials(x["log_initial"], operator, x["log_obs"], x["log_final"], lengths())
+
+
+def lengths() -> Tensor:
+    return torch.tensor([T, 1, 3, T, 5])
+
+
+def cut(key: str, x: Tensor, shard: Shard) -> Tensor:
+    """The rows, or the last axis, that are a process's own."""
+    return x[shard.own] if key.startswith("factor") else x[..., shard.own]
+
+
+def check(name: str) -> None:
+    """Raise unless a process's share of every answer is that of one process alone."""
+    rtol, atol = (2e-5, 1e-5) if "float32" in name else (RTOL, ATOL)
+    given = tensors(name)
+    shard = Shard.of_processes(given["log_initial"].shape[0])
+    alone = {key: x.clone().requires_grad_() for key, x in given.items()}
+    mine = {key: cut(key, x, shard).clone().requires_grad_() for key, x in given.items()}
+
+    def close(found: Tensor, expected: Tensor, what: str) -> None:
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, msg=lambda m: f"{name}, {what}: {m}")
+
+    p, q = whole(name, alone), own(name, mine, shard)
+    expected, found = rankfold.log_z(p), rankfold.log_z(q)
+    close(found, expected, "log Z")
+    possible = expected > float("-inf")
+    weight = torch.linspace(-1.0, 2.0, B, dtype=torch.float64)
+    for z in (expected, found):
+        torch.where(possible, z * weight, 0.0).sum().backward()
+    for key, x in alone.items():
+        assert x.grad is not None
+        assert mine[key].grad is not None, key
+        close(mine[key].grad, cut(key, x.grad, shard), f"gradient of {key}")
+    with torch.no_grad():
+        p, q = whole(name, given), own(name, {key: cut(key, x, shard) for key, x in given.items()}, shard)
+        close(rankfold.posterior(q).state, rankfold.posterior(p).state[..., shard.own], "posterior")
+        paths = [rankfold.sample(x, num_samples=20, generator=torch.Generator().manual_seed(1)).path for x in (p, q)]
+        assert torch.equal(*paths), f"{name}: samples differ"
+        p, q = p._replace(log_final=None), q._replace(log_final=None)
+        close(carry(q), carry(p)[..., shard.own], "carried state")
+        close(rankfold.log_z(q, arithmetic="log"), rankfold.log_z(p, arithmetic="log"), "log Z in logarithms")
+
+
+def traffic() -> None:
+    """Raise unless training sends b r numbers for each position and direction, and a process holds its share alone."""
+    size, rank, batch, length = 64, 6, 3, 9
+    shard = Shard.of_processes(size)
+    shape = {"left": (shard.height, rank), "right": (shard.height, rank), "obs": (batch, length, shard.height)}
+    x = {key: torch.rand(*s, dtype=torch.float64).requires_grad_() for key, s in shape.items()}
+    log_initial = torch.zeros(shard.height, dtype=torch.float64)
+
+    def sent(num: int) -> int:
+        shard.sent.clear()
+        p = ChainPotentials(log_initial, ShardedLowRank(x["left"], x["right"], shard), x["obs"][:, :num].log())
+        rankfold.log_z(p).sum().backward()
+        assert set(shard.sent) == {"all_reduce"}
+        return shard.sent["all_reduce"]
+
+    each = (sent(length) - sent(length - 4)) / 4
+    # A sum of b r numbers forward and one backward; and of each position, once for all of them, the largest emission,
+    # the mass of the posterior (8 bytes each), and whether the entry is sound (4).
+    assert each == batch * (2 * rank * 8 + 8 + 8 + 4), each
+    assert sum(y.numel() for y in x.values()) * shard.num == 2 * size * rank + batch * length * size
+    assert all(y.grad is not None and y.grad.shape == y.shape for y in x.values())
+
+
+def refused() -> None:
+    """Raise unless every process says what is wrong."""
+    shard = Shard.of_processes(4)
+    left = torch.ones(shard.height, 2)
+    if shard.number == 1:
+        left[0, 0] = float("nan")
+    for make in (
+        lambda: ShardedLowRank(left, left, shard),
+        lambda: rankfold.log_z(
+            ChainPotentials(left[:, 0], ShardedLowRank(torch.ones(2, 2), torch.ones(2, 2), shard), left[None])
+        ),
+    ):
+        try:
+            make()
+        except rankfold.DomainError as error:
+            assert ("nan" in str(error)) is (shard.number == 1), str(error)
+            assert shard.number == 1 or "another one refused" in str(error)
+        else:
+            raise AssertionError("nothing was refused")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with joined():
+        for case in sys.argv[1:]:
+            {"traffic": traffic, "refused": refused}.get(case, lambda case=case: check(case))()
