@@ -193,7 +193,8 @@ class StateModel(Model[StateParts, Any]):
         Both give the same distribution over sequences: a mask removes a state from the start, the targets of every
         transition and the observations, so it has no mass, and its own row is never used.
         """
-        config = self.config
+        config, shard = self.config, self.shard
+        masked = masked or shard is not None  # each process has some of the kept states, any number of them
         size, dropout, kind = config.num_states, config.state_dropout, config.state_dropout_kind
         keep = None if masked else kept_indices(size, dropout, generator=generator, kind=kind)
         stays = kept_mask(size, dropout, generator=generator, kind=kind) if masked else None
@@ -210,7 +211,8 @@ class StateModel(Model[StateParts, Any]):
         log_duration = None if self.duration is None else self.duration(keep)
         log_mask = None
         if stays is not None:
-            log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))
+            own = stays if shard is None else stays[shard.own]
+            log_mask = torch.zeros_like(log_initial).masked_fill(~own, float("-inf"))
         ends = None if self.ending is None else self.ending(keep)
         return StateParts(log_initial, transition, observation, log_duration, keep, log_mask, self.driven, ends)
 
@@ -263,6 +265,12 @@ class StateModel(Model[StateParts, Any]):
             return found
         all_states = found.new_full((*found.shape[:-1], self.config.num_states), float("-inf"))
         return all_states.index_copy(-1, parts.kept, found)
+
+    def gather_carried(self, carried: Any) -> Any:
+        return carried if carried is None or self.shard is None else self.shard.gather(carried)
+
+    def cut_carried(self, carried: Any) -> Any:
+        return carried if carried is None or self.shard is None else self.shard.cut(carried)
 
     @abstractmethod
     def sizes(self, num_states: int) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rankfold.errors import DomainError, UnsupportedError, quantity
 from rankfold.numerics.function import Function
+from rankfold.numerics.log_space import log_sum
 
 
 class Shard:
@@ -84,6 +86,10 @@ class Shard:
         """Numbers of its own rows among themselves; 0 for rows of others."""
         return torch.where(self.holds(index), index - self.start, 0)
 
+    def cut(self, x: Tensor | None) -> Tensor | None:  # "... all" -> "... own"
+        """Its own entries of a tensor that all processes have."""
+        return None if x is None else x[..., self.own]
+
     # Sums over all processes.
 
     def total(self, x: Tensor) -> Tensor:
@@ -115,6 +121,19 @@ class Shard:
         total = self.sum(torch.exp(x - top))
         nothing = total == 0
         return torch.where(nothing, float("-inf"), torch.log(torch.where(nothing, 1.0, total))) + top
+
+    def softmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:  # "m own" -> "m own", "m"
+        """Its own entries of softmax over all processes' last axes, and the log of each row's normaliser.
+
+        Nothing but the result is kept for the gradient; "m" numbers are sent three times. Where a row has no weight,
+        none of its entries has.
+        """
+        share, log_total = _Softmax.apply(logits, self)
+        return share, log_total
+
+    def log_softmax(self, logits: Tensor) -> Tensor:  # "... own" -> "... own"
+        """The logarithm of softmax over all processes' last axes."""
+        return logits - self.log_sum(log_sum(logits))[..., None]
 
     def gather(self, x: Tensor) -> Tensor:  # "... own" -> "... all"
         """All processes' entries along the last axis, in order."""
@@ -213,6 +232,29 @@ class _Common(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.shard._reduce(grads[0]), None
+
+
+class _Softmax(Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
+        top = shard.most(logits.amax(1))
+        top = torch.where(top > float("-inf"), top, 0.0)
+        share = torch.exp(logits - top[:, None])
+        total = shard._reduce(share.sum(1))
+        share /= torch.where(total > 0, total, 1.0)[:, None]
+        ctx.shard = shard
+        ctx.save_for_backward(share)
+        return share, total.log() + top
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (share,) = ctx.saved_tensors
+        grad, of_total = grads
+        # A share of 0 is used by nobody, however large the gradient of one that were not 0.
+        grad = grad.masked_fill((share == 0) & grad.isinf(), 0.0)
+        level = ctx.shard._reduce((grad * share).sum(1) - of_total)
+        return share * (grad - level[:, None]), None
 
 
 class _Gather(Function):

@@ -59,6 +59,7 @@ from rankfold.training.run_dir import (
 )
 from rankfold.training.schedule import Average, extension_line, learning_rate, warmup_warnings
 from rankfold.training.setup import choose_device, data_fingerprint, num_threads, open_run, optimizer, signals
+from rankfold.training.sharding import expect_processes, shard_model
 from rankfold.training.task import Task, read_task
 
 
@@ -140,6 +141,7 @@ def _train(
     leads, opened, before = rank() == 0, None, config
     with together():
         device = choose_device(config.train.device)  # found missing before any work
+        expect_processes(config)
         origin = None if init_from is None else Origin(init_from)
         if origin is not None:
             origin.expect_kind(config.model)
@@ -149,7 +151,8 @@ def _train(
     with opened or Onlooker(out) as run:
         with together():
             task = read_task(config, data, run.path, report, resume=resume, origin=origin)
-            expect_rows(config, task.epoch(0))
+            if config.model.shards == 1:
+                expect_rows(config, task.epoch(0))
         expect_alike(config, device, task.fingerprint)
         for line in origin.tokenizer_warnings(data) if origin else ():
             report.say(line)
@@ -228,12 +231,13 @@ class Trainer:
         if self.progress.update < config.train.updates and not self.progress.stopped:
             self.progress.finished = False  # extended
         self.leads = rank() == 0  # the others write nothing
+        self.shares_batches = config.model.shards == 1  # else all take every batch, each its own states
         opens = tensorboard_writer() if config.train.tensorboard and self.leads else None  # found missing now
         task.prepare(loaded, origin)
         task.expect_batches()  # too few tokens are found out before any work
         budget = agreed(task.budget(self.device, self.progress, report.say), self.progress)
         self.eval_data = replace(config.data, eval_tokens=budget.eval_tokens or config.data.eval_tokens)
-        self.model = task.model()
+        self.model = shard_model(task.model(), config)
         if not loaded:
             expect_shards(self.model, config)
         self.model.to(self.device)
@@ -361,7 +365,7 @@ class Trainer:
         config, plateau = self.config, self.progress.plateau
         try:
             valid, precision = self.task.split("valid"), config.train.precision
-            found = evaluate(self.model, valid, self.eval_data, precision=precision, shared=True)
+            found = evaluate(self.model, valid, self.eval_data, precision=precision, shared=self.shares_batches)
         except DomainError as error:  # the update before it left no numbers
             raise DomainError(
                 f"update {self.progress.update}: the evaluation after it found none but: {error}\n"
@@ -418,7 +422,7 @@ class Trainer:
         if self.task.has_test and math.isfinite(self.progress.plateau.best):
             best = in_turn(lambda: load_any(self.run_dir.path / BEST, device=str(self.device)))  # once it is written
             test = evaluate(
-                best, self.task.split("test"), self.eval_data, shared=True
+                best, self.task.split("test"), self.eval_data, shared=self.shares_batches
             )  # float32, as `rankfold evaluate` does
             result = replace(result, test=test)
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}

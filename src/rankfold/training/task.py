@@ -33,6 +33,7 @@ from rankfold.training.memory_budget import Budget, DataSizes, memory_budget
 from rankfold.training.recordings import Recordings, read_recordings
 from rankfold.training.report import Reporter
 from rankfold.training.setup import clusters
+from rankfold.training.sharding import ShardedGradients
 
 
 class Task(ABC):
@@ -104,7 +105,7 @@ class Task(ABC):
 
     def steps(self, model: Any, *arguments: Any) -> Any:
         """The callable for the batches of an update: `Gradients`, `BatchEM` or `EMSteps`."""
-        make: Callable[..., Gradients] = Gradients
+        make: Callable[..., Gradients] = Gradients if model.shard is None else ShardedGradients
         return make(model, *arguments, self.num_tokens)
 
     @abstractmethod

@@ -1,0 +1,78 @@
+"""Models whose states several processes hold: each keeps the rows of its own states, of all tables that have them.
+
+Parameters that all states share (networks, embeddings of words, projections) are on every process; their gradients
+are sums over all, and small. No table of states, and no gradient of one, is ever sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.errors import UnsupportedError
+from rankfold.models.base import Model
+from rankfold.models.config import SHARDED
+from rankfold.numerics.shard import Shard
+
+M = TypeVar("M", bound=Model[Any, Any])
+
+
+def shard_of(config: Any, number: int | None = None, num: int | None = None) -> Shard:
+    """The share of this process, or of one by its number, in the states of a model (a block model: in its clusters)."""
+    if config.family not in SHARDED:
+        raise UnsupportedError(
+            f'the states of "{config.family}" cannot be shared by processes.\n  Families that can: {", ".join(SHARDED)}.'
+        )
+    clusters = config.has_clusters
+    size, what = (config.num_clusters, "clusters") if clusters else (config.num_states, "states")
+    if number is None or num is None:
+        return Shard.of_processes(size, what=what)
+    return Shard(size, number, num, what=what)
+
+
+def cut_model(model: M, shard: Shard) -> M:
+    """The same model with the rows of one process alone, in place."""
+    for module, name in _tables(model):
+        table: nn.Parameter = getattr(module, name)
+        setattr(module, name, nn.Parameter(table.detach()[shard.own].clone()))
+    for module in model.modules():
+        if hasattr(type(module), "shard"):
+            module.shard = shard
+    return model
+
+
+def tables_of(model: Model[Any, Any]) -> set[str]:
+    """The names of the tensors in a model's state that are cut by rows."""
+    names = {id(getattr(module, name)) for module, name in _tables(model)}
+    return {name for name, x in model.named_parameters() if id(x) in names}
+
+
+def cut_state(model: Model[Any, Any], whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """This process's rows of the state of a whole model."""
+    assert model.shard is not None
+    tables, own = tables_of(model), model.shard.own
+    return {name: x[own].clone() if name in tables else x for name, x in whole.items()}
+
+
+def join_model(model: Model[Any, Any]) -> dict[str, Tensor]:
+    """The state of the whole model, gathered; on every process, so for models that fit one."""
+    shard = model.shard
+    assert shard is not None
+    tables = tables_of(model)
+    with torch.no_grad():
+        return {
+            name: shard.gather(x.flatten(1).mT if x.ndim > 1 else x).mT.reshape(-1, *x.shape[1:])
+            if name in tables
+            else x
+            for name, x in model.state_dict().items()
+        }
+
+
+def _tables(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """Modules and the names of their tables with a row for each state, or cluster."""
+    for module in model.modules():
+        for name in getattr(type(module), "by_state", ()):
+            yield module, name
