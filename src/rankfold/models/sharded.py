@@ -7,6 +7,7 @@ are sums over all, and small. No table of states, and no gradient of one, is eve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -44,6 +45,11 @@ def cut_model(model: M, shard: Shard) -> M:
     return model
 
 
+def whole_config(config: Any) -> Any:
+    """The configuration of the whole model, however many processes hold it."""
+    return config if config.shards == 1 else replace(config, shards=1)
+
+
 def tables_of(model: Model[Any, Any]) -> set[str]:
     """The names of the tensors in a model's state that are cut by rows."""
     names = {id(getattr(module, name)) for module, name in _tables(model)}
@@ -74,5 +80,5 @@ def join_model(model: Model[Any, Any]) -> dict[str, Tensor]:
 def _tables(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     """Modules and the names of their tables with a row for each state, or cluster."""
     for module in model.modules():
-        for name in getattr(type(module), "by_state", ()):
+        for name in getattr(type(module), "state_tables", ()):
             yield module, name

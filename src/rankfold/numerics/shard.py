@@ -151,6 +151,12 @@ class Shard:
         out = self._scatter_chunks(chunks)
         return out[..., : self.height], out[..., -1:]
 
+    def objects(self, x: Any) -> list[Any]:
+        """An object of every process, in order."""
+        found: list[Any] = [None] * self.num
+        dist.all_gather_object(found, x)
+        return found
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Where one process raises inside the block, all do. Nothing may be sent inside."""

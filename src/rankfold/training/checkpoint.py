@@ -195,7 +195,7 @@ def _load(path: Path) -> Loaded:
         content = json.loads(metadata["state"])
         if content["format"] != FORMAT:
             raise DataError(f"{path}: the format {content['format']!r}, but this release reads {FORMAT!r}.")
-        progress, corpus = _progress(content["progress"]), content["corpus"]
+        progress, corpus = progress_of(content["progress"]), content["corpus"]
         if not isinstance(corpus, str):
             raise ValueError("the corpus is no string")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -205,7 +205,7 @@ def _load(path: Path) -> Loaded:
     return Loaded(path, tensors, progress, corpus)
 
 
-def _progress(content: Any) -> Progress:
+def progress_of(content: Any) -> Progress:
     """The progress a checkpoint records; `TypeError` or `ValueError` for values that no run writes."""
     progress = Progress(**{**content, "plateau": Plateau(**content["plateau"])})
     for record in (progress, progress.plateau):

@@ -59,6 +59,7 @@ from rankfold.training.run_dir import (
 )
 from rankfold.training.schedule import Average, extension_line, learning_rate, warmup_warnings
 from rankfold.training.setup import choose_device, data_fingerprint, num_threads, open_run, optimizer, signals
+from rankfold.training.sharded_checkpoint import fill_shares, load_shares, save_shares
 from rankfold.training.sharding import expect_processes, shard_model
 from rankfold.training.task import Task, read_task
 
@@ -157,7 +158,7 @@ def _train(
         for line in origin.tokenizer_warnings(data) if origin else ():
             report.say(line)
         checkpoint = run.path / CHECKPOINT
-        loaded = load_checkpoint(checkpoint) if resume and has_checkpoint(checkpoint) else None
+        loaded = newest_checkpoint(checkpoint) if resume else None
         if resume and not loaded:
             expect_checkpoint(run.path)
             report.say(f"{run.path} holds no checkpoint: the run starts again from its first update")
@@ -211,6 +212,12 @@ def _train(
         return result
 
 
+def newest_checkpoint(path: Path) -> Loaded | None:
+    """The checkpoint to go on from, whether one process wrote it or several did, each its own states; None: none."""
+    found = [load_checkpoint(path) if has_checkpoint(path) else None, load_shares(path.parent)]
+    return max((x for x in found if x is not None), key=lambda x: x.progress.update, default=None)
+
+
 class Trainer:
     """A run in progress."""
 
@@ -247,7 +254,7 @@ class Trainer:
             origin.fill(self.model)
         self.average = Average(self.model, config.train.average)
         if loaded:
-            loaded.fill(self.model, self.optimizer)
+            fill_shares(loaded, self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)
             self.gradients.carried = self.gradients.own_carried(loaded.carried_state(self.gradients, self.device))
         moved = run.cut_metrics(self.progress.metrics_size)
@@ -374,7 +381,7 @@ class Trainer:
         measure = self.task.measure
         value = found.value(measure)
         best = plateau.see(value, config.train, of_words=measure.of_words)
-        if best and self.leads:
+        if best and (self.leads or self.model.shard is not None):
             save_model(self.model, self.run_dir.path / BEST, file_bytes=config.train.shard_bytes)
         self.progress.stopped = bool(config.train.patience) and plateau.since_best >= config.train.patience
         return {
@@ -401,6 +408,10 @@ class Trainer:
         self.run_dir.sync()
         self.progress.metrics_size = self.run_dir.metrics_size()
         carried = self.gradients.whole_carried()
+        if self.model.shard is not None:
+            state = self.progress, carried, self.task.fingerprint, self.average.tensors()
+            save_shares(self.run_dir.path, self.model, self.optimizer, *state)
+            return
         if not self.leads:
             return
         save_checkpoint(
@@ -420,7 +431,7 @@ class Trainer:
         result = self._result(finished=True)
         measure = self.task.measure
         if self.task.has_test and math.isfinite(self.progress.plateau.best):
-            best = in_turn(lambda: load_any(self.run_dir.path / BEST, device=str(self.device)))  # once it is written
+            best = self._best()
             test = evaluate(
                 best, self.task.split("test"), self.eval_data, shared=self.shares_batches
             )  # float32, as `rankfold evaluate` does
@@ -438,6 +449,13 @@ class Trainer:
             self.progress.finished = True
             self.checkpoint()
         return result
+
+    def _best(self) -> Model[Any, Any]:
+        """The best model so far, once it is written."""
+        folder, device = self.run_dir.path / BEST, str(self.device)
+        if self.model.shard is None:
+            return in_turn(lambda: load_any(folder, device=device))
+        return load_any(folder, device=device, shards=self.model.shard.num)
 
     def close(self) -> None:
         """Let go of the screen and of TensorBoard."""

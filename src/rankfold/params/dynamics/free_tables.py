@@ -33,7 +33,7 @@ class FreeDense(nn.Module):
     An entry of -inf stays so in training: a forbidden transition. Without self-transitions the diagonal is never read.
     """
 
-    by_state = ("log_initial", "log_transition")
+    state_tables = ("log_initial", "log_transition")
     shard: Shard | None = None  # of the states, where other processes have the rest of them
 
     def __init__(

@@ -57,7 +57,7 @@ class SoftmaxTransition(nn.Module):
     Source: Chiu, Deng, Rush 2021, the softmax HMM.
     """
 
-    by_state = ("source", "target")
+    state_tables = ("source", "target")
     shard: Shard | None = None  # of the states, where other processes have the rest of them
 
     def __init__(self, num_states: int, dim: int, num_layers: int, *, generator: torch.Generator) -> None:
@@ -147,7 +147,7 @@ class LowRankTransition(RankedChoices):
     Cost: 2 z d r multiply-adds for the factors. Source: Chiu, Deng, Rush 2021, eq. 10.
     """
 
-    by_state = ("source", "target")
+    state_tables = ("source", "target")
     shard: Shard | None = None  # of the states, where other processes have the rest of them
 
     def __init__(

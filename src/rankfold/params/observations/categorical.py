@@ -75,7 +75,7 @@ class CategoricalEmission(nn.Module):
     Source: Chiu, Deng, Rush 2021; their code applies f2 to the state, their eq. 10 to the word.
     """
 
-    by_state = ("state",)
+    state_tables = ("state",)
 
     def __init__(self, num_states: int, num_words: int, network: Network) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class SourceEmission(nn.Module):
 class FreeEmission(nn.Module):
     """p(v | z) = softmax_v of free logits "z v": logarithms of any range, -inf included."""
 
-    by_state = ("log_emission",)
+    state_tables = ("log_emission",)
 
     def __init__(self, log_emission: Tensor) -> None:  # "z v"
         super().__init__()
