@@ -20,7 +20,6 @@ from rankfold.data.weights import (
     _free_letter,
     _joint,
     _load,
-    _named,
     _num_bytes,
     _read_index,
     _retire,
@@ -54,15 +53,13 @@ def save_shares(
     digest = _save(folder / name, own, {})
     told = gather((name, digest, list(own), sum(map(_num_bytes, own.values()))))
     if number:
-        gather(None)  # the index is written
         return
     total = {"total_size": sum(size for *_, size in told), CHECKSUM: _joint([x[1] for x in told])}
     weight_map = {key: file for file, _, keys, _ in told for key in keys}
     content = json.dumps({"metadata": total, "weight_map": weight_map}, indent=2) + "\n"
     replace_file(index, [content.encode()])
     _retire(whole)
-    _sweep(folder, STEM, {file for file, *_ in told} | _named(folder, [index.name]))
-    gather(None)
+    _sweep(folder, STEM, {file for file, *_ in told})
 
 
 def load_shares(folder: Path, own: Callable[[str, int], slice]) -> dict[str, Tensor]:

@@ -285,11 +285,11 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         save_model(self, folder, max_shard_bytes=max_shard_bytes)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu") -> Self:
-        """The model that `save_pretrained` wrote."""
+    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu", shards: int = 1) -> Self:
+        """The model that `save_pretrained` wrote; with `shards`, this process's share of it."""
         from rankfold.models.pretrained import load_any
 
-        model = load_any(folder, device=device)
+        model = load_any(folder, device=device, shards=shards)
         if not isinstance(model, cls):
             raise UnsupportedError(
                 f"{folder} holds a {type(model).__name__}, not a {cls.__name__}.\n"

@@ -59,7 +59,8 @@ def save_model(
     if model.shard is None:
         save_sharded(folder, tensors, max_shard_bytes=max_shard_bytes, superseding=bool(file_bytes))
     elif model.shard.number:
-        return  # the first process writes the rest
+        model.shard.objects(None)  # until the first process has written the rest
+        return
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -69,6 +70,8 @@ def save_model(
         "vocabulary": None if vocabulary is None else vocabulary.fingerprint(),
     }
     write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
+    if model.shard is not None:
+        model.shard.objects(None)
 
 
 def expect_model_folder(folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -113,8 +114,12 @@ class ShardedLoaded(Loaded):
     def _read(self, state: dict[str, Any]) -> None:
         import torch.distributed.checkpoint as dcp
 
+        alone = not dist.is_initialized()
         try:
-            dcp.load(state, checkpoint_id=str(self.path), no_dist=not dist.is_initialized())
+            with warnings.catch_warnings():  # that it is one process, which is what was asked for
+                if alone:
+                    warnings.simplefilter("ignore", UserWarning)
+                dcp.load(state, checkpoint_id=str(self.path), no_dist=alone)
         except Exception as error:
             raise DataError(f"{self.path}: cut short or damaged: {str(error).splitlines()[0]:.200}.") from None
 
