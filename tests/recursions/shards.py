@@ -6,16 +6,19 @@ Each makes the whole problem from one seed, solves it alone, then its own share 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import rankfold
 from rankfold import ChainPotentials, Dense, LowRank
 from rankfold.numerics.shard import Shard
 from rankfold.operators.sharded import ShardedDense, ShardedLowRank
+from rankfold.planning.messages import chain_messages
 from rankfold.recursions.chain import carry
 from rankfold.training.distributed import joined
 
@@ -119,12 +122,60 @@ def traffic() -> None:
         assert set(shard.sent) == {"all_reduce"}
         return shard.sent["all_reduce"]
 
+    planned = chain_messages(size, rank, 0, batch, length, shard.num, 0)[0]
+    assert planned.numbers * planned.times == 2 * batch * rank * (length - 1)
     each = (sent(length) - sent(length - 4)) / 4
     # A sum of b r numbers forward and one backward; and of each position, once for all of them, the largest emission,
     # the mass of the posterior (8 bytes each), and whether the entry is sound (4).
     assert each == batch * (2 * rank * 8 + 8 + 8 + 4), each
     assert sum(y.numel() for y in x.values()) * shard.num == 2 * size * rank + batch * length * size
     assert all(y.grad is not None and y.grad.shape == y.shape for y in x.values())
+
+
+class Held(TorchDispatchMode):
+    """The most bytes of tensors that were alive at once, of those made inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(x, Tensor) and (at := x.untyped_storage().data_ptr()) and at not in self.seen:
+                size = x.untyped_storage().nbytes()
+                self.seen.add(at)
+                self.now += size
+                self.most = max(self.most, self.now)
+                weakref.finalize(x.untyped_storage(), self._freed, at, size)
+        return out
+
+    def _freed(self, at: int, size: int) -> None:
+        self.seen.discard(at)
+        self.now -= size
+
+
+def memory() -> None:
+    """Raise unless a process holds its share of what one process alone does, with every message and gradient."""
+    size, rank, batch, length = 3600, 4, 4, 10
+    shard = Shard.of_processes(size)
+
+    def most(height: int, make: Callable[[Tensor, Tensor], Any]) -> int:
+        with Held() as held:
+            left, right, obs = (
+                torch.rand(*s, dtype=torch.float64).requires_grad_()
+                for s in ((height, rank), (height, rank), (batch, length, height))
+            )
+            start = torch.zeros(height, dtype=torch.float64)
+            rankfold.log_z(ChainPotentials(start, make(left, right), obs)).sum().backward()
+            assert obs.grad is not None
+        return held.most
+
+    alone = most(size, LowRank)
+    own = most(shard.height, lambda left, right: ShardedLowRank(left, right, shard))
+    assert alone > 4 * 8 * batch * length * size, alone
+    assert own * shard.num < 1.1 * alone, (own, alone)
 
 
 def refused() -> None:
@@ -152,4 +203,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     with joined():
         for case in sys.argv[1:]:
-            {"traffic": traffic, "refused": refused}.get(case, lambda case=case: check(case))()
+            {"traffic": traffic, "refused": refused, "memory": memory}.get(case, lambda case=case: check(case))()

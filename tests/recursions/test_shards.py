@@ -6,7 +6,7 @@ from rankfold.errors import DomainError, UnsupportedError
 from rankfold.numerics.shard import Shard
 from tests.training.processes import finish, start
 
-FAST = ["low rank", "low rank zeros range", "dense log", "traffic", "refused"]
+FAST = ["low rank", "low rank zeros range", "dense log", "traffic", "memory", "refused"]
 CASES = [
     *FAST,
     "low rank zeros",

@@ -25,6 +25,7 @@ from rankfold.decoding.query import PathQuery
 from rankfold.models.base import Context
 from rankfold.models.config import ModelConfig
 from rankfold.models.sequence import SequenceModel
+from rankfold.models.sharded import num_parameters_of
 from rankfold.numerics.precision import Precision
 from rankfold.numerics.shard import Shard
 from rankfold.params.block_sparse import (
@@ -196,13 +197,24 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
     def query(self, potentials: BlockPotentials) -> PathQuery:
         return PathQuery(potentials, self.config.num_clusters * potentials.log_obs.shape[-1])
 
-    def plan(self, batch: int = 8, length: int = 32, device: str = "cpu", precision: Precision = "float32") -> Plans:
+    def plan(
+        self,
+        batch: int = 8,
+        length: int = 32,
+        device: str = "cpu",
+        precision: Precision = "float32",
+        *,
+        devices: int | None = None,
+    ) -> Plans:
+        """As of other models. `devices`: of one of so many that share the clusters; None: as the configuration says."""
         config = self.config
+        devices = devices or config.shards
         size = num_kept(self.per_cluster, config.state_dropout)
         largest = self.blocks.members.words.shape[1]
         dim = config.dim if config.neural else 0
+        params = num_parameters_of(self, devices)
         return block_plan(
-            config.num_clusters, size, largest, dim, batch, length, device, precision, self.num_parameters
+            config.num_clusters, size, largest, dim, batch, length, device, precision, params, devices
         )
 
 

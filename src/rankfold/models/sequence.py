@@ -21,6 +21,7 @@ from rankfold.decoding.online import next_words
 from rankfold.decoding.query import PathQuery, Values
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, same_kind
 from rankfold.models.base import Context, Model, Potentials, Shares, WordModel, linear
+from rankfold.models.sharded import num_parameters_of
 from rankfold.models.config import ModelConfig
 from rankfold.models.tables import expect_distributions
 from rankfold.numerics.capture import graph_branch
@@ -284,18 +285,23 @@ class StateModel(Model[StateParts, Any]):
         precision: Precision = "float32",
         *,
         whole: bool = False,
+        devices: int | None = None,
     ) -> Plans:
         """The cost of a gradient step of so many sequences and positions, in operations and bytes.
 
-        `whole`: long sequences of segments are not cut into stretches, as in a captured graph.
+        `whole`: long sequences of segments are not cut into stretches, as in a captured graph. `devices`: of one of so
+        many that share the states; None: as many as the configuration says.
         """
         config = self.config
+        devices = devices or config.shards
+        params = num_parameters_of(self, devices)
         # In a captured graph states that are dropped independently are masked, not left out.
         masked = config.keeps_numbers or (config.state_dropout_kind == "bernoulli" and device.startswith("cuda"))
+        masked = masked or devices > 1
         num_states = config.num_states if masked else num_kept(config.num_states, config.state_dropout)
         rank = None if config.own_rank is None else num_kept(config.rank, config.feature_dropout)
         dim = config.dim if config.neural else 0
-        sizes = ChainSizes(num_states, rank, self.num_parameters, dim, **self.sizes(num_states))
+        sizes = ChainSizes(num_states, rank, params, dim, **self.sizes(num_states), devices=devices)
         longest = min(sizes.max_duration, length)
         stretch = None if whole or not longest else usual_stretch(batch, length, num_states, longest)
         return chain_plan(sizes, batch, length, device, precision, stretch)

@@ -17,6 +17,8 @@ from rankfold.errors import UnsupportedError
 from rankfold.models.base import Model
 from rankfold.models.config import SHARDED
 from rankfold.numerics.shard import Shard
+from rankfold.params.dropout import num_kept
+from rankfold.planning.messages import Message, block_messages, chain_messages
 
 M = TypeVar("M", bound=Model[Any, Any])
 
@@ -48,6 +50,28 @@ def cut_model(model: M, shard: Shard) -> M:
 def whole_config(config: Any) -> Any:
     """The configuration of the whole model, however many processes hold it."""
     return config if config.shards == 1 else replace(config, shards=1)
+
+
+def num_parameters_of(model: Model[Any, Any], devices: int) -> int:
+    """Numbers in the parameters of one of so many devices: its rows of the tables, and all that they share."""
+    if model.shard is not None or devices == 1:
+        return model.num_parameters
+    shard, tables = shard_of(model.config, 0, devices), tables_of(model)
+    return sum(x.numel() // len(x) * shard.height if name in tables else x.numel() for name, x in model.named_parameters())
+
+
+def messages(model: Model[Any, Any], batch: int, length: int, devices: int) -> tuple[Message, ...]:
+    """What one of so many devices sends in a gradient step."""
+    config = model.config
+    shard_of(config, 0, devices)
+    tables = tables_of(model)
+    shared = sum(x.numel() for name, x in model.named_parameters() if name not in tables)
+    dim = config.dim if config.neural else 0
+    if config.has_clusters:
+        size = num_kept(config.num_states // config.num_clusters, config.state_dropout)
+        return block_messages(config.num_clusters, size, dim, batch, length, devices, shared)
+    rank = None if config.own_rank is None else num_kept(config.rank, config.feature_dropout)
+    return chain_messages(config.num_states, rank, dim, batch, length, devices, shared)
 
 
 def tables_of(model: Model[Any, Any]) -> set[str]:

@@ -50,7 +50,6 @@ class ShardedGradients(Gradients):
 
     def __init__(self, model: Model[Any, Any], *arguments: Any) -> None:
         super().__init__(model, *arguments)
-        self.graphs = None  # messages between processes are no part of a captured graph
         tables, named = tables_of(model), dict(model.named_parameters())
         self.rows = [x for name, x in named.items() if name in tables]
         self.shared = [x for name, x in named.items() if name not in tables]
