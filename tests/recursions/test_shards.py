@@ -51,5 +51,5 @@ def test_too_many_processes_are_refused_with_a_number_that_fits() -> None:
 
 
 def test_one_process_started_alone_is_told_how_to_start_several() -> None:
-    with pytest.raises(UnsupportedError, match="started alone(.|\n)*torchrun"):
+    with pytest.raises(UnsupportedError, match=r"started alone(.|\n)*torchrun"):
         Shard.of_processes(8)

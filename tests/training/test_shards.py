@@ -79,7 +79,7 @@ def test_families_that_cannot_be_shared_are_refused_by_name() -> None:
 
 
 def test_too_few_processes_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DomainError, match="model.shards is 4, but 1 process was started(.|\n)*--nproc-per-node 4"):
+    with pytest.raises(DomainError, match=r"model.shards is 4, but 1 process was started(.|\n)*--nproc-per-node 4"):
         train(tiny(shards=4), folder, tmp_path / "run", quiet=True)
 
 

@@ -213,9 +213,7 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
         largest = self.blocks.members.words.shape[1]
         dim = config.dim if config.neural else 0
         params = num_parameters_of(self, devices)
-        return block_plan(
-            config.num_clusters, size, largest, dim, batch, length, device, precision, params, devices
-        )
+        return block_plan(config.num_clusters, size, largest, dim, batch, length, device, precision, params, devices)
 
 
 def _last_block(potentials: BlockPotentials) -> Tensor:  # "b"

@@ -21,8 +21,8 @@ from rankfold.decoding.online import next_words
 from rankfold.decoding.query import PathQuery, Values
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, same_kind
 from rankfold.models.base import Context, Model, Potentials, Shares, WordModel, linear
-from rankfold.models.sharded import num_parameters_of
 from rankfold.models.config import ModelConfig
+from rankfold.models.sharded import num_parameters_of
 from rankfold.models.tables import expect_distributions
 from rankfold.numerics.capture import graph_branch
 from rankfold.numerics.precision import Precision

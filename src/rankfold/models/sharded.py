@@ -27,7 +27,8 @@ def shard_of(config: Any, number: int | None = None, num: int | None = None) -> 
     """The share of this process, or of one by its number, in the states of a model (a block model: in its clusters)."""
     if config.family not in SHARDED:
         raise UnsupportedError(
-            f'the states of "{config.family}" cannot be shared by processes.\n  Families that can: {", ".join(SHARDED)}.'
+            f'the states of "{config.family}" cannot be shared by processes.\n'
+            f"  Families that can: {', '.join(SHARDED)}."
         )
     clusters = config.has_clusters
     size, what = (config.num_clusters, "clusters") if clusters else (config.num_states, "states")
@@ -57,7 +58,8 @@ def num_parameters_of(model: Model[Any, Any], devices: int) -> int:
     if model.shard is not None or devices == 1:
         return model.num_parameters
     shard, tables = shard_of(model.config, 0, devices), tables_of(model)
-    return sum(x.numel() // len(x) * shard.height if name in tables else x.numel() for name, x in model.named_parameters())
+    rows = ((x, shard.height if name in tables else len(x)) for name, x in model.named_parameters())
+    return sum(x.numel() // len(x) * height for x, height in rows)
 
 
 def messages(model: Model[Any, Any], batch: int, length: int, devices: int) -> tuple[Message, ...]:

@@ -6,6 +6,7 @@ number that all have alike but each uses for its own rows (`common`) gets the gr
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -145,8 +146,8 @@ class Shard:
         out: Tensor = _Scatter.apply(x, self)
         return out
 
-    def scatter_with(self, x: Tensor, also: Tensor) -> tuple[Tensor, Tensor]:  # "... all", "... 1" -> "... own", "... 1"
-        """The same and, in the same message, the sum of another number; no derivative."""
+    def scatter_with(self, x: Tensor, also: Tensor) -> tuple[Tensor, Tensor]:  # "... all", "... 1"
+        """The same and, in the same message, the sum of another number, "... 1"; no derivative."""
         chunks = [torch.cat([chunk, also], -1) for chunk in self._chunks(x)]
         out = self._scatter_chunks(chunks)
         return out[..., : self.height], out[..., -1:]
@@ -187,13 +188,14 @@ class Shard:
         found = [torch.empty_like(own) for _ in range(self.num)]
         self._count("all_gather", own)
         dist.all_gather(found, own)
-        return torch.cat([part[..., : b - a] for part, a, b in zip(found, self.ends, self.ends[1:])], -1).to(x.device)
+        heights = [b - a for a, b in itertools.pairwise(self.ends)]
+        return torch.cat([part[..., :k] for part, k in zip(found, heights, strict=True)], -1).to(x.device)
 
     def _scattered(self, x: Tensor) -> Tensor:  # "... all" -> "... own"
         return self._scatter_chunks(self._chunks(x))[..., : self.height]
 
     def _chunks(self, x: Tensor) -> list[Tensor]:
-        return [_padded(x[..., a:b], self.ends[1]) for a, b in zip(self.ends, self.ends[1:])]
+        return [_padded(x[..., a:b], self.ends[1]) for a, b in itertools.pairwise(self.ends)]
 
     def _scatter_chunks(self, chunks: Sequence[Tensor]) -> Tensor:
         ready = [_sendable(chunk) for chunk in chunks]

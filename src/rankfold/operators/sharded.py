@@ -298,5 +298,3 @@ def _rows_of(shard: Shard, table: Tensor, index: Tensor) -> Tensor:  # "k" -> "k
 def whole_shard(op: object) -> Shard | None:
     """The share of this process in the states of an operator; None where it has all of them."""
     return op.shard if isinstance(op, Sharded) else None
-
-

@@ -43,8 +43,8 @@ def open_run(config: Config, out: str | Path, *, resume: bool) -> tuple[RunDir, 
         if changed:
             raise DataError(
                 f"{out} was started with another recipe: {'; '.join(changed)}.\n"
-                "  Only train.updates may grow, and train.device and model.shards change. Resume without --recipe and --set, start "
-                "another run, or one from this one: --init-from."
+                "  Only train.updates may grow, and train.device and model.shards change. Resume without --recipe and "
+                "--set, start another run, or one from this one: --init-from."
             )
         if now.updates < first.updates:
             raise DataError(

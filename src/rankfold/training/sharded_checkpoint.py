@@ -1,7 +1,7 @@
 """Checkpoints of a run whose states several processes hold: each writes its own rows, any number of processes reads.
 
-`torch.distributed.checkpoint` keeps the tensors, in a folder; `checkpoint.json`, written last, names the folder and says
-where the run stood. The folder before it is kept.
+`torch.distributed.checkpoint` keeps the tensors, in a folder; `checkpoint.json`, written last, names the folder and
+says where the run stood. The folder before it is kept.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def save_shares(
     dcp.save(_shared(model, tensors), checkpoint_id=str(run / folder))
     if leads:
         before = _pointed(run).get("folder") if (run / POINTER).exists() else None
-        held = {name: [str(x.dtype).removeprefix("torch."), list(x.shape)] for name, x in _wholes(model, tensors).items()}
+        wholes = _wholes(model, tensors)
+        held = {name: [str(x.dtype).removeprefix("torch."), list(x.shape)] for name, x in wholes.items()}
         content = {"format": FORMAT, "folder": folder, "corpus": corpus, "progress": asdict(progress), "tensors": held}
         write_text(run / POINTER, json.dumps(content, indent=1) + "\n")
         for old in run.glob("checkpoint-*"):

@@ -168,8 +168,7 @@ def filter_states(c: ShardedBlockChain) -> tuple[Tensor, Tensor]:  # "n k", "b"
 
 
 def _future(c: ShardedBlockChain) -> tuple[Tensor, Tensor]:  # "n k", "m k"
-    """log p(x_t+1..T | i_t) up to a constant at its own positions, and what it had of the position after each of them.
-    """
+    """log p(x_t+1..T | i_t) up to a constant at its own positions, and what it had of the position after each of them."""
     here, leads, (rows, steps) = c.places.here, c.places.leads, c.starts
     num, size = here.shape[1], c.log_obs.shape[1]
     ahead, received = torch.zeros_like(c.log_obs), c.log_obs.new_empty(len(c.log_transition), size)
@@ -197,5 +196,3 @@ def advance(p: ShardedBlockPotentials) -> tuple[Tensor, Tensor]:  # "b k", "b"
         last[ends.nonzero()[:, 1]] = messages[ends[c.places.here]]
         last = c.shard.total(last)
         return torch.where(log_total[:, None] == float("-inf"), float("-inf"), last), log_total
-
-

@@ -80,5 +80,6 @@ def pick(logits: Tensor, shard: Shard, generator: torch.Generator | None) -> Ten
     weights = torch.where(top > float("-inf"), torch.exp(logits - top), 1.0)
     race = torch.empty(*logits.shape[:-1], shard.size, dtype=weights.dtype, device=weights.device)
     best, state = (weights / race.exponential_(1, generator=generator)[..., shard.own]).max(-1)
-    all_best, all_states = (shard.like(shard.num, what="draws").gather(x[..., None]) for x in (best, state + shard.start))
+    draws = shard.like(shard.num, what="draws")
+    all_best, all_states = (draws.gather(x[..., None]) for x in (best, state + shard.start))
     return all_states.gather(-1, all_best.argmax(-1, keepdim=True))[..., 0]

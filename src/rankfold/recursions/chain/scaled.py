@@ -89,7 +89,9 @@ def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -
 
 def passes_meet(c: Chain, precision: Precision) -> bool:
     """Whether one reading of the transition can serve both passes: few sequences on a GPU, products below float32."""
-    if c.shard is not None or precision == "float32" or c.log_obs.dtype != torch.float32 or not triton_serves(c.log_obs):
+    if precision == "float32" or c.log_obs.dtype != torch.float32 or not triton_serves(c.log_obs):
+        return False
+    if c.shard is not None:
         return False
     few = 1 < c.log_obs.shape[1] <= LONGEST and len(c.log_obs) <= FEW and scanned(c) is None
     return few and is_composed(c.transition) and c.transition.is_written
