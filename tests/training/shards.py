@@ -29,8 +29,8 @@ CASES: dict[str, dict[str, Any]] = {
     "free block": {"family": "block", "neural": False, "state_dropout": 0.5},
     "tied block": {"family": "block", "tied": True, "clip": 0.1},
     "printed lhmm": {"family": "lhmm", "printed": True, "feature_map": "positive", "average": 0.9},
-    "uneven lhmm": {"family": "lhmm", "num_states": 10},
-    "uneven hmm": {"family": "hmm", "num_states": 10},
+    "uneven lhmm": {"family": "lhmm", "num_states": 11},
+    "uneven hmm": {"family": "hmm", "num_states": 11},
     "bernoulli lhmm": {"family": "lhmm", "state_dropout": 0.6, "state_dropout_kind": "bernoulli", "accumulate": 2},
 }
 

@@ -134,9 +134,8 @@ def explain(
         raise DomainError(f"--devices is {devices}, but must be at least 1.")
     if devices > 1:
         shard_of(model.config, 0, devices)  # raises for families and sizes that cannot be shared
-        config = config and replace(config, model=replace(config.model, shards=devices))
-    elif config is not None and config.model.shards > 1:
-        config = replace(config, model=replace(config.model, shards=1))
+    if config is not None and isinstance(config.model, ModelConfig):
+        config = replace(config, model=replace(config.model, shards=devices))
     if batch < 1 or length < 1:
         raise DomainError(f"--batch is {batch} and --length {length}, but both must be at least 1.")
     precision = precision or (config.train.precision if config else "float32")

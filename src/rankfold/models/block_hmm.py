@@ -13,7 +13,7 @@ own rows, also those it has dropped, normalised over the states it has kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -94,7 +94,8 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
         dynamics, emission, carried = parts.dynamics, parts.emission, context.carried
         block = self.blocks.members.cluster[batch.values]
         if self.shard is not None:
-            return self._share(self.shard, batch, parts, carried, block)
+            share: Any = self._share(self.shard, batch, parts, carried, block)
+            return cast(BlockPotentials, share)
         if carried is None:
             log_initial = embedding(block[:, 0], dynamics.log_initial)
         else:
@@ -109,7 +110,7 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
 
     def _share(
         self, shard: Shard, batch: Batch, parts: BlockModelParts, carried: BlockCarried | None, block: Tensor
-    ) -> Any:  # "b t"
+    ) -> KeptShares:  # "b t"
         """The potentials of the positions whose clusters this process has."""
         dynamics, emission = parts.dynamics, parts.emission
         places = Places.of(block, batch.lengths, shard)

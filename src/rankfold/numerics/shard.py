@@ -255,7 +255,7 @@ class _Softmax(Function):
         return share, total.log() + top
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (share,) = ctx.saved_tensors
         grad, of_total = grads

@@ -48,9 +48,10 @@ def save_shares(
     if leads and (run / folder).exists():  # of an attempt that was killed, or the same update once more
         shutil.rmtree(run / folder)
     dist.barrier()
-    import torch.distributed.checkpoint as dcp  # only here and where it is read: it takes a second
+    # Imported here and where it is read: it takes a second.
+    from torch.distributed.checkpoint.state_dict_saver import save
 
-    dcp.save(_shared(model, tensors), checkpoint_id=str(run / folder))
+    save(_shared(model, tensors), checkpoint_id=str(run / folder))
     if leads:
         before = _pointed(run).get("folder") if (run / POINTER).exists() else None
         wholes = _wholes(model, tensors)
@@ -113,14 +114,14 @@ class ShardedLoaded(Loaded):
         super().fill(model, optimizer)
 
     def _read(self, state: dict[str, Any]) -> None:
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict_loader import load
 
         alone = not dist.is_initialized()
         try:
             with warnings.catch_warnings():  # that it is one process, which is what was asked for
                 if alone:
                     warnings.simplefilter("ignore", UserWarning)
-                dcp.load(state, checkpoint_id=str(self.path), no_dist=alone)
+                load(state, checkpoint_id=str(self.path), no_dist=alone)
         except Exception as error:
             raise DataError(f"{self.path}: cut short or damaged: {str(error).splitlines()[0]:.200}.") from None
 

@@ -64,7 +64,8 @@ class FreeDense(nn.Module):
 
     def _in_shards(self, shard: Shard, stays: Tensor | None) -> Dynamics:
         """The same of its own states, whose rows are whole."""
-        log_initial, logits = self.log_initial, self.log_transition
+        log_initial: Tensor = self.log_initial
+        logits: Tensor = self.log_transition
         if stays is not None:
             log_initial = log_initial.masked_fill(~stays[shard.own], float("-inf"))
             logits = logits.masked_fill(~stays, float("-inf"))
