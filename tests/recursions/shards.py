@@ -48,7 +48,7 @@ def tensors(name: str) -> dict[str, Tensor]:
         found["log_obs"][:, :, 4] = float("-inf")
     if "float32" in name:
         found = {key: x.float() for key, x in found.items()}
-    return found
+    return {key: x.cuda() for key, x in found.items()} if "cuda" in name else found
 
 
 def whole(name: str, x: dict[str, Tensor]) -> ChainPotentials:
@@ -91,7 +91,7 @@ def check(name: str) -> None:
     expected, found = rankfold.log_z(p), rankfold.log_z(q)
     close(found, expected, "log Z")
     possible = expected > float("-inf")
-    weight = torch.linspace(-1.0, 2.0, B, dtype=torch.float64)
+    weight = torch.linspace(-1.0, 2.0, B, dtype=torch.float64, device=expected.device)
     for z in (expected, found):
         torch.where(possible, z * weight, 0.0).sum().backward()
     for key, x in alone.items():
@@ -101,7 +101,9 @@ def check(name: str) -> None:
     with torch.no_grad():
         p, q = whole(name, given), own(name, {key: cut(key, x, shard) for key, x in given.items()}, shard)
         close(rankfold.posterior(q).state, rankfold.posterior(p).state[..., shard.own], "posterior")
-        paths = [rankfold.sample(x, num_samples=20, generator=torch.Generator().manual_seed(1)).path for x in (p, q)]
+        device = p.log_obs.device
+        seeds = (torch.Generator(device).manual_seed(1) for _ in range(2))
+        paths = [rankfold.sample(x, num_samples=20, generator=s).path for x, s in zip((p, q), seeds, strict=True)]
         assert torch.equal(*paths), f"{name}: samples differ"
         p, q = p._replace(log_final=None), q._replace(log_final=None)
         close(carry(q), carry(p)[..., shard.own], "carried state")

@@ -40,6 +40,11 @@ def test_more_processes_have_the_answers_of_one(num: int) -> None:
     _run(num, CASES)
 
 
+@pytest.mark.gpu
+def test_two_processes_on_one_gpu() -> None:
+    _run(2, [f"{case} cuda" for case in CASES if case not in FAST[-3:]])
+
+
 def test_rows_are_dealt_in_order_and_the_last_process_may_have_fewer() -> None:
     shards = [Shard(10, number, 4) for number in range(4)]
     assert [(x.start, x.stop) for x in shards] == [(0, 3), (3, 6), (6, 9), (9, 10)]

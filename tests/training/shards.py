@@ -71,5 +71,6 @@ def trained(num: int, folder: Path, out: Path, names: list[str], *more: str) -> 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    given = {name: int(x) for name, x in (x.split("=") for x in sys.argv[4:] if "=" in x)}
+    pairs = (x.split("=") for x in sys.argv[4:] if "=" in x)
+    given: dict[str, Any] = {name: int(x) if x.isdecimal() else x for name, x in pairs}
     run(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(","), resume="resume" in sys.argv[4:], **given)

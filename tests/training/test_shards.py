@@ -67,6 +67,15 @@ def test_a_run_goes_on_with_other_numbers_of_processes(folder: Path, tmp_path: P
             assert x.double().numpy() == pytest.approx(other[key].double().numpy(), rel=1e-7, abs=1e-9), key
 
 
+@pytest.mark.gpu
+def test_two_processes_on_one_gpu(folder: Path, tmp_path: Path) -> None:
+    names = list(CASES)
+    run(folder, tmp_path / "one", names, device="cuda", graphs=False)
+    trained(2, folder, tmp_path / "two", names, "shards=2", "device=cuda")
+    for name in names:
+        _expect_close(tmp_path / "one" / name, tmp_path / "two" / name)
+
+
 def test_families_that_cannot_be_shared_are_refused_by_name() -> None:
     for family in ("banded", "rank"):
         with pytest.raises(DomainError, match=f'shards is 2, but the states of "{family}"(.|\n)*hmm, lhmm, block'):

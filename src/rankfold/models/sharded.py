@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from rankfold.errors import UnsupportedError
@@ -85,22 +84,9 @@ def tables_of(model: Model[Any, Any]) -> set[str]:
 def cut_state(model: Model[Any, Any], whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """This process's rows of the state of a whole model."""
     assert model.shard is not None
-    tables, own = tables_of(model), model.shard.own
-    return {name: x[own].clone() if name in tables else x for name, x in whole.items()}
-
-
-def join_model(model: Model[Any, Any]) -> dict[str, Tensor]:
-    """The state of the whole model, gathered; on every process, so for models that fit one."""
-    shard = model.shard
-    assert shard is not None
-    tables = tables_of(model)
-    with torch.no_grad():
-        return {
-            name: shard.gather(x.flatten(1).mT if x.ndim > 1 else x).mT.reshape(-1, *x.shape[1:])
-            if name in tables
-            else x
-            for name, x in model.state_dict().items()
-        }
+    tables, shard = tables_of(model), model.shard
+    fits = {name for name, x in whole.items() if name in tables and len(x) == shard.size}
+    return {name: x[shard.own].clone() if name in fits else x for name, x in whole.items()}
 
 
 def _tables(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:

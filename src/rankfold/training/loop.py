@@ -410,7 +410,8 @@ class Trainer:
         carried = self.gradients.whole_carried()
         if self.model.shard is not None:
             state = self.progress, carried, self.task.fingerprint, self.average.tensors()
-            save_shares(self.run_dir.path, self.model, self.optimizer, *state)
+            moments = self.config.train.optimizer_state
+            save_shares(self.run_dir.path, self.model, self.optimizer, *state, moments)
             return
         if not self.leads:
             return

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from rankfold.files import read_json, write_text
 from rankfold.models.base import Model
 from rankfold.models.sharded import tables_of
 from rankfold.training.carried import leaves
-from rankfold.training.checkpoint import MOMENTS, Loaded, Progress, progress_of
+from rankfold.training.checkpoint import MOMENTS, Loaded, Progress, progress_of, stored
 
 FORMAT, POINTER = "rankfold-sharded-checkpoint-1", "checkpoint.json"
 
@@ -36,11 +36,12 @@ def save_shares(
     carried: Any,
     corpus: str,
     average: Mapping[str, Tensor],
+    moments: Literal["float32", "bf16"] = "float32",
 ) -> None:
     """Write a checkpoint together with all other processes; the one before it stays."""
     tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
     for i, state in optimizer.state_dict()["state"].items():
-        tensors.update({f"optimizer.{i}.{name}": x for name, x in state.items()})
+        tensors.update({f"optimizer.{i}.{name}": stored(name, x, moments) for name, x in state.items()})
     tensors.update({f"average.{name}": x for name, x in average.items()})
     tensors.update({f"carried.{i}": x.contiguous() for i, x in enumerate(leaves(carried))})
     folder = f"checkpoint-{progress.update}"

@@ -183,6 +183,8 @@ class TextTask(Task):
         if self.config.model.data == "sentences":
             bounds = ", and are bounds: the true ones are lower" if model.is_bound else ""
             lines.append(f"perplexities divide by {model.denominator}{bounds}")
+        if model.shard is not None:
+            lines.append(f"states in {model.shard.num} shards; the parameters are those that this process holds")
         return [*lines, *self.data.warnings()]
 
     def epoch(self, epoch: int) -> Any:
