@@ -20,6 +20,8 @@ from rankfold import ChainPotentials, Dense, LowRank
 from rankfold.numerics.shard import Shard
 from rankfold.operators.sharded import ShardedDense, ShardedLowRank
 from rankfold.planning.messages import chain_messages
+from rankfold.recursions.blocks import in_shards
+from rankfold.recursions.blocks.in_shards import Places, ShardedBlockPotentials
 from rankfold.recursions.chain import carry
 from rankfold.training.distributed import joined
 
@@ -110,6 +112,46 @@ def check(name: str) -> None:
         close(rankfold.log_z(q, arithmetic="log"), rankfold.log_z(p, arithmetic="log"), "log Z in logarithms")
 
 
+def blocks() -> None:
+    """Raise unless a chain of blocks has one process's numbers, an impossible sequence and lengths of 1 included."""
+    size, num_blocks = 3, 7
+    generator = torch.Generator().manual_seed(0)
+    x = {
+        key: torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for key, shape in {
+            "log_initial": (B, size),
+            "log_transition": (B, T - 1, size, size),
+            "log_obs": (B, T, size),
+        }.items()
+    }
+    with torch.no_grad():
+        x["log_obs"][2, 1] = float("-inf")
+        x["log_obs"][:, :, 0].masked_fill_(torch.rand(B, T, generator=generator) < 0.3, float("-inf"))
+        x["log_transition"][0, 0, 1] = float("-inf")
+    block = torch.randint(num_blocks, (B, T), generator=generator)
+    shard = Shard.of_processes(num_blocks, what="blocks")
+    places = Places.of(block, lengths(), shard)
+    at, of = places.leads.nonzero().unbind(1)
+    mine = {
+        "log_initial": x["log_initial"][places.here[0]],
+        "log_transition": x["log_transition"][of, at],
+        "log_obs": x["log_obs"].transpose(0, 1)[places.here],
+    }
+    alone = rankfold.log_z(rankfold.BlockPotentials(*x.values(), block, lengths()))
+    shard.sent.clear()
+    found = in_shards.log_z(ShardedBlockPotentials(*mine.values(), places, shard, lengths()))
+    torch.testing.assert_close(found, alone, rtol=RTOL, atol=ATOL)
+    assert alone[2] == float("-inf")
+    weight = torch.where(alone > float("-inf"), torch.linspace(-1.0, 2.0, B, dtype=torch.float64), 0.0)
+    expected = torch.autograd.grad(torch.where(alone > float("-inf"), alone * weight, 0.0).sum(), list(x.values()))
+    grads = torch.autograd.grad(torch.where(alone > float("-inf"), found * weight, 0.0).sum(), list(x.values()))
+    for own, other in zip(grads, expected, strict=True):
+        torch.testing.assert_close(shard.total(own), other, rtol=RTOL, atol=ATOL)
+    sent = shard.sent["all_reduce"] - sum(8 * y.numel() for y in grads)
+    # Forward and backward b k numbers a step; log Z once, and whether all have valid numbers.
+    assert sent == 8 * 2 * (T - 1) * B * size + 8 * B + 4, sent
+
+
 def traffic() -> None:
     """Raise unless training sends b r numbers for each position and direction, and a process holds its share alone."""
     size, rank, batch, length = 60, 6, 3, 9
@@ -195,8 +237,10 @@ def refused() -> None:
             make()
 
 
+OTHERS = {"traffic": traffic, "refused": refused, "memory": memory, "blocks": blocks}
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with joined():
         for case in sys.argv[1:]:
-            {"traffic": traffic, "refused": refused, "memory": memory}.get(case, lambda case=case: check(case))()
+            OTHERS[case]() if case in OTHERS else check(case)

@@ -158,7 +158,7 @@ def filter_states(c: ShardedBlockChain) -> tuple[Tensor, Tensor]:  # "n k", "b"
         joint = pushed[here[t]] + c.log_obs[own]
         total = log_sum(joint)
         messages[own] = joint - total[:, None]
-        log_steps[here[t]] += total.double().nan_to_num(nan=0.0)  # NaN comes after a step of -inf alone
+        log_steps[here[t]] += torch.where(total.isnan(), 0.0, total.double())  # NaN comes after a step of -inf alone
         if t + 1 < len(here):
             pushed = c.log_obs.new_zeros(num, size)
             step = c.log_transition[steps[t] : steps[t + 1]]
@@ -168,7 +168,7 @@ def filter_states(c: ShardedBlockChain) -> tuple[Tensor, Tensor]:  # "n k", "b"
 
 
 def _future(c: ShardedBlockChain) -> tuple[Tensor, Tensor]:  # "n k", "m k"
-    """log p(x_t+1..T | i_t) up to a constant at its own positions, and what it had of the position after each of them."""
+    """log p(x_t+1..T | i_t) up to a constant at its own positions, and what came from the position after each."""
     here, leads, (rows, steps) = c.places.here, c.places.leads, c.starts
     num, size = here.shape[1], c.log_obs.shape[1]
     ahead, received = torch.zeros_like(c.log_obs), c.log_obs.new_empty(len(c.log_transition), size)
