@@ -7,14 +7,13 @@ import pytest
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models import ModelConfig
 from rankfold.models.pretrained import load_any
+from rankfold.training import sharding
 from rankfold.training.loop import train
 from tests.training.processes import finish, start
 from tests.training.runs import metrics, state, tiny, write_corpus
 from tests.training.shards import CASES, run, trained
 
 FAST = ["lhmm", "block"]
-EM = ["model.neural=false", "model.state_dropout=0", "model.feature_dropout=0", "data.batching=length"]
-EM += ["train.optimizer=em"]
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +86,18 @@ def test_too_few_processes_are_refused(folder: Path, tmp_path: Path) -> None:
         train(tiny(shards=4), folder, tmp_path / "run", quiet=True)
 
 
+def test_em_in_shards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "num_processes", lambda: 2)
+    with pytest.raises(UnsupportedError, match=r"expected counts of EM are not shared(.|\n)*adamw"):
+        sharding.expect_processes(tiny(family="hmm", neural=False, optimizer="em", shards=2))
+
+
 @pytest.mark.slow
 def test_every_process_says_what_is_wrong(folder: Path, tmp_path: Path) -> None:
     arguments = ["-m", "rankfold", "train", "--data", str(folder), "--out", str(tmp_path / "run")]
     arguments += ["--recipe", "small-lhmm", "--set", "model.num_states=3", "--set", "model.shards=2"]
     for more, told in (
         (["--set", "model.shards=3"], "2 processes were started"),
-        (["--set", *EM], "expected counts of EM are not shared"),
         (["--set", "model.num_states=1"], "1 states cannot be shared by 2 processes"),
     ):
         done = finish(start(2, [*arguments, *more]))
