@@ -220,3 +220,12 @@ def test_on_a_gpu_and_in_a_graph(cut: tuple[int, int], mode: str, monkeypatch: p
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.cpu().double(), truth, **close)
         torch.testing.assert_close(replayed, got)
+
+
+def test_no_query_at_all() -> None:
+    query, key = torch.zeros(0, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    found = linear_logsumexp(query, key)
+    assert found.shape == (0,)
+    found.sum().backward()
+    assert key.grad is not None
+    assert not key.grad.any()

@@ -19,10 +19,12 @@ from rankfold.fgg import Grammar, read
 from rankfold.fgg import explain as explain_sum
 from rankfold.fgg.cost import compare
 from rankfold.models.base import Model
-from rankfold.models.config import readers
+from rankfold.models.config import ModelConfig, readers
+from rankfold.models.sharded import messages, shard_of
 from rankfold.numerics.precision import Precision
 from rankfold.planning.cost import Plan
 from rankfold.planning.measure import GIB, available
+from rankfold.planning.messages import Message
 from rankfold.training.config import Config
 from rankfold.training.graphs import graphs_serve
 from rankfold.training.memory_budget import DataSizes, fit, least_memory, longest_sentence
@@ -39,6 +41,7 @@ EXAMPLE = """\
 example:
   rankfold explain small-lhmm
   rankfold explain small-lhmm --set model.num_states=65536 --device cuda --precision bf16 --set train.memory=80
+  rankfold explain small-lhmm --set model.num_states=1048576 --devices 8 --device cuda
   rankfold explain runs/small --batch 16 --length 64 --json
   rankfold explain rankpcfg-4500-9000-ptb --device cuda --batch 16 --length 40 --set train.memory=140
   rankfold explain g.fgg --length 40 --set N=30 --set P=60 --rank 16"""
@@ -55,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=int, default=32, help="tokens of each (default: 32)")
     parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), help="of products (default: the recipe's)")
     parser.add_argument("--words", type=int, help=f"size of a recipe's vocabulary (default: {NUM_WORDS})")
+    parser.add_argument(
+        "--devices", type=int, help="that share the states: what each computes, holds and sends (default: model.shards)"
+    )
     parser.add_argument("--rank", type=int, help="grammars: factors of states are taken as given by parts of this rank")
     add_options(parser)
 
@@ -76,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         device=device,
         precision=arguments.precision,
         config=config,
+        devices=arguments.devices,
     )
     print(to_json(result, indent=2) if arguments.json else _text(result))
     return 0
@@ -115,15 +122,25 @@ def explain(
     device: str = "cpu",
     precision: Precision | None = None,
     config: Config | None = None,
+    devices: int | None = None,
 ) -> dict[str, Any]:
     """The plans as plain data, the cheapest first; with a recipe, also how it would be trained here.
 
-    The precision is the recipe's unless one is given; float32 without a recipe.
+    The precision is the recipe's unless one is given; float32 without a recipe. `devices`: of one of so many that share
+    the states, with the messages it sends.
     """
+    devices = model.config.shards if devices is None else devices
+    if devices < 1:
+        raise DomainError(f"--devices is {devices}, but must be at least 1.")
+    if devices > 1:
+        shard_of(model.config, 0, devices)  # raises for families and sizes that cannot be shared
+    if config is not None and isinstance(config.model, ModelConfig):
+        config = replace(config, model=replace(config.model, shards=devices))
     if batch < 1 or length < 1:
         raise DomainError(f"--batch is {batch} and --length {length}, but both must be at least 1.")
     precision = precision or (config.train.precision if config else "float32")
-    plans = model.plan(batch, length, device, precision)
+    shared: dict[str, Any] = {"devices": devices} if isinstance(model.config, ModelConfig) and devices > 1 else {}
+    plans = model.plan(batch, length, device, precision, **shared)
     order = plans.in_order(model.order(model.config.plan, batch, length, device, precision)).order
     memory = available(device, config.train.memory if config else 0.0)
     return {
@@ -139,11 +156,17 @@ def explain(
         "batch": batch,
         "length": length,
         "device": device,
+        "devices": devices,
+        "messages": [_sent(x) for x in messages(model, batch, length, devices)] if devices > 1 else [],
         "precision": precision,
         "memory_bytes": memory,
         "plans": [_record(plan, memory, chosen=plan.order == order) for plan in plans.ways],
         "training": _training(config, precision, model.num_words, length, device, memory) if config else None,
     }
+
+
+def _sent(message: Message) -> dict[str, Any]:
+    return {**message._asdict(), "bytes": message.bytes}
 
 
 def _record(plan: Plan, memory: int | None, *, chosen: bool) -> dict[str, Any]:
@@ -210,7 +233,24 @@ def _text(result: dict[str, Any]) -> str:
             f"    {name:<22}{count:>20,}{plan['seconds'][name]:>22.6f}  by {plan['kernels'][name]}"
             for name, count in plan["parts"].items()
         ]
+    lines += _message_lines(result)
     return "\n".join(lines + _training_lines(result["training"], tokens, known=bool(memory)))
+
+
+def _message_lines(result: dict[str, Any]) -> list[str]:
+    """What one of several devices holds and sends."""
+    if not result["messages"]:
+        return []
+    total = sum(x["bytes"] for x in result["messages"])
+    return [
+        "",
+        f"each of {result['devices']} devices has its share of the states, whose work and memory this is; a step sends "
+        f"{total / 2**20:,.3g} MiB from each, no table among them",
+        *(
+            f"    {x['what']:<42}{x['numbers']:>14,} numbers {x['times']:>6,} times  by {x['collective']}"
+            for x in result["messages"]
+        ),
+    ]
 
 
 def _training_lines(training: dict[str, Any] | None, unit: str, *, known: bool) -> list[str]:

@@ -24,6 +24,7 @@ from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect_pl
 from rankfold.models.config import PlanName
 from rankfold.models.supervision import allowed_states
 from rankfold.numerics.precision import Precision
+from rankfold.numerics.shard import Shard
 from rankfold.planning.cost import Plans
 from rankfold.recursions import log_z
 from rankfold.recursions.ladder import Arithmetic
@@ -95,6 +96,7 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
     space: FrameSpace | None = None  # scale and names of the features, where known
     is_bound: ClassVar[bool] = False  # whether `log_likelihood` is a lower bound of it
     denominator: ClassVar[str]  # the number that log-likelihoods are divided by, in words
+    shard: Shard | None = None  # of the states, where other processes have the rest of them
     filler: float = 0.0  # the value of positions that only fill a shape
     shortest: ClassVar[int] = 1  # the length of a sequence that only fills a shape
 
@@ -244,10 +246,22 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         One look at each table; only where one holds something near 0, all are made in float64 and compared. Gradients
         reach the parameters either way. Without effect in float64, and while a CUDA graph is captured.
         """
-        if next(self.parameters()).dtype != torch.float32 or not shares(made).near_zero():
+        if next(self.parameters()).dtype != torch.float32 or not self._any(shares(made).near_zero()):
             return made
         wide = functional_call(_Made(self, make), _in_float64(self), ())
-        return cast(Made, wide) if shares(made).lost(shares(cast(Made, wide))) else made
+        return cast(Made, wide) if self._any(shares(made).lost(shares(cast(Made, wide)))) else made
+
+    def _any(self, x: bool) -> bool:
+        """Whether it is true of the states of any process that has some."""
+        return x if self.shard is None else self.shard.any(x)
+
+    def gather_carried(self, carried: Any) -> Any:
+        """The state that streams carry, of all processes' states."""
+        return carried
+
+    def cut_carried(self, carried: Any) -> Any:
+        """The state that streams carry, of this process's states."""
+        return carried
 
     @property
     def num_parameters(self) -> int:
@@ -271,11 +285,11 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         save_model(self, folder, max_shard_bytes=max_shard_bytes)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu") -> Self:
-        """The model that `save_pretrained` wrote."""
+    def from_pretrained(cls, folder: str | Path, *, device: str = "cpu", shards: int = 1) -> Self:
+        """The model that `save_pretrained` wrote; with `shards`, this process's share of it."""
         from rankfold.models.pretrained import load_any
 
-        model = load_any(folder, device=device)
+        model = load_any(folder, device=device, shards=shards)
         if not isinstance(model, cls):
             raise UnsupportedError(
                 f"{folder} holds a {type(model).__name__}, not a {cls.__name__}.\n"

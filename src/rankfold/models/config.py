@@ -38,6 +38,7 @@ LOW_RANK: tuple[FrameFamily, ...] = ("frame_lhmm", "lhsmm")
 
 Family = Literal["hmm", "lhmm", "banded", "block", "rank"]
 HMMS: tuple[Family, ...] = ("hmm", "lhmm", "banded")  # ordinary chains of states that say the words
+SHARDED: tuple[Family, ...] = ("hmm", "lhmm", "block")  # states, or clusters, that several processes may hold
 PlanName = Literal["auto", "state", "rank"]
 DataKind = Literal["text", "sentences", "recordings"]  # words that go on, sentences each by itself, frames
 LARGEST = 700.0  # of an exponent that a float can hold
@@ -138,11 +139,17 @@ class ModelConfig(OfWords):
     state_dropout_kind: DropoutKind = "exact"
     feature_dropout: float = 0.0  # lhmm, banded
     logit_dropout: float = 0.0  # rank
+    shards: int = 1  # hmm, lhmm, block: processes that hold the states, each some of them
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _expect_least(self, 1, "num_states", "rank", "dim", "num_clusters")
+        _expect_least(self, 1, "num_states", "rank", "dim", "num_clusters", "shards")
         _expect_least(self, 0, "band")
+        if self.shards > 1 and self.family not in SHARDED:
+            raise DomainError(
+                f'shards is {self.shards}, but the states of "{self.family}" cannot be shared by processes.\n'
+                f"  Families that can: {', '.join(SHARDED)}."
+            )
         _expect_networks(self, "state_dropout", "feature_dropout", "logit_dropout")
         if self.family == "block" and self.num_states % self.num_clusters:
             below = max(self.num_states - self.num_states % self.num_clusters, self.num_clusters)
@@ -205,6 +212,7 @@ class GrammarConfig(OfWords):
     has_clusters: ClassVar[bool] = False
     carries: ClassVar[bool] = False  # whether streams can be carried
     graphs_carry: ClassVar[bool] = False
+    shards: ClassVar[int] = 1
 
     family: GrammarFamily = "rankpcfg"
     num_nonterminals: int = 30  # symbols of spans of two words and more
@@ -253,6 +261,7 @@ class FrameConfig:
     read_by: ClassVar[Mapping[str, tuple[str, ...]]] = _FRAMES_READ_BY
     has_clusters: ClassVar[bool] = False
     carries: ClassVar[bool] = True  # whether streams can be carried
+    shards: ClassVar[int] = 1
     plan: ClassVar[PlanName] = "auto"  # there is one elimination order
     keeps_numbers: ClassVar[bool] = False
     graphs_carry: ClassVar[bool] = True  # the first arithmetic is enough for recordings, whose windows are many

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from rankfold.data.clusters import Clusters, clusters_from_tensor
 from rankfold.data.frame_space import FILE as SPACE
 from rankfold.data.frame_space import FrameSpace
+from rankfold.data.shares import load_shares, save_shares
 from rankfold.data.vocab import FORMAT as VOCABULARY
 from rankfold.data.vocab import Vocabulary, expect_format
 from rankfold.data.weights import CHECKSUM, join_pieces, load_sharded, save_sharded, to_pieces
@@ -20,6 +22,7 @@ from rankfold.files import read_json, write_text
 from rankfold.models.base import Model
 from rankfold.models.catalog import AnyModel, build_model, sized_model
 from rankfold.models.config import CONFIGS, AnyConfig
+from rankfold.models.sharded import cut_model, shard_of, tables_of, whole_config
 from rankfold.settings import build, choose, to_mapping
 
 FORMAT, VERSION = "rankfold-model", 1
@@ -44,22 +47,31 @@ def save_model(
     if vocabulary is not None:
         if len(vocabulary) != model.num_words:
             raise DomainError(f"the vocabulary has {len(vocabulary)} words, but the model {model.num_words}.")
-        vocabulary.save(folder / "vocab.json")
+        if model.shard is None or not model.shard.number:
+            vocabulary.save(folder / "vocab.json")
     if model.space is not None:
         model.space.save(folder / SPACE)
     tensors: Mapping[str, Tensor] = model.state_dict()
-    if file_bytes:
+    if model.shard is not None:
+        save_shares(folder, tensors, tables_of(model), model.shard.number, model.shard.objects)
+    elif file_bytes:
         tensors, max_shard_bytes = to_pieces(tensors, file_bytes, {})
-    save_sharded(folder, tensors, max_shard_bytes=max_shard_bytes, superseding=bool(file_bytes))
+    if model.shard is None:
+        save_sharded(folder, tensors, max_shard_bytes=max_shard_bytes, superseding=bool(file_bytes))
+    elif model.shard.number:
+        model.shard.objects(None)  # until the first process has written the rest
+        return
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "model": to_mapping(model.config),
+        "model": to_mapping(whole_config(model.config)),
         "num_words": model.num_words,
         "dtype": dtype,
         "vocabulary": None if vocabulary is None else vocabulary.fingerprint(),
     }
     write_text(folder / "config.json", json.dumps(content, indent=2) + "\n")
+    if model.shard is not None:
+        model.shard.objects(None)
 
 
 def expect_model_folder(folder: Path) -> None:
@@ -89,14 +101,16 @@ def load_model(folder: str | Path, *, device: str = "cpu") -> AnyModel:
     return cast(AnyModel, model)
 
 
-def load_any(folder: str | Path, *, device: str = "cpu") -> Model[Any, Any]:
-    """The model of a folder, of words or of frames."""
+def load_any(folder: str | Path, *, device: str = "cpu", shards: int = 1) -> Model[Any, Any]:
+    """The model of a folder, of words or of frames; with `shards`, this process's share, next to as many processes."""
     expect_device(device)
     folder = Path(folder)
     content = _read_config(folder / "config.json")
     source = f"{folder / 'config.json'}, model"
     chosen: type[AnyConfig] = choose(CONFIGS, content["model"], source=source)
     config = build(chosen, content["model"], source=source)
+    if shards > 1:
+        return _load_share(folder, config, content, shards).to(device)
     tensors = join_pieces(load_sharded(folder)[0], folder)
     clusters = _clusters(config, tensors, folder)
     try:
@@ -112,6 +126,28 @@ def load_any(folder: str | Path, *, device: str = "cpu") -> Model[Any, Any]:
     if config.data == "recordings" and (folder / SPACE).exists():
         model.space = _space(folder / SPACE, model.config)
     return model.to(device)
+
+
+def _load_share(folder: Path, config: Any, content: Mapping[str, Any], shards: int) -> Model[Any, Any]:
+    """The model with the rows of this process alone; the others are never in memory all at once."""
+    shard = shard_of(config)
+    if shard.num != shards:
+        raise DomainError(f"shards is {shards}, but {shard.num} processes were started.\n  Start as many.")
+    clusters = None
+    if config.has_clusters:
+        held = load_shares(folder, lambda name, height: slice(0, height if name == CLUSTER else 0))
+        clusters = _clusters(config, held, folder)
+    sized: Model[Any, Any] = sized_model(config, content["num_words"], clusters=clusters)
+    tables = tables_of(sized)
+    found = load_shares(folder, lambda name, height: shard.own if name in tables else slice(0, height))
+    model = cut_model(sized, shard)
+    with shard.together():
+        _expect_fit(model, found, folder)
+        if content["vocabulary"] is not None:
+            model.vocabulary = _vocabulary(folder, content["vocabulary"])
+    model.load_state_dict(found, assign=True)
+    model.config = replace(config, shards=shards)
+    return model
 
 
 def _vocabulary(folder: Path, fingerprint: str) -> Vocabulary:

@@ -22,6 +22,7 @@ from rankfold.decoding.query import PathQuery, Values
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, same_kind
 from rankfold.models.base import Context, Model, Potentials, Shares, WordModel, linear
 from rankfold.models.config import ModelConfig
+from rankfold.models.sharded import num_parameters_of
 from rankfold.models.tables import expect_distributions
 from rankfold.numerics.capture import graph_branch
 from rankfold.numerics.precision import Precision
@@ -193,7 +194,8 @@ class StateModel(Model[StateParts, Any]):
         Both give the same distribution over sequences: a mask removes a state from the start, the targets of every
         transition and the observations, so it has no mass, and its own row is never used.
         """
-        config = self.config
+        config, shard = self.config, self.shard
+        masked = masked or shard is not None  # each process has some of the kept states, any number of them
         size, dropout, kind = config.num_states, config.state_dropout, config.state_dropout_kind
         keep = None if masked else kept_indices(size, dropout, generator=generator, kind=kind)
         stays = kept_mask(size, dropout, generator=generator, kind=kind) if masked else None
@@ -210,7 +212,8 @@ class StateModel(Model[StateParts, Any]):
         log_duration = None if self.duration is None else self.duration(keep)
         log_mask = None
         if stays is not None:
-            log_mask = torch.zeros_like(log_initial).masked_fill(~stays, float("-inf"))
+            own = stays if shard is None else stays[shard.own]
+            log_mask = torch.zeros_like(log_initial).masked_fill(~own, float("-inf"))
         ends = None if self.ending is None else self.ending(keep)
         return StateParts(log_initial, transition, observation, log_duration, keep, log_mask, self.driven, ends)
 
@@ -264,6 +267,12 @@ class StateModel(Model[StateParts, Any]):
         all_states = found.new_full((*found.shape[:-1], self.config.num_states), float("-inf"))
         return all_states.index_copy(-1, parts.kept, found)
 
+    def gather_carried(self, carried: Any) -> Any:
+        return carried if carried is None or self.shard is None else self.shard.gather(carried)
+
+    def cut_carried(self, carried: Any) -> Any:
+        return carried if carried is None or self.shard is None else self.shard.cut(carried)
+
     @abstractmethod
     def sizes(self, num_states: int) -> dict[str, Any]:
         """Further sizes for the planner, besides states, rank and parameters: fields of `ChainSizes`."""
@@ -276,18 +285,23 @@ class StateModel(Model[StateParts, Any]):
         precision: Precision = "float32",
         *,
         whole: bool = False,
+        devices: int | None = None,
     ) -> Plans:
         """The cost of a gradient step of so many sequences and positions, in operations and bytes.
 
-        `whole`: long sequences of segments are not cut into stretches, as in a captured graph.
+        `whole`: long sequences of segments are not cut into stretches, as in a captured graph. `devices`: of one of so
+        many that share the states; None: as many as the configuration says.
         """
         config = self.config
+        devices = devices or config.shards
+        params = num_parameters_of(self, devices)
         # In a captured graph states that are dropped independently are masked, not left out.
         masked = config.keeps_numbers or (config.state_dropout_kind == "bernoulli" and device.startswith("cuda"))
+        masked = masked or devices > 1
         num_states = config.num_states if masked else num_kept(config.num_states, config.state_dropout)
         rank = None if config.own_rank is None else num_kept(config.rank, config.feature_dropout)
         dim = config.dim if config.neural else 0
-        sizes = ChainSizes(num_states, rank, self.num_parameters, dim, **self.sizes(num_states))
+        sizes = ChainSizes(num_states, rank, params, dim, **self.sizes(num_states), devices=devices)
         longest = min(sizes.max_duration, length)
         stretch = None if whole or not longest else usual_stretch(batch, length, num_states, longest)
         return chain_plan(sizes, batch, length, device, precision, stretch)

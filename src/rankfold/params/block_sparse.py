@@ -16,6 +16,7 @@ from rankfold.data.clusters import Clusters
 from rankfold.errors import DomainError
 from rankfold.kernels.linear_logsumexp import linear_logsumexp
 from rankfold.numerics.function import Function
+from rankfold.numerics.shard import Shard
 from rankfold.params.dynamics.transitions import Start
 from rankfold.params.networks import Network, normal, take_rows, xavier
 
@@ -83,6 +84,8 @@ class BlockEmission(NamedTuple):
 class Members(nn.Module):
     """Which words are in which cluster, as buffers: saved with the model, so that it needs no cluster file."""
 
+    shard: Shard | None = None  # of the clusters, where other processes have the rest of them
+
     def __init__(self, clusters: Clusters) -> None:
         super().__init__()
         # On the CPU, whatever the parameters are made on: sizes are read here.
@@ -110,10 +113,16 @@ class Members(nn.Module):
             raise DomainError("the weights are those of other word clusters.\n  Build the model with their clusters.")
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    def own_words(self) -> Tensor:  # "c m"
+        """The words of the clusters that this process has: of all, where it has them all."""
+        return self.words if self.shard is None else self.words[self.shard.own]
+
     def emission(self, logits: Tensor) -> BlockEmission:  # "c m k"
         """Softmax over the members of each cluster."""
-        logits = logits.masked_fill(~self.inside.unsqueeze(-1), float("-inf"))
-        return BlockEmission(torch.log_softmax(logits, 1), self.cluster, self.position)
+        inside = self.inside if self.shard is None else self.inside[self.shard.own]
+        logits = logits.masked_fill(~inside.unsqueeze(-1), float("-inf"))
+        cluster = self.cluster if self.shard is None else self.shard.local(self.cluster)
+        return BlockEmission(torch.log_softmax(logits, 1), cluster, self.position)
 
 
 class BlockParts(nn.Module):
@@ -122,6 +131,9 @@ class BlockParts(nn.Module):
     Cost: z^2 d for the rows' normalisers, never written out; the padded clusters' c m k d for the emissions.
     Source: Chiu and Rush 2020.
     """
+
+    state_tables = ("source", "target", "state")
+    shard: Shard | None = None  # of the clusters, where other processes have the rest of them
 
     def __init__(self, num_states: int, clusters: Clusters, network: Network) -> None:
         super().__init__()
@@ -138,9 +150,10 @@ class BlockParts(nn.Module):
 
     def forward(self, keep: Tensor | None = None) -> tuple[BlockDynamics, BlockEmission]:  # keep "c k"
         source, target, state = (within(x, keep) for x in (self.source, self.target, self.state))
-        log_initial = torch.log_softmax((target @ self.start()).flatten(), 0).reshape(target.shape[:2])
-        log_norm = linear_logsumexp(source.flatten(0, 1), target.flatten(0, 1)).reshape(target.shape[:2])
-        logits = embedding(self.members.words, self.word) @ self.mlp(state).mT  # "c m k"
+        log_initial = log_start(target @ self.start(), self.shard)
+        target = all_blocks(target, self.shard)
+        log_norm = linear_logsumexp(source.flatten(0, 1), target.flatten(0, 1)).reshape(source.shape[:2])
+        logits = embedding(self.members.own_words(), self.word) @ self.mlp(state).mT  # "c m k"
         return InnerDynamics(log_initial, source, target, log_norm), self.members.emission(logits)
 
     def border(self, states: Tensor, block: Tensor, keep: Tensor | None) -> Tensor:  # "b j", "b", "c k" -> "b j k"
@@ -148,11 +161,15 @@ class BlockParts(nn.Module):
 
         Rows are normalised over all kept states: for streams whose last states are dropped in the next step.
         """
-        return border(embedding(states, self.source.flatten(0, 1)), within(self.target, keep), block)
+        target = all_blocks(within(self.target, keep), self.shard)
+        return border(embedding(states, self.source.flatten(0, 1)), target, block)
 
 
 class FreeBlockParts(nn.Module):
     """The same of free logits: z^2 parameters of the transitions, v k of the emissions."""
+
+    state_tables = ("log_initial", "log_transition")
+    shard: Shard | None = None  # of the clusters, where other processes have the rest of them
 
     def __init__(self, num_states: int, clusters: Clusters, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -168,12 +185,13 @@ class FreeBlockParts(nn.Module):
         log_initial = within(self.log_initial.unsqueeze(-1), keep).squeeze(-1)
         table = within(self.log_transition.flatten(2), keep)
         table = table.reshape(*table.shape[:2], *self.log_transition.shape[2:])
-        logits = embedding(self.members.words, self.log_emission)  # "c m k"
+        logits = embedding(self.members.own_words(), self.log_emission)  # "c m k"
         if keep is not None:
-            table = table.gather(3, keep.expand(*table.shape[:2], *keep.shape))
+            targets = all_blocks(keep[..., None].double(), self.shard)[..., 0].long()  # which others keep
+            table = table.gather(3, targets.expand(*table.shape[:2], *targets.shape))
             logits = logits.gather(2, keep[:, None].expand(-1, logits.shape[1], -1))
         rows = torch.log_softmax(table.flatten(2), 2).reshape(table.shape)
-        log_initial = torch.log_softmax(log_initial.flatten(), 0).reshape(log_initial.shape)
+        log_initial = log_start(log_initial, self.shard)
         return TableDynamics(log_initial, rows.transpose(1, 2).contiguous()), self.members.emission(logits)
 
     def border(self, states: Tensor, block: Tensor, keep: Tensor | None) -> Tensor:  # "b j", "b", "c k" -> "b j k"
@@ -181,10 +199,24 @@ class FreeBlockParts(nn.Module):
         rows = embedding(states, self.log_transition.flatten(0, 1).flatten(1))
         table = rows.reshape(*states.shape, *self.log_transition.shape[2:])  # "b j c k"
         if keep is not None:
+            keep = all_blocks(keep[..., None].double(), self.shard)[..., 0].long()
             table = table.gather(3, keep.expand(*states.shape, *keep.shape))
         rows = torch.log_softmax(table.flatten(2), 2).reshape(table.shape)
         index = block[:, None, None, None].expand(-1, table.shape[1], 1, table.shape[3])
         return rows.gather(2, index)[:, :, 0]
+
+
+def log_start(logits: Tensor, shard: Shard | None) -> Tensor:  # "c k" -> "c k"
+    """log softmax over all states, those of other processes included."""
+    flat = logits.flatten()
+    return (torch.log_softmax(flat, 0) if shard is None else shard.log_softmax(flat)).reshape(logits.shape)
+
+
+def all_blocks(x: Tensor, shard: Shard | None) -> Tensor:  # "c k d" -> "c k d"
+    """The vectors of all clusters, gathered once: "z d" numbers."""
+    if shard is None:
+        return x
+    return shard.gather(x.flatten(1).mT.contiguous()).mT.reshape(shard.size, *x.shape[1:])
 
 
 def border(source: Tensor, target: Tensor, block: Tensor) -> Tensor:  # "b j d", "c k d", "b" -> "b j k"
@@ -286,6 +318,9 @@ class TiedBlockParts(nn.Module):
     Source: Chiu and Rush 2020, by their code: dim 256, one layer, 11.36M parameters for 32,768 states.
     """
 
+    state_tables = ("state",)
+    shard: Shard | None = None  # of the clusters, where other processes have the rest of them
+
     def __init__(self, num_states: int, clusters: Clusters, network: Network) -> None:
         super().__init__()
         self.members, dim, generator = Members(clusters), network.dim, network.generator
@@ -301,18 +336,18 @@ class TiedBlockParts(nn.Module):
 
     def forward(self, keep: Tensor | None = None) -> tuple[BlockDynamics, BlockEmission]:  # keep "c k"
         state = within(self.state, keep)
-        log_initial = torch.log_softmax(self.start(self.start_mlp(state)).flatten(), 0).reshape(state.shape[:2])
-        source = self.transition_mlp(state)
-        log_norm = linear_logsumexp(source.flatten(0, 1), state.flatten(0, 1)).reshape(state.shape[:2])
-        words = self.members.words
+        log_initial = log_start(self.start(self.start_mlp(state))[..., 0], self.shard)
+        source, target = self.transition_mlp(state), all_blocks(state, self.shard)
+        log_norm = linear_logsumexp(source.flatten(0, 1), target.flatten(0, 1)).reshape(state.shape[:2])
+        words = self.members.own_words()
         logits = embedding(words, self.word.weight) @ self.emission_mlp(state).mT  # "c m k"
         logits = logits + embedding(words, self.word.bias[:, None])
-        return InnerDynamics(log_initial, source, state, log_norm), self.members.emission(logits)
+        return InnerDynamics(log_initial, source, target, log_norm), self.members.emission(logits)
 
     def border(self, states: Tensor, block: Tensor, keep: Tensor | None) -> Tensor:  # "b j", "b", "c k" -> "b j k"
         """As `BlockParts.border`."""
         source = self.transition_mlp(embedding(states, self.state.flatten(0, 1)))
-        return border(source, within(self.state, keep), block)
+        return border(source, all_blocks(within(self.state, keep), self.shard), block)
 
 
 def uniform_linear(num_in: int, num_out: int, *, generator: torch.Generator) -> nn.Linear:

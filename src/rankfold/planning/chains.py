@@ -46,6 +46,9 @@ FRAME_TABLES, DURATIONS = Peak(6, 3), Peak(8, 4)  # "f z", "d z"
 MESSAGES, BANDED_MESSAGES, SEGMENT_MESSAGES = Peak(7, 3), Peak(9, 3), Peak(23, 10)
 FACTOR_MESSAGES = Peak(2, 0)  # "z" of a rank-space model whose transition stays two factors
 BORDERS = Peak(2, 1)  # "d z" for each stretch of segments
+# In shards: "r" for each token, the messages between the factors in both directions; "z d", embeddings of all targets
+# and their gradient.
+INNER, GATHERED = Peak(2, 1), Peak(2, 1)
 # "z" and "f" of frames: products of Gaussians are made in float64.
 GAUSSIAN, BERNOULLI = (Peak(4, 4), Peak(12, 12)), (Peak(2, 2), Peak(2, 2))
 # "z f" of frames whose densities are no products: on a CPU full covariances take 9.7 and 3.7, lags 9.7 and 7.7.
@@ -67,6 +70,7 @@ class ChainSizes(NamedTuple):
     max_duration: int = 0  # 0: no segments
     may_repeat: bool = True  # whether a state may follow itself
     summed_states: int = 0  # of segments in rank space: states between ranks, whose number num_states then is
+    devices: int = 1  # that hold the states of a model of words, each some of them; `params` are one's own
 
 
 def chain_plan(
@@ -80,8 +84,10 @@ def chain_plan(
     z, rank, dim, band, f = sizes.num_states, sizes.rank, sizes.dim, sizes.band, sizes.num_features
     summed = sizes.summed_states
     rank = summed if 0 < summed < z else rank  # two thin products; through as many states and more, one of V^T U
-    made = z * z if rank is None else 2 * z * rank
+    all_states, z = z, -(-z // sizes.devices)
+    made = z * all_states if rank is None else 2 * z * rank
     readings = 2 if band and z * z > WRITTEN else num_readings(kind, precision, batch)
+    readings = 2 if sizes.devices > 1 else readings
     written = bool(band) and readings == 1
     read, factors = z * z if written else made + z * band, (1 if rank is None else 2) + (band > 0)
     scan = (
@@ -89,7 +95,7 @@ def chain_plan(
         if sizes.max_duration
         else scan_work(read, z, batch, length, kind, precision, readings, factors)
     )
-    cells = z * z if rank is None else z * rank
+    cells = z * all_states if rank is None else z * rank
     if band and rank is not None:
         tables = BANDED[kind][0] * cells + BANDED[kind][1] * (z * band)
         if written:  # another peak: the matrix with the band in it, and that with the low rank added
@@ -118,6 +124,8 @@ def chain_plan(
         fixed = fixed + messages * (batch * stretch * z) + BORDERS * windows
     else:
         token = token + messages * z
+    if sizes.devices > 1:  # what came from all: messages between two factors, or the targets' embeddings, gathered
+        token, fixed = token + INNER * (rank or 0), fixed + GATHERED * (all_states * dim if rank is None else 0)
     parts = made_work("transition", 2 * summed * z if summed else made, dim), observed, *scan, network_work(z, dim)
     if summed and rank is None:
         parts = *parts, multiplied_out(summed, z, kind)
@@ -172,25 +180,35 @@ def block_plan(
     device: str,
     precision: Precision,
     params: int,
+    devices: int = 1,
 ) -> Plans:
-    """Block-sparse emissions: k x k blocks per token, the normalisers of all z rows once per batch."""
-    c, k, z, kind = num_clusters, per_cluster, num_clusters * per_cluster, device_kind(device)
-    tokens, emissions = batch * length, c * largest_cluster * k
+    """Block-sparse emissions: k x k blocks per token, the normalisers of all z rows once per batch.
+
+    With several `devices`, each has some of the clusters, whose words are taken to be as frequent as the others'.
+    """
+    k, all_states, kind = per_cluster, num_clusters * per_cluster, device_kind(device)
+    c = -(-num_clusters // devices)
+    z, tokens, emissions = c * k, -(-batch * length // devices), c * largest_cluster * k
     kernel = "triton" if kind == "cuda" and k <= block_scan.LARGEST else "torch"
     parts = (
-        normaliser_work("transition normaliser", z, z, dim, kind, precision),
+        normaliser_work("transition normaliser", z, all_states, dim, kind, precision),
         made_work("emissions", emissions, dim),
         Work("blocks", STEP * tokens * k * k * max(dim, 1), 2 * FLOAT * tokens * k * (3 * k + 6 * dim)),
         Work("scan", 4 * tokens * k * k, 4 * FLOAT * tokens * k * k, kernel),
         network_work(z, dim),
     )
     made = BLOCK_EMISSION * emissions + BLOCK_NETWORK[kind] * (z * dim)
-    fixed = with_normaliser(made, 0.0, z, z, dim, kind, precision) if dim else made + FREE_BLOCKS * (z * z)
+    if dim:
+        fixed = with_normaliser(made, 0.0, z, all_states, dim, kind, precision)
+        fixed = fixed + GATHERED * (all_states * dim if devices > 1 else 0)
+    else:
+        fixed = made + FREE_BLOCKS * (z * all_states)
     # Of "k k", the transition between two words, and of "k d", the embeddings of its two sides: posteriors of all
     # transitions at once, then the gradients of both sides.
     token = Peak(max(3 * k * k + 2 * k * dim, k * k + 4 * k * dim), 2 * k * k + 2 * k * dim)
     rates = rates_of(device, "tf32" if precision == "bf16" else precision)  # blocks have no products in bfloat16
-    return Plans((Plan.of("state", parts, fixed, token, tokens, rates, params),))
+    found = Plan.of("state", parts, fixed, token * (1 / devices), batch * length, rates, params)
+    return Plans((found,))
 
 
 def made_work(name: str, cells: int, dim: int) -> Work:

@@ -13,6 +13,7 @@ from rankfold.errors import may_look
 from rankfold.numerics.log_space import log_weights
 from rankfold.operators import Banded, Dense, LowRank, RowScaled, Sum, WithoutDiagonal
 from rankfold.operators.protocol import Inner, Operator, knows_gradients, log_gradients
+from rankfold.operators.sharded import whole_shard
 
 Op = TypeVar("Op", bound=Operator)
 
@@ -103,6 +104,8 @@ def at_zeros(
         not is_log and (not may_look(factor) or bool((factor == 0).any()))
         for factor, is_log in zip(factors, c.transition.log_factors, strict=True)
     ]
+    if (shard := whole_shard(c.transition)) is not None:  # all processes go on alike
+        zeros = [shard.any(zero) for zero in zeros]
     if not any(zeros) or not log_source.numel():
         return tuple(grads)
     linear = _from_logs(c.transition, log_source, log_target - log_z[:, None], weight)

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DomainError, ShapeError, UnsupportedError, expect, may_look
+from rankfold.numerics.scaled import largest
+from rankfold.numerics.shard import Shard
 from rankfold.operators.protocol import Operator, expect_operator
+from rankfold.operators.sharded import whole_shard
 
 P = TypeVar("P", bound="Problem")
 
@@ -116,6 +119,35 @@ class Sequences(Problem):
         if not self.ragged:
             return self.log_obs.transpose(0, 1)
         return torch.where(self.inside().unsqueeze(-1), self.log_obs, 0.0).transpose(0, 1)
+
+    @property
+    def shard(self) -> Shard | None:
+        """The share of this process in the states, where several processes hold them."""
+        return whole_shard(self.transition)
+
+    @property
+    def num_states(self) -> int:
+        """The number of states, those of other processes included."""
+        return self.log_obs.shape[-1] if self.shard is None else self.shard.size
+
+    def sum_states(self, x: Tensor) -> Tensor:  # "... z" -> "..."
+        """The sum over all states."""
+        return x.sum(-1) if self.shard is None else self.shard.total(x.sum(-1))
+
+    def all_states(self, x: Tensor) -> Tensor:  # "... z" -> "..."
+        """Whether it is true of all states."""
+        return x.all(-1) if self.shard is None else self.shard.most((~x.all(-1)).float()) == 0
+
+    def any_state(self, x: Tensor) -> Tensor:  # "... z" -> "..."
+        """Whether it is true of some state."""
+        return x.any(-1) if self.shard is None else self.shard.most(x.any(-1).float()) > 0
+
+    def largest(self, log_x: Tensor) -> Tensor:  # "... z" -> "... 1"
+        """The largest entry over all states, a constant to autograd; 0 for a vector of -inf."""
+        if self.shard is None:
+            return largest(log_x)
+        top = self.shard.most(log_x.amax(-1, keepdim=True))
+        return torch.where(top > float("-inf"), top, 0.0)
 
     def last(self, x: Tensor) -> Tensor:  # "t b ..." -> "b ..."
         """The entry of each sequence at its last position."""

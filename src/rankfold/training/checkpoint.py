@@ -67,7 +67,7 @@ def save_checkpoint(
     """
     tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
     for i, state in optimizer.state_dict()["state"].items():
-        tensors.update({f"optimizer.{i}.{name}": _stored(name, x, moments) for name, x in state.items()})
+        tensors.update({f"optimizer.{i}.{name}": stored(name, x, moments) for name, x in state.items()})
     tensors.update({f"average.{name}": x for name, x in (average or {}).items()})
     for i, x in enumerate(leaves(carried)):
         tensors[f"carried.{i}"] = x
@@ -195,7 +195,7 @@ def _load(path: Path) -> Loaded:
         content = json.loads(metadata["state"])
         if content["format"] != FORMAT:
             raise DataError(f"{path}: the format {content['format']!r}, but this release reads {FORMAT!r}.")
-        progress, corpus = _progress(content["progress"]), content["corpus"]
+        progress, corpus = progress_of(content["progress"]), content["corpus"]
         if not isinstance(corpus, str):
             raise ValueError("the corpus is no string")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -205,7 +205,7 @@ def _load(path: Path) -> Loaded:
     return Loaded(path, tensors, progress, corpus)
 
 
-def _progress(content: Any) -> Progress:
+def progress_of(content: Any) -> Progress:
     """The progress a checkpoint records; `TypeError` or `ValueError` for values that no run writes."""
     progress = Progress(**{**content, "plateau": Plateau(**content["plateau"])})
     for record in (progress, progress.plateau):
@@ -253,6 +253,6 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(".safetensors")
 
 
-def _stored(name: str, x: Any, moments: str) -> Any:
+def stored(name: str, x: Any, moments: str) -> Any:
     """A tensor of the optimiser's state as it is written; `step` counts, and stays whole."""
     return x.bfloat16() if moments == "bf16" and name != "step" else x

@@ -79,7 +79,7 @@ class Gradients:
             for batch, seed in zip(batches, seeds, strict=True):
                 value, carried = self._replayed(self.graphs, batch, tokens, seed, None if batch.first else carried)
                 found += value
-            add_gradients(self.parameters)
+            self._add_gradients()
             self._add_prior()
             lost = [x.isnan().sum().double() for x in leaves(carried)]
             total, norm, *lost = torch.stack([found, self._clipped().double(), *lost]).tolist()
@@ -88,10 +88,10 @@ class Gradients:
                 self.carried = carried
                 return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None or self.streams)
-        total = shared_total(
+        total = self._total(
             lambda: sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
         )
-        add_gradients(self.parameters)
+        self._add_gradients()
         self._add_prior()
         return total, float(self._clipped())
 
@@ -100,6 +100,14 @@ class Gradients:
         noise = self.model.draw_noise(len(batch.lengths), torch.Generator(device=self.model.device).manual_seed(seed))
         batch = batch if noise is None else batch._replace(noise=noise)
         return own_rows(batch, self.num_streams)
+
+    def _add_gradients(self) -> None:
+        """Add up the gradients of all processes."""
+        add_gradients(self.parameters)
+
+    def _total(self, compute: Callable[[], float]) -> float:
+        """The sum of all processes' values."""
+        return shared_total(compute)
 
     def whole_carried(self) -> Any:
         """The state of all streams, for a checkpoint."""

@@ -30,7 +30,8 @@ Recorded = TypeVar("Recorded")
 def graphs_serve(config: Config, device: str) -> bool:
     """Whether a recipe's gradients can be captured: on a GPU; of streams if a graph can vouch for their state."""
     carries = config.data.batching != "streams" or config.model.graphs_carry
-    return config.train.graphs and device.startswith("cuda") and carries and config.model.capturable
+    alone = config.model.shards == 1  # messages between processes are no part of a graph
+    return config.train.graphs and device.startswith("cuda") and carries and config.model.capturable and alone
 
 
 class Captured(NamedTuple):

@@ -13,6 +13,7 @@ from rankfold.errors import DataError
 from rankfold.files import read_json, write_text
 from rankfold.models.base import Model
 from rankfold.models.pretrained import load_any
+from rankfold.models.sharded import cut_state
 from rankfold.settings import to_mapping
 from rankfold.training.corpus import Corpus
 from rankfold.training.in_memory import is_in_memory
@@ -42,6 +43,7 @@ class Origin:
     def fill(self, model: Model[Any, Any]) -> None:
         """Copy all parameters; `DataError`, before any is changed, where names or shapes differ."""
         found, own = self.model.state_dict(), model.state_dict()
+        found = found if model.shard is None else cut_state(model, found)
         shapes = [{name: tuple(x.shape) for name, x in held.items()} for held in (found, own)]
         wrong = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
         if wrong:

@@ -59,6 +59,8 @@ from rankfold.training.run_dir import (
 )
 from rankfold.training.schedule import Average, extension_line, learning_rate, warmup_warnings
 from rankfold.training.setup import choose_device, data_fingerprint, num_threads, open_run, optimizer, signals
+from rankfold.training.sharded_checkpoint import fill_shares, load_shares, save_shares
+from rankfold.training.sharding import expect_processes, shard_model
 from rankfold.training.task import Task, read_task
 
 
@@ -140,6 +142,7 @@ def _train(
     leads, opened, before = rank() == 0, None, config
     with together():
         device = choose_device(config.train.device)  # found missing before any work
+        expect_processes(config)
         origin = None if init_from is None else Origin(init_from)
         if origin is not None:
             origin.expect_kind(config.model)
@@ -149,12 +152,13 @@ def _train(
     with opened or Onlooker(out) as run:
         with together():
             task = read_task(config, data, run.path, report, resume=resume, origin=origin)
-            expect_rows(config, task.epoch(0))
+            if config.model.shards == 1:
+                expect_rows(config, task.epoch(0))
         expect_alike(config, device, task.fingerprint)
         for line in origin.tokenizer_warnings(data) if origin else ():
             report.say(line)
         checkpoint = run.path / CHECKPOINT
-        loaded = load_checkpoint(checkpoint) if resume and has_checkpoint(checkpoint) else None
+        loaded = newest_checkpoint(checkpoint) if resume else None
         if resume and not loaded:
             expect_checkpoint(run.path)
             report.say(f"{run.path} holds no checkpoint: the run starts again from its first update")
@@ -208,6 +212,12 @@ def _train(
         return result
 
 
+def newest_checkpoint(path: Path) -> Loaded | None:
+    """The checkpoint to go on from, whether one process wrote it or several did, each its own states; None: none."""
+    found = [load_checkpoint(path) if has_checkpoint(path) else None, load_shares(path.parent)]
+    return max((x for x in found if x is not None), key=lambda x: x.progress.update, default=None)
+
+
 class Trainer:
     """A run in progress."""
 
@@ -228,12 +238,13 @@ class Trainer:
         if self.progress.update < config.train.updates and not self.progress.stopped:
             self.progress.finished = False  # extended
         self.leads = rank() == 0  # the others write nothing
+        self.shares_batches = config.model.shards == 1  # else all take every batch, each its own states
         opens = tensorboard_writer() if config.train.tensorboard and self.leads else None  # found missing now
         task.prepare(loaded, origin)
         task.expect_batches()  # too few tokens are found out before any work
         budget = agreed(task.budget(self.device, self.progress, report.say), self.progress)
         self.eval_data = replace(config.data, eval_tokens=budget.eval_tokens or config.data.eval_tokens)
-        self.model = task.model()
+        self.model = shard_model(task.model(), config)
         if not loaded:
             expect_shards(self.model, config)
         self.model.to(self.device)
@@ -243,7 +254,7 @@ class Trainer:
             origin.fill(self.model)
         self.average = Average(self.model, config.train.average)
         if loaded:
-            loaded.fill(self.model, self.optimizer)
+            fill_shares(loaded, self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)
             self.gradients.carried = self.gradients.own_carried(loaded.carried_state(self.gradients, self.device))
         moved = run.cut_metrics(self.progress.metrics_size)
@@ -361,7 +372,7 @@ class Trainer:
         config, plateau = self.config, self.progress.plateau
         try:
             valid, precision = self.task.split("valid"), config.train.precision
-            found = evaluate(self.model, valid, self.eval_data, precision=precision, shared=True)
+            found = evaluate(self.model, valid, self.eval_data, precision=precision, shared=self.shares_batches)
         except DomainError as error:  # the update before it left no numbers
             raise DomainError(
                 f"update {self.progress.update}: the evaluation after it found none but: {error}\n"
@@ -370,7 +381,7 @@ class Trainer:
         measure = self.task.measure
         value = found.value(measure)
         best = plateau.see(value, config.train, of_words=measure.of_words)
-        if best and self.leads:
+        if best and (self.leads or self.model.shard is not None):
             save_model(self.model, self.run_dir.path / BEST, file_bytes=config.train.shard_bytes)
         self.progress.stopped = bool(config.train.patience) and plateau.since_best >= config.train.patience
         return {
@@ -397,6 +408,11 @@ class Trainer:
         self.run_dir.sync()
         self.progress.metrics_size = self.run_dir.metrics_size()
         carried = self.gradients.whole_carried()
+        if self.model.shard is not None:
+            state = self.progress, carried, self.task.fingerprint, self.average.tensors()
+            moments = self.config.train.optimizer_state
+            save_shares(self.run_dir.path, self.model, self.optimizer, *state, moments)
+            return
         if not self.leads:
             return
         save_checkpoint(
@@ -416,9 +432,9 @@ class Trainer:
         result = self._result(finished=True)
         measure = self.task.measure
         if self.task.has_test and math.isfinite(self.progress.plateau.best):
-            best = in_turn(lambda: load_any(self.run_dir.path / BEST, device=str(self.device)))  # once it is written
+            best = self._best()
             test = evaluate(
-                best, self.task.split("test"), self.eval_data, shared=True
+                best, self.task.split("test"), self.eval_data, shared=self.shares_batches
             )  # float32, as `rankfold evaluate` does
             result = replace(result, test=test)
         final: dict[str, Any] = {"update": self.progress.update, "epoch": self.progress.epoch, "end": True}
@@ -434,6 +450,13 @@ class Trainer:
             self.progress.finished = True
             self.checkpoint()
         return result
+
+    def _best(self) -> Model[Any, Any]:
+        """The best model so far, once it is written."""
+        folder, device = self.run_dir.path / BEST, str(self.device)
+        if self.model.shard is None:
+            return in_turn(lambda: load_any(folder, device=device))
+        return load_any(folder, device=device, shards=self.model.shard.num)
 
     def close(self) -> None:
         """Let go of the screen and of TensorBoard."""

@@ -371,16 +371,19 @@ def _failed(path: Path, error: OSError) -> OSError:
     return OSError(error.errno, f"{path} could not be written: {error.strerror}. Lines before are untouched")
 
 
-def load(folder: str | Path, *, device: str = "cpu", dtype: str | torch.dtype | None = None) -> Model[Any, Any]:
+def load(
+    folder: str | Path, *, device: str = "cpu", dtype: str | torch.dtype | None = None, shards: int = 1
+) -> Model[Any, Any]:
     """The best model of a run, or the model that `save_pretrained` wrote into a folder; of words or of frames.
 
     "starter", a language model, and "starter-grammar" are inside the package; a folder of that name comes first.
     `device`: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one. `dtype`: "float32", "float64"; None: as saved.
+    `shards`: as many processes, started together, call this, and each gets its share of the states.
     """
     if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
         raise UnsupportedError(f"dtype is {dtype}, but models are of {' or '.join(DTYPES)}.")
     auto = "cuda" if torch.cuda.is_available() else "cpu"
-    model = load_any(model_folder(Path(folder)), device=auto if device == "auto" else device)
+    model = load_any(model_folder(Path(folder)), device=auto if device == "auto" else device, shards=shards)
     return model if dtype is None else model.to(getattr(torch, str(dtype).removeprefix("torch.")))
 
 

@@ -16,6 +16,7 @@ from rankfold.data.clusters import Clusters, clusters_from_tensor
 from rankfold.errors import DataError, DomainError, UnsupportedError, refuse_mps
 from rankfold.files import read_json
 from rankfold.models.base import Model
+from rankfold.models.config import ModelConfig
 from rankfold.models.pretrained import CLUSTER
 from rankfold.settings import build, differences, read_toml
 from rankfold.training.config import Config, TrainConfig
@@ -35,12 +36,15 @@ def open_run(config: Config, out: str | Path, *, resume: bool) -> tuple[RunDir, 
     try:
         before = build(Config, read_toml(run.path / RECIPE), source=run.path / RECIPE)
         now, first = config.train, before.train
-        changed = differences(replace(before, train=replace(first, updates=now.updates, device=now.device)), config)
+        same = replace(before, train=replace(first, updates=now.updates, device=now.device))
+        if isinstance(same.model, ModelConfig) and isinstance(config.model, ModelConfig):
+            same = replace(same, model=replace(same.model, shards=config.model.shards))  # rows are dealt anew
+        changed = differences(same, config)
         if changed:
             raise DataError(
                 f"{out} was started with another recipe: {'; '.join(changed)}.\n"
-                "  Only train.updates may grow, and train.device change. Resume without --recipe and --set, start "
-                "another run, or one from this one: --init-from."
+                "  Only train.updates may grow, and train.device and model.shards change. Resume without --recipe and "
+                "--set, start another run, or one from this one: --init-from."
             )
         if now.updates < first.updates:
             raise DataError(

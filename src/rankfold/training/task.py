@@ -33,6 +33,7 @@ from rankfold.training.memory_budget import Budget, DataSizes, memory_budget
 from rankfold.training.recordings import Recordings, read_recordings
 from rankfold.training.report import Reporter
 from rankfold.training.setup import clusters
+from rankfold.training.sharding import ShardedGradients
 
 
 class Task(ABC):
@@ -104,7 +105,7 @@ class Task(ABC):
 
     def steps(self, model: Any, *arguments: Any) -> Any:
         """The callable for the batches of an update: `Gradients`, `BatchEM` or `EMSteps`."""
-        make: Callable[..., Gradients] = Gradients
+        make: Callable[..., Gradients] = Gradients if model.shard is None else ShardedGradients
         return make(model, *arguments, self.num_tokens)
 
     @abstractmethod
@@ -182,6 +183,8 @@ class TextTask(Task):
         if self.config.model.data == "sentences":
             bounds = ", and are bounds: the true ones are lower" if model.is_bound else ""
             lines.append(f"perplexities divide by {model.denominator}{bounds}")
+        if model.shard is not None:
+            lines.append(f"states in {model.shard.num} shards; the parameters are those that this process holds")
         return [*lines, *self.data.warnings()]
 
     def epoch(self, epoch: int) -> Any:

@@ -110,7 +110,7 @@ class _LinearLogSumExp(Function):
 
 def _fused(query: Tensor, key: Tensor, precision: Products) -> bool:
     """Whether the Triton kernel takes over: it rounds operands as TF32 does, so not in float32."""
-    return precision != "float32" and query.dtype == torch.float32 and triton_serves(query, key)
+    return precision != "float32" and query.dtype == torch.float32 and len(query) > 0 and triton_serves(query, key)
 
 
 def _softmax(
@@ -147,7 +147,7 @@ def _retraced(
 
 def _height(query: Tensor, key: Tensor) -> int:
     """How many queries make a block."""
-    return min(len(query), max(1, BLOCK.get(query.device.type, BLOCK["cuda"]) // len(key)))
+    return max(1, min(len(query), BLOCK.get(query.device.type, BLOCK["cuda"]) // len(key)))
 
 
 def _blocks(query: Tensor, key: Tensor) -> list[slice]:

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rankfold.numerics.shard import Shard
 from rankfold.operators import Dense, LowRank, Operator, RowScaled, WithoutDiagonal
+from rankfold.operators.sharded import ShardedDense
 from rankfold.params.networks import InitKind, free_logits, normal, take_rows
 from rankfold.params.prior import Prior, Table, log_shares, shares, weighted_logs
 
@@ -31,6 +33,9 @@ class FreeDense(nn.Module):
     An entry of -inf stays so in training: a forbidden transition. Without self-transitions the diagonal is never read.
     """
 
+    state_tables = ("log_initial", "log_transition")
+    shard: Shard | None = None  # of the states, where other processes have the rest of them
+
     def __init__(
         self, log_initial: Tensor, log_transition: Tensor, *, self_transitions: bool = True
     ) -> None:  # "z", "z z"
@@ -47,6 +52,8 @@ class FreeDense(nn.Module):
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
+        if self.shard is not None:
+            return self._in_shards(self.shard, stays)
         log_initial, logits = take_rows(self.log_initial, keep), take_rows(self.log_transition, keep)
         logits = logits if keep is None else logits.index_select(1, keep)
         if stays is not None:
@@ -54,6 +61,15 @@ class FreeDense(nn.Module):
         if not self.self_transitions:
             logits = logits.masked_fill(diagonal(logits), float("-inf"))
         return Dynamics(log_initial.log_softmax(0), Dense.from_log(logits.log_softmax(1)))
+
+    def _in_shards(self, shard: Shard, stays: Tensor | None) -> Dynamics:
+        """The same of its own states, whose rows are whole."""
+        log_initial: Tensor = self.log_initial
+        logits: Tensor = self.log_transition
+        if stays is not None:
+            log_initial = log_initial.masked_fill(~stays[shard.own], float("-inf"))
+            logits = logits.masked_fill(~stays, float("-inf"))
+        return Dynamics(shard.log_softmax(log_initial), ShardedDense.from_log(logits.log_softmax(1), shard))
 
     def logits(self) -> Tensor:  # "z y"
         """Those of the transitions, -inf where there is none."""

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from rankfold.kernels.linear_softmax import SoftmaxTable, linear_softmax
 from rankfold.numerics.log_space import log_weights
+from rankfold.numerics.shard import Shard
 from rankfold.operators import Banded, Dense, LowRank, Operator, Sum
+from rankfold.operators.sharded import ShardedDense, ShardedLowRank
 from rankfold.params.dynamics.factorial import FreeKronecker
 from rankfold.params.dynamics.features import FeatureKind, FeatureMap, FreeFeatures
 from rankfold.params.dynamics.free_tables import Dynamics, FreeDense, FreeLowRank, apart
@@ -55,6 +57,9 @@ class SoftmaxTransition(nn.Module):
     Source: Chiu, Deng, Rush 2021, the softmax HMM.
     """
 
+    state_tables = ("source", "target")
+    shard: Shard | None = None  # of the states, where other processes have the rest of them
+
     def __init__(self, num_states: int, dim: int, num_layers: int, *, generator: torch.Generator) -> None:
         super().__init__()
         self.start = Start(dim, num_layers, generator=generator)
@@ -64,9 +69,18 @@ class SoftmaxTransition(nn.Module):
     def forward(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
     ) -> Dynamics:
+        if self.shard is not None:
+            return self._in_shards(self.shard, stays)
         transition = self.matrix(keep, keep_features, stays)
         logits = take_rows(self.target, keep) @ self.start()
         return Dynamics(torch.log_softmax(_masked(logits, stays), 0), transition)
+
+    def _in_shards(self, shard: Shard, stays: Tensor | None) -> Dynamics:
+        """The same of its own states: their rows need the targets of all, "z d" numbers, once."""
+        logits = _masked(self.target @ self.start(), shard.cut(stays))
+        bias = None if stays is None else torch.where(stays, 0.0, float("-inf"))
+        table = linear_softmax(self.source, shard.gather(self.target.mT).mT.contiguous(), bias)
+        return Dynamics(shard.log_softmax(logits), ShardedDense.unchecked(table.share, shard))
 
     def matrix(
         self, keep: Tensor | None = None, keep_features: Tensor | None = None, stays: Tensor | None = None
@@ -133,6 +147,9 @@ class LowRankTransition(RankedChoices):
     Cost: 2 z d r multiply-adds for the factors. Source: Chiu, Deng, Rush 2021, eq. 10.
     """
 
+    state_tables = ("source", "target")
+    shard: Shard | None = None  # of the states, where other processes have the rest of them
+
     def __init__(
         self,
         num_states: int,
@@ -160,6 +177,10 @@ class LowRankTransition(RankedChoices):
     ) -> Dynamics:
         initial, right = self.targets(keep, keep_features, stays)
         left = self.features.by_state(take_rows(self.source, keep), right.log_total, keep_features)
+        if self.shard is not None:
+            return Dynamics(
+                log_weights(initial), ShardedLowRank.unchecked(left.share, right.share.mT.contiguous(), self.shard)
+            )
         rounded = left.rounded, right.rounded
         return Dynamics(log_weights(initial), LowRank.unchecked(left.share, right.share.mT, rounded))
 
@@ -178,7 +199,11 @@ class LowRankTransition(RankedChoices):
 
         Dropped states leave by their index (`keep`) or, where numbers or shapes must stay, by a mask (`stays`).
         """
-        table = self.features.by_rank(take_rows(self.target, keep), keep_features, stays)
+        if self.shard is None:
+            table = self.features.by_rank(take_rows(self.target, keep), keep_features, stays)
+        else:
+            log_phi = _masked(self.features(self.target, keep_features).mT, self.shard.cut(stays))
+            table = SoftmaxTable(*self.shard.softmax(log_phi))
         logits = self.features(self.start(), keep_features) + table.log_total
         # In float64: one row of float32 is left to a single warp of a GPU, which takes four times as long.
         start = torch.softmax(logits.double(), 0).to(logits.dtype)

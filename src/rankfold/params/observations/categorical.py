@@ -75,6 +75,8 @@ class CategoricalEmission(nn.Module):
     Source: Chiu, Deng, Rush 2021; their code applies f2 to the state, their eq. 10 to the word.
     """
 
+    state_tables = ("state",)
+
     def __init__(self, num_states: int, num_words: int, network: Network) -> None:
         super().__init__()
         self.state, self.word = network.embeddings(num_states, num_words)
@@ -113,6 +115,8 @@ class SourceEmission(nn.Module):
 
 class FreeEmission(nn.Module):
     """p(v | z) = softmax_v of free logits "z v": logarithms of any range, -inf included."""
+
+    state_tables = ("log_emission",)
 
     def __init__(self, log_emission: Tensor) -> None:  # "z v"
         super().__init__()

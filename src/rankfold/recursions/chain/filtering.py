@@ -14,6 +14,7 @@ from torch import Tensor
 from rankfold.errors import UnsupportedError, may_look
 from rankfold.numerics.scaled import Scaled, visible
 from rankfold.operators.protocol import Operator, is_composed
+from rankfold.operators.sharded import whole_shard
 from rankfold.recursions.chain import scaled
 from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
 from rankfold.recursions.chain.rungs import ChainSolution, ScaledRung
@@ -71,6 +72,8 @@ class StreamRung(ScaledRung):
 
 def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"   float64
     """log(x A), by linear products where they lose nothing; in a graph that is being captured, NaN where they do."""
+    if whole_shard(transition) is not None:
+        return transition.push_log(log_x)
     x = Scaled.from_log(log_x)
     pushed = transition.push(x.mantissa)
     reached = _pattern(transition).push((log_x > float("-inf")).to(pushed.dtype)) > 0
@@ -84,11 +87,11 @@ def log_push(transition: Operator, log_x: Tensor) -> Tensor:  # "b z" -> "b y"  
 
 def _lost(c: Chain, f: scaled.Forward) -> Tensor:  # "b"
     """Whether some state that can be reached has an entry without all its digits."""
-    least = smallest_sum(f.filtered)
-    overflowed = ~(f.norm < float("inf")) | f.filtered.isnan().any(-1)
+    least = smallest_sum(f.filtered, c.num_states)
+    overflowed = ~(f.norm < float("inf")) | c.any_state(f.filtered.isnan())
     whole = (f.filtered * f.norm.clamp(max=1.0).unsqueeze(-1) >= least) & (f.emission >= least)
     impossible = c.log_obs.transpose(0, 1) == float("-inf")
-    lost = (((~whole & ~impossible).any(-1) | overflowed) & c.inside().mT).any(0)
+    lost = ((c.any_state(~whole & ~impossible) | overflowed) & c.inside().mT).any(0)
     if may_look(lost) and not bool(lost.any()):
         return lost  # every state of every position is whole, reached or not
     pattern = _pattern(c.transition)
@@ -102,14 +105,14 @@ def _lost(c: Chain, f: scaled.Forward) -> Tensor:  # "b"
         if t:
             reached = pattern.push(reached)
         here = (reached > 0) & ~impossible[t]
-        lost |= ((here & ~whole[t]).any(-1) | overflowed[t]) & (t < c.lengths)
+        lost |= (c.any_state(here & ~whole[t]) | overflowed[t]) & (t < c.lengths)
         reached = here.to(least.dtype)
     return lost
 
 
-def smallest_sum(x: Tensor) -> Tensor:  # "... z" -> ""
+def smallest_sum(x: Tensor, num_states: int = 0) -> Tensor:  # "... z" -> ""
     """The smallest sum over z that has all its digits although terms below the smallest normal number are lost."""
-    return x.new_full((), x.shape[-1] * visible(x.dtype))
+    return x.new_full((), (num_states or x.shape[-1]) * visible(x.dtype))
 
 
 def _pattern(transition: Operator) -> Operator:

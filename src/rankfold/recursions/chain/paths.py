@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankfold.numerics.log_space import pick
-from rankfold.recursions.chain import in_chunks
+from rankfold.recursions.chain import in_chunks, in_shards
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.rungs import solve
 from rankfold.recursions.factor_gradients import to_double
@@ -63,6 +63,8 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     num_positions, num_sequences, num_states = log_ahead.shape
     transition = to_double(c.transition)
     known = c.inside() & (solution.log_z > float("-inf"))[:, None]
+    if c.shard is not None:
+        return torch.where(known, in_shards.draw(c, transition, c.shard, log_ahead, num_samples, generator), -1)
     if in_chunks.chunks_serve(c):
         rows = transition.log_rows(torch.arange(num_states, device=c.lengths.device))
         drawn = [in_chunks.draw(c, rows, log_ahead, generator) for _ in range(num_samples)]

@@ -66,7 +66,8 @@ def forward_in_logs(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "b"
         message = c.transition.push_log(message) + log_obs[t]
         messages.append(message)
     filtered = torch.stack(messages)
-    return filtered, log_sum(c.last(filtered) + c.log_final)
+    last = log_sum(c.last(filtered) + c.log_final)
+    return filtered, last if c.shard is None else c.shard.log_sum(last)
 
 
 def future_in_logs(c: Chain) -> Tensor:  # "t b z"

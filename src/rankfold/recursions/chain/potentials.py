@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,7 +70,8 @@ def validate(p: ChainPotentials) -> Chain:
     log_final = p.log_obs.new_zeros(()) if p.log_final is None else p.log_final
     log_initial, log_final = (x.expand(num_sequences, num_states) for x in (p.log_initial, log_final))
     chain = Chain(lengths, ragged, log_initial, p.transition, p.log_obs, log_final)
-    for name, end in ends.items():
-        expect_logs(end, name=name)
-    expect_logs(p.log_obs, name="log_obs", inside=chain.inside() if ragged else None)
+    with nullcontext() if chain.shard is None else chain.shard.together():
+        for name, end in ends.items():
+            expect_logs(end, name=name)
+        expect_logs(p.log_obs, name="log_obs", inside=chain.inside() if ragged else None)
     return chain

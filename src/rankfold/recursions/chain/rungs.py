@@ -13,6 +13,7 @@ from rankfold.errors import UnsupportedError, may_look
 from rankfold.numerics.precision import Precision, matmul_precision, summed_outer
 from rankfold.numerics.scaled import Scaled
 from rankfold.operators.dense import Dense
+from rankfold.operators.sharded import REMEDY
 from rankfold.recursions.chain import plain, scaled
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.soundness import far_from_underflow, lossless
@@ -78,11 +79,13 @@ class ScaledRung:
             return scaled.log_future(self.problem, self.run)
 
     def retrace(self, c: Chain, index: Tensor | None) -> Tensor:
+        _expect_whole(c)
         with self._products():
             return plain.log_z(c if index is None else c.take(index))
 
     def message(self, c: Chain, index: Tensor | None, which: Message) -> Scaled:  # "t k z"
         """Messages of some sequences as ordinary autograd operations."""
+        _expect_whole(c)
         c = c if index is None else c.take(index)
         with self._products():
             return plain.forward(c) if which == "filtered" else plain.future(c)
@@ -126,12 +129,21 @@ class LogRung(LastRung):
 
     def _expect_derivatives(self, c: Chain) -> None:
         """Raise if a derivative would be taken at a linear weight of zero, where log has none."""
+        _expect_whole(c)
         zeros = any(factor.requires_grad and bool((factor == 0).any()) for factor in c.linear_factors())
         if zeros and torch.is_grad_enabled() and bool((self.log_z > float("-inf")).any()):
             raise UnsupportedError(
                 "a posterior or message of a sequence whose range exceeds float64 was to be differentiated in\n"
                 "  transition weights some of which are exactly zero. Build the transition with from_log(...)."
             )
+
+
+def _expect_whole(c: Chain) -> None:
+    """Raise where several processes hold the states: operations that autograd follows would scale each on its own."""
+    if c.shard is not None:
+        raise UnsupportedError(
+            f"second derivatives and messages are not computed over {c.shard.num} shards of states.\n  {REMEDY}"
+        )
 
 
 class ChainSolution(Ladder[Chain, ScaledRung | LogRung]):
@@ -202,7 +214,7 @@ def uses_in_place(c: Chain, room: tuple[Any, Any]) -> Uses | None:
 def dead_end(c: Chain, sequence: int) -> int:
     """The first position of a sequence at which no state is left; its length, if only log_final forbids the end."""
     one = c.detach().take(c.lengths.new_tensor([sequence])).double()
-    alive = (plain.forward_in_logs(one)[0][:, 0] > float("-inf")).any(-1)
+    alive = one.any_state(plain.forward_in_logs(one)[0][:, 0] > float("-inf"))
     length = int(one.lengths[0])
     gone = (~alive[:length]).nonzero()
     return int(gone[0]) if len(gone) else length

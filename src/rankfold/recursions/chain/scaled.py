@@ -15,9 +15,10 @@ from rankfold.errors import may_look
 from rankfold.kernels.dispatch import loops_serve, scans_serve, triton_serves
 from rankfold.kernels.forward_backward import FEW, LONGEST, Verdict
 from rankfold.numerics.precision import Precision, round_off
-from rankfold.numerics.scaled import Scaled, largest, visible
+from rankfold.numerics.scaled import Scaled, visible
 from rankfold.operators.dense import Dense
 from rankfold.operators.protocol import Inner, is_composed
+from rankfold.recursions.chain import in_shards
 from rankfold.recursions.chain.potentials import Chain
 
 
@@ -51,6 +52,7 @@ class Forward(NamedTuple):
     ahead: Ahead | None = None  # where both passes ran at once
     losses: Losses | None = None  # where they came with it, and somebody may ask
     verdict: Verdict | None = None  # where both passes ran at once
+    inner: Tensor | None = None  # "s b r"   the messages between two factors, where other processes had a share in them
 
     @property
     def log_scale(self) -> Tensor:  # "t b"
@@ -70,20 +72,26 @@ def forward(c: Chain, precision: Precision = "float32", *, both: bool = False) -
 
         given = c.log_initial, c.log_obs, c.log_final, c.lengths, written_loss(c, c.transition.push_loss())
         return Forward(*chain_loops.forward(weight, float(c.transition.log_scale), *given))
-    first, top = largest(c.log_initial), largest(c.log_final)
+    first, top = c.largest(c.log_initial), c.largest(c.log_final)
     x, final = torch.exp(c.log_initial - first), torch.exp(c.log_final - top)
     emission, log_step = _emission(c)
-    filtered, norm = _filtered(c, x, emission)
+    inner: Tensor | None = None
+    if c.shard is None:
+        filtered, norm = _filtered(c, x, emission)
+    else:
+        filtered, norm, inner = in_shards.filtered(c.transition, x, emission)
     log_step[1:] += c.transition.log_scale
     log_step[0] += first[:, 0]
-    total = (c.last(filtered).double() * final).sum(-1)
-    run = Forward(filtered, emission, norm, log_step, final, total)
+    total = c.sum_states(c.last(filtered).double() * final)
+    run = Forward(filtered, emission, norm, log_step, final, total, inner=inner)
     return run._replace(log_z=total.log() + c.last(run.log_scale) + top[:, 0])
 
 
 def passes_meet(c: Chain, precision: Precision) -> bool:
     """Whether one reading of the transition can serve both passes: few sequences on a GPU, products below float32."""
     if precision == "float32" or c.log_obs.dtype != torch.float32 or not triton_serves(c.log_obs):
+        return False
+    if c.shard is not None:
         return False
     few = 1 < c.log_obs.shape[1] <= LONGEST and len(c.log_obs) <= FEW and scanned(c) is None
     return few and is_composed(c.transition) and c.transition.is_written
@@ -137,8 +145,10 @@ def tolerance(c: Chain, precision: Precision) -> float:
     return 16 * round_off(c.log_obs.dtype, precision) * (c.log_obs.shape[1] + 8)
 
 
-def per_entry(norm: Tensor, column: Tensor) -> Tensor:  # "t b", "1 y" -> "t b"
+def per_entry(c: Chain, norm: Tensor, column: Tensor) -> Tensor:  # "t b", "1 y" -> "t b"
     """The most that one step may lose in any entry by itself: in the emissions, in their product, in the rescale."""
+    if c.shard is not None:  # rescaled before the emissions: each of the three loses of numbers of at most 1
+        return torch.full_like(norm, 3.0)
     largest = torch.full_like(norm, 1.0) + column.amax()
     largest[0] = 2.0  # nothing was pushed yet
     return largest / norm + 1
@@ -165,7 +175,7 @@ def _filtered(c: Chain, x: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:  
 
 def looped(c: Chain) -> Tensor | None:  # "z y"
     """The matrix of a transition that is written out, where compiled loops take the place of these."""
-    if not loops_serve(c.log_obs.shape[-1], c.log_obs) or not may_look(c.log_obs):
+    if c.shard is not None or not loops_serve(c.log_obs.shape[-1], c.log_obs) or not may_look(c.log_obs):
         return None
     if torch.is_autocast_enabled("cpu"):  # products in bfloat16 are torch's
         return None
@@ -175,7 +185,7 @@ def looped(c: Chain) -> Tensor | None:  # "z y"
 def scanned(c: Chain) -> Tensor | None:  # "z y"
     """The matrix of any transition, where kernels on a GPU run along all positions in one launch."""
     num_states = c.log_obs.shape[-1]
-    if not scans_serve(num_states, c.log_obs):
+    if c.shard is not None or not scans_serve(num_states, c.log_obs):
         return None
     if (weight := _written(c)) is not None:
         return weight
@@ -185,7 +195,7 @@ def scanned(c: Chain) -> Tensor | None:  # "z y"
 def losses_of_steps(c: Chain) -> tuple[Tensor | float, Tensor | float]:  # "y", "z"
     """What underflow may take from a push and from a pull of entries of at most 1, in smallest normal numbers."""
     push, pull = c.transition.push_loss(), c.transition.pull_loss()
-    if not scans_serve(c.log_obs.shape[-1], c.log_obs):
+    if c.shard is not None or not scans_serve(c.log_obs.shape[-1], c.log_obs):
         return push, pull
     return written_loss(c, push), written_loss(c, pull)
 
@@ -199,7 +209,7 @@ def _written(c: Chain) -> Tensor | None:  # "z y"
 
 def _emission(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "t b" float64
     log_obs = c.log_obs.transpose(0, 1)
-    top = largest(log_obs)
+    top = c.largest(log_obs)
     if not c.ragged:
         return torch.exp(log_obs - top).contiguous(), top[..., 0].double()
     outside = ~c.inside().mT.unsqueeze(-1)
@@ -235,7 +245,7 @@ def backward(c: Chain, f: Forward, weight: Tensor, precision: Precision) -> Back
         inside = c.inside().mT
         last = _last(inside)
         future, target, norm, inner = _future(c, f, last)
-        mass = (future * f.filtered).sum(-1)
+        mass = c.sum_states(future * f.filtered)
         trusted = _accounted(c, f, mass, norm, last, tolerance(c, precision))
         sound = inside & trusted
         share = weight.to(mass.dtype) / torch.where(sound, mass, 1.0)
@@ -283,6 +293,9 @@ def _future(c: Chain, f: Forward, last: Tensor) -> Ahead:
         from rankfold.kernels import chain_scan
 
         return Ahead(*chain_scan.future_messages(weight, f.emission, f.final, c.lengths))
+    if c.shard is not None:
+        future, target, norm, behind = in_shards.future(c.transition, f.emission, f.final, last)
+        return Ahead(future, target, norm, None if f.inner is None or behind is None else (f.inner, behind))
     num_positions = len(last)
     future, target = torch.empty_like(f.filtered), torch.empty_like(f.filtered)
     tops = f.norm.new_ones(*f.norm.shape, 1)
@@ -313,7 +326,7 @@ def _future_scale(c: Chain, f: Forward, norm: Tensor, last: Tensor) -> Tensor:  
     inside = c.inside().mT
     step = torch.where(inside & ~last, norm.double().log(), 0.0)
     step[:-1] += torch.where(inside, f.log_step, 0.0)[1:]
-    return step.flip(0).cumsum(0).flip(0) + largest(c.log_final)[:, 0].double()
+    return step.flip(0).cumsum(0).flip(0) + c.largest(c.log_final)[:, 0].double()
 
 
 def _accounted(c: Chain, f: Forward, mass: Tensor, norm: Tensor, last: Tensor, tolerance: float) -> Tensor:  # "b"
@@ -334,6 +347,6 @@ def _least_mass(c: Chain) -> Tensor:  # ""
     that is below the round-off of the mass. The power keeps a message over norm times mass from overflow.
     """
     one = torch.ones_like(c.log_final[:1])
-    lost = (2 * c.transition.pull(one).to(one.dtype) + losses_of_steps(c)[1]).sum()
+    lost = c.sum_states(2 * c.transition.pull(one).to(one.dtype) + losses_of_steps(c)[1]).squeeze(0)
     info = torch.finfo(lost.dtype)
     return (lost * visible(lost.dtype)).clamp(min=info.tiny**0.75)

@@ -40,13 +40,12 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
         return f.sound.clone()
     column, loss = _losses(c, f)  # "1 y", "y"
     least = visible(column.dtype)
-    each = per_entry(f.norm, column)  # "t b"
-    num_states = f.filtered.shape[-1]
+    each = per_entry(c, f.norm, column)  # "t b"
     first = (c.log_initial > float("-inf")).to(column.dtype) * f.emission[0] * least
-    sound = (first <= f.filtered[0] * f.norm[0].unsqueeze(-1)).all(-1)
+    sound = c.all_states(first <= f.filtered[0] * f.norm[0].unsqueeze(-1))
     sound &= _clear(c, f, each, column, loss)
-    at_end = (c.last(each) + 1) * (num_states * least)
-    return sound & (at_end <= (c.last(f.filtered) * f.final).sum(-1))
+    at_end = (c.last(each) + 1) * (c.num_states * least)
+    return sound & (at_end <= c.sum_states(c.last(f.filtered) * f.final))
 
 
 def _clear(c: Chain, f: Forward, each: Tensor, column: Tensor, loss: Tensor | float) -> Tensor:  # "b"
@@ -60,7 +59,7 @@ def _clear(c: Chain, f: Forward, each: Tensor, column: Tensor, loss: Tensor | fl
         at = slice(start, start + height)
         missing = each[start - 1 : start + height - 1][: len(f.norm[at])].unsqueeze(-1) * column + loss
         missing = missing * f.emission[at] * least
-        clear[at] = (missing <= f.filtered[at] * f.norm[at].unsqueeze(-1)).all(-1)
+        clear[at] = c.all_states(missing <= f.filtered[at] * f.norm[at].unsqueeze(-1))
     return torch.where(inside[1:], clear[1:], True).all(0)
 
 
@@ -72,13 +71,13 @@ def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
         loss = written_loss(c, c.transition.push_loss())
         return noise_is_small(weight, c.log_initial, c.log_obs, c.lengths, f, loss)
     at_end, info = _noise(c, f), torch.finfo(f.norm.dtype)
-    missing = ((at_end * f.final).sum(-1) + at_end.shape[-1]) * info.tiny
-    return missing <= info.eps * (c.last(f.filtered) * f.final).sum(-1)
+    missing = (c.sum_states(at_end * f.final) + c.num_states) * info.tiny
+    return missing <= info.eps * c.sum_states(c.last(f.filtered) * f.final)
 
 
 def _noise(c: Chain, f: Forward) -> Tensor:  # "b z"   at the last position
     column, loss = _losses(c, f)
-    each = per_entry(f.norm, column)
+    each = per_entry(c, f.norm, column)
     noise = (c.log_initial > float("-inf")).to(column.dtype)
     if (weight := scanned(c)) is not None:
         from rankfold.kernels.chain_scan import last_noise
