@@ -26,6 +26,8 @@ COMMANDS = {
     "questions": "benchmarks.questions",
     "packed_trees": "benchmarks.packed_trees",
     "corpora": "benchmarks.corpora",
+    "processes": "benchmarks.processes",
+    "scaling": "benchmarks.several_devices",
 }
 NUM_THREADS = 2  # for each of several libraries
 

@@ -43,7 +43,13 @@ def fences(page: Path) -> list[Fence]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def given(page: Path) -> Any:
+    """A page as a parameter; those that start processes, which load torch each, are slow."""
+    marks = [pytest.mark.slow] if "\ntorchrun " in page.read_text() else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("page", map(given, PAGES))
 def test_fences_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python fences of a page run one after the other in one namespace; a `text` fence is the output before it."""
     monkeypatch.chdir(tmp_path)
@@ -82,7 +88,7 @@ def run(line: str, where: str) -> str:
         return ""
     if program == "torchrun":  # its processes load torch themselves
         paths = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "torch.distributed.run", "--master-port", "0", *arguments]
+        command = [sys.executable, "-m", "torch.distributed.run", *arguments]
         done = subprocess.run(
             command, check=False, env={**os.environ, **paths}, capture_output=True, text=True, timeout=300
         )

@@ -129,9 +129,16 @@ def _run(chosen: argparse.Namespace) -> int:
         told = _told(error)
         if told is None:
             raise
-        print(f"rankfold: {told}", file=sys.stderr)
+        print(f"rankfold: {_named(told)}", file=sys.stderr)
         return 2
     return status
+
+
+def _named(told: str) -> str:
+    """An error with the rank of the process that tells it, where there are several."""
+    from rankfold.training.distributed import alone, rank  # it loads torch
+
+    return told if alone() or told.startswith(f"rank {rank()} ") else f"(on rank {rank()}) {told}"
 
 
 def _told(error: Exception) -> str | None:

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--brackets",
         type=Path,
         metavar="FILE",
-        help="spans that trees must have, a line for each line of the text: 0:2 3:7 are words 0 and 1, and words 3 to 6",
+        help="spans that trees must have, a line for each line of text: 0:2 3:7 are words 0 and 1, and words 3 to 6",
     )
     parser.add_argument(
         "--escape", action="store_true", help="write brackets in words -LRB- and -RRB-, as treebanks do"
@@ -146,9 +146,9 @@ def run(arguments: argparse.Namespace) -> int:
     doubts = _Doubts() if arguments.k is None else _Doubts("without any tree", "no tree")
     worker = answer_text(arguments, "parse", Parser, doubts.add)
     doubts.tell()
-    if getattr(worker, "known", None) is not None:
+    if isinstance(worker, Parser) and worker.known is not None:
         worker.known.expect_all_used(worker.num_checked)
-    drawing = getattr(worker, "drawing", None)
+    drawing = worker.drawing if isinstance(worker, Parser) else None
     if drawing is not None:
         assert drawing.tree is not None
         say(f"drawn {save_tree(drawing.tree, arguments.draw)}: line {drawing.number}")

@@ -18,7 +18,7 @@ from rankfold.training import report
 from rankfold.training.automatic import FOLDER, resolve
 from rankfold.training.callbacks import LOGGERS
 from rankfold.training.config import Config
-from rankfold.training.distributed import in_turn, joined, rank, restarted
+from rankfold.training.distributed import expect_data, in_turn, joined, rank, restarted
 from rankfold.training.loop import Result
 from rankfold.training.recipes import recipe_groups
 from rankfold.training.run_dir import RECIPE
@@ -114,6 +114,7 @@ def _train(arguments: argparse.Namespace) -> int:
     leads = rank() == 0
     told = report.reporter() if leads else report.Reporter()
     asked = (arguments.recipe, arguments.data, arguments.out, arguments.settings)
+    expect_data(arguments.data)
     config, data = in_turn(lambda: resolve(*asked, told.say, device=arguments.device, **started))
     callbacks = [LOGGERS[name]() for name in dict.fromkeys(arguments.log)] if leads else []
     for line in unread_settings(arguments.settings, config) if leads else ():

@@ -47,7 +47,8 @@ class KnownBrackets:
         """Raise where there are more lines than the text has."""
         if num_lines < len(self.lines):
             raise DataError(
-                f"{self.path} has {len(self.lines)} lines of brackets, but the text has {num_lines}: one each was expected."
+                f"{self.path} has {len(self.lines)} lines of brackets, but the text has {num_lines}: "
+                "as many were expected."
             )
 
 

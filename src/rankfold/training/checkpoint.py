@@ -154,7 +154,8 @@ class Loaded:
         """The state of a stream as the model carries it, or running counts of EM; None if there was none."""
         leaves = [x.to(device) for _, x in sorted(self.of("carried").items())]
         types = [x.dtype for x in leaves]
-        if set(types) - {torch.float64} and types not in ([torch.float32], [torch.int64, torch.float32]):
+        states = [torch.float32], [torch.int64, torch.float32], [torch.int64, torch.float64]
+        if set(types) - {torch.float64} and types not in states:
             raise DataError(f"{self.path}: what streams carry is {types}, which no model does.")
         return steps.carried_of(leaves) if leaves else None
 

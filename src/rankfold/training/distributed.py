@@ -6,10 +6,17 @@ first, rank 0, is the only one that writes.
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import platform
+import signal
+import threading
+import time
+import traceback
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,16 +24,21 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from rankfold.data.batch import Batch
 from rankfold.errors import DataError, DomainError, UnsupportedError
+from rankfold.files import read_json
 from rankfold.training.carried import join_rows, map_tensors
 from rankfold.training.config import Config
 
 Made = TypeVar("Made")
 TIMEOUT = "RANKFOLD_TIMEOUT"  # of the environment: seconds that a process waits for the others
 SECONDS = 1800.0  # without it
-GONE = ("timed out", "timeout", "connection", "socket", "peer", "gloo")  # errors of a process that is gone
+BEAT, GRACE = 1.0, 6.0  # seconds between two notes that a process runs; without any for so long it is gone
+WAITS = threading.Event()  # whether this process waits for the others
+LARGE = 2**16  # numbers of a tensor that is a message of its own, not copied into one with others
 
 
 def num_processes() -> int:
@@ -37,47 +49,227 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if started else 1
 
 
+def alone() -> bool:
+    """Whether this is the only process."""
+    return num_processes() == 1
+
+
 def rank() -> int:
     """The number of this process, from 0."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
-    return int(os.environ["RANK"]) if num_processes() > 1 else 0
+    return 0 if alone() else int(os.environ["RANK"])
+
+
+def job() -> str | None:
+    """A name that the processes of one torchrun share, those it starts again included; None without one."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if alone() or not name:
+        return None
+    return f"{platform.node()}, process {os.getppid()}" if name == "none" else name
 
 
 def restarted(out: str | Path, recipe: str) -> bool:
-    """Whether torchrun has started this process again, after the run had begun: it goes on then."""
-    again = num_processes() > 1 and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    return again and (Path(out) / recipe).is_file()
+    """Whether torchrun has started the processes again, after they had begun this run: it goes on then.
+
+    Only the machine on which one had died counts that. A run of another job stays refused, however often it is tried.
+    """
+    again = not alone() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if not any_process(again) or not (Path(out) / recipe).is_file():
+        return False
+    begun = read_json(Path(out) / "environment.json", "the environment.json of a run, which says what began it,")
+    return isinstance(begun, dict) and begun.get("job") is not None and begun["job"] == job()
+
+
+def num_sharing(device: str) -> int:
+    """How many processes of this machine share the memory of a device."""
+    local = 1 if alone() else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return -(-local // max(1, torch.cuda.device_count())) if device.startswith("cuda") else local
+
+
+class Board:
+    """Notes that processes leave for one another outside of the group, for when that fails."""
+
+    def __init__(self, store: Store, number: int, size: int) -> None:
+        self.store: Store = PrefixStore("rankfold", store)
+        self.number, self.size = number, size
+
+    @classmethod
+    def open(cls) -> Board:
+        """The notes, in the store that torchrun names."""
+        number, size, seconds = rank(), num_processes(), waiting_time()
+        try:
+            return cls(*next(rendezvous("env://", timeout=timedelta(seconds=seconds))))
+        except (RuntimeError, ValueError) as error:
+            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            raise ConnectionError(
+                f"rank {number} of {size}: the {size} processes have not met at {place} within {seconds:g} seconds "
+                f"({_first_line(error)}).\n  Start all of them; {TIMEOUT} sets the seconds."
+            ) from error
+
+    def write(self, what: str, text: str) -> None:
+        """Leave a note; none where the store is gone."""
+        with suppress(RuntimeError):
+            self.store.set(f"{what}/{self.number}", text)
+
+    def read(self, what: str, number: int) -> str | None:
+        """The note of a process; None where there is none."""
+        key = f"{what}/{number}"
+        return bytes(self.store.get(key)).decode() if self.store.check([key]) else None
+
+    def meet(self, own: str) -> list[str]:
+        """A word of every process, once all are there; later notes are of this meeting alone.
+
+        torchrun keeps the store when it starts processes again, with the notes of those before. So each has a new name;
+        the first calls the names that it reads, and begins once every process has answered to its own.
+        """
+        here, end = f"{uuid.uuid4().hex} {own}", time.monotonic() + waiting_time()
+        self.write("here", here)
+        call: list[str | None] = []
+        number = answered = ""
+        while time.monotonic() < end:
+            with suppress(RuntimeError):
+                if self.number == 0:
+                    found = [self.read("here", i) for i in range(self.size)]
+                    if None not in found and found != call:
+                        call, number = found, uuid.uuid4().hex
+                        self.write("call", json.dumps([number, call]))
+                called = self.read("call", 0)
+                if called is not None and answered != (told := json.loads(called))[0] and told[1][self.number] == here:
+                    answered, call = told
+                    self.write("answer", answered)
+                if self.number == 0 and number and {self.read("answer", i) for i in range(self.size)} == {number}:
+                    self.write("begin", number)
+                if answered and self.read("begin", 0) == answered:
+                    self.store = PrefixStore(answered, self.store)
+                    return [str(x).split()[1] for x in call]
+            time.sleep(0.005)
+        keys = [self.read("answer", i) == number if number else self.read("here", i) for i in range(self.size)]
+        who = _ranks([i for i, there in enumerate(keys) if not there]) or "others"
+        raise ConnectionError(
+            f"rank {self.number} of {self.size}: {who} did not come within {waiting_time():g} seconds.\n"
+            f"  Start all processes; {TIMEOUT} sets the seconds."
+        )
+
+    @contextmanager
+    def heartbeat(self) -> Iterator[None]:
+        """Inside the block, a note each second that this process runs, and whether it waits for the others."""
+        end = threading.Event()
+
+        def beat() -> None:
+            num = 0
+            while not end.wait(BEAT if num else 0.0):
+                num += 1
+                self.write("beat", f"{num} {'waits' if WAITS.is_set() else 'works'}")
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()
+
+    def broken(self, error: Exception) -> ConnectionError:
+        """The error of a process that has waited for the others in vain: which of them ended, are gone, or hang."""
+        end, others = time.monotonic() + GRACE, [i for i in range(self.size) if i != self.number]
+        ended: dict[int, str] = {}
+        gone, hang = others[:1], []  # the first keeps the notes, unless torchrun does
+        with suppress(RuntimeError):  # the notes are gone: the last that were read
+            before = {i: self.read("beat", i) for i in others}
+            while gone and not ended and time.monotonic() < end:
+                time.sleep(0.1)
+                now = {i: self.read("beat", i) for i in others}
+                ended = {i: text for i in others if (text := self.read("ended", i)) is not None}
+                gone = [i for i in others if now[i] == before[i]]
+                hang = [i for i in others if i not in gone and str(now[i]).endswith("works")]
+        why = f"nobody is missing, so the connection between them failed ({_first_line(error)})"
+        if ended:
+            why = "; ".join(f"rank {i} ended with: {text}" for i, text in ended.items())
+        elif gone or hang:
+            told = [f"rank {i} is gone" for i in gone] + [f"rank {i} hangs" for i in hang if not gone]
+            waited = f" after {error.seconds:.1f} seconds" if isinstance(error, UnansweredError) else ""
+            why = f"{', '.join(told)}: no answer{waited}"
+        return ConnectionError(
+            f"rank {self.number} of {self.size}: {why}.\n  Go on with --resume. A process waits for at most "
+            f"{waiting_time():g} seconds, which {TIMEOUT} sets."
+        )
+
+
+class UnansweredError(RuntimeError):
+    """A message that failed after so many seconds."""
+
+    def __init__(self, error: Exception, seconds: float) -> None:
+        super().__init__(str(error))
+        self.seconds = seconds
+
+
+def _exchange(send: Callable[[], Any]) -> None:
+    """Send a message and wait for the others; `UnansweredError` where they are gone."""
+    began = time.monotonic()
+    WAITS.set()
+    try:
+        send()
+    except RuntimeError as error:
+        if not _is_broken(error):
+            raise
+        raise UnansweredError(error, time.monotonic() - began) from error
+    WAITS.clear()
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers)) if numbers else ""
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+def _is_broken(error: BaseException) -> bool:
+    """Whether it is an error of the group: another process is gone, or did not answer in time."""
+    told = isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+    return told or isinstance(error, dist.DistError | UnansweredError)
 
 
 @contextmanager
 def joined() -> Iterator[None]:
     """The process group, inside the block; none with one process. A group that is there already serves.
 
-    gloo adds up on the CPU; NCCL on GPUs, where every process of a machine has one of its own.
+    gloo adds up on the CPU; NCCL on GPUs, where every process has one of its own. A process that ends with an error
+    says so to the others, which end with it.
     """
-    if num_processes() == 1 or dist.is_initialized():
+    if alone() or dist.is_initialized():
         yield
         return
-    backend = "gloo"
-    if torch.cuda.is_available():
-        local, num = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        torch.cuda.set_device(local % num)
-        if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= num:
-            backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=waiting_time()))
-    number, size = dist.get_rank(), dist.get_world_size()
-    try:
-        yield
-    except RuntimeError as error:
-        if not any(word in str(error).lower() for word in GONE):
-            raise
-        raise ConnectionError(
-            f"rank {number} of {size}: another process is gone, or did not answer within {waiting_time():g} seconds "
-            f"({str(error).splitlines()[0][:120]}).\n  torchrun names the first that failed. Go on with --resume; "
-            f"{TIMEOUT} sets the seconds."
-        ) from error
-    finally:
+    board = Board.open()
+    number, size, gpus = board.number, board.size, torch.cuda.device_count()
+    if gpus:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % gpus)
+    own = "nccl" if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= gpus else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if set(board.meet(own)) == {"nccl"} else "gloo"
+    waited = timedelta(seconds=waiting_time())
+    with board.heartbeat():
+        try:
+            dist.init_process_group(backend, store=board.store, rank=number, world_size=size, timeout=waited)
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            if not isinstance(error, Exception) or not _is_broken(error):
+                board.write("ended", f"{type(error).__name__}: {_first_line(error)}")
+                raise
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it at once, and waits for 30 seconds
+            _let_go(error)
+            raise board.broken(error) from error
+        finally:
+            _let_go()
+
+
+def _let_go(error: BaseException | None = None) -> None:
+    """Close the connections to the others; frames of an error would keep them, and those who wait would not notice."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 
@@ -93,6 +285,26 @@ def waiting_time() -> float:
     return seconds
 
 
+def attempt(compute: Callable[[], Made]) -> tuple[Made | None, Exception | None]:
+    """The result of a function, or its error; one of the process group is raised at once."""
+    try:
+        return compute(), None
+    except Exception as error:
+        if _is_broken(error):
+            raise
+        return None, error
+
+
+def expect_none(error: Exception | None) -> None:
+    """Raise on every process where there is an error on one: the own, or that of the first that has one."""
+    told = gathered(None if error is None else str(error) or type(error).__name__)
+    if error is not None:
+        raise error
+    failed = next((i for i, text in enumerate(told) if text is not None), None)
+    if failed is not None:
+        raise DataError(f"rank {failed}: {told[failed]}\n  Rank {rank()} stops with it.")
+
+
 @contextmanager
 def together() -> Iterator[None]:
     """Where one process fails inside the block, all do, each with the error of the first. Nothing is sent inside."""
@@ -101,11 +313,8 @@ def together() -> Iterator[None]:
         yield
     except Exception as caught:
         error = caught
-    if num_processes() > 1:
-        told = gathered(None if error is None else str(error))
-        failed = [i for i, text in enumerate(told) if text is not None]
-        if failed and error is None:
-            raise DataError(f"rank {failed[0]}: {told[failed[0]]}\n  Rank {rank()} stops with it.")
+    if not alone() and total_of([float(error is not None)])[0]:
+        expect_none(error)
     if error is not None:
         raise error
 
@@ -113,7 +322,7 @@ def together() -> Iterator[None]:
 def in_turn(make: Callable[[], Made]) -> Made:
     """The result of a function that rank 0 calls first, and the others once it has: it may write what they read."""
     found: list[Made] = []
-    for turn in (True, False) if num_processes() > 1 else (True,):
+    for turn in (True, False) if not alone() else (True,):
         with together():
             if (rank() == 0) is turn:
                 found.append(make())
@@ -122,30 +331,39 @@ def in_turn(make: Callable[[], Made]) -> Made:
 
 def gathered(x: Made) -> list[Made]:
     """An object of every process, in order of rank."""
-    if num_processes() == 1:
+    if alone():
         return [x]
     found: list[Any] = [None] * num_processes()
-    dist.all_gather_object(found, x)
+    _exchange(lambda: dist.all_gather_object(found, x))
     return found
 
 
-def expect_alike(config: Config, device: torch.device, fingerprint: str) -> None:
-    """Raise, on every process, unless all of them have the same recipe, data and kind of device."""
+def expect_data(data: Any) -> None:
+    """Raise, on every process, where some have a file or folder of data and others do not."""
+    there = gathered(not isinstance(data, str | Path) or os.path.lexists(data))
+    if any(there) and not all(there):
+        missing = _ranks([i for i, own in enumerate(there) if not own])
+        raise DataError(f"{data}: not there on {missing} of {num_processes()}.\n  Bring the files to every machine.")
+
+
+def expect_alike(config: Config, device: torch.device, fingerprint: str, update: int) -> None:
+    """Raise, on every process, unless all of them have the same recipe, data, kind of device and checkpoint."""
     for what, own, remedy in (
         ("recipe", repr(config), "Start all with the same command."),
         ("kind of device", device.type, "Set train.device to cpu, or take machines of one kind."),
         ("data", fingerprint, "Bring the same files to every machine."),
+        ("checkpoint", f"update {update}", "The folder of the run has to be on a disk that all machines see."),
     ):
         told = gathered(own)
         other = next((i for i, x in enumerate(told) if x != told[0]), None)
         if other is not None:
-            shown = f" ({told[0]} and {told[other]})" if what == "kind of device" else ""
+            shown = f" ({told[0]} and {told[other]})" if what in ("kind of device", "checkpoint") else ""
             raise UnsupportedError(f"ranks 0 and {other} do not have the same {what}{shown}.\n  {remedy}")
 
 
 def expect_rows(config: Config, batches: Sequence[Batch]) -> None:
     """Raise if no batch of an epoch has a row for every process. Some may have fewer: the others then add nothing."""
-    if num_processes() == 1:
+    if alone():
         return
     most = 0
     for i in range(len(batches)):
@@ -169,71 +387,86 @@ def own_rows(batch: Batch, num: int = 0) -> Batch:
     """The rows of a batch that are this process's. `num`: they are dealt as if there were so many, as of streams,
     of which the last windows may have fewer.
     """
-    return batch if num_processes() == 1 else batch.rows(own_slice(num or len(batch.lengths)))
+    return batch if alone() else batch.rows(own_slice(num or len(batch.lengths)))
 
 
 def any_process(x: bool) -> bool:
     """Whether it is true on any process."""
-    return x if num_processes() == 1 else bool(total_of([float(x)])[0])
+    return x if alone() else bool(total_of([float(x)])[0])
 
 
 def total_of(numbers: Sequence[float]) -> list[float]:
     """The sums of some numbers over all processes."""
-    if num_processes() == 1:
+    if alone():
         return list(numbers)
     x = torch.tensor(numbers, dtype=torch.float64)
-    dist.all_reduce(x)
+    _exchange(lambda: dist.all_reduce(x))
     found: list[float] = x.tolist()
     return found
 
 
 def shared_total(compute: Callable[[], float]) -> float:
-    """The sum of all processes' values. Where one raises a `DomainError`, all raise, the others in other words."""
-    if num_processes() == 1:
-        return compute()
-    error, value = None, math.nan
-    try:
-        value = compute()
-    except DomainError as caught:
-        error = caught
-    total, failed = total_of([value, float(error is not None)])
-    if error is not None:
-        raise error
+    """The sum of all processes' values. Where one raises, all do."""
+    return _shared(compute, list)[0]
+
+
+def _shared(compute: Callable[[], float], numbers: Callable[[], Sequence[float]]) -> tuple[float, list[float]]:
+    if alone():
+        return compute(), list(numbers())
+    value, error = attempt(compute)
+    total, failed, *others = total_of([value or 0.0, float(error is not None), *numbers()])
     if failed:
-        raise DomainError(f"rank {rank()} stops: the rows of another process have no finite likelihood; it says which.")
-    return total
+        expect_none(error)
+    return total, others
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
-    """Replace tensors by their sums over all processes: one message for each dtype."""
-    if num_processes() == 1:
+    """Replace tensors by their sums over all processes: one message for each large one, one for all small ones."""
+    if alone():
         return
     for dtype in dict.fromkeys(x.dtype for x in tensors):
         own = [x for x in tensors if x.dtype == dtype]
-        flat = torch.cat([x.reshape(-1) for x in own])
-        there = flat.cpu() if flat.is_cuda and "nccl" not in str(dist.get_backend_config()) else flat
-        dist.all_reduce(there)
-        flat = there.to(flat.device)
-        for x, total in zip(own, torch.split(flat, [x.numel() for x in own]), strict=True):
-            x.copy_(total.view(x.shape))
+        small = [x for x in own if x.numel() < LARGE or not x.is_contiguous()]
+        for x in own:
+            if x.numel() >= LARGE and x.is_contiguous():
+                _all_reduce(x)
+        if small:
+            flat = torch.cat([x.reshape(-1) for x in small])
+            _all_reduce(flat)
+            for x, total in zip(small, torch.split(flat, [x.numel() for x in small]), strict=True):
+                x.copy_(total.view(x.shape))
 
 
-def add_gradients(parameters: Sequence[Tensor]) -> None:
-    """Add up the gradients of all processes. A parameter that no process has a gradient of gets none."""
-    if num_processes() == 1:
-        return
-    used = total_of([float(x.grad is not None) for x in parameters])
+def _all_reduce(x: Tensor) -> None:
+    """Add up one tensor in place; over the CPU where processes share a GPU."""
+    if x.is_cuda and "nccl" not in str(dist.get_backend_config()):
+        there = x.cpu()
+        _exchange(lambda: dist.all_reduce(there))
+        x.copy_(there)
+    else:
+        _exchange(lambda: dist.all_reduce(x))
+
+
+def add_gradients(parameters: Sequence[Tensor], compute: Callable[[], float]) -> float:
+    """The sum of all processes' values of `compute`, which fills gradients; then these are added up, too.
+
+    Where one raises, all do. A parameter that no process has a gradient of gets none.
+    """
+    total, used = _shared(compute, lambda: [float(x.grad is not None) for x in parameters])
+    if alone():
+        return total
     own = []
     for x, num in zip(parameters, used, strict=True):
         if num:
             x.grad = torch.zeros_like(x) if x.grad is None else x.grad
             own.append(x.grad)
     add_up(own)
+    return total
 
 
 def joined_rows(carried: Any) -> Any:
     """The state that streams carry, of the streams of all processes; on the CPU where there are several."""
-    if num_processes() == 1:
+    if alone():
         return carried
     parts = [x for x in gathered(map_tensors(carried, lambda x: x.cpu())) if x is not None]
     return join_rows(parts) if parts else None

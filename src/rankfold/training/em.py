@@ -434,12 +434,15 @@ class EMSteps:
         """The same."""
         return carried
 
-    def _expect(self, wide: FrameModel, groups: Sequence[Group], none: Counts | None = None) -> Counts:
-        """The expected counts of the groups of all processes; `none`: this one has no groups, but counts like these."""
+    def _expect(self, wide: FrameModel, groups: Sequence[Group]) -> Counts:
+        """The expected counts of the groups of all processes; of one without any the counts are 0."""
         found: list[Counts] = []
 
         def count() -> float:
-            found.append(expect(wide, groups) if none is None else none.times(0.0))
+            new = [one for one in groups if one.statistics is None]
+            own = with_statistics(new, wide, self.prior) if new else groups
+            some = expect(wide, own or self.groups[:1])  # the latter for the shapes of counts
+            found.append(some if groups else some.times(0.0))
             return found[0].log_likelihood
 
         total = shared_total(count)
@@ -451,8 +454,7 @@ class EMSteps:
         """The running counts once those of some batches are in them, with these batches' log-likelihood."""
         here = [own_rows(batch).to(wide.device) for batch in batches]
         groups = [Group(list(range(len(x.lengths))), x, wide.label_constraint(x)) for x in here if len(x.lengths)]
-        none = expect(wide, self.groups[:1]) if not groups else None  # for the shapes of counts
-        found = self._expect(wide, with_statistics(groups, wide, self.prior), none)
+        found = self._expect(wide, groups)
         if self.carried is None:
             self.carried = self._expect(wide, self.groups).flat()
         share = self.num_frames / sum(batch.num_tokens for batch in batches)

@@ -15,7 +15,7 @@ from rankfold.models.config import NATS, PERPLEXITY, DataKind, Measure
 from rankfold.models.parsing import tree_batches
 from rankfold.numerics.precision import Precision, matmul_precision, parameter_precision
 from rankfold.training.config import DataConfig
-from rankfold.training.distributed import num_processes, own_rows, rank, total_of
+from rankfold.training.distributed import alone, num_processes, own_rows, rank, shared_total, total_of
 from rankfold.training.recordings import whole_recordings
 
 BYTES = 2**31  # of a batch's own tensors
@@ -67,27 +67,32 @@ def evaluate(
     `options` go to the model's `potentials`: plan="rank" for a rank-space model, for one.
     """
     data = data if isinstance(data, Frames) else list(data)
-    total, tokens = 0.0, 0
-    with torch.no_grad(), matmul_precision(parameter_precision(precision), model.device):
-        parts = model.parts() if parts is None else parts
-        carried = None
-        batches = evaluation_batches(model, data, config or DataConfig())
-        for batch in _own_batches(batches, model, config or DataConfig()) if shared else batches:
-            if batch.first:
-                carried = None
-            p = model.potentials(batch.to(model.device), parts=parts, carried=carried, **options)
-            total += float(model.log_z(p, precision=precision).sum())
-            tokens += model.num_counted(batch)
-            carried = None if batch.last else model.carry(p)
-    if shared:
-        total, counted = total_of([total, float(tokens)])
-        tokens = int(counted)
-    return Evaluation(total, tokens, len(data), model.is_bound)
+    num_tokens = 0
+
+    def log_likelihood() -> float:
+        nonlocal parts, num_tokens
+        total, carried = 0.0, None
+        with torch.no_grad(), matmul_precision(parameter_precision(precision), model.device):
+            parts = model.parts() if parts is None else parts
+            batches = evaluation_batches(model, data, config or DataConfig())
+            for batch in _own_batches(batches, model, config or DataConfig()) if shared else batches:
+                if batch.first:
+                    carried = None
+                p = model.potentials(batch.to(model.device), parts=parts, carried=carried, **options)
+                total += float(model.log_z(p, precision=precision).sum())
+                num_tokens += model.num_counted(batch)
+                carried = None if batch.last else model.carry(p)
+        return total
+
+    if not shared:
+        return Evaluation(log_likelihood(), num_tokens, len(data), model.is_bound)
+    total = shared_total(log_likelihood)
+    return Evaluation(total, int(total_of([float(num_tokens)])[0]), len(data), model.is_bound)
 
 
 def _own_batches(batches: Iterable[Batch], model: Model[Any, Any], config: DataConfig) -> Iterator[Batch]:
     """The batches of this process: its streams of a text, or every n-th sequence of batches that carry a state."""
-    if num_processes() == 1:
+    if alone():
         yield from batches
         return
     if config.batching == "streams" and model.config.data == "text":

@@ -23,12 +23,11 @@ from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
 from rankfold.training.distributed import (
     add_gradients,
+    alone,
     any_process,
     joined_rows,
-    num_processes,
     own_rows,
     own_slice,
-    shared_total,
     total_of,
 )
 from rankfold.training.graphs import GraphedGradients
@@ -75,11 +74,17 @@ class Gradients:
             not all(self.graphs.takes(x) for batch in batches for x in self._parts(batch))
         ):
             self.optimizer.zero_grad(set_to_none=self.streams)
-            found, carried = torch.zeros((), dtype=torch.float64, device=self.model.device), self.carried
-            for batch, seed in zip(batches, seeds, strict=True):
-                value, carried = self._replayed(self.graphs, batch, tokens, seed, None if batch.first else carried)
-                found += value
-            self._add_gradients()
+            graphs, carried = self.graphs, self.carried
+            found = torch.zeros((), dtype=torch.float64, device=self.model.device)
+
+            def replay() -> float:  # the log-likelihood stays on the device
+                nonlocal carried
+                for batch, seed in zip(batches, seeds, strict=True):
+                    value, carried = self._replayed(graphs, batch, tokens, seed, None if batch.first else carried)
+                    found.add_(value)
+                return 0.0
+
+            self._summed(replay)
             self._add_prior()
             lost = [x.isnan().sum().double() for x in leaves(carried)]
             total, norm, *lost = torch.stack([found, self._clipped().double(), *lost]).tolist()
@@ -88,10 +93,9 @@ class Gradients:
                 self.carried = carried
                 return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None or self.streams)
-        total = self._total(
+        total = self._summed(
             lambda: sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
         )
-        self._add_gradients()
         self._add_prior()
         return total, float(self._clipped())
 
@@ -101,13 +105,9 @@ class Gradients:
         batch = batch if noise is None else batch._replace(noise=noise)
         return own_rows(batch, self.num_streams)
 
-    def _add_gradients(self) -> None:
-        """Add up the gradients of all processes."""
-        add_gradients(self.parameters)
-
-    def _total(self, compute: Callable[[], float]) -> float:
-        """The sum of all processes' values."""
-        return shared_total(compute)
+    def _summed(self, compute: Callable[[], float]) -> float:
+        """The sum of all processes' values of `compute`, which fills gradients; these are added up, too."""
+        return add_gradients(self.parameters, compute)
 
     def whole_carried(self) -> Any:
         """The state of all streams, for a checkpoint."""
@@ -116,7 +116,7 @@ class Gradients:
     def own_carried(self, carried: Any) -> Any:
         """This process's share of the state of all streams."""
         num = 0 if carried is None else len(leaves(carried)[0])
-        return rows_of(carried, own_slice(self.num_streams or num)) if num and num_processes() > 1 else carried
+        return rows_of(carried, own_slice(self.num_streams or num)) if num and not alone() else carried
 
     def _parts(self, batch: Batch) -> list[Batch]:
         return [batch.rows(rows) for rows in self._rows(batch)]

@@ -31,11 +31,14 @@ from rankfold.training.checkpoint import (
 )
 from rankfold.training.config import Config
 from rankfold.training.distributed import (
+    alone,
     any_process,
     expect_alike,
+    expect_data,
     expect_rows,
     gathered,
     in_turn,
+    job,
     joined,
     rank,
     restarted,
@@ -44,7 +47,7 @@ from rankfold.training.distributed import (
 from rankfold.training.evaluation import Evaluation, evaluate
 from rankfold.training.in_memory import is_in_memory, name_data
 from rankfold.training.init_from import Origin, expect_checkpoint
-from rankfold.training.memory_budget import agreed
+from rankfold.training.memory_budget import Budget, agreed
 from rankfold.training.report import Reporter, reporter, summary, tensorboard_writer
 from rankfold.training.run_dir import (
     BEST,
@@ -119,10 +122,11 @@ def train(
         raise DataError("train needs data and out: the data to train on, and the folder of the run.")
     leads = rank() == 0
     report = Reporter() if quiet or not leads else report or reporter()
-    if restarted(out, RECIPE):
-        resume, init_from = True, None
     asked = (recipe, data, out, settings, report.say)
     with joined(), num_threads(threads):
+        if restarted(out, RECIPE):
+            resume, init_from = True, None
+        expect_data(data)
         config, data = in_turn(lambda: resolve(*asked, resume=resume, init_from=init_from, device=device))
         return _train(config, data, Path(out), report, callbacks if leads else (), init_from, resume=resume)
 
@@ -154,34 +158,15 @@ def _train(
             task = read_task(config, data, run.path, report, resume=resume, origin=origin)
             if config.model.shards == 1:
                 expect_rows(config, task.epoch(0))
-        expect_alike(config, device, task.fingerprint)
         for line in origin.tokenizer_warnings(data) if origin else ():
             report.say(line)
-        checkpoint = run.path / CHECKPOINT
-        loaded = newest_checkpoint(checkpoint) if resume else None
-        if resume and not loaded:
-            expect_checkpoint(run.path)
-            report.say(f"{run.path} holds no checkpoint: the run starts again from its first update")
-        if resume and data_fingerprint(run.path) != task.fingerprint:
-            raise DataError(
-                f"{name_data(data)}: {task.changed} {run.path} was started with.\n"
-                "  Resume with the same --data, or start another run."
-            )
-        if loaded and math.isfinite(loaded.progress.plateau.best) and not (run.path / BEST / "config.json").is_file():
-            raise DataError(
-                f"{run.path / BEST}: no such model, but the checkpoint knows of one, which the test needs.\n"
-                "  Bring that folder back, too."
-            )
         extended = config.train.updates > before.train.updates
-        if extended and loaded and loaded.progress.stopped:
-            raise DataError(
-                f"{run.path} stopped early, after update {loaded.progress.update:,}, with train.patience="
-                f"{config.train.patience}: more updates would not be made.\n"
-                "  Start another run from it: --init-from."
-            )
+        with together():
+            loaded = _last_checkpoint(run.path, task, data, report, extended=extended) if resume else None
+        expect_alike(config, device, task.fingerprint, loaded.progress.update if loaded else 0)
         trainer = Trainer(config, task, run, report, loaded, callbacks, origin)
         if loaded and loaded.damage:
-            kept = ", ".join(file.name for file in put_aside(checkpoint)) if leads else ""
+            kept = ", ".join(file.name for file in put_aside(run.path / CHECKPOINT)) if leads else ""
             told = f"{loaded.damage}\n  The run goes on from the checkpoint before it, after update "
             told += f"{loaded.progress.update:,}" + (f"; the damaged one is kept as {kept}" if kept else "")
             report.say(told)
@@ -190,7 +175,8 @@ def _train(
             task.keep(run.path)
             path = None if is_in_memory(data) else str(Path(data).absolute())
             noted = {"path": path, **task.summary()}
-            for name, content in (("environment", environment()), ("data", noted)):
+            where = environment() | ({} if job() is None else {"job": job()})
+            for name, content in (("environment", where), ("data", noted)):
                 write_text(run.path / f"{name}.json", json.dumps(content, indent=2) + "\n")
             if origin is not None:
                 origin.note(run.path)
@@ -218,6 +204,31 @@ def newest_checkpoint(path: Path) -> Loaded | None:
     return max((x for x in found if x is not None), key=lambda x: x.progress.update, default=None)
 
 
+def _last_checkpoint(run: Path, task: Task, data: Any, report: Reporter, *, extended: bool) -> Loaded | None:
+    """The checkpoint that a run goes on from, None where it has written none; raises where it cannot go on."""
+    loaded = newest_checkpoint(run / CHECKPOINT)
+    if not loaded:
+        expect_checkpoint(run)
+        report.say(f"{run} holds no checkpoint: the run starts again from its first update")
+    if data_fingerprint(run) != task.fingerprint:
+        raise DataError(
+            f"{name_data(data)}: {task.changed} {run} was started with.\n"
+            "  Resume with the same --data, or start another run."
+        )
+    if loaded and math.isfinite(loaded.progress.plateau.best) and not (run / BEST / "config.json").is_file():
+        raise DataError(
+            f"{run / BEST}: no such model, but the checkpoint knows of one, which the test needs.\n"
+            "  Bring that folder back, too."
+        )
+    if extended and loaded and loaded.progress.stopped:
+        raise DataError(
+            f"{run} stopped early, after update {loaded.progress.update:,}, with train.patience="
+            f"{task.config.train.patience}: more updates would not be made.\n"
+            "  Start another run from it: --init-from."
+        )
+    return loaded
+
+
 class Trainer:
     """A run in progress."""
 
@@ -239,10 +250,24 @@ class Trainer:
             self.progress.finished = False  # extended
         self.leads = rank() == 0  # the others write nothing
         self.shares_batches = config.model.shards == 1  # else all take every batch, each its own states
-        opens = tensorboard_writer() if config.train.tensorboard and self.leads else None  # found missing now
-        task.prepare(loaded, origin)
-        task.expect_batches()  # too few tokens are found out before any work
-        budget = agreed(task.budget(self.device, self.progress, report.say), self.progress)
+        with together():
+            opens = tensorboard_writer() if config.train.tensorboard and self.leads else None  # found missing now
+            task.prepare(loaded, origin)
+            task.expect_batches()  # too few tokens are found out before any work
+            budget = task.budget(self.device, self.progress, report.say)
+        budget = agreed(budget, self.progress)
+        with self._together():
+            self._build(budget, loaded)
+        moved = run.cut_metrics(self.progress.metrics_size)
+        if moved:
+            report.say(f"{quantity(moved, 'line')} of metrics after the last checkpoint moved to metrics.lost.jsonl")
+        self.writer = opens(run.path, self.progress.update) if opens else None
+        self.interrupted = False
+        self.latest: dict[str, Any] = {}  # the last record of training
+
+    def _build(self, budget: Budget, loaded: Loaded | None) -> None:
+        """Model, optimiser and steps, with the state of a checkpoint where there is one."""
+        config, task, origin = self.config, self.task, self.origin
         self.eval_data = replace(config.data, eval_tokens=budget.eval_tokens or config.data.eval_tokens)
         self.model = shard_model(task.model(), config)
         if not loaded:
@@ -257,12 +282,6 @@ class Trainer:
             fill_shares(loaded, self.model, self.optimizer)
             self.average.load(loaded.of("average"), loaded.path)
             self.gradients.carried = self.gradients.own_carried(loaded.carried_state(self.gradients, self.device))
-        moved = run.cut_metrics(self.progress.metrics_size)
-        if moved:
-            report.say(f"{quantity(moved, 'line')} of metrics after the last checkpoint moved to metrics.lost.jsonl")
-        self.writer = opens(run.path, self.progress.update) if opens else None
-        self.interrupted = False
-        self.latest: dict[str, Any] = {}  # the last record of training
 
     def run(self) -> Result:
         """Train until the budget is spent, early stopping says so, or a signal comes."""
@@ -293,7 +312,8 @@ class Trainer:
                     record |= self._evaluate()
                 progress.seconds += time.perf_counter() - started
                 if record:
-                    self._write({"update": done, "epoch": progress.epoch, **record})
+                    with together():
+                        self._write({"update": done, "epoch": progress.epoch, **record})
                 self.report.update(done, record)
                 self.latest |= record
                 if "best" in record:
@@ -338,8 +358,8 @@ class Trainer:
             group["lr"] = rate
         tokens = sum(map(self.model.num_counted, batches))
         total, norm = self.gradients(batches, tokens, progress.update)
-        if not math.isfinite(norm):
-            raise self._not_finite(batches, f"the gradient's norm is {norm}")
+        if not math.isfinite(norm):  # alike on all processes
+            raise self._not_finite(batches, f"the gradient's norm is {norm}", whole=True)
         self.optimizer.step()
         self.average.update()
         progress.update += 1
@@ -352,11 +372,16 @@ class Trainer:
         stepped = {} if config.optimizer == "em" else {"lr": rate, "gradient_norm": norm}
         return {f"train_{self.task.measure.name}": found, **stepped, **self._bound()}
 
-    def _not_finite(self, batches: list[Any], what: str) -> DomainError:
-        """The error that ends a run whose loss is not finite; the batch that caused it is saved."""
-        path = self.run_dir.path / f"bad-batch-{self.progress.update + 1}.json"
-        content = {"update": self.progress.update + 1, **self.task.plain(batches)}
-        write_text(path, json.dumps(content, indent=1) + "\n")
+    def _not_finite(self, batches: list[Any], what: str, *, whole: bool = False) -> DomainError:
+        """The error that ends a run whose loss is not finite; the batch that caused it is saved.
+
+        `whole`: all processes have found it, and the first writes. Else each has rows of its own.
+        """
+        own = "" if whole or alone() else f"-rank-{rank()}"
+        path = self.run_dir.path / f"bad-batch-{self.progress.update + 1}{own}.json"
+        if self.leads or not whole:
+            content = {"update": self.progress.update + 1, **self.task.plain(batches)}
+            write_text(path, json.dumps(content, indent=1) + "\n")
         return DomainError(
             f"update {self.progress.update + 1}: {what.removesuffix('.')}. The run has stopped; "
             "its last checkpoint is untouched.\n"
@@ -381,8 +406,9 @@ class Trainer:
         measure = self.task.measure
         value = found.value(measure)
         best = plateau.see(value, config.train, of_words=measure.of_words)
-        if best and (self.leads or self.model.shard is not None):
-            save_model(self.model, self.run_dir.path / BEST, file_bytes=config.train.shard_bytes)
+        with self._together():
+            if best and (self.leads or self.model.shard is not None):
+                save_model(self.model, self.run_dir.path / BEST, file_bytes=config.train.shard_bytes)
         self.progress.stopped = bool(config.train.patience) and plateau.since_best >= config.train.patience
         return {
             f"valid_{measure.name}": value,
@@ -405,15 +431,22 @@ class Trainer:
 
     def checkpoint(self) -> None:
         """Write down where the run stands."""
+        carried = self.gradients.whole_carried()
+        with self._together():  # a disk may be full
+            if self.leads or self.model.shard is not None:
+                self._save(carried)
+
+    def _together(self) -> contextlib.AbstractContextManager[None]:
+        """Where one process fails all do. Those that share states send inside: there an error ends the connection."""
+        return together() if self.shares_batches else contextlib.nullcontext()
+
+    def _save(self, carried: Any) -> None:
         self.run_dir.sync()
         self.progress.metrics_size = self.run_dir.metrics_size()
-        carried = self.gradients.whole_carried()
         if self.model.shard is not None:
             state = self.progress, carried, self.task.fingerprint, self.average.tensors()
             moments = self.config.train.optimizer_state
             save_shares(self.run_dir.path, self.model, self.optimizer, *state, moments)
-            return
-        if not self.leads:
             return
         save_checkpoint(
             self.run_dir.path / CHECKPOINT,

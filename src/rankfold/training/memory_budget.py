@@ -19,7 +19,7 @@ from rankfold.planning.cost import Plan
 from rankfold.planning.measure import GIB, available
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
-from rankfold.training.distributed import gathered
+from rankfold.training.distributed import gathered, num_sharing
 from rankfold.training.shapes import TREE_WIDTH, padded_width, shapes_of
 
 FLOAT = 4
@@ -63,8 +63,13 @@ class Need(NamedTuple):
 def memory_budget(
     config: Config, data: DataSizes, device: str, progress: Progress, say: Callable[[str], None]
 ) -> Budget:
-    """The budget a run keeps to: when it is resumed, the one it began with, as long as that still fits."""
+    """The budget a run keeps to: when it is resumed, the one it began with, as long as that still fits.
+
+    Processes that share a device share what is free there; `train.memory` is that of each.
+    """
     memory = available(device, config.train.memory)
+    if memory is not None and not config.train.memory:
+        memory //= num_sharing(device)
     budget = fit(config, data, device, memory)
     part, evaluated = budget.part_tokens, budget.eval_tokens
     if progress.update:

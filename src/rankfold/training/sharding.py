@@ -57,11 +57,10 @@ class ShardedGradients(Gradients):
     def _own(self, batch: Batch, seed: int) -> Batch:
         return batch
 
-    def _add_gradients(self) -> None:
-        add_gradients(self.shared)
-
-    def _total(self, compute: Callable[[], float]) -> float:
-        return compute()  # all have the same
+    def _summed(self, compute: Callable[[], float]) -> float:
+        value = compute()  # all have the same
+        add_gradients(self.shared, lambda: 0.0)
+        return value
 
     def whole_carried(self) -> Any:
         return self.model.gather_carried(self.carried)

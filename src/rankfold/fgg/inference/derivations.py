@@ -34,9 +34,9 @@ def best(g: Grammar) -> Derivation | list[Derivation]:
     """The derivation with values of the largest weight, one per sentence; ties go to the first rule and value.
 
     Its `log_weight` is `sum_product(g, "max")`. Raises where nothing has weight. Of a recursive grammar without a
-    query, too: the shallowest; raises where derivations gain weight as they grow. Cost: a pass of maxima, as many operations as a sum
-    takes without matrix products, then a contraction for every table on the way. Factors given by ranks are multiplied
-    out first; a grammar in rank space is refused.
+    query, too: the shallowest; raises where derivations gain weight as they grow. Cost: a pass of maxima,
+    as many operations as a sum takes without matrix products, then a contraction for every table on the way. Factors
+    given by ranks are multiplied out first; a grammar in rank space is refused.
     """
     g = recompose(g, "the best derivation")
     with torch.no_grad():

@@ -178,7 +178,7 @@ def _of_spans(hrg: SpanHRG, whole: frozenset[str], *, is_cut: bool) -> Schedule 
 
 @lru_cache(maxsize=64)
 def unshared(hrg: HRG) -> Schedule:
-    """The schedule of the rules as they are, none rewritten; tables have the rows they have by `schedule` in a pattern."""
+    """The schedule of the rules as they are, none rewritten; in a pattern tables have the rows of `schedule`."""
     if isinstance(hrg, SpanHRG):
         return _SpanSchedule(hrg, hrg.first, hrg.spans).build()
     return schedule(hrg, frozenset(rule.name for rule in hrg.rules))

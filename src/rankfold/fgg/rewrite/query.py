@@ -89,9 +89,9 @@ def string_query(
     `words` are ids or, where the domain names its values, words; None (in tensors -1) is a missing word, which sums
     over all. `lengths`: those of the rows of a tensor, whose ids beyond are never looked at; lists tell theirs by
     themselves. A batch of unequal lengths has the structure of its longest sentence, and costs as much for each.
-    `domain`: the observed domain, needed where a grammar has several. `brackets`: spans `(i, j)`, words i to j - 1, that
-    every derivation must have as the words of one nonterminal, or `(i, j, "X")` as those of an X; the same for a whole
-    batch.
+    `domain`: the observed domain, needed where a grammar has several. `brackets`: spans `(i, j)`, words i to j - 1,
+    that every derivation must have as the words of one nonterminal, or `(i, j, "X")` as those of an X; the same for a
+    whole batch.
     """
     table, is_batch = _table(words)
     if isinstance(table, Tensor):
@@ -123,8 +123,8 @@ def _lengths(given: Sequence[int] | Tensor | None, table: Tensor) -> Tensor | No
     found = torch.as_tensor(given)
     if table.ndim != 2 or found.shape != table.shape[:1] or found.dtype.is_floating_point:
         raise ShapeError(
-            f"lengths have shape {tuple(found.shape)} and dtype {found.dtype}, the words shape {tuple(table.shape)}: one "
-            "whole number for each row of a batch was expected."
+            f"lengths have shape {tuple(found.shape)} and dtype {found.dtype}, the words shape {tuple(table.shape)}: "
+            "one whole number for each row of a batch was expected."
         )
     if may_look(found):
         for k, length in enumerate(found.tolist()):
