@@ -141,7 +141,8 @@ class ShardedLowRank(Sharded):
         inner = self.shard.total(long_product(x, self.held[first].linear)).to(x.dtype)
         norm = (inner @ self._most()[second])[..., None]
         out = long_product(inner, self.held[second].linear.mT).to(x.dtype)
-        return Step(out / norm.clamp(min=torch.finfo(x.dtype).tiny), norm, inner)
+        tiny = torch.finfo(x.dtype).tiny  # keeps 0 / 0 away
+        return Step(out / norm.clamp(min=tiny), norm, inner)
 
     def _most(self) -> tuple[Tensor, Tensor]:  # "r" each
         if self._tops is None:
@@ -243,12 +244,14 @@ class ShardedDense(Sharded):
     def push_scaled(self, x: Tensor) -> Step:  # "b z" -> "b y"
         also = (x @ self._most()[0])[..., None]
         out, norm = self.shard.scatter_with(long_product(x, self._weight).to(x.dtype), also)
-        return Step(out / norm.clamp(min=torch.finfo(x.dtype).tiny), norm)
+        tiny = torch.finfo(x.dtype).tiny
+        return Step(out / norm.clamp(min=tiny), norm)
 
     def pull_scaled(self, x: Tensor) -> Step:  # "b y" -> "b z"
         whole = self.shard.gather(x)
         norm = (whole @ self._most()[1])[..., None]
-        return Step(long_product(whole, self._weight.mT).to(x.dtype) / norm.clamp(min=torch.finfo(x.dtype).tiny), norm)
+        tiny = torch.finfo(x.dtype).tiny
+        return Step(long_product(whole, self._weight.mT).to(x.dtype) / norm.clamp(min=tiny), norm)
 
     def _most(self) -> tuple[Tensor, Tensor]:  # "z", "y"
         if self._tops is None:

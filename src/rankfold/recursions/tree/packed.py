@@ -122,7 +122,7 @@ def inside(f: Forest, precision: Precision) -> Chart:
 
 def _whole(f: Forest, chart: Chart) -> Tensor:  # "b"
     """The cells of whole sentences; of one word, that of the first two."""
-    cells, width = chart.cells, f.lengths.clamp(min=2)
+    cells, width = chart.cells, torch.where(f.lengths > 1, f.lengths, 2)
     before = (width - 1) * (cells.num_words + 1) - width * (width - 1) // 2
     sentence = torch.arange(cells.num, device=width.device)
     return cells.num * before + sentence * (cells.num_words - width + 1)
@@ -206,6 +206,10 @@ def _of_factors(chart: Chart, of_side: Tensor, of_head: Tensor | None) -> dict[i
     return by_id
 
 
+def _at_least_one(x: Tensor) -> Tensor:
+    return torch.where(x < 1, 1.0, x)
+
+
 def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
     """Whether the loss to underflow in a sentence is below the round-off of the rest: as `soundness.ranks_kept`.
 
@@ -218,9 +222,9 @@ def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
     words = cells.of(1)
 
     def gain(by_rank: Tensor) -> Tensor:
-        return by_rank.sum(1, dtype=torch.float32).amax().double().clamp(min=1.0)
+        return _at_least_one(by_rank.sum(1, dtype=torch.float32).amax().double())
 
-    needed = bound * gain(chart.by_rank) * cells.norm.double().clamp(min=1.0)
+    needed = bound * gain(chart.by_rank) * _at_least_one(cells.norm.double())
     needed[words] = bound * gain(chart.leaf_by_rank)
     fine = cells.norm >= bound
     fine &= cells.norm < float("inf")
