@@ -1,11 +1,10 @@
-"""Chains whose states several processes hold: `python -m tests.recursions.shards CASE ...` is one of the processes.
+"""Chains whose states several processes hold, case by case.
 
-Each makes the whole problem from one seed, solves it alone, then its own share together with the others.
+Each process makes the whole problem from one seed, solves it alone, then its own share together with the others.
 """
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -225,7 +224,7 @@ def memory() -> None:
 
 def refused() -> None:
     """Raise unless every process says what is wrong."""
-    shard = Shard.of_processes(4)
+    shard = Shard.of_processes(12)
     left, good = torch.ones(shard.height, 2), torch.ones(shard.height, 2)
     if shard.number == 1:
         left[0, 0] = float("nan")
@@ -239,8 +238,9 @@ def refused() -> None:
 
 OTHERS = {"traffic": traffic, "refused": refused, "memory": memory, "blocks": blocks}
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+
+def run(cases: tuple[str, ...]) -> None:
+    """Some cases, in one of the processes."""
     with joined():
-        for case in sys.argv[1:]:
+        for case in cases:
             OTHERS[case]() if case in OTHERS else check(case)

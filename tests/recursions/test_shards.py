@@ -4,7 +4,8 @@ import pytest
 
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.numerics.shard import Shard
-from tests.training.processes import finish, start
+from tests.recursions.shards import run
+from tests.training.processes import Group
 
 FAST = ["low rank", "low rank zeros range", "dense log", "blocks", "traffic", "memory", "refused"]
 CASES = [
@@ -26,7 +27,7 @@ CASES = [
 
 
 def _run(num: int, cases: list[str]) -> None:
-    done = finish(start(num, ["-m", "tests.recursions.shards", *cases]))
+    done = Group(num, run, tuple(cases)).finish()
     assert all(status == 0 for status, _ in done), "\n".join(text for _, text in done)
 
 

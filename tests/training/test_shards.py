@@ -9,7 +9,7 @@ from rankfold.models import ModelConfig
 from rankfold.models.pretrained import load_any
 from rankfold.training import sharding
 from rankfold.training.loop import train
-from tests.training.processes import finish, start
+from tests.training.processes import Group, command
 from tests.training.runs import metrics, state, tiny, write_corpus
 from tests.training.shards import CASES, run, trained
 
@@ -34,7 +34,7 @@ def _expect_close(a: Path, b: Path) -> None:
 
 def test_two_processes_train_the_model_of_one_and_one_goes_on(folder: Path, tmp_path: Path) -> None:
     run(folder, tmp_path / "one", FAST, updates=5)
-    trained(2, folder, tmp_path / "two", FAST, "shards=2", "updates=5")
+    trained(2, folder, tmp_path / "two", FAST, updates=5)
     for name in FAST:
         _expect_close(tmp_path / "one" / name, tmp_path / "two" / name)
     run(folder, tmp_path / "one", ["lhmm"], resume=True, updates=7)
@@ -47,7 +47,7 @@ def test_two_processes_train_the_model_of_one_and_one_goes_on(folder: Path, tmp_
 @pytest.mark.parametrize("num", [2, 4])
 def test_every_case_in_two_and_four_processes(folder: Path, tmp_path: Path, name: str, num: int) -> None:
     run(folder, tmp_path / "one", [name])
-    trained(num, folder, tmp_path / "many", [name], f"shards={num}")
+    trained(num, folder, tmp_path / "many", [name])
     _expect_close(tmp_path / "one" / name, tmp_path / "many" / name)
 
 
@@ -56,8 +56,8 @@ def test_a_run_goes_on_with_other_numbers_of_processes(folder: Path, tmp_path: P
     names = ["lhmm streams", "hmm", "tied block", "printed lhmm"]
     run(folder, tmp_path / "one", names)
     run(folder, tmp_path / "many", names, updates=5)
-    trained(2, folder, tmp_path / "many", names, "resume", "shards=2", "updates=9")
-    trained(4, folder, tmp_path / "many", names, "resume", "shards=4", "updates=14")
+    trained(2, folder, tmp_path / "many", names, resume=True, updates=9)
+    trained(4, folder, tmp_path / "many", names, resume=True, updates=14)
     run(folder, tmp_path / "many", names, resume=True, updates=20)
     for name in names:
         one, other = (state(tmp_path / x / name)[0] for x in ("one", "many"))
@@ -70,7 +70,7 @@ def test_a_run_goes_on_with_other_numbers_of_processes(folder: Path, tmp_path: P
 def test_two_processes_on_one_gpu(folder: Path, tmp_path: Path) -> None:
     names = list(CASES)
     run(folder, tmp_path / "one", names, device="cuda", graphs=False)
-    trained(2, folder, tmp_path / "two", names, "shards=2", "device=cuda")
+    trained(2, folder, tmp_path / "two", names, device="cuda")
     for name in names:
         _expect_close(tmp_path / "one" / name, tmp_path / "two" / name)
 
@@ -94,13 +94,13 @@ def test_em_in_shards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_every_process_says_what_is_wrong(folder: Path, tmp_path: Path) -> None:
-    arguments = ["-m", "rankfold", "train", "--data", str(folder), "--out", str(tmp_path / "run")]
+    arguments = ["train", "--data", str(folder), "--out", str(tmp_path / "run")]
     arguments += ["--recipe", "small-lhmm", "--set", "model.num_states=3", "--set", "model.shards=2"]
     for more, told in (
         (["--set", "model.shards=3"], "2 processes were started"),
         (["--set", "model.num_states=1"], "1 states cannot be shared by 2 processes"),
     ):
-        done = finish(start(2, [*arguments, *more]))
+        done = Group(2, command, *arguments, *more).finish()
         assert [status for status, _ in done] == [2, 2], done
         assert all(told in text for _, text in done), done
 
