@@ -30,6 +30,15 @@ from torch.distributed.rendezvous import rendezvous
 from rankfold.data.batch import Batch
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.files import read_json
+from rankfold.numerics.collectives import (
+    WAITS,
+    UnansweredError,
+    all_reduce,
+    gather_objects,
+    is_broken,
+    raise_told,
+    told_of,
+)
 from rankfold.training.carried import join_rows, map_tensors
 from rankfold.training.config import Config
 
@@ -37,7 +46,6 @@ Made = TypeVar("Made")
 TIMEOUT = "RANKFOLD_TIMEOUT"  # of the environment: seconds that a process waits for the others
 SECONDS = 1800.0  # without it
 BEAT, GRACE = 1.0, 6.0  # seconds between two notes that a process runs; without any for so long it is gone
-WAITS = threading.Event()  # whether this process waits for the others
 LARGE = 2**16  # numbers of a tensor that is a message of its own, not copied into one with others
 
 
@@ -196,39 +204,12 @@ class Board:
         )
 
 
-class UnansweredError(RuntimeError):
-    """A message that failed after so many seconds."""
-
-    def __init__(self, error: Exception, seconds: float) -> None:
-        super().__init__(str(error))
-        self.seconds = seconds
-
-
-def _exchange(send: Callable[[], Any]) -> None:
-    """Send a message and wait for the others; `UnansweredError` where they are gone."""
-    began = time.monotonic()
-    WAITS.set()
-    try:
-        send()
-    except RuntimeError as error:
-        if not _is_broken(error):
-            raise
-        raise UnansweredError(error, time.monotonic() - began) from error
-    WAITS.clear()
-
-
 def _ranks(numbers: Sequence[int]) -> str:
     return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers)) if numbers else ""
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]
-
-
-def _is_broken(error: BaseException) -> bool:
-    """Whether it is an error of the group: another process is gone, or did not answer in time."""
-    told = isinstance(error, RuntimeError) and "gloo" in str(error).lower()
-    return told or isinstance(error, dist.DistError | UnansweredError)
 
 
 @contextmanager
@@ -253,7 +234,7 @@ def joined() -> Iterator[None]:
             dist.init_process_group(backend, store=board.store, rank=number, world_size=size, timeout=waited)
             yield
         except (Exception, KeyboardInterrupt) as error:
-            if not isinstance(error, Exception) or not _is_broken(error):
+            if not isinstance(error, Exception) or not is_broken(error):
                 board.write("ended", f"{type(error).__name__}: {_first_line(error)}")
                 raise
             if threading.current_thread() is threading.main_thread():
@@ -290,19 +271,14 @@ def attempt(compute: Callable[[], Made]) -> tuple[Made | None, Exception | None]
     try:
         return compute(), None
     except Exception as error:
-        if _is_broken(error):
+        if is_broken(error):
             raise
         return None, error
 
 
 def expect_none(error: Exception | None) -> None:
     """Raise on every process where there is an error on one: the own, or that of the first that has one."""
-    told = gathered(None if error is None else str(error) or type(error).__name__)
-    if error is not None:
-        raise error
-    failed = next((i for i, text in enumerate(told) if text is not None), None)
-    if failed is not None:
-        raise DataError(f"rank {failed}: {told[failed]}\n  Rank {rank()} stops with it.")
+    raise_told(error, gathered(told_of(error)))
 
 
 @contextmanager
@@ -331,11 +307,7 @@ def in_turn(make: Callable[[], Made]) -> Made:
 
 def gathered(x: Made) -> list[Made]:
     """An object of every process, in order of rank."""
-    if alone():
-        return [x]
-    found: list[Any] = [None] * num_processes()
-    _exchange(lambda: dist.all_gather_object(found, x))
-    return found
+    return [x] if alone() else gather_objects(x)
 
 
 def expect_data(data: Any) -> None:
@@ -400,7 +372,7 @@ def total_of(numbers: Sequence[float]) -> list[float]:
     if alone():
         return list(numbers)
     x = torch.tensor(numbers, dtype=torch.float64)
-    _exchange(lambda: dist.all_reduce(x))
+    all_reduce(x)
     found: list[float] = x.tolist()
     return found
 
@@ -429,22 +401,12 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         small = [x for x in own if x.numel() < LARGE or not x.is_contiguous()]
         for x in own:
             if x.numel() >= LARGE and x.is_contiguous():
-                _all_reduce(x)
+                all_reduce(x)
         if small:
             flat = torch.cat([x.reshape(-1) for x in small])
-            _all_reduce(flat)
+            all_reduce(flat)
             for x, total in zip(small, torch.split(flat, [x.numel() for x in small]), strict=True):
                 x.copy_(total.view(x.shape))
-
-
-def _all_reduce(x: Tensor) -> None:
-    """Add up one tensor in place; over the CPU where processes share a GPU."""
-    if x.is_cuda and "nccl" not in str(dist.get_backend_config()):
-        there = x.cpu()
-        _exchange(lambda: dist.all_reduce(there))
-        x.copy_(there)
-    else:
-        _exchange(lambda: dist.all_reduce(x))
 
 
 def add_gradients(parameters: Sequence[Tensor], compute: Callable[[], float]) -> float:
