@@ -191,6 +191,10 @@ class Board:
                 ended = {i: text for i in others if (text := self.read("ended", i)) is not None}
                 gone = [i for i in others if now[i] == before[i]]
                 hang = [i for i in others if i not in gone and str(now[i]).endswith("works")]
+            self.write("told", "")
+            rest = [i for i in others if i not in (*gone, *hang, *ended)] if self.number == 0 else []
+            while time.monotonic() < end + GRACE and any(self.read("told", i) is None for i in rest):
+                time.sleep(0.1)  # the others read the notes that the first may keep
         why = f"nobody is missing, so the connection between them failed ({_first_line(error)})"
         if ended:
             why = "; ".join(f"rank {i} ended with: {text}" for i, text in ended.items())
