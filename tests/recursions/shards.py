@@ -23,9 +23,28 @@ from rankfold.recursions.blocks import in_shards
 from rankfold.recursions.blocks.in_shards import Places, ShardedBlockPotentials
 from rankfold.recursions.chain import carry
 from rankfold.training.distributed import joined
+from tests.training.processes import Group
 
 Z, B, T, R = 11, 5, 7, 3  # states that no number of processes shares evenly
 RTOL = ATOL = 1e-10
+CHAINS = [
+    "low rank",
+    "low rank zeros range",
+    "low rank zeros",
+    "low rank log",
+    "low rank wide log",
+    "low rank wide",
+    "low rank even zeros wide",
+    "low rank float32",
+    "low rank float32 range",
+    "dense",
+    "dense log",
+    "dense zeros",
+    "dense wide log",
+    "dense range",
+    "dense even",
+    "dense float32 range zeros",
+]
 
 
 def tensors(name: str) -> dict[str, Tensor]:
@@ -244,3 +263,9 @@ def run(cases: tuple[str, ...]) -> None:
     with joined():
         for case in cases:
             OTHERS[case]() if case in OTHERS else check(case)
+
+
+def solved(num: int, cases: list[str]) -> None:
+    """Check some cases in so many processes; raises with what they said if one fails."""
+    done = Group(num, run, tuple(cases)).finish()
+    assert all(status == 0 for status, _ in done), "\n".join(text for _, text in done)

@@ -131,7 +131,7 @@ class Group:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num)}
-        shared |= {"LOCAL_WORLD_SIZE": str(num), "RANKFOLD_TIMEOUT": "60", **environment}
+        shared |= {"LOCAL_WORLD_SIZE": str(num), "RANKFOLD_TIMEOUT": "120", **environment}
         self.logs = Path(tempfile.mkdtemp())
         self.members = []
         for i in range(num):
@@ -149,7 +149,7 @@ class Group:
         """Whether none has ended."""
         return all(member.is_alive() for member in self.members)
 
-    def finish(self, seconds: float = 240.0) -> list[Done]:
+    def finish(self, seconds: float = 600.0) -> list[Done]:
         """How each has ended; none is left over."""
         end = time.monotonic() + seconds
         for member in self.members:

@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("data") / "words")
 
 
-def _expect_close(a: Path, b: Path) -> None:
+def expect_same(a: Path, b: Path) -> None:
     """Raise unless two runs have the same metrics and the same best model, to the rounding of float64."""
     for x, y in zip(metrics(a), metrics(b), strict=True):
         assert x == pytest.approx(y, rel=1e-8, abs=1e-12)
@@ -36,10 +36,10 @@ def test_two_processes_train_the_model_of_one_and_one_goes_on(folder: Path, tmp_
     run(folder, tmp_path / "one", FAST, updates=5)
     trained(2, folder, tmp_path / "two", FAST, updates=5)
     for name in FAST:
-        _expect_close(tmp_path / "one" / name, tmp_path / "two" / name)
+        expect_same(tmp_path / "one" / name, tmp_path / "two" / name)
     run(folder, tmp_path / "one", ["lhmm"], resume=True, updates=7)
     run(folder, tmp_path / "two", ["lhmm"], resume=True, updates=7, shards=1)
-    _expect_close(tmp_path / "one" / "lhmm", tmp_path / "two" / "lhmm")
+    expect_same(tmp_path / "one" / "lhmm", tmp_path / "two" / "lhmm")
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_two_processes_train_the_model_of_one_and_one_goes_on(folder: Path, tmp_
 def test_every_case_in_two_and_four_processes(folder: Path, tmp_path: Path, name: str, num: int) -> None:
     run(folder, tmp_path / "one", [name])
     trained(num, folder, tmp_path / "many", [name])
-    _expect_close(tmp_path / "one" / name, tmp_path / "many" / name)
+    expect_same(tmp_path / "one" / name, tmp_path / "many" / name)
 
 
 @pytest.mark.slow
@@ -64,15 +64,6 @@ def test_a_run_goes_on_with_other_numbers_of_processes(folder: Path, tmp_path: P
         assert one.keys() == other.keys()
         for key, x in one.items():
             assert x.double().numpy() == pytest.approx(other[key].double().numpy(), rel=1e-7, abs=1e-9), key
-
-
-@pytest.mark.gpu
-def test_two_processes_on_one_gpu(folder: Path, tmp_path: Path) -> None:
-    names = list(CASES)
-    run(folder, tmp_path / "one", names, device="cuda", graphs=False)
-    trained(2, folder, tmp_path / "two", names, device="cuda")
-    for name in names:
-        _expect_close(tmp_path / "one" / name, tmp_path / "two" / name)
 
 
 def test_families_that_cannot_be_shared_are_refused_by_name() -> None:
