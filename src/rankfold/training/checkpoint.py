@@ -18,7 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rankfold.data.weights import join_pieces, load_sharded, load_tensors, save_sharded, save_tensors, to_pieces
+from rankfold.data.sharded_weights import join_pieces, load_sharded, save_sharded, to_pieces
+from rankfold.data.weights import load_tensors, save_tensors
 from rankfold.errors import DataError, DomainError
 from rankfold.models.base import Model
 from rankfold.training.carried import leaves
