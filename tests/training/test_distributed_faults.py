@@ -15,7 +15,8 @@ import torch
 
 from rankfold.errors import DataError, DomainError
 from rankfold.training import distributed, loop
-from rankfold.training.distributed import expect_rows, job, num_sharing, own_slice, restarted, together, waiting_time
+from rankfold.training.board import waiting_time
+from rankfold.training.distributed import expect_rows, job, num_sharing, own_slice, restarted, together
 from rankfold.training.gradients import Gradients
 from tests.training.processes import (
     Done,
