@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import processes
 from tests.recursions.shards import CHAINS, solved
 from tests.training import shards
 from tests.training.processes import FRAMES, GRAMMARS, WORDS, run_cases, trained, write_data
@@ -44,3 +45,8 @@ def test_states_are_shared_out(folder: Path, tmp_path: Path) -> None:
 
 def test_chains_in_shards() -> None:
     solved(2, [f"{case} cuda" for case in CHAINS])
+
+
+def test_one_process_that_torchrun_starts_costs_at_most_three_percent() -> None:
+    """An update of 2,048 states, captured; the two take turns. `python -m benchmarks processes --device cuda`."""
+    assert processes.main(["--device", "cuda", "--num"]) == 0
