@@ -6,7 +6,8 @@ A head is multiplied into the sides once: parents are then ranks, too.
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -18,17 +19,21 @@ from rankfold.recursions.tree.charts import Tops, leaf_mantissas
 from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.ranks import Sides, share_factors
 
-# Off: `python -m benchmarks packed_trees` sets it to compare both ways on a GPU.
-CHOSEN = False
+# Which charts are packed: the precision of their products, and whether parents have a head of their own. Measured: not
+# yet, so none; `python -m benchmarks gpu` compares both ways on a GPU and names those that belong here.
+CHOSEN: frozenset[tuple[Precision, bool]] = frozenset()
+EVERY = frozenset(product(get_args(Precision), (False, True)))
 FILL = 32  # ranks are filled up to a multiple
 LONGEST = 256  # words, whose splits a program holds the scales of
 
 
-def serves(f: Forest) -> bool:
+def serves(f: Forest, precision: Precision) -> bool:
     """Whether these rules and sentences go this way: chosen, float32 on a GPU, factors that are weights."""
     if not CHOSEN or f.log_leaf.dtype != torch.float32 or not 2 <= f.log_leaf.shape[1] <= LONGEST:
         return False
     if not share_factors(f.rules):
+        return False
+    if (precision, any((rule.cpd or (None,))[0] is not None for rule in f.rules)) not in CHOSEN:
         return False
     held = [x for rule in f.rules for x in rule.cpd or () if x is not None]
     return all(not x.is_log and x.value.ndim == 2 for x in held) and triton_serves(f.log_leaf)
