@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.check_parameters import expect_parameters, fixed_parameters
+from rankfold.estimators.check_parameters import expect_kind, expect_parameters, fixed_parameters
 from rankfold.estimators.known_tables import (
     TABLES,
     MissingTableError,
@@ -196,6 +196,7 @@ class Tables:
         end= "z", or any name of `tables_`; `symbols` of the columns of emission. HSMM: durations=, a table "z d".
         Further arguments are parameters of the estimator.
         """
+        expect_kind(observations)
         known = set(cls._names())  # type: ignore[attr-defined]
         driven = driven_sizes({name: np.shape(value) for name, value in given.items()})
         if driven:
