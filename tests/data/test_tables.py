@@ -98,5 +98,5 @@ def test_another_header_is_refused(tmp_path: Path) -> None:
 
 def test_a_recording_in_two_files_is_refused(tmp_path: Path) -> None:
     paths = [table(tmp_path / f"{i}.csv", 1) for i in range(2)]
-    with pytest.raises(DataError, match="1.csv, line 2, column who: 'r0' comes back after rows of another"):
+    with pytest.raises(DataError, match=r"1\.csv, line 2, column who: 'r0' comes back after rows of another"):
         prepare_tables(paths, tmp_path / "out", group="who", label="what")

@@ -63,8 +63,8 @@ def prepare_tables(
     """Write the recordings of .csv files, each with a line of names first, or .parquet or .arrow, into a new folder.
 
     `columns`: the features (all but group and label). `group`: rows with one value of it, one after the other, are a
-    recording; None: a file is one. `label`: names of what each row is, empty where not known. Features are as in the table:
-    training standardises them (data.standardise). Of every 20 recordings one drawn is in valid, one in test.
+    recording; None: a file is one. `label`: names of what each row is, empty where not known. Features are as in the
+    table: training standardises them (data.standardise). Of every 20 recordings one drawn is in valid, one in test.
     """
     out = Path(out)
     expect_new_folder(out)

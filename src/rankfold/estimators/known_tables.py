@@ -36,6 +36,8 @@ NAMES = {
     "initial_weights": ("initial_weight",),
     "noises": ("noise",),
     "concentrations": ("concentration",),
+    "deviations": ("deviation",),
+    "zeros": ("zero",),
     "parts": ("part",),
     "durations": ("duration",),
 }
@@ -277,11 +279,12 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
         "num_components": params["n_mix"],
         "order": params["order"],
         "num_covariates": params["n_inputs"],
-        "tied_variance": bool(params["tied_variance"]) and OBSERVATIONS[observations].measured,
+        "tied_variance": bool(params["tied_variance"]),
     }
     if columns:
         return len(columns), sizes
-    named = [by_name[x] for x in ("mean", "rate", "probability", "intercept", "part", "alpha", "scale") if x in by_name]
+    widest = ("mean", "rate", "probability", "intercept", "part", "alpha", "deviation")  # a number for each feature
+    named = [by_name[x] for x in widest if x in by_name]
     ours = {*OF_STATES, *NAMES, *(x for names in NAMES.values() for x in names)}
     others = [shape for name, shape in shapes.items() if not {name, name.partition("_")[0]} & ours]  # of one's own
     width = next((shape[-1] if shape else 1 for shape in (*named, *others)), 0)
