@@ -15,6 +15,7 @@ from tests.estimators.observation_cases import CASES, measured, symbols
 
 RNG = np.random.default_rng(0)
 INCOMPLETE = ("autoregressive", "multinomial", "regression", "logistic")  # where single features are not missing
+NO_FLOOR = {"beta", "gamma", "von_mises", "exponential", "half_normal", "zero_inflated_gamma", "product-positive"}
 MOVES = RNG.dirichlet(np.ones(3), 3)
 
 
@@ -28,11 +29,7 @@ def random_settings(seed: int) -> tuple[Any, list[Any], dict[str, Any], dict[str
         if one.ndim == 2 and observations not in INCOMPLETE and rng.random() < 0.5:
             x[i] = np.where(rng.random(one.shape) < 0.1, np.nan, one)
     chosen: dict[str, Any] = {**params, "observations": observations, "smoothing": float(rng.choice([0.0, 0.4]))}
-    if name in {
-        "beta",
-        "gamma",
-        "von_mises",
-    }:  # have no least variance: few frames of a state may come to have no maximum
+    if name in NO_FLOOR:  # have no least variance: few frames of a state may come to have no maximum
         chosen["smoothing"] = 0.4
     if rng.random() < 0.5:
         chosen["transition_prior"] = rng.uniform(1.0, 3.0, (3, 3))

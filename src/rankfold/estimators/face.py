@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.check_parameters import expect_parameters, fixed_parameters
+from rankfold.estimators.check_parameters import expect_kind, expect_parameters, fixed_parameters
 from rankfold.estimators.known_tables import (
     TABLES,
     MissingTableError,
@@ -63,7 +63,7 @@ class Tables:
     means_ = _table("means", 'The means, "z f"; of mixtures "z m f".')
     covariances_ = _table("covariances", 'As `covariance_type`: "z f", "z", "z f f", "f f"; of mixtures one each.')
     emission_ = _table("emission", 'The probabilities of symbols "z v", of ones, or of kinds of counts "z f".')
-    rates_ = _table("rates", 'The rates of Poisson and gamma observations, "z f".')
+    rates_ = _table("rates", 'The rates of Poisson, gamma, exponential and negative binomial observations, "z f".')
     weights_ = _table("weights", 'The weights of the Gaussians of each state, "z m".')
     coefficients_ = _table(
         "coefficients", 'Of regressions "z o k", of autoregressions "z f (p f)", the last frame first.'
@@ -73,9 +73,11 @@ class Tables:
     noises_ = _table("noises", 'The variances next to the factors of low-rank covariances, "z f".')
     scales_ = _table("scales", 'The squared scales of Student\'s t, "z f".')
     degrees_ = _table("degrees", 'The degrees of freedom of Student\'s t, "z f".')
-    shapes_ = _table("shapes", 'The shapes of gamma observations, "z f"; their rates are `rates_`.')
+    shapes_ = _table("shapes", 'The shapes of gamma and negative binomial observations, "z f", next to `rates_`.')
     alpha_ = _table("alpha", 'The first parameters of beta observations, "z f".')
     beta_ = _table("beta", 'The second parameters of beta observations, "z f".')
+    deviations_ = _table("deviations", 'The deviations of half-normal observations, "z f".')
+    zeros_ = _table("zeros", 'The probability "z f" of a zero that zero-inflated observations add.')
     concentrations_ = _table("concentrations", 'The concentrations of angles, "z f"; their directions are `means_`.')
 
     transition_weights_ = _table("transition_weights", 'The weights "z z k" of inputs that drive transitions.')
@@ -196,6 +198,7 @@ class Tables:
         end= "z", or any name of `tables_`; `symbols` of the columns of emission. HSMM: durations=, a table "z d".
         Further arguments are parameters of the estimator.
         """
+        expect_kind(observations)
         known = set(cls._names())  # type: ignore[attr-defined]
         driven = driven_sizes({name: np.shape(value) for name, value in given.items()})
         if driven:

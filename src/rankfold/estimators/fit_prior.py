@@ -25,7 +25,8 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
     kind = OBSERVATIONS[kind_name(params["observations"])]
     if kind.symbols:
         return Prior()
-    frames = (torch.cat(sequences) if len(sequences) > 1 else sequences[0]).double()
+    columns = () if isinstance(params["observations"], str) else params["observations"]
+    frames = kind.on_scale((torch.cat(sequences) if len(sequences) > 1 else sequences[0]).double(), columns)
     here = ~frames.isnan()
     complete = bool(here.all())
     if not complete and not bool(here.any(0).all()):

@@ -36,9 +36,12 @@ NAMES = {
     "initial_weights": ("initial_weight",),
     "noises": ("noise",),
     "concentrations": ("concentration",),
+    "deviations": ("deviation",),
+    "zeros": ("zero",),
     "parts": ("part",),
     "durations": ("duration",),
 }
+OF_STATES = ("initial", "transition", "left", "right", "entry", "move", "end", "duration", "durations")  # no features
 TABLES = "tables"  # the arguments of from_tables, each called by its own name
 
 
@@ -176,7 +179,9 @@ def _like(given: Any, name: str, table: Table, *, probability: bool) -> Tensor:
         _expect_definite(x, name)
     if table.axis is not None:
         sums = x.sum(table.axis)
-        if bool((x < 0).any()) or not torch.allclose(sums, torch.ones_like(sums)):
+        if bool((x < 0).any()):
+            raise DomainError(f"{name} is no distribution: it has entries below 0.")
+        if not torch.allclose(sums, torch.ones_like(sums)):
             raise DomainError(f"{name} is no distribution: its sums along axis {table.axis} are not 1.")
     return x
 
@@ -274,14 +279,15 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
         "num_components": params["n_mix"],
         "order": params["order"],
         "num_covariates": params["n_inputs"],
-        "tied_variance": bool(params["tied_variance"]) and OBSERVATIONS[observations].measured,
+        "tied_variance": bool(params["tied_variance"]),
     }
     if columns:
         return len(columns), sizes
-    first = next(
-        (by_name[x] for x in ("mean", "rate", "probability", "intercept", "part", "alpha") if x in by_name), None
-    )
-    width = 0 if first is None else first[-1]
+    widest = ("mean", "rate", "probability", "intercept", "part", "alpha", "deviation")  # a number for each feature
+    named = [by_name[x] for x in widest if x in by_name]
+    ours = {*OF_STATES, *NAMES, *(x for names in NAMES.values() for x in names)}
+    others = [shape for name, shape in shapes.items() if not {name, name.partition("_")[0]} & ours]  # of one's own
+    width = next((shape[-1] if shape else 1 for shape in (*named, *others)), 0)
     if "coefficient" in by_name and len(by_name["coefficient"]) == 3:
         inputs = by_name["coefficient"][2]
         if observations == "autoregressive":

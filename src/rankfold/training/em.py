@@ -483,10 +483,8 @@ def recipe_prior(model: FrameModel, sequences: Sequence[Tensor], smoothing: floa
     config = model.config
     if model.observation.symbols:
         return Prior(smoothing)
-    frames = torch.cat(list(sequences))
+    frames = config.observation.on_scale(torch.cat(list(sequences)), config.columns)
     centre = frames.nanmean(0)
-    if not model.observation.measured and not config.columns:
-        return Prior(smoothing, centre=centre)
     spread = 1.0 if config.variance_prior else (frames - centre).square().nanmean(0)
     return Prior(
         smoothing,
