@@ -21,6 +21,7 @@ COMMANDS = {
     "starts": "benchmarks.starts",
     "people": "benchmarks.people",
     "baselines": "benchmarks.baselines.command",
+    "mixture": "benchmarks.mixture",
     "crosstask": "benchmarks.crosstask",
     "fgg": "benchmarks.fgg",
     "questions": "benchmarks.questions",

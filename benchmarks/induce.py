@@ -6,7 +6,8 @@
 The training is that of `rankfold train`, the judgement that of `rankfold evaluate --trees --json`. A folder NAME-sSEED
 each has recipe.toml, metrics.jsonl, environment.json and evaluation.json; models stay in --work. Interrupted once
 (Ctrl-C, SIGTERM), a run ends after its update, and its best model so far is judged; twice, at once. --resume goes on
-with what was interrupted, from the checkpoints in --work. Needs torch, numpy and safetensors alone.
+with what was interrupted, from the checkpoints in --work, and judges a run at its end alone. Needs torch, numpy and
+safetensors alone.
 `python -m benchmarks.results docs/results --add results` puts them on the page.
 """
 
@@ -92,6 +93,7 @@ def run(given: argparse.Namespace) -> int:
             stop = Stop()
             resume = given.resume and (work / f"{name}-s{seed}" / METRICS).is_file()
             induction = Induction(job, config, work / f"{name}-s{seed}", folders[seed], gold, stop, resume=resume)
+            induction.judges_interrupted = not given.resume
             with signals(stop):
                 end = induction.run()
             print(folders[seed])
@@ -218,7 +220,7 @@ class Induction:
         *,
         resume: bool = False,
     ) -> None:
-        self.resume = resume
+        self.resume, self.judges_interrupted = resume, True
         self.job, self.config, self.work, self.out, self.stop = job, config, work, out, stop
         self.sample = _sampled([tree for tree in gold if len(tree.words) > 1])
         self.points: list[dict[str, Any]] = []
@@ -234,6 +236,9 @@ class Induction:
         gc.collect()  # a trainer and its graphs refer to each other, and hold the device's memory until found
         torch.cuda.empty_cache()
         self._keep()
+        if end == "interrupted" and not self.judges_interrupted:
+            say("interrupted; the same command goes on")
+            return end
         record: dict[str, Any] = {
             "recipe": Path(self.job.recipe).name.removesuffix(".toml"),
             "data": self.job.data.name,

@@ -1,20 +1,26 @@
 """`python -m benchmarks.queue`: work off the runs of `queue.toml` on one GPU, several at a time.
 
-    python -m benchmarks.queue                                           # what is done, cut off, still to do
-    python -m benchmarks.queue --data DATA --work WORK --minutes 9 --parallel 3 --pack results.tar.gz
-    python -m benchmarks.queue --data DATA --work WORK --minutes 9 --restore BEFORE --carry AFTER
+    python -m benchmarks.queue                                     # what is done, cut off, still to do
 
-Runs begin in the order of the file: first those that were cut off, then those whose estimated minutes fit before the
-deadline, then those that may be cut. At the deadline each is interrupted, writes its checkpoint and is resumed by the
-next call with the same --work. The small files of every run (recipe, metrics, environment, evaluation) go into --pack;
-`python -m benchmarks.results docs/results --add FILE` puts the finished ones on the pages, where they count as done.
+On a machine that is there for 28 minutes, in three commands of at most ten; after the last, put the results on the pages:
 
---carry FOLDER gets what runs that were cut off need to go on elsewhere, in files of 15 MB, the first of the queue
-first, as many runs as fit --carry-mb; there --restore FOLDER puts them back. A checkpoint takes 12 bytes a parameter
-and the best model 4: 79 + 26 MB for 4,096 states of rank 1,024, 366 + 122 MB for 32,768 of rank 4,096.
-`train.optimizer_state=bf16` saves 4; a run that goes on is then close to an uninterrupted one, not equal.
+    nvidia-cuda-mps-control -d; python -m benchmarks.queue --data DATA --work runs --minutes 9.5 --session 28 --pack results.tar.gz
+    python -m benchmarks.queue --data DATA --work runs --minutes 9.5 --session 18.5 --pack results.tar.gz
+    python -m benchmarks.queue --data DATA --work runs --minutes 9 --pack results.tar.gz --carry BEFORE
+    python -m benchmarks.results docs/results --add results.tar.gz
 
-Runs share a GPU better with NVIDIA's MPS (`nvidia-cuda-mps-control -d`). Needs torch, numpy and safetensors alone.
+Runs begin in the order of the file, each where its estimated minutes end before the --session does: none is begun whose
+work would be lost. At the deadline each is interrupted, writes its checkpoint, and goes on in the next command with the same --work.
+The small files of every run (recipe, metrics, environment, evaluation) go into --pack; finished ones count as done once
+they are on the pages.
+
+--carry FOLDER is for runs that were cut off by the end of a session: it gets what they need to go on elsewhere, in
+files of 15 MB, the first of the queue first, as many as fit --carry-mb; there --restore FOLDER puts them back. A
+checkpoint takes 12 bytes a parameter and the best model 4: 85 MB for N-PCFG, 106 for a low-rank HMM of 4,096 states
+and rank 1,024, 488 for 32,768 of rank 4,096. `train.optimizer_state=bf16` saves 4; a run that goes on is then close to
+an uninterrupted one, not equal.
+
+Runs share a GPU better with NVIDIA's MPS. Needs torch, numpy and safetensors alone.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -44,8 +50,8 @@ QUEUE = Path(__file__).with_name("queue.toml")
 RESULTS = Path("docs/results")
 SPLITS = ("train", "valid", "test")
 PART = 15_000_000  # bytes of a file of --carry
-SHORTEST = 2.0  # minutes in which a run that may be cut gets anywhere
-GRACE = 45  # seconds between an interruption and the end of its checkpoint, or of a grammar's judgement
+GRACE = 20  # seconds between an interruption and the end of its checkpoint
+UNFINISHED = ".part"  # of the result of a command that has not ended
 State = Literal["done", "cut off", "to do"]
 
 
@@ -54,13 +60,14 @@ class Entry:
     """A run of the queue."""
 
     name: str
-    data: str
     minutes: float
+    data: str = ""
     group: str = ""
     settings: tuple[str, ...] = ()
     gold: str = ""  # of grammars: FOLDER/NAME of the gold trees
     seed: int = 1
-    cut: bool = False  # longer than a piece of GPU time: begun where it does not fit
+    module: str = ""  # no training by a recipe: python -m MODULE, with {data}, {work}, {device} and {out} filled in
+    after: tuple[str, ...] = ()  # runs of the same --work that it needs
 
     @property
     def folder(self) -> str:
@@ -75,8 +82,16 @@ class Entry:
             raise DataError(f"{QUEUE}: {self.name} begins with the name of no shipped recipe.")
         return max(begun, key=len)
 
+    @property
+    def result(self) -> str:
+        """The file that a module's command writes to {out}, or to standard output."""
+        return f"{self.name}.json"
+
     def command(self, data: Path, work: Path, device: str) -> list[str]:
         """What trains it, or goes on with it."""
+        if self.module:
+            places = {"data": data, "work": work, "device": device, "out": work / (self.result + UNFINISHED)}
+            return [sys.executable, "-m", *(word.format(**places) for word in shlex.split(self.module))]
         settings = [word for setting in (*self.settings, f"train.device={device}") for word in ("--set", setting)]
         source = str(data / self.data)
         if self.gold:
@@ -94,29 +109,38 @@ class Entry:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when every run that was begun went well, 1 when one failed, 2 if something given is wrong."""
+    started = time.monotonic()
     given = _parser().parse_args(arguments)
     try:
         entries = read_queue(given.queue)
-        records = read_archives(given.results) if given.results.is_dir() else []
-        kept = {record.name: record for record in records}
+        known = {record.name: record for record in read_archives(given.results)} if given.results.is_dir() else {}
         if given.data is None:
-            print(text(entries, kept))
+            print(text(entries, known, given.results))
             return 0
         work: Path = given.work
         work.mkdir(parents=True, exist_ok=True)
         if given.restore is not None:
             restore(given.restore, work)
-        known = (kept, in_work(entries, work))
-        waiting = [entry for entry in entries if "done" not in [state(entry, runs) for runs in known]]
-        begun = [entry for entry in waiting if state(entry, known[1]) == "cut off"]
-        ordered = [*begun, *(entry for entry in waiting if entry not in begun)]
-        commands = {entry: entry.command(given.data, work, given.device) for entry in ordered}
-        failed = run(commands, work, minutes=given.minutes, parallel=given.parallel, begun=begun)
+        begun = in_work(entries, work)
+        places = ((known, given.results), (begun, work))
+        waiting = [entry for entry in entries if "done" not in [state(entry, *place) for place in places]]
+        waiting.sort(key=lambda entry: state(entry, begun, work) != "cut off")  # those first, otherwise in order
+        commands = {entry: entry.command(given.data, work, given.device) for entry in waiting}
+        left = {entry: minutes_left(entry, begun) for entry in waiting}
+        session = max(given.session or 0.0, given.minutes)
+        failed = run(
+            commands,
+            work,
+            left,
+            deadline=started + 60 * given.minutes,
+            end=started + 60 * session,
+            parallel=given.parallel,
+        )
         if given.pack is not None:
             pack(entries, work, given.pack)
         if given.carry is not None:
             carry(entries, work, given.carry, most=given.carry_mb)
-        print(text(entries, in_work(entries, work)))
+        print(text(entries, in_work(entries, work), work))
         return int(failed)
     except (DataError, OSError) as error:
         print(f"benchmarks.queue: {error}", file=sys.stderr)
@@ -124,15 +148,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_queue(path: Path = QUEUE) -> list[Entry]:
-    """The runs in their order, the settings of their group before their own."""
+    """The runs in their order, one for each of their seeds; what their group has stands before their own."""
     content = read_toml(path)
     entries = []
     for number, row in enumerate(content["runs"], 1):
-        entry = build(Entry, row, source=f"{path}, run {number}")
-        if entry.group and entry.group not in content["settings"]:
-            raise DataError(f"{path}, run {number}: there are no settings of a group {entry.group!r}.")
-        shared = tuple(content["settings"].get(entry.group, ()))
-        entries.append(Entry(**{**vars(entry), "settings": shared + tuple(entry.settings)}))
+        source, group = f"{path}, run {number}", row.get("group", "")
+        if group and group not in content["groups"]:
+            raise DataError(f"{source}: there is no group {group!r}.")
+        shared = content["groups"][group] if group else {}
+        settings = [*shared.get("settings", []), *row.get("settings", [])]
+        seeds = row.get("seeds", [row.get("seed", 1)])
+        own = {key: value for key, value in {**shared, **row, "settings": settings}.items() if key != "seeds"}
+        entries += [build(Entry, {**own, "seed": seed}, source=source) for seed in seeds]
     return entries
 
 
@@ -142,40 +169,62 @@ def in_work(entries: Sequence[Entry], work: Path) -> dict[str, Record]:
     return {record.name: record for record in found if record is not None}
 
 
-def state(entry: Entry, runs: Mapping[str, Record]) -> State:
-    """How far a run is."""
+def state(entry: Entry, runs: Mapping[str, Record], folder: Path) -> State:
+    """How far a run is; the results of commands lie in the folder."""
+    if entry.module:
+        unfinished = folder / (entry.result + UNFINISHED)
+        return "done" if (folder / entry.result).is_file() else "cut off" if unfinished.exists() else "to do"
     record = runs.get(entry.folder)
     if record is None:
         return "to do"
     return "done" if record.finished and (not entry.gold or record.evaluation is not None) else "cut off"
 
 
-def choose(waiting: Sequence[Entry], left: float, begun: Sequence[Entry]) -> Entry | None:
-    """The run to begin with so many minutes left: one that was begun or fits, else one that may be cut."""
-    fitting = [entry for entry in waiting if entry in begun or entry.minutes <= left]
-    cut = [entry for entry in waiting if entry.cut and left >= SHORTEST]
-    return next(iter([*fitting, *cut]), None)
+def minutes_left(entry: Entry, runs: Mapping[str, Record]) -> float:
+    """Of a GPU of its own: its share of the updates that are still to be done."""
+    record = runs.get(entry.folder)
+    done = 0.0 if record is None else record.metrics[-1]["update"] / record.recipe["train"]["updates"]
+    return entry.minutes * (1 - done)
+
+
+def choose(waiting: Mapping[Entry, float], left: float, missing: Container[str] = ()) -> Entry | None:
+    """The first run whose minutes are not more than those left, and which needs none that is not done."""
+    fitting = (entry for entry, minutes in waiting.items() if minutes <= left)
+    return next((entry for entry in fitting if not any(name in missing for name in entry.after)), None)
 
 
 def run(
-    commands: Mapping[Entry, Sequence[str]], work: Path, *, minutes: float, parallel: int, begun: Sequence[Entry] = ()
+    commands: Mapping[Entry, Sequence[str]],
+    work: Path,
+    left: Mapping[Entry, float],
+    *,
+    deadline: float,
+    end: float,
+    parallel: int,
 ) -> bool:
-    """Work the queue off until the deadline; whether a run failed."""
-    deadline = time.monotonic() + 60 * minutes
-    waiting = list(commands)
+    """Work the queue off until the deadline, with runs that are through before the end; whether one failed."""
+    waiting = dict(left)
     running: dict[subprocess.Popen[bytes], Entry] = {}
+    missing = {entry.folder for entry in commands}
+    # Runs that share a GPU take longer: four of 4,096 and 8,192 states twice as long (H200 with MPS, 2026-11-17).
+    slower = max(1.0, parallel / 2)
     failed = False
     while time.monotonic() < deadline - GRACE:
-        left = (deadline - GRACE - time.monotonic()) / 60
-        # Runs that share a GPU take longer: four of 4,096 and 8,192 states twice as long (H200 with MPS, 2026-11-17).
-        slower = max(1.0, parallel / 2)
-        while len(running) < parallel and (entry := choose(waiting, left / slower, begun)):
-            waiting.remove(entry)
-            running[_begin(commands[entry], work / f"{entry.folder}.log")] = entry
+        minutes = (end - GRACE - time.monotonic()) / 60
+        while len(running) < parallel and (entry := choose(waiting, minutes / slower, missing)):
+            del waiting[entry]
+            running[_begin(commands[entry], work, entry)] = entry
         if not running:
             break
         time.sleep(1)
-        failed |= _ended(running)
+        for process in [process for process in running if process.poll() is not None]:
+            entry = running.pop(process)
+            _say(f"{entry.folder}: " + ("finished" if process.returncode == 0 else f"exit status {process.returncode}"))
+            failed |= process.returncode != 0
+            if process.returncode == 0:
+                missing.discard(entry.folder)
+                if entry.module:
+                    (work / (entry.result + UNFINISHED)).replace(work / entry.result)
     for process in running:
         process.send_signal(signal.SIGTERM)
     for process in running:
@@ -191,6 +240,8 @@ def pack(entries: Sequence[Entry], work: Path, target: Path) -> None:
     """The small files of every run, command lines without this machine's paths, as an archive."""
     with tarfile.open(target, "w:gz") as archive:
         for entry in entries:
+            if entry.module and (work / entry.result).is_file():
+                archive.add(work / entry.result, entry.result)
             for path in (work / entry.folder / name for name in (*KEPT, EVALUATION)):
                 if path.is_file():
                     if path.name == ENVIRONMENT:
@@ -204,7 +255,7 @@ def carry(entries: Sequence[Entry], work: Path, target: Path, *, most: float) ->
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile() as stream:
         with tarfile.open(fileobj=stream, mode="w") as archive:
-            for entry in (entry for entry in entries if state(entry, runs) == "cut off"):
+            for entry in (entry for entry in entries if entry.folder in runs and state(entry, runs, work) == "cut off"):
                 needed = list(_needed(entry, work))
                 size = sum(path.stat().st_size for path in needed)
                 if size > left:
@@ -240,12 +291,13 @@ def _needed(entry: Entry, work: Path) -> Iterator[Path]:
             yield path
 
 
-def text(entries: Sequence[Entry], runs: Mapping[str, Record]) -> str:
+def text(entries: Sequence[Entry], runs: Mapping[str, Record], folder: Path) -> str:
     """A line per run: how far it is."""
     width = max(len(entry.folder) for entry in entries)
-    lines = [f"{entry.folder:<{width}}  {state(entry, runs):<8}{_reached(entry, runs)}" for entry in entries]
-    left = [entry for entry in entries if state(entry, runs) != "done"]
-    minutes = sum(entry.minutes for entry in left)
+    states = {entry: state(entry, runs, folder) for entry in entries}
+    lines = [f"{entry.folder:<{width}}  {state:<8}{_reached(entry, runs)}" for entry, state in states.items()]
+    left = [entry for entry in entries if states[entry] != "done"]
+    minutes = sum(minutes_left(entry, runs) for entry in left)
     done = f"{len(entries) - len(left)} of {len(entries)} runs are done"
     return "\n".join(
         [*lines, f"{done}; about {minutes:,.0f} minutes left" + (f"; next: {left[0].folder}" if left else "")]
@@ -263,19 +315,14 @@ def _reached(entry: Entry, runs: Mapping[str, Record]) -> str:
     return "  " + ", ".join(words + ([f"test {tested[-1]:.1f}"] if tested else []))
 
 
-def _begin(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def _begin(command: Sequence[str], work: Path, entry: Entry) -> subprocess.Popen[bytes]:
     _say(shlex.join(command[1:]))
-    with log.open("ab") as output:
-        return subprocess.Popen(command, stdout=output, stderr=output, env={"OMP_NUM_THREADS": "2", **os.environ})
-
-
-def _ended(running: dict[subprocess.Popen[bytes], Entry]) -> bool:
-    failed = False
-    for process in [process for process in running if process.poll() is not None]:
-        entry = running.pop(process)
-        _say(f"{entry.folder}: " + ("finished" if process.returncode == 0 else f"exit status {process.returncode}"))
-        failed |= process.returncode != 0
-    return failed
+    environment = {"OMP_NUM_THREADS": "2", **os.environ}
+    with (work / f"{entry.folder}.log").open("ab") as log:
+        if not entry.module or "{out}" in entry.module:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        with (work / (entry.result + UNFINISHED)).open("wb") as output:
+            return subprocess.Popen(command, stdout=output, stderr=log, env=environment)
 
 
 def _without_paths(path: Path, entry: Entry) -> None:
@@ -302,7 +349,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="runs that are done already")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the texts are; without it nothing runs")
     parser.add_argument("--work", type=Path, default=Path("runs"), metavar="FOLDER", help="of the runs (default: runs)")
-    parser.add_argument("--minutes", type=float, default=9, help="until the deadline (default: 9)")
+    parser.add_argument("--minutes", type=float, default=9.5, help="until the deadline (default: 9.5)")
+    parser.add_argument("--session", type=float, metavar="MINUTES", help="until --work is gone (default: as --minutes)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what the runs use (default: cuda)")
     parser.add_argument("--parallel", type=int, default=3, help="runs at a time (default: 3)")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="archive of the small files")

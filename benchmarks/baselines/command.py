@@ -37,7 +37,9 @@ HMM = "HMM, 900 states"
 HMM_RECIPE, HMM_SETTINGS = "hmm-4096-ptb", ("model.num_states=900", "train.updates=36000", "train.precision=bf16")
 HMM_CARRIED = ("data.batching=streams", "model.state_dropout=0")
 COUNTS = ("unigram", *(f"Kneser-Ney, order {order}" for order in ORDERS))
-WORDS = {"counts": COUNTS, "networks": tuple(NETWORKS), "hmm": (HMM,)}
+SHORT = dict(zip(("feed-forward", "lstm-256", "lstm-650"), NETWORKS, strict=True))
+GROUPS = {"counts": COUNTS, "networks": tuple(NETWORKS), "hmm": (HMM,)}
+WORDS = GROUPS | {short: (name,) for short, name in SHORT.items()}
 
 
 def main(given: Sequence[str]) -> int:
@@ -152,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, as JSON; added to")
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="checkpoints (default: --out without its ending)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="(default: %(default)s)")
-    parser.add_argument("--models", nargs="+", choices=tuple(WORDS), default=list(WORDS), help="(default: all)")
+    parser.add_argument("--models", nargs="+", choices=tuple(WORDS), default=list(GROUPS), help="(default: all)")
     parser.add_argument("--carried", action="store_true", help="the text as one, not sentence by sentence")
     parser.add_argument("--seed", type=int, default=1, help="of networks (default: %(default)s)")
     parser.add_argument("--epochs", type=int, help="of networks, to try the command (default: their own)")

@@ -11,8 +11,8 @@ import json
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,21 @@ def read_run(folder: Path, name: str) -> Record | None:
 
 def read_run_folders(source: Path) -> list[Record]:
     """The runs of a folder, or of an archive of it: every folder with a recipe and at least one line of metrics."""
+    with _opened(source) as root:
+        paths = sorted(path.parent for path in root.rglob(RECIPE))
+        found = [read_run(path, path.relative_to(root).as_posix()) for path in paths]
+        return [record for record in found if record is not None]
+
+
+def read_results(source: Path) -> dict[str, bytes]:
+    """The files of a folder, or of an archive of it, that are results of commands: those beside the folders of runs."""
+    with _opened(source) as root:
+        return {path.name: path.read_bytes() for path in sorted(root.glob("*.json"))}
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[Path]:
+    """A folder, or an archive of one."""
     with ExitStack() as stack:
         root = source
         if not source.is_dir():
@@ -97,9 +112,7 @@ def read_run_folders(source: Path) -> list[Record]:
                 stack.enter_context(tarfile.open(source)).extractall(root, filter="data")
             except (OSError, tarfile.TarError) as error:
                 raise DataError(f"{source}: is neither a folder of runs nor an archive of one: {error}.") from None
-        paths = sorted(path.parent for path in root.rglob(RECIPE))
-        found = [read_run(path, path.relative_to(root).as_posix()) for path in paths]
-        return [record for record in found if record is not None]
+        yield root
 
 
 def write_run(record: Record, folder: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.results import claims, comparisons, frontiers, grammars, language_models, marks, music, summary
-from benchmarks.results.archive import Record, read_archives, read_run_folders, write_archives, write_run
+from benchmarks.results.archive import Record, read_archives, read_results, read_run_folders, write_archives, write_run
 from benchmarks.results.runs import read_runs
 from benchmarks.steps import pages as steps
 from rankfold.errors import DataError
@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for record in _complete(read_run_folders(source), unfinished=given.unfinished):
                 _say(f"{record.name}: {'replaced' if record.name in records else 'added'}")
                 after[record.name] = record
+            for path, content in read_results(source).items():
+                (folder / path).write_bytes(content)
+                _say(f"{path}: written")
         write_archives(folder, after.values())
         try:
             write_pages(folder, pictures=not given.no_picture)

@@ -52,7 +52,7 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> int:
         )
     marks.replace(folder, pages, KIND, lambda corpus: section(corpus, rows, found))
     marks.replace(folder, pages, SHORT, lambda corpus: short_table(corpus, rows, found))
-    marks.replace(folder, pages, BASELINES, lambda corpus: alternatives(folder / f"{BASELINES}-{corpus}.json"))
+    marks.replace(folder, pages, BASELINES, lambda corpus: alternatives(folder, corpus))
     if found and pictures:
         draw_perplexities(found, folder / PICTURE)
     return len(found)
@@ -87,9 +87,11 @@ def short_table(corpus: str, rows: Sequence[Row], runs: Sequence[Run]) -> str:
     return marks.table(SHORT_HEAD, chosen, left=(0, len(columns) - 1))
 
 
-def alternatives(path: Path) -> str:
-    """The table of models without a large state space, the best last."""
-    return baselines.text(read_json(path, "the results of baselines"))
+def alternatives(folder: Path, corpus: str) -> str:
+    """The table of models without a large state space, the best last; their results may be in several files."""
+    paths = [folder / f"{BASELINES}-{corpus}.json", *sorted(folder.glob(f"{BASELINES}-{corpus}-*.json"))]
+    found = [read_json(path, "the results of baselines") for path in paths]
+    return baselines.text({"models": {name: row for one in found for name, row in one["models"].items()}})
 
 
 def _line(model: str, row: Row | None, run: Run | None) -> list[str]:

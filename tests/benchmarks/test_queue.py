@@ -1,13 +1,16 @@
 """The queue of runs: its order, a deadline that cuts runs off, going on, and the archive of small files."""
 
 import json
+import shlex
 import sys
 import tarfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from benchmarks import induce, queue
+from benchmarks.__main__ import COMMANDS
 from benchmarks.results import archive
 from rankfold.cli import build_parser
 from rankfold.errors import DataError
@@ -15,30 +18,23 @@ from rankfold.training.recipes import load_recipe
 from tests.benchmarks.results.test_language_models_page import FINISHED, record
 
 QUEUE = """
-[settings]
-small = ["train.updates=7"]
-[[runs]]
-name = "small-lhmm-long"
-group = "small"
-data = "texts/toy"
-minutes = 0
-[[runs]]
-name = "demo-grammar"
-data = "texts/toy"
-gold = "texts/toy"
-seed = 3
-minutes = 0
-[[runs]]
-name = "small-rank-never"
-data = "texts/toy"
-minutes = 1000
+runs = [
+    {name = "small-lhmm-long", group = "small", settings = ["train.seed=2"], minutes = 0},
+    {name = "demo-grammar", seeds = [3], group = "trees", minutes = 0},
+    {name = "small-rank-never", data = "texts/toy", minutes = 1000},
+    {name = "words-toy", module = "json.tool {data}/words.json {out}", minutes = 0},
+    {name = "more-words-toy", module = "json.tool {data}/words.json", after = ["words-toy"], minutes = 0},
+]
+[groups]
+small = {data = "texts/toy", settings = ["train.updates=7"]}
+trees = {data = "texts/toy", gold = "texts/toy"}
 """
 # In place of training: the short run ends by itself, the long one when it is told to; both add to what is there.
 RUN = """
 import json, pathlib, signal, sys
 folder, ends = pathlib.Path(sys.argv[1]), sys.argv[2] == "True"
 folder.mkdir(exist_ok=True)
-(folder / "recipe.toml").touch()
+(folder / "recipe.toml").write_text("[train]\\nupdates = 7\\n")
 (folder / "environment.json").write_text(json.dumps({"argv": [str(folder)]}))
 stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
@@ -56,27 +52,34 @@ def test_runs_end_are_cut_off_and_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command(entry: queue.Entry, data: Path, work: Path, device: str) -> list[str]:
+        if entry.module:
+            return real(entry, data, work, device)
         return [sys.executable, "-c", RUN, str(work / entry.folder), str(bool(entry.gold))]
 
+    real = queue.Entry.command
     monkeypatch.setattr(queue, "GRACE", 1)
     monkeypatch.setattr(queue.Entry, "command", command)
     path, work, archive = tmp_path / "queue.toml", tmp_path / "work", tmp_path / "small.tar.gz"
     path.write_text(QUEUE)
+    (tmp_path / "words.json").write_text("[1]")
     given = ["--queue", str(path), "--data", str(tmp_path), "--work", str(work), "--pack", str(archive)]
-    given += ["--results", str(tmp_path / "none"), "--parallel", "2", "--minutes", str(4 / 60)]
+    given += ["--results", str(tmp_path / "none"), "--parallel", "2", "--minutes", str(5 / 60)]
     assert queue.main(given) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "cut off" in lines["small-lhmm-long"]
     assert "valid 2.5" in lines["small-lhmm-long"]
     assert "done" in lines["demo-grammar-s3"]
     assert "to do" in lines["small-rank-never"]
+    assert "done" in lines["words-toy"]
+    assert "done" in lines["more-words-toy"]  # which writes to standard output
     with tarfile.open(archive) as packed:
         names = set(packed.getnames())
         environment = packed.extractfile("small-lhmm-long/environment.json")
         assert environment is not None
         assert json.load(environment)["argv"][-3:] == ["toy", "--out", "run"]
     small = {f"small-lhmm-long/{name}" for name in ("recipe.toml", "metrics.jsonl", "environment.json")}
-    assert names >= {*small, "demo-grammar-s3/evaluation.json"}
+    assert names >= {*small, "demo-grammar-s3/evaluation.json", "words-toy.json", "more-words-toy.json"}
+    assert json.loads((work / "more-words-toy.json").read_text()) == [1]
     assert queue.main(given) == 0
     assert len((work / "small-lhmm-long" / "metrics.jsonl").read_text().splitlines()) == 2
     assert len((work / "demo-grammar-s3" / "metrics.jsonl").read_text().splitlines()) == 2
@@ -100,9 +103,9 @@ def test_runs_on_the_pages_are_done(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_commands_are_understood(tmp_path: Path) -> None:
     path = tmp_path / "queue.toml"
     path.write_text(QUEUE)
-    words, grammar, _ = (entry.command(tmp_path, tmp_path, "cpu") for entry in queue.read_queue(path))
+    words, grammar, *_ = (entry.command(tmp_path, tmp_path, "cpu") for entry in queue.read_queue(path))
     read = build_parser().parse_args(words[3:])
-    assert (read.recipe, read.settings) == ("small-lhmm", ["train.updates=7", "train.device=cpu"])
+    assert (read.recipe, read.settings) == ("small-lhmm", ["train.updates=7", "train.seed=2", "train.device=cpu"])
     judged = induce._parser().parse_args(grammar[3:])
     assert (judged.recipe, judged.seeds, len(judged.trees)) == ("demo-grammar", [3], 3)
     (tmp_path / "small-lhmm-long").mkdir()
@@ -113,31 +116,40 @@ def test_commands_are_understood(tmp_path: Path) -> None:
 def test_entries_of_the_shipped_queue_are_runs_of_shipped_recipes() -> None:
     entries = queue.read_queue()
     assert len({entry.folder for entry in entries}) == len(entries)
-    for entry in entries:
-        load_recipe(entry.recipe, entry.settings)
+    folders = [entry.folder for entry in entries]
+    for number, entry in enumerate(entries):
+        assert set(entry.after) <= set(folders[:number])
+        if not entry.module:
+            load_recipe(entry.recipe, entry.settings)
+            assert entry.data
+            continue
+        module, command, *given = shlex.split(entry.module.format(data="d", work="w", device="cpu", out="o"))
+        assert module == "benchmarks"
+        import_module(COMMANDS[command])._parser().parse_args(given)
 
 
 def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "queue.toml"
-    path.write_text('[settings]\n[[runs]]\nname = "nothing"\ndata = "x"\nminutes = 1\ngroup = "none"\n')
+    path.write_text('runs = [{name = "nothing", data = "x", minutes = 1, group = "none"}]\n[groups]\n')
     assert queue.main(["--queue", str(path)]) == 2
     assert "group 'none'" in capsys.readouterr().err
-    path.write_text('[settings]\n[[runs]]\nname = "nothing"\ndata = "x"\nminutes = 0\n')
+    path.write_text('runs = [{name = "nothing", data = "x", minutes = 0}]\n[groups]\n')
     assert queue.main(["--queue", str(path), "--data", str(tmp_path), "--work", str(tmp_path / "work")]) == 2
     assert "nothing begins with the name of no shipped recipe" in capsys.readouterr().err
 
 
-def test_what_fits_is_begun_before_what_may_be_cut() -> None:
-    long, short, begun = (
-        queue.Entry("long", "x", 60, cut=True),
-        queue.Entry("short", "x", 3),
-        queue.Entry("begun", "x", 60),
-    )
-    assert queue.choose([long, short], 9, []) == short
-    assert queue.choose([long, short], 2.5, []) == long
-    assert queue.choose([long, short], 1, []) is None
-    assert queue.choose([short, begun], 1, [begun]) == begun
-    assert queue.choose([begun], 9, []) is None  # it does not fit, and may not be cut
+def test_a_run_is_begun_where_it_ends_in_the_session() -> None:
+    long, short = queue.Entry("long", 60), queue.Entry("short", 3)
+    needs = queue.Entry("needs", 1, after=("short",))
+    waiting = {entry: entry.minutes for entry in (long, needs, short)}
+    assert queue.choose(waiting, 90, {"long", "short"}) == long
+    assert queue.choose(waiting, 9, {"long", "short"}) == short
+    assert queue.choose(waiting, 9, {"long"}) == needs
+    assert queue.choose(waiting, 0.5) is None
+    half = record("long", "small-lhmm", [{"update": 30, "seconds": 9.0}])
+    half.recipe["train"]["updates"] = 120
+    assert queue.minutes_left(long, {"long": half}) == 45
+    assert queue.minutes_left(long, {}) == 60
 
 
 def test_what_was_cut_off_is_carried_and_put_back(
@@ -148,7 +160,7 @@ def test_what_was_cut_off_is_carried_and_put_back(
     entries = queue.read_queue(path)
     line = json.dumps({"update": 1, "seconds": 1.0}) + "\n"
     for folder in ("small-lhmm-long", "demo-grammar-s3"):
-        for name, content in (("recipe.toml", ""), ("environment.json", "{}"), ("metrics.jsonl", line)):
+        for name, content in (("recipe.toml", "[train]\nupdates = 7\n"), ("environment.json", "{}"), ("metrics.jsonl", line)):
             (work / folder).mkdir(parents=True, exist_ok=True)
             (work / folder / name).write_text(content)
     model = work / "models" / "demo-grammar-s3"
