@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.training.runs import metrics, write_corpus
 from tests.training.shards import run, run_some, trained
 
 SETTINGS: dict[str, Any] = {"shards": 2, "updates": 9, "checkpoint_every": 3, "log_every": 1}
+KILLED = ["lhmm", "block streams", "hmm"]
 FAULTS = {"killed": kill_itself, "memory": raise_memory, "hangs": hang}
 
 
@@ -63,6 +66,28 @@ def test_a_process_that_ends_in_an_update(fault: str, told: str, folder: Path, w
     assert progress(tmp_path).update == 3
     trained(2, folder, tmp_path, ["lhmm"], resume=True, **SETTINGS)
     assert metrics(tmp_path / "lhmm") == metrics(whole)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(folder: Path, tmp_path: Path) -> None:
+    """kill -9 of one process at ten random moments, of three families: the run goes on to the same numbers."""
+    settings, drawn = {**SETTINGS, "updates": 40}, random.Random(1)
+    trained(2, folder, tmp_path / "whole", KILLED, **settings)
+    for moment in range(10):
+        name, out, killed = KILLED[moment % len(KILLED)], tmp_path / str(moment), drawn.randrange(2)
+        records, delay = drawn.randrange(30), drawn.uniform(0, 0.1)
+        group = Group(2, run_some, folder, out, (name,), False, settings, RANKFOLD_TIMEOUT="20")
+        file = out / name / "metrics.jsonl"
+        while group.running() and (file.read_bytes().count(b"\n") if file.is_file() else -1) < records:
+            time.sleep(0.002)
+        time.sleep(delay)
+        group.kill(killed)
+        done = group.finish()
+        assert done[killed].status == -9, "it had ended before"
+        assert done[1 - killed].status == 1
+        assert f"rank {killed} is gone: no answer" in done[1 - killed].said, done[1 - killed].said
+        trained(2, folder, out, [name], resume=True, **settings)
+        assert metrics(out / name) == metrics(tmp_path / "whole" / name)
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+import rankfold
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models import ModelConfig
 from rankfold.models.pretrained import load_any
@@ -64,6 +66,21 @@ def test_a_run_goes_on_with_other_numbers_of_processes(folder: Path, tmp_path: P
         assert one.keys() == other.keys()
         for key, x in one.items():
             assert x.double().numpy() == pytest.approx(other[key].double().numpy(), rel=1e-7, abs=1e-9), key
+
+
+def _loads(run: Path) -> None:
+    """A script of one's own."""
+    whole, share = rankfold.load(run), rankfold.load(run, shards=2)
+    words = whole.batch(torch.tensor([[3, 5, 2]]))
+    with torch.no_grad():
+        torch.testing.assert_close(share.log_likelihood(words), whole.log_likelihood(words), rtol=1e-5, atol=1e-5)
+
+
+def test_a_script_loads_a_model_in_two_processes(folder: Path, tmp_path: Path) -> None:
+    """One that a single process saved; nothing but torchrun's variables says that there are two."""
+    train(tiny(updates=2), folder, tmp_path / "run", quiet=True)
+    done = Group(2, _loads, tmp_path / "run").finish()
+    assert [status for status, _ in done] == [0, 0], done
 
 
 def test_families_that_cannot_be_shared_are_refused_by_name() -> None:

@@ -47,7 +47,8 @@ class Shard:
         if not (dist.is_available() and dist.is_initialized()):
             raise UnsupportedError(
                 f"{what} are shared by several processes, but this one was started alone.\n"
-                "  Start them together: torchrun --nproc-per-node N -m rankfold ..."
+                "  Start them together: torchrun --nproc-per-node N ... A script that loads no model calls "
+                "torch.distributed.init_process_group."
             )
         return cls(size, dist.get_rank(), dist.get_world_size(), what=what)
 

@@ -6,6 +6,7 @@ first, rank 0, is the only one that writes.
 
 from __future__ import annotations
 
+import atexit
 import os
 import platform
 import signal
@@ -116,6 +117,13 @@ def joined() -> Iterator[None]:
             raise board.broken(error) from error
         finally:
             _let_go()
+
+
+def join() -> None:
+    """The process group until this process ends, for a script that torchrun starts; none with one process."""
+    group = joined()
+    group.__enter__()
+    atexit.register(group.__exit__, None, None, None)
 
 
 def _let_go(error: BaseException | None = None) -> None:
