@@ -160,7 +160,11 @@ def test_what_was_cut_off_is_carried_and_put_back(
     entries = queue.read_queue(path)
     line = json.dumps({"update": 1, "seconds": 1.0}) + "\n"
     for folder in ("small-lhmm-long", "demo-grammar-s3"):
-        for name, content in (("recipe.toml", "[train]\nupdates = 7\n"), ("environment.json", "{}"), ("metrics.jsonl", line)):
+        for name, content in (
+            ("recipe.toml", "[train]\nupdates = 7\n"),
+            ("environment.json", "{}"),
+            ("metrics.jsonl", line),
+        ):
             (work / folder).mkdir(parents=True, exist_ok=True)
             (work / folder / name).write_text(content)
     model = work / "models" / "demo-grammar-s3"
