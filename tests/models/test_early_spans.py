@@ -1,4 +1,4 @@
-"""Short constituents in the first updates: sums over the trees that are left, by enumeration, and over all afterwards."""
+"""Short constituents in the first updates: sums over the trees that are left, by enumeration; afterwards over all."""
 
 import dataclasses
 

@@ -180,7 +180,7 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         """What a training step draws for each of `num` sequences, besides dropout; None: nothing."""
         return None
 
-    def begin_update(self, update: int) -> None:  # noqa: B027  most models are trained alike from first to last
+    def begin_update(self, update: int) -> None:
         """Told before each update of training by gradients: how many are done."""
 
     def label_constraint(self, batch: Batch) -> Tensor | None:  # "b t z" bool
