@@ -1,7 +1,8 @@
 """Sentences and tables with figures of runs in them: the pages of the papers, and what other pages say of their runs.
 
 `claims.toml` has them as Markdown with marks in braces, which the runs of the archive fill; a run that is not there
-says "not run". RUN is also the name of a mixture, `mixture-*.json` next to the pages. They stand between `<!-- figures NAME -->` and `<!-- end of figures -->`.
+says "not run". RUN is also the name of a mixture, `mixture-*.json` next to the pages. They stand between
+`<!-- figures NAME -->` and `<!-- end of figures -->`.
 
     {valid RUN}  {test RUN}  {train RUN}  {f1 RUN}  {minutes RUN}     a figure; of several runs, one after the other
     {mean f1 RUN RUN}                                    their mean
