@@ -42,16 +42,16 @@ def main(given: Sequence[str]) -> int:
 
 def measure(runs: Sequence[Path], data: Path, device: str) -> dict[str, Any]:
     """Perplexities of the mixture of runs, and of each; one model at a time is in memory."""
-    vocabulary, corpus, found = None, None, []
+    vocabulary = load_words(runs[0], "cpu")[1]
+    corpus = read_corpus(data, DataConfig(), vocabulary)
+    held_out = {name: split for name, split in corpus.splits.items() if name != "train"}
+    found = []
     for run in runs:
         model, words = load_words(run, device)
         if model.config.data != "text":
             raise DataError(f"{run}: is a model of {model.config.data}, but HMMs of words were expected.")
-        if vocabulary is None or corpus is None:
-            vocabulary, corpus = words, read_corpus(data, DataConfig(), words)
         if words.words != vocabulary.words:
             raise DataError(f"{run}: has other words than {runs[0]}.\n  Train both on the same text.")
-        held_out = {name: split for name, split in corpus.splits.items() if name != "train"}
         found.append({name: log_likelihoods(model, split.sentences) for name, split in held_out.items()})
     each = {name: torch.stack([own[name] for own in found]) for name in held_out}
     weights = mixture_weights(each["valid"])
@@ -89,7 +89,7 @@ def log_likelihoods(model: Model[Any, Any], sentences: Sequence[Sequence[int]]) 
 
 def mixture_weights(log_likelihoods: Tensor) -> Tensor:  # "k n" -> "k"
     """The weights of models that make the sentences most probable: EM, from equal ones; the maximum is the only one."""
-    num, count = log_likelihoods.shape
+    num = len(log_likelihoods)
     weights = torch.full((num,), 1 / num, dtype=torch.float64)
     before = -torch.inf
     while True:

@@ -2,17 +2,18 @@
 
     python -m benchmarks.queue                                     # what is done, cut off, still to do
 
-On a machine that is there for 28 minutes, in three commands of at most ten; after the last, put the results on the pages:
+On a machine that is there for 28 minutes, in three commands of at most ten; then the pages:
 
-    nvidia-cuda-mps-control -d; python -m benchmarks.queue --data DATA --work runs --minutes 9.5 --session 28 --pack results.tar.gz
-    python -m benchmarks.queue --data DATA --work runs --minutes 9.5 --session 18.5 --pack results.tar.gz
-    python -m benchmarks.queue --data DATA --work runs --minutes 9 --pack results.tar.gz --carry BEFORE
+    run="python -m benchmarks.queue --data DATA --work runs --pack results.tar.gz"
+    nvidia-cuda-mps-control -d; $run --minutes 9.5 --session 28
+    $run --minutes 9.5 --session 18.5
+    $run --minutes 9 --carry BEFORE
     python -m benchmarks.results docs/results --add results.tar.gz
 
 Runs begin in the order of the file, each where its estimated minutes end before the --session does: none is begun whose
-work would be lost. At the deadline each is interrupted, writes its checkpoint, and goes on in the next command with the same --work.
-The small files of every run (recipe, metrics, environment, evaluation) go into --pack; finished ones count as done once
-they are on the pages.
+work would be lost. At the deadline each is interrupted, writes its checkpoint, and goes on in the next command with the
+same --work. Runs of more than 40% of a session begin with --parallel 2, or 1. The small files of every run (recipe,
+metrics, environment, evaluation) go into --pack; finished ones count as done once they are on the pages.
 
 --carry FOLDER is for runs that were cut off by the end of a session: it gets what they need to go on elsewhere, in
 files of 15 MB, the first of the queue first, as many as fit --carry-mb; there --restore FOLDER puts them back. A
@@ -68,6 +69,7 @@ class Entry:
     seed: int = 1
     module: str = ""  # no training by a recipe: python -m MODULE, with {data}, {work}, {device} and {out} filled in
     after: tuple[str, ...] = ()  # runs of the same --work that it needs
+    share: float = 1.0  # of a GPU that it keeps busy, alone
 
     @property
     def folder(self) -> str:
@@ -206,12 +208,14 @@ def run(
     waiting = dict(left)
     running: dict[subprocess.Popen[bytes], Entry] = {}
     missing = {entry.folder for entry in commands}
-    # Runs that share a GPU take longer: four of 4,096 and 8,192 states twice as long (H200 with MPS, 2026-11-17).
+    # Runs that share a GPU take longer, by the sum of their shares, which is kept below this.
     slower = max(1.0, parallel / 2)
     failed = False
     while time.monotonic() < deadline - GRACE:
         minutes = (end - GRACE - time.monotonic()) / 60
         while len(running) < parallel and (entry := choose(waiting, minutes / slower, missing)):
+            if sum(other.share for other in running.values()) + entry.share > slower:
+                break  # it is its turn: those that need less do not pass it by
             del waiting[entry]
             running[_begin(commands[entry], work, entry)] = entry
         if not running:
@@ -352,7 +356,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=9.5, help="until the deadline (default: 9.5)")
     parser.add_argument("--session", type=float, metavar="MINUTES", help="until --work is gone (default: as --minutes)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what the runs use (default: cuda)")
-    parser.add_argument("--parallel", type=int, default=3, help="runs at a time (default: 3)")
+    parser.add_argument("--parallel", type=int, default=5, help="runs at a time (default: 5)")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="archive of the small files")
     parser.add_argument("--carry", type=Path, metavar="FOLDER", help="gets what runs that were cut off need to go on")
     parser.add_argument("--carry-mb", type=float, default=60, help="at most so many million bytes (default: 60)")

@@ -1,9 +1,10 @@
 """Sentences and tables with figures of runs in them: the pages of the papers, and what other pages say of their runs.
 
 `claims.toml` has them as Markdown with marks in braces, which the runs of the archive fill; a run that is not there
-says "not run". They stand between `<!-- figures NAME -->` and `<!-- end of figures -->`.
+says "not run". RUN is also the name of a mixture, `mixture-*.json` next to the pages. They stand between
+`<!-- figures NAME -->` and `<!-- end of figures -->`.
 
-    {valid RUN}  {test RUN}  {f1 RUN}  {minutes RUN}     a figure; of several runs, one after the other
+    {valid RUN}  {test RUN}  {train RUN}  {f1 RUN}  {minutes RUN}     a figure; of several runs, one after the other
     {mean f1 RUN RUN}                                    their mean
     {gap valid RUN RUN}                                  the first less the second
     {below valid RUN RUN}                                by how much they lie below the papers' figures, from to
@@ -15,27 +16,44 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.results import marks
 from benchmarks.results.grammar_runs import Induced, mean
 from benchmarks.results.runs import Run, read_published
 from rankfold.errors import DataError
+from rankfold.files import read_json
 from rankfold.settings import read_toml
 
 KIND = "figures"
 TEXTS = Path(__file__).with_name("claims.toml")
 NOT_RUN = "not run"
-QUANTITIES = ("valid", "test", "f1", "minutes")
+QUANTITIES = ("valid", "test", "train", "f1", "minutes")
+
+
+class Mixture(NamedTuple):
+    """What `python -m benchmarks mixture` wrote."""
+
+    valid: float
+    test: float
+    minutes: float | None
+    train: float | None = None
+    finished: bool = True
+    unit: str = "perplexity"
 
 
 def write(folder: Path, runs: Sequence[Run]) -> None:
     """Fill the marks of all pages of the folder."""
     texts = read_texts()
+    known: dict[str, Run | Mixture] = {run.name: run for run in runs}
+    for path in folder.glob("mixture-*.json"):
+        content = read_json(path, "the results of a mixture")
+        known[path.stem] = Mixture(content["valid"], content["test"], content["minutes"])
 
     def body(name: str) -> str:
         if name not in texts:
             raise DataError(f"{folder}: a page has the mark {KIND} {name}, of which {TEXTS.name} knows nothing.")
-        return fill(texts[name], {run.name: run for run in runs})
+        return fill(texts[name], known)
 
     marks.replace(folder, sorted(path.name for path in folder.glob("*.md")), KIND, body)
 
@@ -45,12 +63,12 @@ def read_texts() -> dict[str, str]:
     return {name: text.strip() for name, text in read_toml(TEXTS).items()}
 
 
-def fill(text: str, runs: Mapping[str, Run]) -> str:
+def fill(text: str, runs: Mapping[str, Run | Mixture]) -> str:
     """The text with its figures."""
     return re.sub(r"\{([^{}]+)\}", lambda mark: _figure(mark[1], runs), text)
 
 
-def _figure(mark: str, runs: Mapping[str, Run]) -> str:
+def _figure(mark: str, runs: Mapping[str, Run | Mixture]) -> str:
     words = mark.split()
     if words[0] == "if":
         return _choice(mark.removeprefix("if "), runs)
@@ -72,7 +90,7 @@ def _figure(mark: str, runs: Mapping[str, Run]) -> str:
     return ", ".join(_shown(value, of, name, runs) for name, value in zip(names, values, strict=True))
 
 
-def _choice(mark: str, runs: Mapping[str, Run]) -> str:
+def _choice(mark: str, runs: Mapping[str, Run | Mixture]) -> str:
     parts = [part.strip() for part in mark.split(":")]
     found = re.fullmatch(r"(\w+) (\S+) < (?:(\w+) )?(\S+)", parts[0])
     if len(parts) != 3 or found is None:
@@ -85,21 +103,24 @@ def _choice(mark: str, runs: Mapping[str, Run]) -> str:
     return parts[1] if left < right else parts[2]
 
 
-def _value(of: str, name: str, runs: Mapping[str, Run]) -> float | None:
+def _value(of: str, name: str, runs: Mapping[str, Run | Mixture]) -> float | None:
     run = runs.get(name)
     if run is None or not run.finished:
         return None
-    found = {"valid": run.valid, "test": run.test, "minutes": run.minutes}
-    return Induced(run).f1("sentence", "uf1") if of == "f1" else found[of]
+    if of == "f1":
+        return Induced(run).f1("sentence", "uf1") if isinstance(run, Run) else None
+    return {"valid": run.valid, "test": run.test, "train": run.train, "minutes": run.minutes}[of]
 
 
-def _shown(value: float | None, of: str, name: str, runs: Mapping[str, Run]) -> str:
+def _shown(value: float | None, of: str, name: str, runs: Mapping[str, Run | Mixture]) -> str:
     nats = name in runs and runs[name].unit == "nats" and of != "minutes"
     return NOT_RUN if value is None else f"{value:.2f}" if nats else f"{value:.1f}"
 
 
-def _published(of: str, name: str, runs: Mapping[str, Run]) -> float:
-    rows = [row for row in read_published() if row.recipe == name and row.corpus == runs[name].corpus]
+def _published(of: str, name: str, runs: Mapping[str, Run | Mixture]) -> float:
+    run = runs[name]
+    corpus = run.corpus if isinstance(run, Run) else None
+    rows = [row for row in read_published() if row.recipe == name and row.corpus == corpus]
     figures = [getattr(row, of) for row in rows]
     if len(figures) != 1 or figures[0] is None:
         raise DataError(f"{TEXTS.name}: no {of} figure of {name} is published, below which it could lie.")

@@ -30,9 +30,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_side_by_side_is_one_hmm_of_all_states(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_side_by_side_is_one_hmm_of_all_states(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [run(tmp_path / "one", data), run(tmp_path / "two", data, "train.seed=2", "model.num_states=6")]
     assert main(["mixture", *map(str, runs), "--data", str(data), "--device", "cpu", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

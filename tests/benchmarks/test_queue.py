@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 import tarfile
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -22,12 +23,12 @@ runs = [
     {name = "small-lhmm-long", group = "small", settings = ["train.seed=2"], minutes = 0},
     {name = "demo-grammar", seeds = [3], group = "trees", minutes = 0},
     {name = "small-rank-never", data = "texts/toy", minutes = 1000},
-    {name = "words-toy", module = "json.tool {data}/words.json {out}", minutes = 0},
-    {name = "more-words-toy", module = "json.tool {data}/words.json", after = ["words-toy"], minutes = 0},
+    {name = "words-toy", module = "json.tool {data}/words.json {out}", share = 0, minutes = 0},
+    {name = "more-words-toy", module = "json.tool {data}/words.json", after = ["words-toy"], share = 0, minutes = 0},
 ]
 [groups]
-small = {data = "texts/toy", settings = ["train.updates=7"]}
-trees = {data = "texts/toy", gold = "texts/toy"}
+small = {data = "texts/toy", share = 0.5, settings = ["train.updates=7"]}
+trees = {data = "texts/toy", share = 0.5, gold = "texts/toy"}
 """
 # In place of training: the short run ends by itself, the long one when it is told to; both add to what is there.
 RUN = """
@@ -152,6 +153,20 @@ def test_a_run_is_begun_where_it_ends_in_the_session() -> None:
     assert queue.minutes_left(long, {}) == 60
 
 
+def test_shares_of_a_gpu_are_kept_below_half_the_number_of_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three at a time: the third would be too much, and the small one behind it does not pass it by."""
+    monkeypatch.setattr(queue, "GRACE", 0)
+    wait = [sys.executable, "-c", "import time; time.sleep(0.5)"]
+    entries = [queue.Entry(f"run{number}", 0, share=share) for number, share in enumerate((0.8, 0.7, 0.7, 0.1))]
+    times = {"deadline": time.monotonic() + 60, "end": time.monotonic() + 60}
+    assert not queue.run(dict.fromkeys(entries, wait), tmp_path, dict.fromkeys(entries, 0.0), parallel=3, **times)
+    events = ["end" if "finished" in line else "begin" for line in capsys.readouterr().err.splitlines()]
+    assert events[:3] == ["begin", "begin", "end"]
+    assert events.count("begin") == 4
+
+
 def test_what_was_cut_off_is_carried_and_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,7 +175,11 @@ def test_what_was_cut_off_is_carried_and_put_back(
     entries = queue.read_queue(path)
     line = json.dumps({"update": 1, "seconds": 1.0}) + "\n"
     for folder in ("small-lhmm-long", "demo-grammar-s3"):
-        for name, content in (("recipe.toml", "[train]\nupdates = 7\n"), ("environment.json", "{}"), ("metrics.jsonl", line)):
+        for name, content in (
+            ("recipe.toml", "[train]\nupdates = 7\n"),
+            ("environment.json", "{}"),
+            ("metrics.jsonl", line),
+        ):
             (work / folder).mkdir(parents=True, exist_ok=True)
             (work / folder / name).write_text(content)
     model = work / "models" / "demo-grammar-s3"

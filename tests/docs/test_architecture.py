@@ -29,6 +29,7 @@ def packages() -> set[str]:
 
 def test_every_folder_has_a_row() -> None:
     assert packages() == set(rows())
+    assert len(ROW.findall(PAGE.read_text())) == len(rows())  # and no folder two
 
 
 def test_every_row_names_the_modules_of_its_folder() -> None:

@@ -75,8 +75,11 @@ def all_sentences(length: int) -> Batch:
     return Batch(words, torch.full((len(words),), length))
 
 
-def enumerated(model: PCFG, words: list[int]) -> float:
-    """The probability of a sentence, summed over every tree by the oracle."""
+def enumerated(model: PCFG, words: list[int], widest: int = 99) -> float:
+    """The probability of a sentence, summed over every tree by the oracle.
+
+    `widest`: over trees whose constituents have at most so many words, or end the sentence.
+    """
     tables = model.to_tables()
     n, rules = model.config.num_nonterminals, tables.rules
     span, leaf = slice(n), slice(n, None)
@@ -94,4 +97,8 @@ def enumerated(model: PCFG, words: list[int]) -> float:
         root_leaf,
         {},
     )
-    return sum(found.values())
+    return sum(
+        weight
+        for tree, weight in found.items()
+        if all(j - i <= widest or j == len(words) for i, j in oracle.brackets(tree))
+    )

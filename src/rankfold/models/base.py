@@ -180,6 +180,9 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
         """What a training step draws for each of `num` sequences, besides dropout; None: nothing."""
         return None
 
+    def begin_update(self, update: int) -> None:
+        """Told before each update of training by gradients: how many are done."""
+
     def label_constraint(self, batch: Batch) -> Tensor | None:  # "b t z" bool
         """The states that the labels of a batch leave; None without labels."""
         return None if batch.labels is None else allowed_states(batch.labels, self.config.num_states)

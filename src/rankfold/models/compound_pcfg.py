@@ -87,6 +87,7 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         Without a generator a sentence's draw is decided by its words: the same in every batch, at every evaluation.
         """
         found, trained = self._given(batch, parts, context.generator, latent), context.generator is not None
+        found = found._replace(log_span=self.early_spans(batch, context, found.log_leaf))
         return found if trained or torch.is_grad_enabled() else self.wide_potentials(found, batch, latent)
 
     def _given(

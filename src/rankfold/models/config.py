@@ -227,12 +227,20 @@ class GrammarConfig(OfWords):
     latent_dim: int = 64  # cpcfg: of the vector drawn for each sentence
     encoder_dim: int = 512  # cpcfg: of the network that guesses it, in each direction
     single_words: bool = False  # whether a sentence may be one word; the papers leave them out
+    early_width: int = 0  # longest constituent in the first updates, but for those that end the sentence; 0: any
+    early_updates: int = 0  # how many updates these are
     plan: PlanName = "auto"  # tnpcfg, rankpcfg: which variables are summed out first
 
     def __post_init__(self) -> None:
         check_choices(self)
         _expect_least(self, 1, "num_nonterminals", "num_preterminals", "rank", "dim", "latent_dim", "encoder_dim")
         _expect_networks(self)
+        _expect_least(self, 0, "early_width", "early_updates")
+        if bool(self.early_width) != bool(self.early_updates):
+            raise DomainError(
+                f"early_width is {self.early_width} and early_updates is {self.early_updates}, but they go together: "
+                "both above 0, or both 0."
+            )
         strange = [kind for kind in self.low_rank if kind not in KINDS]
         if strange or len(set(self.low_rank)) < len(self.low_rank):
             raise DomainError(f"low_rank is {list(self.low_rank)}, but each of {', '.join(KINDS)} may be there once.")

@@ -37,6 +37,7 @@ from rankfold.planning.cost import Plans
 from rankfold.planning.trees import TreeSizes, factored_rules, pair_rules, simple_rules, tree_plans
 from rankfold.recursions.tree.potentials import TreePotentials
 
+NO_LIMIT = 2**62  # words of a constituent
 Rules = SoftmaxRules | FreeRules | FactoredRules | FreeFactors | SimpleRules | LowRankRules
 
 
@@ -75,11 +76,29 @@ class Grammar(WordModel[Parts, Trees]):
     config: GrammarConfig
     denominator = "words + sentences, although no end is generated"
     shortest = 2  # one word may be impossible
+    widest: Tensor  # ""
     shared_rules: ClassVar[bool] = True  # whether all sentences have the same rules
 
     def __init__(self, config: GrammarConfig, num_words: int) -> None:
         super().__init__()
         self.config, self.num_words = config, num_words
+        # Of constituents in training: a tensor, which captured graphs read again at each update.
+        self.register_buffer("widest", torch.tensor(NO_LIMIT), persistent=False)
+
+    def begin_update(self, update: int) -> None:
+        if self.config.early_width:
+            self.widest.fill_(self.config.early_width if update < self.config.early_updates else NO_LIMIT)
+
+    def early_spans(self, batch: Batch, context: Context, like: Tensor) -> Tensor | None:  # "b t+1 t+1"
+        """Log-weights of spans in training: -inf for longer ones than the limit, unless they end the sentence.
+
+        Trees that branch to the right over short constituents remain. Without a limit, and in evaluations: None.
+        """
+        if not self.config.early_width or context.generator is None:
+            return None
+        at = torch.arange(batch.shape[1] + 1, device=like.device)
+        short = at - at[:, None] <= self.widest
+        return torch.where(short | (at == batch.lengths[:, None, None]), 0.0, -torch.inf).to(like)
 
     def expect_context(self, batch: Batch, context: Context) -> None:
         super().expect_context(batch, context)
@@ -203,9 +222,9 @@ class PCFG(Grammar[GrammarParts, TreePotentials]):
         """The weights of all trees of a batch: labels are nonterminals, or ranks in rank space."""
         in_ranks = self._order(plan or self.config.plan, batch) == "rank"
         rules, log_root = parts.ranks() if in_ranks else (parts.rules, parts.log_root)
-        return TreePotentials(
-            parts.emission.log_obs(batch.values), rules, log_root, parts.log_root_leaf, lengths=batch.lengths
-        )
+        log_leaf = parts.emission.log_obs(batch.values)
+        spans = self.early_spans(batch, context, log_leaf)
+        return TreePotentials(log_leaf, rules, log_root, parts.log_root_leaf, spans, batch.lengths)
 
     def ask(self, batch: Batch, *, parts: GrammarParts | None = None) -> TreeQuery:
         """The questions of a batch. Sums over trees go the cheaper way; labels are nonterminals, whichever that is."""

@@ -68,6 +68,7 @@ class Gradients:
 
         With graphs the host waits for the device once.
         """
+        self.model.begin_update(update)
         seeds = [update_seed(self.config.train.seed, update, part) for part in range(len(batches))]
         batches = [self._own(batch, seed) for batch, seed in zip(batches, seeds, strict=True)]
         if self.graphs is not None and not any_process(

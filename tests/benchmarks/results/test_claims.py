@@ -1,7 +1,9 @@
 """Figures of runs in what the pages say: filled from the archive, up to date, never of a run that is not there."""
 
+import json
 import re
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,26 @@ def test_the_pages_are_those_of_the_runs(tmp_path: Path) -> None:
     assert main([str(folder), "--no-picture"]) == 0
     for path in RESULTS.glob("*.md"):
         assert (folder / path.name).read_text() == path.read_text(), "python -m benchmarks.results docs/results"
+
+
+def test_results_of_commands_come_with_the_runs(tmp_path: Path) -> None:
+    folder, source = tmp_path / "docs" / "results", tmp_path / "source"
+    shutil.copytree(RESULTS, folder)
+    source.mkdir()
+    row = {"valid": 105.25, "test": 99.75, "parameters": 2_600_000, "minutes": 4.0}
+    for name, content in (
+        ("mixture-ptb", {"valid": 118.5, "test": 111.5, "minutes": 16.0, "parts": []}),
+        ("baselines-ptb-lstm-256", {"models": {"LSTM, 2 layers of 256": row}}),
+    ):
+        (source / f"{name}.json").write_text(json.dumps(content))
+    with tarfile.open(tmp_path / "results.tar.gz", "w:gz") as archive:
+        for path in source.iterdir():
+            archive.add(path, path.name)
+    assert main([str(folder), "--add", str(tmp_path / "results.tar.gz"), "--no-picture"]) == 0
+    page = (folder / "hmm-language-models.md").read_text()
+    assert "| four HMMs side by side, as one | 118.5 | 111.5 | 16.0 | `mixture-ptb` |" in page
+    assert "| LSTM, 2 layers of 256 | 105.2 | 99.8 | 2.6M | 4.0 |" in page
+    assert "| Kneser-Ney, order 5 | 148.0 | 141.2 |" in page
 
 
 def test_every_text_stands_on_one_page_and_every_paper_has_its_own() -> None:
