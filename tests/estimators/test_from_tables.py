@@ -410,6 +410,12 @@ def test_values_that_cannot_be_observed(model: Any, x: Any, says: str) -> None:
         model.fit(np.array(x))
 
 
+def test_durations_with_a_formula_are_no_table_to_set() -> None:
+    model = HSMM(2, max_duration=4, max_iter=1, tol=None, random_state=0).fit(np.arange(12.0)[:, None] % 5)
+    with pytest.raises(ValueError, match=r'durations are \'poisson\', .*\n  Use HSMM\(durations="categorical"\)'):
+        model.durations_ = np.full((2, 4), 0.25)
+
+
 @pytest.mark.parametrize("observations", ["poisson", "zero_inflated_poisson"])
 def test_counts_that_are_always_zero_have_a_prior(observations: str) -> None:
     x = np.column_stack([np.zeros(12), np.arange(12.0)])
