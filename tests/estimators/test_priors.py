@@ -111,6 +111,19 @@ def test_a_fixed_table_stays(algorithm: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["em", "sgd"])
+def test_tables_are_fixed_by_the_names_of_attributes(algorithm: Any) -> None:
+    """As `from_tables` and `start` take them."""
+    x = measured()
+    means, covariances = np.concatenate(x)[[0, 20, 40]], np.stack([np.eye(3)] * 3)
+    start = {"means": means, "covariances": covariances}
+    model = HMM(3, covariance_type="full", start=start, fixed=("means", "covariances"), max_iter=3, random_state=0)
+    model.set_params(tol=None).fit(x, algorithm=algorithm)
+    np.testing.assert_allclose(model.means_, means, rtol=1e-9)
+    np.testing.assert_allclose(model.covariances_, covariances, rtol=1e-9, atol=1e-12)
+    assert model.history_[-1] > model.history_[0]
+
+
+@pytest.mark.parametrize("algorithm", ["em", "sgd"])
 def test_fixed_entries_stay(algorithm: Any) -> None:
     """The others share what is left, in proportion to their counts: the maximum, and no step loses."""
     x = measured()

@@ -128,6 +128,8 @@ class Tables:
         if public == "transition":
             dense: Array = self.model_.parts().transition.to_dense().detach().double().cpu().numpy()
             return dense
+        if public == "transition_weights" and self.model_.config.drivers_rank:
+            return self.model_.dynamics.transition.weight.detach().double().cpu().numpy()  # type: ignore[no-any-return]
         known = known_tables(self.model_)
         try:
             (name,) = own_names({public: None}, known, "the model")
@@ -141,6 +143,11 @@ class Tables:
     def _write_table(self, public: str, value: Any) -> None:
         self._by_hand = vars(self).get("_by_hand", frozenset()) | {public}
         if self.__sklearn_is_fitted__():  # type: ignore[attr-defined]
+            if public == "durations" and self.model_.config.durations != "categorical":
+                raise UnsupportedError(
+                    f"durations are {self.model_.config.durations!r}, which has a formula and no table to set.\n"
+                    '  Use HSMM(durations="categorical"), or HSMM.from_tables(..., durations=).'
+                )
             fill_start(self.model_, {public: value}, Prior(), TABLES)
             return
         pending = {**vars(self).get("_pending", {}), public: value}

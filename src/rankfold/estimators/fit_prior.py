@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.estimators.check_parameters import forbidden_table, groups_of
+from rankfold.estimators.known_tables import NAMES, own_names
 from rankfold.params.observations import OBSERVATIONS
 from rankfold.params.prior import Prior
 
@@ -98,7 +99,7 @@ def whole_prior(params: Mapping[str, Any], scale: Prior, width: int, device: tor
         mean_frames=float(params["mean_weight"]),
         end=_pseudo_counts(params, "end_prior", (num_states, 2), device) if params.get("ends") else 0.0,
         weight_precision=float(params.get("input_prior", 0.0)),
-        fixed=names,
+        fixed=frozenset(own for name in names for own in (name, *NAMES.get(name, ()))),
         fixed_entries=None if entries is None else torch.from_numpy(entries).to(device),
     )
 
@@ -161,13 +162,11 @@ def fixed_of(given: Any, num_states: int) -> tuple[frozenset[str], Any]:
     return frozenset(whole), entries
 
 
-def expect_fixed(prior: Prior, known: Iterable[str], start: Mapping[str, Any], own: Iterable[str]) -> None:
+def expect_fixed(prior: Prior, fixed: Iterable[str], known: Mapping[str, Any], start: Mapping[str, Any]) -> None:
     """Raise unless what is fixed is there: a table of the model, given by `start`, that keeps to the constraints."""
-    known, given = tuple(known), set(own)
-    for name in sorted(prior.fixed | ({"transition"} if prior.fixed_entries is not None else set())):
-        if name not in known:
-            raise DomainError(f"fixed has {name!r}, but a model of this kind has {', '.join(known)}.")
-        if name not in given:
+    names = {*fixed, "transition"} if prior.fixed_entries is not None else set(fixed)
+    for own, name in own_names(dict.fromkeys(sorted(names)), known, "fixed").items():
+        if own not in start:
             raise DomainError(
                 f"{name!r} is fixed, but not given.\n  Give it: start={{{name!r}: ...}}, or {name}= of from_tables."
             )

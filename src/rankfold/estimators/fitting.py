@@ -18,7 +18,7 @@ from torch import Tensor
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import driven_parts, expect_parameters, expect_same, groups_of, has_counts
-from rankfold.estimators.fit_prior import expect_fixed, features_prior, kind_name, whole_prior
+from rankfold.estimators.fit_prior import expect_fixed, features_prior, fixed_of, kind_name, whole_prior
 from rankfold.estimators.inputs import (
     Inputs,
     expect_names,
@@ -183,7 +183,7 @@ class Fit(NamedTuple):
         known = known_tables(model)
         given = {name: start[word] for name, word in own_names(start, known, "start").items()}
         near = self.params["init"] == "kmeans" and not {"mean", "probability", "rate"} & set(given)
-        expect_fixed(self.prior, known, given, given)
+        expect_fixed(self.prior, fixed_of(self.params["fixed"], self.config.num_states)[0], known, given)
         if set(known) - set(given):  # where all tables are given, there is nothing to look for
             initialise(model, self.sequences, self.labels, self.prior, self.rng, near=near)
         fill_start(model, start, self.prior)

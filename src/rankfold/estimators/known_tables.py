@@ -81,7 +81,9 @@ def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: 
     given = own_names(start, known, what)
     called = {name: word if what == TABLES else f"{what}[{word!r}]" for name, word in given.items()}
     found = {
-        name: _like(start[given[name]], called[name], table, probability=name == "probability")
+        name: _like(
+            start[given[name]], called[name], table, probability=name == "probability", variance=name == "variance"
+        )
         for name, table in known.items()
         if name in given
     }
@@ -103,7 +105,7 @@ def _expect_allowed(
     for name in ("variance", "scale", "noise"):
         if name in found and least.ndim:
             x = found[name]
-            floor = (least.to(x).mean() if spherical else least.to(x)).expand_as(x)
+            floor = (least.to(x).mean() if spherical else least.to(x)[: x.shape[-1]]).expand_as(x)
             if bool((below := x < floor).any()):
                 at = below.nonzero()[0].tolist()
                 whose = "all features" if spherical else f"feature {at[-1]}"
@@ -160,12 +162,15 @@ def _place(at: list[int]) -> str:
     return "[" + ", ".join(map(str, at)) + "]"
 
 
-def _like(given: Any, name: str, table: Table, *, probability: bool) -> Tensor:
+def _like(given: Any, name: str, table: Table, *, probability: bool, variance: bool) -> Tensor:
     own = table.value
     try:
         x = torch.as_tensor(np.array(given, dtype=np.float64)).to(own)
     except (TypeError, ValueError) as error:
         raise DomainError(f"{name} is no array of numbers ({error}).") from None
+    if variance and x.shape == (*own.shape, own.shape[-1]):
+        diagonal = x.diagonal(dim1=-2, dim2=-1)
+        x = diagonal if bool((x == torch.diag_embed(diagonal)).all()) else x  # diagonal covariances, written out
     if x.shape != own.shape:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, but {tuple(own.shape)} was expected.")
     if not bool(x.isfinite().all()):

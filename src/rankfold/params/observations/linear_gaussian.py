@@ -235,7 +235,7 @@ class LinearGaussianObservation(ObservationModule):
 
     def set_covariance(self, scatter: Tensor, number: Tensor, weight: Tensor, prior: Prior) -> None:
         """Set covariances to their maximum, from the scatter "z o o" of the frames around their means."""
-        if "covariance" in prior.fixed:
+        if prior.fixed & {"covariance", "variance"}:
             return
         size, each = scatter.shape[1], len(scatter) // len(self.log_diagonal)
         scatter, number = scatter.unflatten(0, (-1, each)).sum(1), number.unflatten(0, (-1, each)).sum(1)
@@ -266,6 +266,10 @@ class LinearGaussianObservation(ObservationModule):
         if not bool(torch.isfinite(covariance).all()):
             raise DomainError("a covariance has an entry that is not finite.")
         covariance = covariance.double()
+        if self.lower is None and bool((covariance.tril(-1) != 0).any()):
+            raise DomainError(
+                'a covariance has numbers off its diagonal, but here it is diagonal.\n  Set covariance_type="full".'
+            )
         if self.min_variance:
             covariance = raise_to_floor(covariance, 2 * self.min_variance)
             eye = torch.eye(covariance.shape[1], dtype=covariance.dtype, device=covariance.device)
