@@ -140,7 +140,7 @@ def test_windows_carry_their_state(family: str, tokens: int, state_dropout: floa
     """A first window, those between, and one that ends; groups have fewer rows than there are streams."""
     config = tiny(family=family, batching="streams", num_states=5, state_dropout=state_dropout, accumulate=2)
     replayed = compare(config, data, tokens, num=5)
-    kinds = {(carried, last) for *_, carried, last, _, _ in replayed.graphs.shapes}
+    kinds = {(carried, last) for _, _, carried, last, *_ in replayed.graphs.shapes}
     assert kinds == {(False, False), (True, False), (True, True)}
 
 
