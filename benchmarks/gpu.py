@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import fgg, long_chains, long_segments, packed_trees
+from benchmarks.steps.aims import ON_H200
 from benchmarks.steps.cases import Case, shrink
 from benchmarks.steps.command import run_cases
 from benchmarks.steps.tables import frame_cases, grammar_cases
@@ -32,25 +33,6 @@ from rankfold.models.config import FrameConfig
 
 REPEATS = 9
 FASTER = 0.98  # of the usual time, at most: what is gained by less is noise
-# Of a gradient step, at most, in ms: by the beginning of the row's name, size, precision.
-AIMS: dict[tuple[str, str, str], float] = {
-    ("spcfg, 4,096", "16 x 40", "tf32"): 20,
-    ("spcfg, 4,096", "16 x 40", "bf16"): 12,
-    ("rankpcfg, 4,500", "16 x 40", "tf32"): 12,
-    ("rankpcfg, 4,500", "16 x 40", "bf16"): 9,
-    ("tnpcfg, 250", "4 x 40", "tf32"): 3.5,
-    ("npcfg, 30 ", "4 x 40", "tf32"): 4,
-    ("npcfg, 100 ", "4 x 40", "tf32"): 10,
-    ("lpcfg, 100 ", "4 x 40", "tf32"): 8,
-    ("hsmm, 64 states", "1 x 200", "tf32"): 1.5,
-    ("lhsmm, 128 states", "1 x 200", "tf32"): 3,
-    ("lhsmm, 1,024 states", "1 x 200", "tf32"): 4,
-    ("lhsmm, 8,192 states", "1 x 200", "tf32"): 8,
-    ("24 states, rank -, durations to 1,000", "1 x 10,000", "float32"): 400,
-    ("dense chain, 15 states, gradient", "64 x 500", "float32"): 4,
-    ("dense chain, 15 states, gradient", "1 x 100,000", "float32"): 30,
-    ("dense chain, 15 states, gradient", "1 x 500,000", "float32"): 150,
-}
 Job = Callable[[], Iterable[dict[str, Any]]]
 
 
@@ -178,7 +160,7 @@ def decisions(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "ways": [
             {**{x: row[x] for x in ("row", "size", "precision")}, "time": _gain(row)} for row in rows if "way" in row
         ],
-        "aims": [_aimed(aim, ms, rows) for aim, ms in AIMS.items()],
+        "aims": [_aimed(aim, ms, rows) for aim, ms in ON_H200.items()],
         "grammars of one's own, over trees": [[x["row"], x["ratio"]] for x in rows if "trees_ms" in x],
         "failed": [x for x in rows if "failed" in x or not x.get("passed", True)],
     }

@@ -90,7 +90,7 @@ def record(
     value, expected = ask(question, p), ask(question, chain(num, length, states, kind, torch.float64))
     off = float(((value - expected) / expected).abs().max()) if question != "sample" else 0.0
     return {
-        "row": f"{kind} chain, {states} states, {question}",
+        "row": f"{'' if question == 'gradient' else f'{question} of a '}{kind} chain, {states} states",
         "size": f"{num} x {length:,}",
         "precision": "float32",
         "passed": off < 1e-6,

@@ -63,7 +63,7 @@ def main(given: Sequence[str]) -> int:
 
 def record(row: Row, repeats: int) -> dict[str, Any]:
     """Errors of several programs a sequence, against float64 and at the timed size against one; times both ways."""
-    states, rank, durations, frames, _ = row
+    states, _, durations, frames, _ = row
     value, *grads = errors(*row)
     p = potentials(*row[:4])
     both = []
@@ -74,7 +74,7 @@ def record(row: Row, repeats: int) -> dict[str, Any]:
     passed = max(value, apart[0]) <= LIMIT / 100 and max(*grads, *apart[1:]) <= LIMIT
     found: dict[str, Any] = {
         "way": SHARED.name,
-        "row": f"{states} states, rank {rank or '-'}, durations to {durations:,}",
+        "row": name(row),
         "size": f"1 x {frames:,}",
         "precision": "float32",
         "window": states * durations,
@@ -89,6 +89,14 @@ def record(row: Row, repeats: int) -> dict[str, Any]:
             ms, captured, peak = measured(p, repeats)
         found |= {f"{prefix}ms": ms, f"{prefix}captured_ms": captured, f"{prefix}mib": peak}
     return found
+
+
+def name(row: Row) -> str:
+    """The sizes in words."""
+    states, rank, durations, _, _ = row
+    kind = "hsmm" if rank is None else "lhsmm"
+    more = "" if rank is None else f", rank {abs(rank)}{'' if rank > 0 else ', no state after itself'}"
+    return f"{kind}, {states:,} states{more}, durations to {durations:,}"
 
 
 def in_words(found: dict[str, Any]) -> str:
@@ -106,8 +114,7 @@ def in_words(found: dict[str, Any]) -> str:
 def timed_row(row: Row, ms: float) -> Timed:
     """The row of `structures`."""
     states, _, durations, frames, _ = row
-    what = f"hsmm, {states} states, durations to {durations:,}"
-    return Timed("Segments", what, f"1 x {frames:,}", "float32", ms, *segment_step(1, frames, states, durations))
+    return Timed("Segments", name(row), f"1 x {frames:,}", "float32", ms, *segment_step(1, frames, states, durations))
 
 
 def potentials(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
+from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError, has_nan
 from rankfold.estimators.check_parameters import forbidden_table, groups_of
 from rankfold.estimators.known_tables import NAMES, own_names
 from rankfold.params.observations import OBSERVATIONS
@@ -28,8 +28,8 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
         return Prior()
     columns = () if isinstance(params["observations"], str) else params["observations"]
     frames = kind.on_scale((torch.cat(sequences) if len(sequences) > 1 else sequences[0]).double(), columns)
-    here = ~frames.isnan()
-    complete = bool(here.all())
+    complete = not has_nan(frames)
+    here = frames.new_ones((), dtype=torch.bool).expand_as(frames) if complete else ~frames.isnan()
     if not complete and not bool(here.any(0).all()):
         which = int((~here.any(0)).nonzero()[0])
         raise DataError(f"feature {which} has no value in every frame: it tells no states apart.\n  Leave it out.")
@@ -37,7 +37,7 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
     centre = mean_of(frames, 0)
     spread = mean_of((frames - centre).square_(), 0)
     if kind.measured:
-        _expect_spread(params, frames, here, spread)
+        _expect_spread(params, frames, here, spread, complete=complete)
     # A prior is of each state's variance: a shared one has seen the frames of all.
     tied = params["tied_variance"] or params["covariance_type"] == "tied" or kind.shares_covariance
     frames_seen = params["variance_prior"] * (params["n_states"] if tied else 1)
@@ -46,8 +46,7 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
     )
 
 
-def _expect_spread(params: Mapping[str, Any], frames: Tensor, here: Tensor, spread: Tensor) -> None:
-    complete = bool(here.all())
+def _expect_spread(params: Mapping[str, Any], frames: Tensor, here: Tensor, spread: Tensor, *, complete: bool) -> None:
     if len(frames) == 1 if complete else int(here.all(1).sum()) == 1 == int(here.any(1).sum()):
         raise DataError(
             "a single frame (one sample) has no variance: there is nothing to fit.\n  Give sequences of several frames."
