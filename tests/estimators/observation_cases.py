@@ -105,6 +105,8 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         for kind in ("diag", "full", "tied", "spherical")
     },
     "student_t": ("student_t", measured, {}),
+    "student_t-full": ("student_t", measured, {"covariance_type": "full", "min_variance": 0.05}),
+    "student_t-tied": ("student_t", measured, {"covariance_type": "tied"}),
     "poisson": ("poisson", counts, {}),
     "gamma": ("gamma", positive, {}),
     "exponential": ("exponential", often_zero(positive), {}),

@@ -116,6 +116,28 @@ CASES: dict[str, tuple[dict[str, Any], Any, list[list[float]]]] = {
         X,
         each(lambda z, x: frames.student(x, MEANS[z].tolist(), SCALES[z].tolist(), DOFS[z].tolist()), X),
     ),
+    "student-full": (
+        {
+            "observations": "student_t",
+            "means": MEANS,
+            "scales": FULL,
+            "degrees": DOFS[:, 0],
+            "covariance_type": "full",
+        },
+        X,
+        each(lambda z, x: frames.multivariate_t(x, MEANS[z].tolist(), FULL[z].tolist(), DOFS[z, 0]), X),
+    ),
+    "student-tied": (
+        {
+            "observations": "student_t",
+            "means": MEANS,
+            "scales": FULL[0],
+            "degrees": DOFS[:, 0],
+            "covariance_type": "tied",
+        },
+        X,
+        each(lambda z, x: frames.multivariate_t(x, MEANS[z].tolist(), FULL[0].tolist(), DOFS[z, 0]), X),
+    ),
     "poisson": (
         {"observations": "poisson", "rates": RATES},
         COUNTS,
@@ -397,6 +419,7 @@ MISSING: list[tuple[Any, Any, str]] = [
     (HMM(2, observations="zero_inflated_gamma"), [[1.0, -1.0], [1.0, 3.0]], "feature 1 is -1, but .*at least 0"),
     (HMM(2, observations="zero_inflated_gamma"), [[1.0, 0.0], [2.0, 0.0]], "feature 1 has no value in every frame"),
     (HMM(2, observations="zero_inflated_poisson"), [[1.0, 0.5], [1.0, 3.0]], "feature 1 is 0.5, but .*whole numbers"),
+    (HMM(2, observations="student_t", covariance_type="spherical"), [[1.0], [2.0], [4.0]], 'it is "diag", "full"'),
     (HMM(2, observations="beta"), [[0.5, 0.1], [0.3, 1.0]], "row 1: feature 1 is 1, but .*above 0 and below 1"),
     (HMM(2, observations="multinomial"), [[1.0, NAN], [1.0, 3.0]], "the whole frame is missing"),
     (HMM(2, observations="autoregressive"), [[1.0], [NAN], [2.0]], "a missing lag cannot be summed out"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,29 @@ def test_the_objective_is_the_one_that_is_stated() -> None:
         total = total + model.model_.log_likelihood(model.model_.batch([x[i]])).sum()
     grads = torch.autograd.grad(total, list(model.model_.parameters()))
     assert max(float(g.abs().max()) for g in grads) < 1e-2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_and_gradients_have_one_objective(name: str) -> None:
+    """Where EM with priors ends, gradients of likelihood and priors vanish: of every observation, in all parameters."""
+    observations, make, params = CASES[name]
+    priors: dict[str, Any] = {"smoothing": 0.4, "variance_prior": 2.0, "mean_weight": 1.5, "sticky": 1.0}
+    settings = {**params, **priors, "min_variance": 0.0, **({"input_prior": 0.3} if name == "logistic" else {})}
+    if observations == "student_t":  # degrees of freedom have no prior, and would take thousands of steps
+        settings |= {"start": {"degrees": np.full((2, 3) if name == "student_t" else 2, 5.0)}, "fixed": ("degrees",)}
+    x = make()
+    model = HMM(2, observations=observations, max_iter=250, tol=1e-9, random_state=0, **settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "EM has not converged")
+        model.fit(x)
+    batches = [np.searchsorted(model.symbols_, one) for one in x] if name == "categorical" else x
+    total = log_prior(model.model_, model._prior)
+    for one in batches:
+        total = total + model.model_.log_likelihood(model.model_.batch([torch.as_tensor(one)])).sum()
+    assert float(total.detach()) == pytest.approx(model.history_[-1], rel=1e-6)
+    parameters = [p for own, p in model.model_.named_parameters() if not own.endswith("log_dof")]
+    grads = torch.autograd.grad(total, parameters, allow_unused=True)
+    assert max(float(g.abs().max()) for g in grads if g is not None) < 1e-2
 
 
 @pytest.mark.parametrize("algorithm", ["em", "sgd"])

@@ -87,6 +87,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {"means": [[0.0], [3.0]], "scales": [[1.0], [1.0]]},
         {},
     ),
+    "student_t-full": (
+        MEANS[Z] + (correlated(FULL) - MEANS[Z]) / np.sqrt(RNG.chisquare(of(4.0, 9.0)) / of(4.0, 9.0))[:, None],
+        {"means": MEANS, "scales": FULL},
+        {"covariance_type": "full"},
+    ),
     "gamma": (
         RNG.gamma(of(2.0, 6.0), 1 / of(2.0, 1.0))[:, None],
         {"shapes": [[2.0], [6.0]], "rates": [[2.0], [1.0]]},

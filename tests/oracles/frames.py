@@ -107,6 +107,18 @@ def student(frame: Vector, centre: Vector, scale: Vector, dof: Vector) -> float:
     return math.fsum(terms)
 
 
+def multivariate_t(frame: Vector, centre: Vector, scale: Matrix, dof: float) -> float:
+    """A t distribution with a scale matrix, of the features that are there, from the Gaussian of that matrix."""
+    size = sum(not math.isnan(x) for x in frame)
+    if not size:
+        return 0.0
+    at_centre = normal([x if math.isnan(x) else m for x, m in zip(frame, centre, strict=True)], centre, scale)
+    square = -2 * (normal(frame, centre, scale) - at_centre)
+    log_root = -at_centre - size * math.log(2 * math.pi) / 2  # of the determinant
+    level = math.lgamma((dof + size) / 2) - math.lgamma(dof / 2) - size / 2 * math.log(dof * math.pi)
+    return level - log_root - (dof + size) / 2 * math.log(1 + square / dof)
+
+
 def counts(frame: Vector, rates: Vector) -> float:
     """Independent Poisson counts over the features that are there; a rate of 0 allows 0 alone."""
     total = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,8 @@ def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: 
         if name in given
     }
     spherical = model.config.covariance == "spherical"
-    _expect_allowed(found, prior, called, negative_binomial="log_shape" in known, spherical=spherical)
+    matrices = {name for name, table in known.items() if table.positive == "definite"}
+    _expect_allowed(found, prior, called, matrices, negative_binomial="log_shape" in known, spherical=spherical)
     for module in modules_of(model):
         own = {name: found[name] for name in module.tables() if name in found}
         if own:
@@ -99,11 +100,17 @@ def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: 
 
 
 def _expect_allowed(
-    found: Mapping[str, Tensor], prior: Prior, called: Mapping[str, str], *, negative_binomial: bool, spherical: bool
+    found: Mapping[str, Tensor],
+    prior: Prior,
+    called: Mapping[str, str],
+    matrices: Set[str],
+    *,
+    negative_binomial: bool,
+    spherical: bool,
 ) -> None:
     least = torch.as_tensor(prior.min_variance)
     for name in ("variance", "scale", "noise"):
-        if name in found and least.ndim:
+        if name in found and name not in matrices and least.ndim:
             x = found[name]
             floor = (least.to(x).mean() if spherical else least.to(x)[: x.shape[-1]]).expand_as(x)
             if bool((below := x < floor).any()):
@@ -114,8 +121,9 @@ def _expect_allowed(
                     f"of {whose} at {float(floor[tuple(at)]):g} or more.\n"
                     "  Raise it to that, or lower min_variance, a share of the feature's variance in all frames."
                 )
-    if "covariance" in found and least.ndim:
-        _expect_above(found["covariance"], least, called["covariance"])
+    for name in ("covariance", "scale"):
+        if name in found and name in matrices and least.ndim:
+            _expect_above(found[name], least, called[name])
     if "transition" in found and prior.forbidden is not None:
         ruled_out = prior.forbidden & (found["transition"] > 0)
         if bool(ruled_out.any()):
