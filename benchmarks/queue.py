@@ -27,6 +27,7 @@ Runs share a GPU better with NVIDIA's MPS. Needs torch, numpy and safetensors al
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shlex
@@ -36,8 +37,9 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -129,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         waiting.sort(key=lambda entry: state(entry, begun, work) != "cut off")  # those first, otherwise in order
         commands = {entry: entry.command(given.data, work, given.device) for entry in waiting}
         left = {entry: minutes_left(entry, begun) for entry in waiting}
+        keep = partial(pack, entries, work, given.pack)
         session = max(given.session or 0.0, given.minutes)
         failed = run(
             commands,
@@ -137,9 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             deadline=started + 60 * given.minutes,
             end=started + 60 * session,
             parallel=given.parallel,
+            ended=keep,
         )
-        if given.pack is not None:
-            pack(entries, work, given.pack)
+        keep()
         if given.carry is not None:
             carry(entries, work, given.carry, most=given.carry_mb)
         print(text(entries, in_work(entries, work), work))
@@ -203,8 +206,12 @@ def run(
     deadline: float,
     end: float,
     parallel: int,
+    ended: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Work the queue off until the deadline, with runs that are through before the end; whether one failed."""
+    """Work the queue off until the deadline, with runs that are through before the end; whether one failed.
+
+    `ended` is called after each run, so that its results are safe if the machine goes before the deadline.
+    """
     waiting = dict(left)
     running: dict[subprocess.Popen[bytes], Entry] = {}
     missing = {entry.folder for entry in commands}
@@ -229,6 +236,7 @@ def run(
                 missing.discard(entry.folder)
                 if entry.module:
                     (work / (entry.result + UNFINISHED)).replace(work / entry.result)
+                ended()
     for process in running:
         process.send_signal(signal.SIGTERM)
     for process in running:
@@ -240,17 +248,23 @@ def run(
     return failed
 
 
-def pack(entries: Sequence[Entry], work: Path, target: Path) -> None:
-    """The small files of every run, command lines without this machine's paths, as an archive."""
-    with tarfile.open(target, "w:gz") as archive:
+def pack(entries: Sequence[Entry], work: Path, target: Path | None) -> None:
+    """The small files of every run, command lines without this machine's paths, as an archive; None: nowhere."""
+    if target is None:
+        return
+    unfinished = target.with_name(target.name + UNFINISHED)
+    with tarfile.open(unfinished, "w:gz") as archive:
         for entry in entries:
-            if entry.module and (work / entry.result).is_file():
-                archive.add(work / entry.result, entry.result)
-            for path in (work / entry.folder / name for name in (*KEPT, EVALUATION)):
-                if path.is_file():
-                    if path.name == ENVIRONMENT:
-                        _without_paths(path, entry)
-                    archive.add(path, f"{entry.folder}/{path.name}")
+            names = [f"{entry.folder}/{name}" for name in (*KEPT, EVALUATION)]
+            for name in [entry.result] if entry.module else names:
+                if (work / name).is_file():
+                    content = (work / name).read_bytes()  # first: a run may write to it
+                    if Path(name).name == ENVIRONMENT:
+                        content = _without_paths(content, entry)
+                    info = tarfile.TarInfo(name)
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+    unfinished.replace(target)
 
 
 def carry(entries: Sequence[Entry], work: Path, target: Path, *, most: float) -> None:
@@ -329,13 +343,13 @@ def _begin(command: Sequence[str], work: Path, entry: Entry) -> subprocess.Popen
             return subprocess.Popen(command, stdout=output, stderr=log, env=environment)
 
 
-def _without_paths(path: Path, entry: Entry) -> None:
-    content = json.loads(path.read_bytes())
-    if not entry.gold:  # benchmarks.induce has done so itself
-        words = ["rankfold", "train", "--recipe", entry.recipe]
-        words += [word for setting in entry.settings for word in ("--set", setting)]
-        content["argv"] = [*words, "--data", Path(entry.data).name, "--out", "run"]
-    path.write_text(json.dumps(content, indent=2) + "\n")
+def _without_paths(content: bytes, entry: Entry) -> bytes:
+    if entry.gold:  # benchmarks.induce has done so itself
+        return content
+    words = ["rankfold", "train", "--recipe", entry.recipe]
+    words += [word for setting in entry.settings for word in ("--set", setting)]
+    argv = [*words, "--data", Path(entry.data).name, "--out", "run"]
+    return (json.dumps(json.loads(content) | {"argv": argv}, indent=2) + "\n").encode()
 
 
 def _say(line: str) -> None:

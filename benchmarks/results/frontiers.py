@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.results import marks
+from benchmarks.results import grammar_runs, marks
 from benchmarks.results.pictures import COLOURS
-from benchmarks.results.runs import Run
+from benchmarks.results.runs import Run, read_published
+from rankfold.models.config import readers
 from rankfold.plots.picture import add_grid, new_figure
+from rankfold.settings import read_toml
+from rankfold.training.recipes import load_recipe
 
 PAGE, KIND = "frontiers.md", "frontier"
 STEPS = "steps-frames.json"  # the steps of segment models at the papers' sizes
@@ -51,15 +53,18 @@ def write(folder: Path, runs: Sequence[Run], *, pictures: bool = True) -> None:
 
 
 def published(name: str) -> list[Point]:
-    """The papers' points of a structure."""
-    read = tomllib.loads(Path(__file__).with_name("published-frontiers.toml").read_text(encoding="utf-8"))
-    rows = [
-        Point(way, size, value, seconds, source)
-        for own, way, size, value, seconds, source in read["rows"]
-        if own == name
-    ]
-    assert all(row.source in read["sources"] for row in rows)
-    return rows
+    """The papers' points of a structure: their seconds, and what their tables say of the same recipe."""
+    read = read_toml(Path(__file__).with_name("published-frontiers.toml"))[name]
+    if name == "hsmm":
+        return [_of_paper(recipe, *figures) for recipe, figures in read.items()]
+    rows = {row.recipe: row.valid for row in read_published() if row.corpus == "ptb"}
+    rows |= {row.recipe: row.valid for row in grammar_runs.read_published()[1] if row.table == "lpcfg"}
+    return [_of_paper(recipe, rows[recipe], seconds) for recipe, seconds in read.items()]
+
+
+def _of_paper(recipe: str, value: float | None, seconds: float) -> Point:
+    model = load_recipe(recipe).model
+    return Point(WAYS[model.family], _size(model), value, seconds, "paper")
 
 
 def ours(name: str, runs: Sequence[Run], folder: Path) -> list[Point]:
@@ -85,12 +90,16 @@ def _usual(model: Any) -> bool:
 
 
 def _point(run: Run, name: str) -> Point:
-    model: Any = run.config.model
-    sizes = [model.num_states] if name == "hmm" else [model.num_nonterminals, model.num_preterminals]
-    ranked = model.family in ("lhmm", "rank", "banded", "lpcfg")
-    size = ", ".join(f"{x:,}" for x in sizes) + (f" / {model.rank:,}" if ranked else "")
+    model = run.config.model
     seconds = update_seconds(run) * (epoch_updates(run) if name == "hmm" else 1)
-    return Point(WAYS[model.family], size, run.valid, seconds, name=run.name)
+    return Point(WAYS[model.family], _size(model), run.valid, seconds, name=run.name)
+
+
+def _size(model: Any) -> str:
+    """States, or nonterminals and preterminals; and the rank."""
+    grammar = model.data == "sentences"
+    sizes = [model.num_nonterminals, model.num_preterminals] if grammar else [model.num_states]
+    return ", ".join(f"{x:,}" for x in sizes) + (f" / {model.rank:,}" if readers(model, "rank") is None else "")
 
 
 def update_seconds(run: Run) -> float:

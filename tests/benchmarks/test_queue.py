@@ -159,9 +159,18 @@ def test_shares_of_a_gpu_are_kept_below_half_the_number_of_runs(
     """Two of three at a time: the third would be too much, and the small one behind it does not pass it by."""
     monkeypatch.setattr(queue, "GRACE", 0)
     wait = [sys.executable, "-c", "import time; time.sleep(0.5)"]
+    ended: list[int] = []
     entries = [queue.Entry(f"run{number}", 0, share=share) for number, share in enumerate((0.8, 0.7, 0.7, 0.1))]
     times = {"deadline": time.monotonic() + 60, "end": time.monotonic() + 60}
-    assert not queue.run(dict.fromkeys(entries, wait), tmp_path, dict.fromkeys(entries, 0.0), parallel=3, **times)
+    assert not queue.run(
+        dict.fromkeys(entries, wait),
+        tmp_path,
+        dict.fromkeys(entries, 0.0),
+        parallel=3,
+        ended=lambda: ended.append(1),
+        **times,
+    )
+    assert len(ended) == 4
     events = ["end" if "finished" in line else "begin" for line in capsys.readouterr().err.splitlines()]
     assert events[:3] == ["begin", "begin", "end"]
     assert events.count("begin") == 4

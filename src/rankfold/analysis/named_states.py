@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rankfold.analysis.hidden_chain import HiddenChain, end_of
 from rankfold.analysis.state_profiles import Ranked, StateProfiles, Use
@@ -64,12 +63,6 @@ def telling_first(chain: HiddenChain, states: Sequence[int]) -> list[int]:
     words = [word for block in rows for word in block] if len(states) else []
     silent = [word in (Vocabulary.unk_id, end) for word in words]
     return [state for last in (False, True) for state, s in zip(states, silent, strict=True) if s == last]
-
-
-def effective_number(share: NDArray[np.float64]) -> float:
-    """exp(entropy of the shares): 1 if one state does all, z if all do the same."""
-    positive = share[share > 0]
-    return float(np.exp(-(positive * np.log(positive)).sum()))
 
 
 def _pairs(ranked: Ranked, row: int, words: Sequence[str]) -> list[list[Any]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -49,9 +48,15 @@ def state_usage(posterior_mass: Tensor) -> UsageSummary:  # "z"
     falling, states = shares.sort(descending=True, stable=True)
     return UsageSummary(
         by_share=[StateUse(*use) for use in zip(states.tolist(), falling.tolist(), strict=True)],
-        effective=float(torch.special.entr(shares).sum().exp()),
+        effective=effective_number(shares.numpy()),
         num_used=int((shares > 1 / (10 * len(shares))).sum()),
     )
+
+
+def effective_number(share: Floats) -> float:  # "z"
+    """exp(entropy of the shares): 1 if one state does all, z if all do the same."""
+    positive = share[share > 0]
+    return float(np.exp(-(positive * np.log(positive)).sum()))
 
 
 def top_words(log_emission_rows: Tensor, words: Sequence[str], num: int = 8) -> list[list[tuple[str, float]]]:  # "k v"

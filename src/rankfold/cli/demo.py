@@ -18,11 +18,11 @@ import torch
 
 from rankfold.analysis.bracketing import BracketScores, evaluate_brackets
 from rankfold.analysis.hidden_chain import HiddenChain
-from rankfold.analysis.named_states import effective_number, most_used
+from rankfold.analysis.named_states import most_used
 from rankfold.analysis.ngrams import baselines
 from rankfold.analysis.sentence_states import text_use
 from rankfold.analysis.state_profiles import Use
-from rankfold.analysis.states import top_words
+from rankfold.analysis.states import effective_number, top_words
 from rankfold.cli import explore
 from rankfold.cli.evaluate_trees import baselines as tree_baselines
 from rankfold.cli.output import to_json

@@ -10,9 +10,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rankfold.analysis.hidden_chain import HiddenChain
-from rankfold.analysis.named_states import effective_number, most_used, named_states, telling_first
+from rankfold.analysis.named_states import most_used, named_states, telling_first
 from rankfold.analysis.sentence_states import text_use
 from rankfold.analysis.state_profiles import Use, state_profiles, stationary_use, word_entropies
+from rankfold.analysis.states import effective_number
 from rankfold.cli.load import add_model, load_words, read_text, tell_unknown
 from rankfold.cli.output import printable, say, to_json
 from rankfold.data.vocab import Vocabulary

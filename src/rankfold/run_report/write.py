@@ -16,11 +16,12 @@ import torch
 
 from rankfold.analysis.decoded_frames import best_states
 from rankfold.analysis.hidden_chain import HiddenChain
-from rankfold.analysis.named_states import effective_number, most_used, named_states, telling_first
+from rankfold.analysis.named_states import most_used, named_states, telling_first
 from rankfold.analysis.ngrams import baselines
 from rankfold.analysis.segment_profiles import segment_profiles
 from rankfold.analysis.sentence_states import text_use
 from rankfold.analysis.state_profiles import state_profiles, stationary_use
+from rankfold.analysis.states import effective_number
 from rankfold.analysis.symbol_profiles import expect_shared_rules, generated_trees, symbol_profile, symbol_use
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.text import escape_brackets
