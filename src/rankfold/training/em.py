@@ -44,8 +44,10 @@ MOST = 2**23
 ROUNDINGS = 64
 # Multiply-adds of a step below which a second thread costs more than it brings: 100 sequences and 16 states take 5
 # microseconds on one thread and 21 on two, 100 and 256 about as long on both. Of compiled loops, whose calls are of a
-# whole pass: 20,000 frames and 2 states took 4 ms on one thread; on two, next to threads of NumPy that spin, 80.
-SMALL_STEP, SMALL_PASS = 2**21, 2**26
+# whole pass: 20,000 frames and 2 states took 4 ms on one thread; on two, next to threads of NumPy that spin, 80. On two
+# cores with another process, 25,000 frames and 64 states (2**27) took 50 to 77 ms a step on one thread, 120 to 160 on
+# two.
+SMALL_STEP, SMALL_PASS = 2**21, 2**28
 
 
 class Room:
