@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold.estimators import conformance
+from rankfold.estimators import HMM, conformance
 from rankfold.estimators.conformance import CHECKS, check_observation
+from rankfold.models.config import FrameConfig
 from rankfold.params.observations import OBSERVATIONS
 from rankfold.params.observations.poisson import Poisson, PoissonObservation
 from rankfold.params.prior import Prior
-from tests.estimators.observation_cases import CASES, counts
+from tests.estimators.observation_cases import CASES, counts, positive
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -32,6 +33,45 @@ def test_conforms(name: str) -> None:
 def test_every_observation_has_a_case() -> None:
     found = {case[0] if isinstance(case[0], str) else "product" for case in CASES.values()}
     assert found == set(OBSERVATIONS)
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "full"])
+def test_log_normal_is_gaussian_of_logarithms(covariance_type: Any) -> None:
+    """With the same start, floors, priors and steps; likelihoods differ by the sum of logarithms."""
+    x = positive()
+    settings: dict[str, Any] = {
+        "covariance_type": covariance_type, "variance_prior": 2.0, "mean_weight": 1.0, "min_variance": 0.3,
+        "max_iter": 5, "tol": None, "random_state": 0,
+    }  # fmt: skip
+    logs = [np.log(one) for one in x]
+    start = {
+        "means": np.concatenate(logs)[[0, 12, 30]],
+        "covariances": np.ones((3, 2)) if covariance_type == "diag" else np.stack([np.eye(2)] * 3),
+        "initial": np.full(3, 1 / 3),
+        "transition": np.full((3, 3), 0.2) + 0.4 * np.eye(3),
+    }
+    ours = HMM(3, observations="log_normal", start=start, **settings).fit(x)
+    theirs = HMM(3, start=start, **settings).fit(logs)
+    np.testing.assert_allclose(ours.means_, theirs.means_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(ours.covariances_, theirs.covariances_, rtol=1e-9)
+    jacobian = sum(float(one.sum()) for one in logs)
+    np.testing.assert_allclose(np.add(ours.history_, jacobian), theirs.history_, rtol=1e-10)
+    assert ours.score(x) == pytest.approx(theirs.score(logs) - jacobian, rel=1e-10)
+
+
+def test_each_part_of_a_product_has_its_own_means_to_begin_with() -> None:
+    """Of angles k-means has two coordinates; a state without frames begins where its mean is."""
+    sizes = FrameConfig(
+        "frame_hmm", num_states=2, num_features=2, observations="product", columns=("von_mises", "gaussian")
+    )
+    module = OBSERVATIONS["product"].draw(sizes, torch.Generator().manual_seed(0)).double()
+    frames = torch.tensor([[0.1, 1.0], [0.2, 2.0], [-0.1, 4.0]]).double()
+    means = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, 7.0]]).double()
+    states = torch.zeros(3, dtype=torch.long)
+    assert module.coordinates(frames).shape == (3, 3)
+    module.initialise(frames, states, means, Prior(), np.random.default_rng(0), near=True)
+    found = {name: table.value for name, table in module.tables().items()}
+    assert float(found["mean_1"][1, 0]) == 7.0
 
 
 class Wrong(Poisson):

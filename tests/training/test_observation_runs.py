@@ -14,13 +14,18 @@ from rankfold.models.catalog import build_model
 from rankfold.models.config import FrameConfig
 from rankfold.models.frame_model import FrameModel
 from rankfold.training.loop import train
-from tests.estimators.observation_cases import counts, measured, mixed
+from tests.estimators.observation_cases import counts, measured, mixed, often_last, often_zero, positive
 from tests.training.recordings import tiny
 from tests.training.runs import metrics
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "poisson": (counts, {"observations": "poisson"}),
     "full": (measured, {"covariance": "full"}),
+    "student_t": (measured, {"observations": "student_t", "covariance": "full"}),
+    "log_normal": (positive, {"observations": "log_normal", "covariance": "full"}),
+    "negative_binomial": (counts, {"observations": "negative_binomial"}),
+    "zero_inflated_gamma": (often_zero(positive), {"observations": "zero_inflated_gamma"}),
+    "product_positive": (often_last, {"observations": "product", "columns": ("log_normal",) * 2 + ("exponential",)}),
     "regression": (measured, {"observations": "regression", "num_covariates": 1}),
     "autoregressive": (measured, {"observations": "autoregressive", "order": 2}),
     "product": (mixed, {"observations": "product", "columns": ("gaussian", "gaussian", "poisson", "categorical:4")}),
