@@ -34,8 +34,9 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks questions
 	$(BIN)/python -m benchmarks structures
 
-# The same of a GPU: records first, then the tables.
+# The same of a GPU: which prepared ways serve (build/gpu/decisions.json), records, then the tables.
 bench-gpu: $(VENV)/.bench
+	-$(BIN)/python -m benchmarks gpu --out build/gpu
 	for name in million frames grammars; do $(BIN)/python -m benchmarks steps --table $$name --json > docs/results/steps-$$name.json || exit 1; done
 	$(BIN)/python -m benchmarks long --json docs/results/timed-long.json
 	$(BIN)/python -m benchmarks segments --json docs/results/timed-segments.json

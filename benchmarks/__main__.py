@@ -27,6 +27,7 @@ COMMANDS = {
     "questions": "benchmarks.questions",
     "packed_trees": "benchmarks.packed_trees",
     "corpora": "benchmarks.corpora",
+    "gpu": "benchmarks.gpu",
     "processes": "benchmarks.processes",
     "scaling": "benchmarks.several_devices",
 }

@@ -1,8 +1,8 @@
 """`python -m benchmarks corpora`: many sentences scored by one process, by several, and by actors of Ray Data.
 
 Every run is the command `rankfold score --json`; its output has to equal that of one process to the last byte, also
-where a worker is killed on the way. Memory (resident) and CPU time, of all processes together, are read from Linux
-twice a second; the ratio is that of CPU times, which other work on the machine changes least.
+where a worker is killed on the way. Memory (resident, not shared) and CPU time, of all processes together, are read
+from Linux twice a second; the ratio is that of CPU times, which other work on the machine changes least.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -182,10 +183,10 @@ def cpu_seconds(number: int, before: dict[int, float]) -> float:
 
 
 def resident(number: int) -> int:
-    """MiB of memory of a process; 0 if it has ended."""
+    """MiB of memory of a process, without what it shares with others, as Ray's store of objects; 0 if it has ended."""
     try:
         status = Path(f"/proc/{number}/status").read_text()
     except OSError:
         return 0
-    found = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")]
-    return found[0] // 1024 if found else 0
+    found = {name: int(rest.split()[0]) for name, rest in re.findall(r"^(VmRSS|RssShmem):(.*)$", status, re.MULTILINE)}
+    return (found.get("VmRSS", 0) - found.get("RssShmem", 0)) // 1024

@@ -10,6 +10,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from rankfold import fgg
 from rankfold.operators.binary import Branch
 from rankfold.operators.binary_dense import BinaryDense
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WORDS, REPEATS = 50, 5
 LONG = 60  # words of a first answer
 SENTENCES, MIXED = 32, ((3, 20), (5, 40))  # of mixed lengths, from and to
@@ -32,14 +34,38 @@ def main(given: Sequence[str] = ()) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="the row, for `structures`")
     args = parser.parse_args(given)
     num_n, num_p, batch, length = args.sizes or (5, 8, 4, 40)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    g, _ = _grammar(num_n, num_p)
+    found = record(num_n, num_p, batch, length)
+    if not found["passed"]:
+        print("the two sums differ")
+        return 1
+    print(f"{DEVICE}, {num_n} / {num_p} symbols, {batch} x {length}, float32, the best of {REPEATS}")
+    print(
+        f"first sum {found['first_s']:.3f} s; gradient step {found['ms']:.1f} ms, trees {found['trees_ms']:.1f} ms: "
+        f"{found['ratio']:.1f}x"
+    )
+    if args.json is not None:
+        work = tree_step(batch, length, num_n, num_p)
+        row = found["row"], found["size"], "float32", found["ms"], *work, "trees", found["trees_ms"]
+        write(args.json, "python -m benchmarks fgg", [Timed("Factor graph grammars", *row)])
+    _first_answers(g, DEVICE)
+    return max(_mixed(g, DEVICE, *ends) for ends in MIXED)
+
+
+def _grammar(num_n: int, num_p: int) -> tuple[fgg.Grammar, dict[str, Tensor]]:
+    """A PCFG of random weights that need gradients, and these."""
     generator = torch.Generator().manual_seed(0)
     sizes = {"root": (num_n,), "rule": (num_n, num_n + num_p, num_n + num_p), "emit": (num_p, WORDS)}
     factors = {
-        k: torch.rand(s, generator=generator).div(num_n + num_p).to(device).requires_grad_() for k, s in sizes.items()
+        k: torch.rand(s, generator=generator).div(num_n + num_p).to(DEVICE).requires_grad_() for k, s in sizes.items()
     }
-    g = fgg.library("pcfg", N=num_n, P=num_p, V=WORDS).with_factors(factors)
-    words = torch.randint(WORDS, (batch, length), generator=generator).to(device)
+    return fgg.library("pcfg", N=num_n, P=num_p, V=WORDS).with_factors(factors), factors
+
+
+def record(num_n: int, num_p: int, batch: int, length: int) -> dict[str, Any]:
+    """Times of a step by the grammar and by trees, of the same sums, and of the first sum."""
+    g, factors = _grammar(num_n, num_p)
+    words = torch.randint(WORDS, (batch, length), generator=torch.Generator().manual_seed(1)).to(DEVICE)
 
     def by_grammar() -> Tensor:
         return fgg.sum_product(fgg.conjoin(g, fgg.string_query(words)))
@@ -53,22 +79,19 @@ def main(given: Sequence[str] = ()) -> int:
         leaf = factors["emit"].log()[:, words].movedim(0, -1)
         return rankfold.log_z(rankfold.TreePotentials(leaf, branch, factors["root"].log()))
 
-    first = _seconds(by_grammar, device)
-    if not torch.allclose(by_grammar(), by_trees(), rtol=1e-5):
-        print("the two sums differ")
-        return 1
-    ours, trees = (_gradient_seconds(f, device) for f in (by_grammar, by_trees))
-    print(f"{device}, {num_n} / {num_p} symbols, {batch} x {length}, float32, the best of {REPEATS}")
-    print(
-        f"first sum {first:.3f} s; gradient step {1e3 * ours:.1f} ms, trees {1e3 * trees:.1f} ms: {ours / trees:.1f}x"
-    )
-    if args.json is not None:
-        name, size = f"pcfg as a grammar of one's own, {num_n} / {num_p} symbols", f"{batch} x {length}"
-        work = tree_step(batch, length, num_n, num_p)
-        own = Timed("Factor graph grammars", name, size, "float32", 1e3 * ours, *work, "trees", 1e3 * trees)
-        write(args.json, "python -m benchmarks fgg", [own])
-    _first_answers(g, device)
-    return max(_mixed(g, device, *ends) for ends in MIXED)
+    first = _seconds(by_grammar, DEVICE)
+    passed = torch.allclose(by_grammar(), by_trees(), rtol=1e-5)
+    ours, trees = (1e3 * _gradient_seconds(f, DEVICE) for f in (by_grammar, by_trees))
+    return {
+        "row": f"pcfg as a grammar of one's own, {num_n} / {num_p} symbols",
+        "size": f"{batch} x {length}",
+        "precision": "float32",
+        "passed": passed,
+        "first_s": first,
+        "ms": ours,
+        "trees_ms": trees,
+        "ratio": ours / trees,
+    }
 
 
 def _first_answers(g: fgg.Grammar, device: str) -> None:

@@ -7,12 +7,11 @@ Every row is checked against the same question in float64.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -22,8 +21,10 @@ import rankfold
 from benchmarks.steps.timed import Timed, chain_step, write
 from rankfold.errors import UnsupportedError
 from rankfold.numerics.capture import capture_graph
+from rankfold.planning.measure import host_times, peak_mib
 from rankfold.recursions.chain import in_chunks, scaled
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LOOPED = 20_000  # positions of which the loop is timed, too
 ROWS = [  # question, sequences, positions, states, transition, whether the loop is timed
     ("gradient", 64, 500, 15, "dense", True),
@@ -59,50 +60,65 @@ def main(given: Sequence[str]) -> int:
     )
     print("|---|---:|---:|---|---:|---:|---:|---:|---:|---:|")
     failed, rows = False, []
-    for question, num, length, states, kind, is_looped in ROWS:
-        p = chain(num, length, states, kind, torch.float32)
-        torch.cuda.reset_peak_memory_stats()
-        ms = timed(partial(ask, question, p), args.repeats)
-        memory = torch.cuda.max_memory_allocated() / 2**20
-        captured, loop = "-", ("-", "-")
-        if question == "gradient":
-            graph, _ = capture_graph(partial(ask, question, p))
-            taken = timed(graph.replay, args.repeats)
-            captured = f"{taken:,.1f}"
-            if kind == "dense":
-                name, size = f"dense chain, {states} states", f"{num} x {length:,}"
-                rows.append(Timed("Chains", name, size, "float32", taken, *chain_step(num, length, states)))
-        if is_looped:
-            with position_by_position():
-                slow = timed(partial(ask, question, p), 1)
-            loop = f"{slow:,.1f}", f"{slow / ms:,.1f}x"
-        wide = chain(num, length, states, kind, torch.float64)
-        value, expected = ask(question, p), ask(question, wide)
-        off = float(((value - expected) / expected).abs().max()) if question != "sample" else 0.0
-        failed |= not off < 1e-6
-        row = (
-            question,
-            f"{num} x {length:,}",
-            states,
-            kind,
-            f"{ms:,.1f}",
-            captured,
-            f"{memory:,.0f}",
-            *loop,
-            f"{off:.0e}",
-        )
-        print("| " + " | ".join(str(x) for x in row) + " |", flush=True)
+    for row in ROWS:
+        found = record(*row, args.repeats)
+        failed |= not found["passed"]
+        loop = ("-", "-") if found["loop_ms"] is None else (f"{found['loop_ms']:,.1f}", f"{found['ratio']:,.1f}x")
+        captured = "-" if found["captured_ms"] is None else f"{found['captured_ms']:,.1f}"
+        cells = (*row[:1], found["size"], row[3], row[4], f"{found['eager_ms']:,.1f}", captured, f"{found['mib']:,.0f}")
+        print("| " + " | ".join(str(x) for x in (*cells, *loop, f"{found['error']:.0e}")) + " |", flush=True)
+        if (own := timed_row(row, found)) is not None:
+            rows.append(own)
     if args.json is not None:
         write(args.json, "python -m benchmarks long", rows)
     return int(failed)
 
 
+def record(
+    question: str, num: int, length: int, states: int, kind: str, is_looped: bool, repeats: int
+) -> dict[str, Any]:
+    """Times and memory of a row, and its relative difference from float64; of the loop where it is asked for."""
+    p = chain(num, length, states, kind, torch.float32)
+    ms = timed(partial(ask, question, p), repeats)
+    memory = peak_mib(partial(ask, question, p), DEVICE)
+    captured = loop = None
+    if question == "gradient" and DEVICE.type == "cuda":
+        captured = timed(capture_graph(partial(ask, question, p))[0].replay, repeats)
+    if is_looped:
+        with position_by_position():
+            loop = timed(partial(ask, question, p), 1)
+    value, expected = ask(question, p), ask(question, chain(num, length, states, kind, torch.float64))
+    off = float(((value - expected) / expected).abs().max()) if question != "sample" else 0.0
+    return {
+        "row": f"{'' if question == 'gradient' else f'{question} of a '}{kind} chain, {states} states",
+        "size": f"{num} x {length:,}",
+        "precision": "float32",
+        "passed": off < 1e-6,
+        "error": off,
+        "ms": ms if captured is None else captured,
+        "eager_ms": ms,
+        "captured_ms": captured,
+        "mib": memory,
+        "loop_ms": loop,
+        "ratio": None if loop is None else loop / ms,
+    }
+
+
+def timed_row(row: tuple[str, int, int, int, str, bool], found: dict[str, Any]) -> Timed | None:
+    """The row of `structures`: a captured gradient of a dense chain."""
+    question, num, length, states, kind, _ = row
+    if question != "gradient" or kind != "dense":
+        return None
+    work = chain_step(num, length, states)
+    return Timed("Chains", f"dense chain, {states} states", found["size"], "float32", found["captured_ms"], *work)
+
+
 def chain(num: int, length: int, states: int, kind: str, dtype: torch.dtype) -> rankfold.ChainPotentials:
     """Random potentials that need gradients; the same numbers in every dtype."""
-    g = torch.Generator("cuda").manual_seed(0)
+    g = torch.Generator(DEVICE).manual_seed(0)
 
     def rand(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=g, device="cuda").to(dtype)
+        return torch.randn(*shape, generator=g, device=DEVICE).to(dtype)
 
     log_initial, log_obs = rand(states).log_softmax(-1), 2 * rand(num, length, states)
     make: dict[str, Callable[[], rankfold.Operator]] = {
@@ -120,7 +136,7 @@ def ask(question: str, p: rankfold.ChainPotentials) -> Tensor:
     if question == "best path":
         return rankfold.viterbi(p).log_prob
     if question == "sample":
-        return rankfold.sample(p, generator=torch.Generator("cuda").manual_seed(1)).path.double()
+        return rankfold.sample(p, generator=torch.Generator(DEVICE).manual_seed(1)).path.double()
     if question == "filter":
         return rankfold.online.filter(p).log_z[:, -1]
     # Leaves of this call: a graph that is captured must not meet those of another stream.
@@ -132,15 +148,7 @@ def ask(question: str, p: rankfold.ChainPotentials) -> Tensor:
 
 def timed(run: Callable[[], object], repeats: int) -> float:
     """Milliseconds; the median."""
-    run()
-    found = []
-    for _ in range(repeats):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        torch.cuda.synchronize()
-        found.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(found)
+    return host_times(run, DEVICE, repeats=repeats, warm=1).median
 
 
 @contextmanager

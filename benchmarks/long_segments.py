@@ -10,21 +10,25 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor
 
 import rankfold
-from benchmarks.long_chains import timed
+from benchmarks.long_chains import DEVICE, timed
 from benchmarks.steps.timed import Timed, segment_step, write
+from benchmarks.two_ways import SHARED
 from rankfold.errors import UnsupportedError
 from rankfold.kernels import segment_scan
 from rankfold.numerics.capture import capture_graph
+from rankfold.planning.measure import held_bytes, peak_mib
 from rankfold.recursions.segments import passes, sweep
 
 # States, rank (None: dense; below 0: without the diagonal), durations, frames, frames of the check.
-ROWS = [
+Row = tuple[int, int | None, int, int, int]
+ROWS: list[Row] = [
     (64, None, 19, 200, 200),
     (128, 128, 19, 200, 200),
     (1024, 16, 19, 200, 200),
@@ -44,34 +48,73 @@ def main(given: Sequence[str]) -> int:
     args = parser.parse_args(given)
     if not torch.cuda.is_available():
         raise UnsupportedError("these kernels are for GPUs, and there is no CUDA device here.")
-    right = True
+    print("states / rank, durations, frames: errors; one program a sequence | several, ms (captured), MiB")
+    rows, right = [], True
     for row in ROWS:
-        value, *grads = errors(*row)
-        right &= value <= LIMIT / 100 and max(grads) <= LIMIT
-        print(name(*row), f"log Z {value:.1e}, gradients", " ".join(f"{x:.1e}" for x in grads), flush=True)
-    print("states / rank, durations, frames: one program a sequence | several, ms (captured), MiB")
-    rows = []
-    for row in ROWS:
-        found = []
-        for shared in (False, True):
-            with mock.patch.object(segment_scan, "SHARED", shared):
-                found.append(measured(potentials(*row[:4]), args.repeats))
-        print(name(*row), " | ".join(found), flush=True)
+        found = record(row, args.repeats)
+        print(in_words(found), flush=True)
+        right &= found["passed"]
         if row[1] is None:
-            states, _, durations, frames, _ = row
-            what, work = (
-                f"hsmm, {states} states, durations to {durations:,}",
-                segment_step(1, frames, states, durations),
-            )
-            taken = float(found[segment_scan.SHARED].partition(" ")[0])
-            rows.append(Timed("Segments", what, f"1 x {frames:,}", "float32", taken, *work))
+            rows.append(timed_row(row, found["ms" if segment_scan.shared(row[2], row[0]) else "usual_ms"]))
     if args.json is not None:
         write(args.json, "python -m benchmarks segments", rows)
     return 0 if right else 1
 
 
-def name(states: int, rank: int | None, durations: int, frames: int, _: int) -> str:
-    return f"{states} / {rank or '-'}, {durations}, {frames}:"
+def record(row: Row, repeats: int) -> dict[str, Any]:
+    """Errors of several programs a sequence, against float64 and at the timed size against one; times both ways."""
+    states, _, durations, frames, _ = row
+    value, *grads = errors(*row)
+    p = potentials(*row[:4])
+    both = []
+    for prepared in (True, False):
+        with SHARED.taken(prepared):
+            both.append(step(p))
+    apart = [float((x - y).norm() / y.norm()) for x, y in zip(*both, strict=True)]
+    passed = max(value, apart[0]) <= LIMIT / 100 and max(*grads, *apart[1:]) <= LIMIT
+    found: dict[str, Any] = {
+        "way": SHARED.name,
+        "row": name(row),
+        "size": f"1 x {frames:,}",
+        "precision": "float32",
+        "window": states * durations,
+        "passed": passed,
+        "error": value,
+        "gradient_errors": grads,
+        "apart": apart,
+    }
+    del both
+    for prefix, prepared in (("", True), ("usual_", False)):
+        with SHARED.taken(prepared):
+            ms, captured, peak = measured(p, repeats)
+        found |= {f"{prefix}ms": ms, f"{prefix}captured_ms": captured, f"{prefix}mib": peak}
+    return found
+
+
+def name(row: Row) -> str:
+    """The sizes in words."""
+    states, rank, durations, _, _ = row
+    kind = "hsmm" if rank is None else "lhsmm"
+    more = "" if rank is None else f", rank {abs(rank)}{'' if rank > 0 else ', no state after itself'}"
+    return f"{kind}, {states:,} states{more}, durations to {durations:,}"
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """A record in a line."""
+    times = []
+    for way in ("usual_", ""):
+        captured = found[f"{way}captured_ms"]
+        graph = "-" if captured is None else f"{captured:.2f}"
+        times.append(f"{found[f'{way}ms']:.2f} ({graph}), {found[f'{way}mib']:.0f}")
+    off = f"log Z {found['error']:.1e}, gradients {max(found['gradient_errors']):.1e}"
+    off += f", ways apart {max(found['apart']):.1e}; "
+    return f"{found['row']}, {found['size']}: {off}{' | '.join(times) if found['passed'] else 'FAILED'}"
+
+
+def timed_row(row: Row, ms: float) -> Timed:
+    """The row of `structures`."""
+    states, _, durations, frames, _ = row
+    return Timed("Segments", name(row), f"1 x {frames:,}", "float32", ms, *segment_step(1, frames, states, durations))
 
 
 def potentials(
@@ -81,7 +124,7 @@ def potentials(
     g = torch.Generator().manual_seed(1)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=g, dtype=torch.float32).to("cuda", dtype)
+        return torch.randn(*shape, generator=g, dtype=torch.float32).to(DEVICE, dtype)
 
     op: rankfold.Operator
     if rank is None:
@@ -108,7 +151,7 @@ def step(p: rankfold.SegmentPotentials) -> list[Tensor]:
 
 def errors(states: int, rank: int | None, durations: int, _: int, frames: int) -> list[float]:
     """Relative errors, of norms, of several programs a sequence."""
-    with mock.patch.object(segment_scan, "SHARED", True):
+    with SHARED.taken(True):
         found = step(potentials(states, rank, durations, frames))
     with (
         mock.patch.object(sweep, "triton_serves", return_value=False),
@@ -118,16 +161,12 @@ def errors(states: int, rank: int | None, durations: int, _: int, frames: int) -
     return [float((x.double() - y).norm() / y.norm()) for x, y in zip(found, exact, strict=True)]
 
 
-def measured(p: rankfold.SegmentPotentials, repeats: int) -> str:
-    """Milliseconds, of the captured graph in brackets, and the peak of memory above what was there."""
+def measured(p: rankfold.SegmentPotentials, repeats: int) -> tuple[float, float | None, float | None]:
+    """Milliseconds, of the captured graph, and the peak of memory above what was there, in MiB."""
     run = partial(step, p)
     run()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    run()
-    peak = (torch.cuda.max_memory_allocated() - before) / 2**20
+    peak = peak_mib(run, DEVICE, held_bytes(DEVICE))
     eager = timed(run, repeats)
-    if p.log_obs.shape[1] > 1000:  # a graph of so many calls takes long to capture
-        return f"{eager:.2f} (-), {peak:.0f}"
-    return f"{eager:.2f} ({timed(capture_graph(run)[0].replay, repeats):.2f}), {peak:.0f}"
+    if DEVICE.type == "cpu" or p.log_obs.shape[1] > 1000:  # a graph of so many calls takes long to capture
+        return eager, None, peak
+    return eager, timed(capture_graph(run)[0].replay, repeats), peak

@@ -10,14 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.results import marks
 from rankfold.errors import DataError
+from rankfold.models.base import Model
+from rankfold.models.catalog import sized_model
 from rankfold.models.config import ModelConfig
+from rankfold.models.sharded import messages, num_parameters_of
+from rankfold.planning.messages import Message
 from rankfold.plots.picture import add_grid, new_figure, save_figure
-from rankfold.training.memory_budget import meta_model
 
 DOCS = Path(__file__).parents[1] / "docs"
 DEVICES = (1, 2, 4, 8, 16, 32, 64)
@@ -93,10 +97,10 @@ def measured(record: dict[str, Any], name: str) -> Measured:
     return Measured(name, config, row["num_words"], row["batch"], row["length"], seconds, peak)
 
 
-def num_parameters(of: Measured, states: int) -> int:
-    """The numbers of a model of so many states."""
-    config = ModelConfig(family=of.config.family, num_states=states, rank=of.config.rank, dim=of.config.dim)
-    return meta_model(config, of.words).num_parameters
+def meta_model(config: ModelConfig, words: int, states: int) -> Model[Any, Any]:
+    """A model of so many states, without memory."""
+    found: Model[Any, Any] = sized_model(replace(config, num_states=states), words)
+    return found
 
 
 def data_parallel(of: Measured, devices: int, speed: float) -> Predicted:
@@ -104,7 +108,7 @@ def data_parallel(of: Measured, devices: int, speed: float) -> Predicted:
 
     Each GPU sends 2 (n - 1) / n of the parameters. Between machines every GPU has an adapter: rings run side by side.
     """
-    numbers = num_parameters(of, of.config.num_states)
+    numbers = meta_model(of.config, of.words, of.config.num_states).num_parameters
     sent = 2 * (devices - 1) / devices * FLOAT * numbers
     link = NVLINK if devices <= NODE else NODE * INFINIBAND
     latency = 0.0 if devices == 1 else WITHIN if devices <= NODE else BETWEEN
@@ -115,29 +119,29 @@ def data_parallel(of: Measured, devices: int, speed: float) -> Predicted:
 def sharded(of: Measured, devices: int, states: int, speed: float) -> Predicted:
     """States spread out: compute and memory in proportion to states (dense: to their square), over all GPUs.
 
-    Low rank sums "b r" numbers for each position and direction; dense gathers "b z" of them, of which each GPU has a
-    share. Emissions and gradients of tables stay where they are.
+    The messages are those that `rankfold explain --devices` lists, each sent around a ring.
     """
-    dense = of.config.family == "hmm"
-    scale = (states / of.config.num_states) ** (2 if dense else 1) / devices
-    numbers = num_parameters(of, states) / devices
-    messages = 2 * of.length
-    if dense:
-        each = (devices - 1) / devices * FLOAT * of.batch * states
-    else:
-        each = 2 * (devices - 1) / devices * FLOAT * of.batch * of.config.rank
-    latency = 0.0 if devices == 1 else WITHIN if devices <= NODE else BETWEEN
-    link = NVLINK if devices <= NODE else INFINIBAND
-    memory = of.peak * scale + MOMENTS * FLOAT * numbers
+    scale = (states / of.config.num_states) ** (2 if of.config.family == "hmm" else 1) / devices
+    model = meta_model(of.config, of.words, states)
+    numbers = num_parameters_of(model, devices)
+    found = messages(model, of.batch, of.length, devices) if devices > 1 else ()
+    sent = sum(ring_bytes(message, devices) for message in found)
+    link, latency = (NVLINK, WITHIN) if devices <= NODE else (INFINIBAND, BETWEEN)
     return Predicted(
         devices,
         of.seconds * scale,
         _optimiser(numbers, speed),
-        messages * each / link,
-        messages * latency,
-        messages * each,
-        memory,
+        sent / link,
+        latency * sum(message.times for message in found),
+        sent,
+        of.peak * scale + MOMENTS * FLOAT * numbers,
     )
+
+
+def ring_bytes(message: Message, devices: int) -> float:
+    """Bytes that each GPU passes on in a ring: all but its own share, for a sum and then for its result."""
+    rounds = {"all_reduce": 2 * (devices - 1) / devices, "reduce_scatter": (devices - 1) / devices}
+    return message.bytes * rounds.get(message.collective, devices - 1)  # all_gather: its own share is the message
 
 
 def _optimiser(numbers: float, speed: float) -> float:

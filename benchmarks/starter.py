@@ -20,7 +20,7 @@ from rankfold.analysis.bracketing import evaluate_brackets, right_branching
 from rankfold.analysis.ngrams import baselines
 from rankfold.data.brackets import read_trees
 from rankfold.data.demo import write_corpus, write_toy_corpus
-from rankfold.data.weights import load_sharded, save_sharded
+from rankfold.data.sharded_weights import load_sharded, save_sharded
 from rankfold.files import write_text
 from rankfold.models.config import PERPLEXITY
 from rankfold.models.parsing import parse

@@ -1,8 +1,9 @@
 """`python -m benchmarks structures`: one table a structure of docs/benchmarks.md, from committed records.
 
 A row is a gradient step of a record `steps-NAME.json`, or a row of `timed-NAME.json`: the time of the authors' code or
-of the best peer, ours, their ratio, and the floor of the machine that the record was made on. A step that is slower
-than the peer's is in bold. Records that are not there are named below the tables, with the commands that make them.
+of the best peer, ours, their ratio, our time over the time aimed at, and the floor of the machine that the record was
+made on. A step that is slower than the peer's, or than its aim, is in bold. Records that are not there are named below
+the tables, with the commands that make them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import marks
+from benchmarks.steps.aims import aimed_ms
 from rankfold.cli.output import three_digits
 from rankfold.errors import DataError
 
@@ -32,7 +34,19 @@ TIMED = {
     "fgg-cpu": ("a PCFG of 5 / 8 symbols as a factor graph grammar, on a CPU", "python -m benchmarks fgg"),
     "fgg-gpu": ("a PCFG of 30 / 60 symbols as a factor graph grammar, on a GPU", "python -m benchmarks fgg 30 60 4 40"),
 }
-HEAD = ("on", "model", "batch x length", "precision", "peer", "peer ms", "ours ms", "ratio", "floor ms", "share")
+HEAD = (
+    "on",
+    "model",
+    "batch x length",
+    "precision",
+    "peer",
+    "peer ms",
+    "ours ms",
+    "ratio",
+    "over its aim",
+    "floor ms",
+    "share",
+)
 
 
 def main(given: Sequence[str]) -> int:
@@ -80,21 +94,25 @@ def _step(record: dict[str, Any], row: dict[str, Any]) -> list[str]:
     plain = row["reference_ms"]["median"] if row.get("reference_ms") else None
     peer, ms = ("authors", row["published_ms"]) if on_gpu else ("plain torch", plain)
     size = f"{row['batch']} x {row['length']}"
-    line = [row["name"], size, row["precision"], "-" if ms is None else peer]
-    return ["GPU" if on_gpu else "CPU", *line, *_times(ms, row["step_ms"]["median"], row["floor_ms"])]
+    what = ("GPU" if on_gpu else "CPU", row["name"], size, row["precision"])
+    aim = aimed_ms(*what, ms)
+    return [*what, "-" if ms is None else peer, *_times(ms, row["step_ms"]["median"], aim, row["floor_ms"])]
 
 
 def _timed(record: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    line = [record["on"], row["name"], row["size"], row["precision"], row["peer"]]
-    return [*line, *_times(row["peer_ms"], row["ours_ms"], row["floor_ms"])]
+    what = (record["on"], row["name"], row["size"], row["precision"])
+    aim = aimed_ms(*what, row["peer_ms"])
+    return [*what, row["peer"], *_times(row["peer_ms"], row["ours_ms"], aim, row["floor_ms"])]
 
 
-def _times(peer: float | None, ours: float, floor: float | None) -> list[str]:
+def _times(peer: float | None, ours: float, aim: float | None, floor: float | None) -> list[str]:
     ratio = "-" if peer is None else f"{three_digits(peer / ours)}x"
+    over = "-" if aim is None else f"{three_digits(ours / aim)}x"
     return [
         "-" if peer is None else three_digits(peer),
         three_digits(ours),
         f"**{ratio}**" if peer is not None and peer < ours else ratio,
+        f"**{over}**" if aim is not None and aim < ours else over,
         "-" if floor is None else three_digits(floor),
         "-" if floor is None else f"{floor / ours:.1%}",
     ]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from benchmarks import packed_trees
+from benchmarks.two_ways import PACKED, compare, in_words
 from rankfold.errors import UnsupportedError
 from rankfold.recursions.tree import packed
 
@@ -11,19 +12,17 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda ru
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_checks_come_before_times(
-    right: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A packed way that is off by a thousandth fails; the choice is what it was afterwards."""
+def test_a_wrong_way_fails(right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packed way that is off by a thousandth; the choice is what it was afterwards."""
     pytest.importorskip("triton")
     monkeypatch.setattr(packed, "triton_serves", lambda *tensors: True)
-    monkeypatch.setattr(packed_trees, "PRECISIONS", ("float32",))
     if not right:
         roots = packed.roots
         monkeypatch.setattr(packed, "roots", lambda f, chart: (x := roots(f, chart))._replace(log_z=x.log_z * 1.001))
     case = packed_trees.cases(small=True)[1]._replace(batch=1, length=3)
-    assert packed_trees.measure(case, torch.device("cpu"), 1) is right
-    assert ("FAILED" in capsys.readouterr().out) is not right
+    (found,) = compare(case, PACKED, ("float32",), torch.device("cpu"), 1)
+    assert found["passed"] is right
+    assert ("FAILED" in in_words(found)) is not right
     assert not packed.CHOSEN
 
 

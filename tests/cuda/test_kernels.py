@@ -54,7 +54,7 @@ def test_scans_of_segments(
     z: int, r: int, d: int, shared: bool, graph: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All frames in one launch, by one program a sequence or several, eager and captured, against float64 in logs."""
-    monkeypatch.setattr(segment_scan, "SHARED", shared)
+    monkeypatch.setattr(segment_scan, "SHARED_FROM", 0 if shared else None)
     factors = [drawn(z, r or z, seed=i).abs().to(dtype) for i in range(2 if r else 1)]
     op = LowRank(*factors) if r else Dense(*factors)
     lengths = [230, 1, 77]

@@ -23,7 +23,7 @@ NEAR: dict[Precision, float] = {"float32": 2e-5, "tf32": 4e-3, "bf16": 3e-2}
 
 @pytest.fixture(autouse=True)
 def _chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "CHOSEN", True)
+    monkeypatch.setattr(packed, "CHOSEN", packed.EVERY)
 
 
 def trees(*, head: bool, rank: int = 70, n: int = 50, p: int = 90, lengths: list[int] = LENGTHS) -> TreePotentials:
@@ -104,4 +104,4 @@ def test_what_underflows_is_repeated() -> None:
 
 def test_the_command_finds_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert packed_trees.main(["--small", "--repeats", "2"]) == 0
-    assert "packed recursion" in capsys.readouterr().out
+    assert "recursion" in capsys.readouterr().out

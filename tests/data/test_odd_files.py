@@ -17,9 +17,10 @@ from rankfold.data.clusters import read_clusters
 from rankfold.data.frame_files import read_frames
 from rankfold.data.frame_space import FrameSpace
 from rankfold.data.music import read_piano_rolls
+from rankfold.data.sharded_weights import load_sharded
 from rankfold.data.text import read_sentences
 from rankfold.data.vocab import Vocabulary
-from rankfold.data.weights import load_sharded, load_tensors
+from rankfold.data.weights import load_tensors
 from rankfold.errors import DataError
 from rankfold.models.pretrained import load_model
 from rankfold.settings import read_toml

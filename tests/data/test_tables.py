@@ -60,6 +60,8 @@ def test_columns_files_and_seeds(tmp_path: Path) -> None:
         ("a,b\n1,2\n", {"columns": ["c"]}, "no column 'c'; there are a, b"),
         ("a,b\n1,2\n", {"group": "who"}, "no column 'who'"),
         ("a,b\n1,2\n", {"seed": -1}, "seed is -1"),
+        ("who,b\nx,2\n,3\n", {"group": "who"}, "line 3, column who: empty"),
+        ("who,b\nx,2\ny,3\nx,4\n", {"group": "who"}, "line 4, column who: 'x' comes back"),
     ],
 )
 def test_bad_tables_leave_nothing(content: str, settings: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -92,3 +94,9 @@ def test_another_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("y\n1\n")
     with pytest.raises(DataError, match="line 1: columns y, but"):
         prepare_tables([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")], tmp_path / "out")
+
+
+def test_a_recording_in_two_files_is_refused(tmp_path: Path) -> None:
+    paths = [table(tmp_path / f"{i}.csv", 1) for i in range(2)]
+    with pytest.raises(DataError, match=r"1\.csv, line 2, column who: 'r0' comes back after rows of another"):
+        prepare_tables(paths, tmp_path / "out", group="who", label="what")

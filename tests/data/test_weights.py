@@ -14,14 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rankfold.data.weights import (
-    CHECKSUM,
-    DTYPES,
-    load_sharded,
-    load_tensors,
-    save_sharded,
-    save_tensors,
-)
+from rankfold.data.sharded_weights import load_sharded, save_sharded
+from rankfold.data.weights import CHECKSUM, DTYPES, load_tensors, save_tensors
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.files import write_text
 

@@ -49,7 +49,7 @@ def given(page: Path) -> Any:
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
-@pytest.mark.parametrize("page", list(map(given, PAGES)))
+@pytest.mark.parametrize("page", [given(page) for page in PAGES])
 def test_fences_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python fences of a page run one after the other in one namespace; a `text` fence is the output before it."""
     monkeypatch.chdir(tmp_path)

@@ -34,6 +34,18 @@ def positive(width: int = 2, seed: int = 0) -> list[Any]:
     return [rng.gamma(shapes[y], 1 / rates[y]) for y in states]
 
 
+def often_zero(make: Any) -> Any:
+    """The same, with zeros in two of three regimes."""
+
+    def found(width: int = 2, seed: int = 0) -> list[Any]:
+        rng, states = regimes(seed)
+        dry = np.array([0.0, 0.3, 0.7])
+        x = make(width, seed)
+        return [np.where(rng.random(a.shape) < dry[y][:, None], 0.0, a) for a, y in zip(x, states, strict=True)]
+
+    return found
+
+
 def shares(width: int = 2, seed: int = 0) -> list[Any]:
     rng, states = regimes(seed)
     alpha, beta = rng.uniform(0.5, 8.0, (2, 3, width))
@@ -44,6 +56,11 @@ def angles(width: int = 2, seed: int = 0) -> list[Any]:
     rng, states = regimes(seed)
     mean, concentration = rng.uniform(-3, 3, (3, width)), rng.uniform(0.5, 8.0, (3, width))
     return [rng.vonmises(mean[y], concentration[y]) for y in states]
+
+
+def often_last(seed: int = 0) -> list[Any]:
+    """Two positive columns, and one that is often 0."""
+    return [np.c_[a, b] for a, b in zip(positive(2, seed), often_zero(positive)(1, seed), strict=True)]
 
 
 def bits(seed: int = 0) -> list[Any]:
@@ -88,8 +105,19 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         for kind in ("diag", "full", "tied", "spherical")
     },
     "student_t": ("student_t", measured, {}),
+    "student_t-full": ("student_t", measured, {"covariance_type": "full", "min_variance": 0.05}),
+    "student_t-tied": ("student_t", measured, {"covariance_type": "tied"}),
     "poisson": ("poisson", counts, {}),
     "gamma": ("gamma", positive, {}),
+    "exponential": ("exponential", often_zero(positive), {}),
+    "half_normal": ("half_normal", positive, {}),
+    "log_normal": ("log_normal", positive, {}),
+    "log_normal-full": ("log_normal", positive, {"covariance_type": "full", "min_variance": 0.05}),
+    "negative_binomial": ("negative_binomial", counts, {}),
+    "zero_inflated_poisson": ("zero_inflated_poisson", often_zero(counts), {}),
+    "zero_inflated_negative_binomial": ("zero_inflated_negative_binomial", often_zero(counts), {}),
+    "zero_inflated_gamma": ("zero_inflated_gamma", often_zero(positive), {}),
+    "zero_inflated_log_normal": ("zero_inflated_log_normal", often_zero(positive), {"min_variance": 0.05}),
     "beta": ("beta", shares, {}),
     "von_mises": ("von_mises", angles, {}),
     "multinomial": ("multinomial", counts, {}),
@@ -100,5 +128,6 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "logistic": ("logistic", choices, {"n_inputs": 2}),
     "autoregressive": ("autoregressive", measured, {"order": 2, "min_variance": 0.05}),
     "product": (("gaussian", "gaussian", "poisson", "categorical"), mixed, {"covariance_type": "full"}),
+    "product-positive": (("log_normal", "log_normal", "zero_inflated_gamma"), often_last, {"covariance_type": "full"}),
     "additive_gaussian": ("additive_gaussian", measured, {"covariance_type": "full"}),
 }

@@ -124,6 +124,10 @@ def test_names_of_hmmlearn_say_what_they_are_here() -> None:
         ("student_t", ("means", "scales", "degrees"), {}),
         ("gamma", ("shapes", "rates"), {}),
         ("beta", ("alpha", "beta"), {}),
+        ("exponential", ("rates",), {}),
+        ("half_normal", ("deviations",), {}),
+        ("log_normal", ("means", "covariances"), {}),
+        ("zero_inflated_gamma", ("zeros", "shapes", "rates"), {}),
         ("von_mises", ("means", "concentrations"), {}),
         ("gaussian", ("means", "loadings", "noises"), {"covariance_type": "low_rank", "covariance_rank": 1}),
     ],
@@ -135,5 +139,5 @@ def test_every_table_is_an_attribute(observations: str, names: tuple[str, ...], 
     for name in names:
         found = getattr(model, f"{name}_")
         assert any(np.array_equal(found, table) for table in tables)
-        setattr(model, f"{name}_", found * 1.25 if name not in ("means", "loadings") else found + 0.125)
+        setattr(model, f"{name}_", found * 1.25 if name not in ("means", "loadings", "zeros") else found + 0.125)
         assert not np.array_equal(getattr(model, f"{name}_"), found)

@@ -376,3 +376,17 @@ def test_bad_inputs_are_refused() -> None:
         HMM(3, input_driven="transition").fit(x, inputs=u, algorithm="minibatch")
     with pytest.raises(ShapeError, match=r"network of the transition gave .*, 4\)"):
         HMM(3, input_driven={"transition": torch.nn.Linear(2, 4)}).fit(x, inputs=u)
+
+
+def test_weights_of_low_rank_are_read_written_out() -> None:
+    """They move the logits at any inputs as the model does."""
+    rng = np.random.default_rng(0)
+    x, u = rng.standard_normal((40, 1)), rng.standard_normal((40, 2))
+    model = HMM(3, input_driven="transition", input_rank=1, max_iter=4, tol=None, random_state=0).fit(x, inputs=u)
+    weight = model.transition_weights_
+    assert weight.shape == (3, 3, 2)
+    assert np.linalg.matrix_rank(weight.reshape(3, 6)) == 1
+    logits = np.log(model.transition_) + weight @ u[7]
+    moved = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    given = torch.from_numpy(u[7:8])
+    np.testing.assert_allclose(model.model_.dynamics.log_transition(given)[0].detach().exp(), moved, rtol=1e-10)

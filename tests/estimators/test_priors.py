@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.estimators.observation_cases import CASES, measured, symbols
 
 RNG = np.random.default_rng(0)
 INCOMPLETE = ("autoregressive", "multinomial", "regression", "logistic")  # where single features are not missing
+NO_FLOOR = {"beta", "gamma", "von_mises", "exponential", "half_normal", "zero_inflated_gamma", "product-positive"}
 MOVES = RNG.dirichlet(np.ones(3), 3)
 
 
@@ -28,11 +30,7 @@ def random_settings(seed: int) -> tuple[Any, list[Any], dict[str, Any], dict[str
         if one.ndim == 2 and observations not in INCOMPLETE and rng.random() < 0.5:
             x[i] = np.where(rng.random(one.shape) < 0.1, np.nan, one)
     chosen: dict[str, Any] = {**params, "observations": observations, "smoothing": float(rng.choice([0.0, 0.4]))}
-    if name in {
-        "beta",
-        "gamma",
-        "von_mises",
-    }:  # have no least variance: few frames of a state may come to have no maximum
+    if name in NO_FLOOR:  # have no least variance: few frames of a state may come to have no maximum
         chosen["smoothing"] = 0.4
     if rng.random() < 0.5:
         chosen["transition_prior"] = rng.uniform(1.0, 3.0, (3, 3))
@@ -100,6 +98,29 @@ def test_the_objective_is_the_one_that_is_stated() -> None:
     assert max(float(g.abs().max()) for g in grads) < 1e-2
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_steps_and_gradients_have_one_objective(name: str) -> None:
+    """Where EM with priors ends, gradients of likelihood and priors vanish: of every observation, in all parameters."""
+    observations, make, params = CASES[name]
+    priors: dict[str, Any] = {"smoothing": 0.4, "variance_prior": 2.0, "mean_weight": 1.5, "sticky": 1.0}
+    settings = {**params, **priors, "min_variance": 0.0, **({"input_prior": 0.3} if name == "logistic" else {})}
+    if observations == "student_t":  # degrees of freedom have no prior, and would take thousands of steps
+        settings |= {"start": {"degrees": np.full((2, 3) if name == "student_t" else 2, 5.0)}, "fixed": ("degrees",)}
+    x = make()
+    model = HMM(2, observations=observations, max_iter=250, tol=1e-9, random_state=0, **settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "EM has not converged")
+        model.fit(x)
+    batches = [np.searchsorted(model.symbols_, one) for one in x] if name == "categorical" else x
+    total = log_prior(model.model_, model._prior)
+    for one in batches:
+        total = total + model.model_.log_likelihood(model.model_.batch([torch.as_tensor(one)])).sum()
+    assert float(total.detach()) == pytest.approx(model.history_[-1], rel=1e-6)
+    parameters = [p for own, p in model.model_.named_parameters() if not own.endswith("log_dof")]
+    grads = torch.autograd.grad(total, parameters, allow_unused=True)
+    assert max(float(g.abs().max()) for g in grads if g is not None) < 1e-2
+
+
 @pytest.mark.parametrize("algorithm", ["em", "sgd"])
 def test_a_fixed_table_stays(algorithm: Any) -> None:
     x = measured()
@@ -111,6 +132,19 @@ def test_a_fixed_table_stays(algorithm: Any) -> None:
         assert np.allclose(model.means_, start["means"], rtol=1e-9) == ("mean" in fixed)
         assert np.allclose(model.initial_, 1 / 3, rtol=1e-9) == ("initial" in fixed)
         assert model.history_[-1] > model.history_[0]
+
+
+@pytest.mark.parametrize("algorithm", ["em", "sgd"])
+def test_tables_are_fixed_by_the_names_of_attributes(algorithm: Any) -> None:
+    """As `from_tables` and `start` take them."""
+    x = measured()
+    means, covariances = np.concatenate(x)[[0, 20, 40]], np.stack([np.eye(3)] * 3)
+    start = {"means": means, "covariances": covariances}
+    model = HMM(3, covariance_type="full", start=start, fixed=("means", "covariances"), max_iter=3, random_state=0)
+    model.set_params(tol=None).fit(x, algorithm=algorithm)
+    np.testing.assert_allclose(model.means_, means, rtol=1e-9)
+    np.testing.assert_allclose(model.covariances_, covariances, rtol=1e-9, atol=1e-12)
+    assert model.history_[-1] > model.history_[0]
 
 
 @pytest.mark.parametrize("algorithm", ["em", "sgd"])

@@ -58,7 +58,7 @@ def test_parameters_come_back_and_posteriors_are_those_of_all_paths() -> None:
     order = np.argsort(-scale)
     np.testing.assert_allclose(scale[order], [2, -2], rtol=0, atol=0.1)
     np.testing.assert_allclose(model.coefficients_[:, 0, 0], 1, rtol=0, atol=0.1)
-    np.testing.assert_allclose(model.covariances_[:, 0, 0], 0.09, rtol=0, atol=0.03)
+    np.testing.assert_allclose(model.covariances_[:, 0], 0.09, rtol=0, atol=0.03)
     np.testing.assert_allclose(model.transition_[order][:, order], MOVES, rtol=0, atol=0.08)
     assert np.diff(model.history_).min() > -1e-9
     assert np.mean(order.argsort()[np.concatenate(model.predict(x, inputs=u))] == np.concatenate(z)) > 0.85
@@ -66,7 +66,7 @@ def test_parameters_come_back_and_posteriors_are_those_of_all_paths() -> None:
     y, v = x[0][:5].copy(), u[0][:5]
     y[2] = np.nan
     mean = model.coefficients_[:, 0, 0] * v + model.intercepts_[:, 0] + scale * v**2  # "t z"
-    variance = model.covariances_[:, 0, 0]
+    variance = model.covariances_[:, 0]
     density = np.exp(-((y - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
     density[2] = 1.0
     weights = {}

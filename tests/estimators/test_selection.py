@@ -52,17 +52,36 @@ def test_arrays_and_lengths_and_symbols() -> None:
     assert len(select(symbols, ["abab", "aabb", "ba"], {"n_states": [1, 2]}, criterion="aic", n_init=1).candidates) == 2
 
 
+@pytest.mark.parametrize("criterion", ["aic", "held_out"])
+def test_inputs_go_with_their_sequences(criterion: Any) -> None:
+    """Choices that follow an input in one state and oppose it in the other: two states, given inputs in either form."""
+    rng = np.random.default_rng(0)
+    u = [rng.standard_normal((60, 1)) for _ in range(6)]
+    side = np.repeat([4.0, -4.0, 4.0], 20)[:, None]
+    y = [(rng.random((60, 1)) < 1 / (1 + np.exp(-side * one))).astype(int) for one in u]
+    model = HMM(observations="logistic", input_prior=0.1, sticky=5.0, max_iter=30, random_state=0)
+    apart = select(model, y, {"n_states": [1, 2]}, criterion=criterion, inputs=u)
+    assert apart.best.n_states == 2
+    assert apart.best.predict(y[0], inputs=u[0]).shape == (60,)
+    if criterion == "aic":
+        stacked = {"lengths": [60] * 6, "inputs": np.concatenate(u)}
+        together = select(model, np.concatenate(y), {"n_states": [1, 2]}, criterion=criterion, **stacked)
+        assert [a.aic for a in together.candidates] == pytest.approx([b.aic for b in apart.candidates])
+
+
 @pytest.mark.parametrize(
     ("settings", "choices", "says"),
     [
         ({}, {}, "at least one with at least one value"),
         ({"n_states": []}, {}, "at least one with at least one value"),
+        ({"n_statez": [2]}, {}, "settings have 'n_statez', but HMM has n_states, "),
+        ({"n_states": [2]}, {"inputs": [np.zeros((2, 1))]}, "inputs"),
         ({"n_states": [2]}, {"criterion": "loo"}, "criterion is 'loo'"),
         ({"n_states": [2]}, {"criterion": "held_out", "share": 1.5}, "share is 1.5"),
     ],
 )
 def test_refused(settings: Any, choices: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        select(HMM(), drawn(), settings, **choices)
+        select(HMM(input_driven="transition" if "inputs" in choices else ()), drawn(), settings, **choices)
     with pytest.raises(ValueError, match="a single sequence came"):
         select(HMM(), drawn()[0], {"n_states": [1]}, criterion="held_out")

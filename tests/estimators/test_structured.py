@@ -338,3 +338,11 @@ def test_fixed_tables_stay_and_saved_models_answer_alike(tmp_path: Any) -> None:
 def test_bad_structures_are_refused(make: Any, words: str) -> None:
     with pytest.raises((DomainError, ValueError), match=words):
         make(frames(0, (9,)))
+
+
+def test_numbers_off_a_diagonal_covariance_are_refused() -> None:
+    chain = {"initial_0": [0.5, 0.5], "transition_0": np.full((2, 2), 0.5)}
+    given = {**chain, "part": [[0.0, 0.0], [1.0, 1.0]], "covariance": [[1.0, 0.2], [0.2, 1.0]]}
+    with pytest.raises(ValueError, match="off its diagonal"):
+        FactorialHMM.from_tables((2,), **given)
+    assert FactorialHMM.from_tables((2,), covariance_type="full", **given).score(np.zeros((3, 2))) < 0

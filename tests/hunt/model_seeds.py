@@ -55,7 +55,7 @@ def tensors() -> tuple[dict[str, Tensor], dict[str, str]]:
 @cache
 def weights(shard_bytes: int | None) -> Files:
     """Tensors as they are saved, whole or in shards."""
-    from rankfold.data.weights import save_sharded
+    from rankfold.data.sharded_weights import save_sharded
 
     with tempfile.TemporaryDirectory(dir=fast_folder()) as at:
         save_sharded(at, tensors()[0], max_shard_bytes=shard_bytes, metadata=tensors()[1])

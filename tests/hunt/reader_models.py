@@ -100,7 +100,7 @@ class Weights(Reader):
     """Tensors of one file: as they were saved, or refused."""
 
     name = "read tensors"
-    imports = "from rankfold.data.weights import load_sharded"
+    imports = "from rankfold.data.sharded_weights import load_sharded"
     expression = "load_sharded(folder)"
 
     def seeds(self) -> list[Files]:

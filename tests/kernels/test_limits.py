@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
+from rankfold.kernels import chain_scan
 from rankfold.kernels.block_scan import triton as blocks
 from rankfold.kernels.forward_backward import passes
 from rankfold.kernels.offsets import begin
@@ -64,3 +65,18 @@ def test_many_moves(b: int, t: int, monkeypatch: pytest.MonkeyPatch) -> None:
     table, obs, messages = (torch.zeros(*s, device=DEVICE) for s in ((b, t - 1, 1, 1), (b, t, 1), (t, b, 1)))
     weight = torch.zeros(b, t - 1, device=DEVICE)
     check(blocks, "_pair", monkeypatch, lambda: blocks.transition_posteriors(table, obs, messages, messages, weight))
+
+
+@pytest.mark.parametrize(("b", "t"), [(2**16, 2), (1, 2**16 + 1)])
+def test_many_sequences_of_few_states(b: int, t: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks where they are long, whose matrices take a launch of their own."""
+    weight, start, emission = (torch.ones(*s, device=DEVICE) for s in ((2, 2), (b, 2), (t, b, 2)))
+    ends, launched = torch.full((b,), t - 1, device=DEVICE), Grids()
+    for name in ("multiply_chunks", "start_chunks", "end_chunks", "run_forward", "run_backward"):
+        monkeypatch.setattr(chain_scan, name, launched)
+    chunks = chain_scan._chunks(emission)
+    chain_scan._filter(weight, start, emission, ends, chunks)
+    chain_scan._ahead(weight, emission, start, ends, chunks)
+    assert len(launched.seen) == (2 if b > t else 6)
+    for grid in launched.seen:
+        assert all(size <= most for size, most in zip(grid, LARGEST_GRID, strict=False)), grid

@@ -93,7 +93,7 @@ def test_parameters_of_dropped_states_get_no_gradient(case: Case, seed: int) -> 
         for name, grad in rows.items()
         if not any(part in name for part in ("start", "features")) and len(grad) == case.config.num_states
     ]
-    assert len(tables) >= 3
+    assert len(tables) >= (2 if case.config.printed else 3)  # as printed, words come from the source's embedding
     for table in tables:
         assert (table[gone] == 0).all()
     if "transition.log_transition" in found:

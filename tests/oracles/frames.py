@@ -107,6 +107,18 @@ def student(frame: Vector, centre: Vector, scale: Vector, dof: Vector) -> float:
     return math.fsum(terms)
 
 
+def multivariate_t(frame: Vector, centre: Vector, scale: Matrix, dof: float) -> float:
+    """A t distribution with a scale matrix, of the features that are there, from the Gaussian of that matrix."""
+    size = sum(not math.isnan(x) for x in frame)
+    if not size:
+        return 0.0
+    at_centre = normal([x if math.isnan(x) else m for x, m in zip(frame, centre, strict=True)], centre, scale)
+    square = -2 * (normal(frame, centre, scale) - at_centre)
+    log_root = -at_centre - size * math.log(2 * math.pi) / 2  # of the determinant
+    level = math.lgamma((dof + size) / 2) - math.lgamma(dof / 2) - size / 2 * math.log(dof * math.pi)
+    return level - log_root - (dof + size) / 2 * math.log(1 + square / dof)
+
+
 def counts(frame: Vector, rates: Vector) -> float:
     """Independent Poisson counts over the features that are there; a rate of 0 allows 0 alone."""
     total = 0.0
@@ -152,3 +164,40 @@ def multinomial(frame: Vector, probability: Vector) -> float:
         return 0.0
     ways = math.lgamma(sum(frame) + 1) - math.fsum(math.lgamma(x + 1) for x in frame)
     return ways + sum(x * log(p) for x, p in zip(frame, probability, strict=True) if x)
+
+
+def exponential(frame: Vector, rate: Vector) -> float:
+    """Independent exponential distributions over the features that are there."""
+    return math.fsum(math.log(r) - r * x for x, r in zip(frame, rate, strict=True) if not math.isnan(x))
+
+
+def half_normal(frame: Vector, deviation: Vector) -> float:
+    """Twice the density of normal numbers around 0, over the features that are there."""
+    return gaussian(frame, [0.0] * len(frame), [s * s for s in deviation]) + math.fsum(
+        math.log(2) for x in frame if not math.isnan(x)
+    )
+
+
+def log_normal(frame: Vector, mean: Vector, covariance: Matrix) -> float:
+    """The density of the logarithms, divided by the features."""
+    logs = [x if math.isnan(x) else math.log(x) for x in frame]
+    return normal(logs, mean, covariance) - math.fsum(x for x in logs if not math.isnan(x))
+
+
+def negative_binomial_count(x: float, shape: float, rate: float) -> float:
+    """Of a Poisson count whose rate has a gamma distribution; 0 if it is missing."""
+    if math.isnan(x):
+        return 0.0
+    ways = math.lgamma(x + shape) - math.lgamma(shape) - math.lgamma(x + 1)
+    return ways + shape * math.log(rate / (1 + rate)) - x * math.log(1 + rate)
+
+
+def zero_inflated(x: float, zero: float, other: float | None) -> float:
+    """A feature that is 0 with a probability of its own; `other`: the log-weight of another distribution, None: it has
+    no zeros."""
+    if math.isnan(x):
+        return 0.0
+    if x == 0:
+        return log(zero + (0.0 if other is None else (1 - zero) * math.exp(other)))
+    assert other is not None
+    return log(1 - zero) + other

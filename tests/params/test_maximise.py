@@ -15,9 +15,16 @@ from rankfold.params.dynamics.free_tables import FreeDense, FreeLowRank
 from rankfold.params.observations import BernoulliObservation, CategoricalObservation, GaussianObservation
 from rankfold.params.observations.beta import BetaObservation
 from rankfold.params.observations.categorical import FreeEmission
+from rankfold.params.observations.exponential import ExponentialObservation, HalfNormalObservation
 from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
 from rankfold.params.observations.gamma import GammaObservation, _digamma_inverse
+from rankfold.params.observations.negative_binomial import NegativeBinomialObservation
+from rankfold.params.observations.poisson import PoissonObservation
 from rankfold.params.observations.von_mises import VonMisesObservation
+from rankfold.params.observations.zero_inflated import (
+    ZeroInflatedNegativeBinomialObservation,
+    ZeroInflatedPoissonObservation,
+)
 from rankfold.params.prior import Prior
 
 
@@ -222,3 +229,57 @@ def test_samples_of_extreme_shapes_stay_between_0_and_1() -> None:
     x = module().sample(torch.zeros(2000, dtype=torch.int64), torch.Generator().manual_seed(0))
     assert bool(((x > 0) & (x < 1)).all())
     assert abs(float(x.detach().mean()) - 1 / (1 + np.exp(-1))) < 0.05
+
+
+@pytest.mark.parametrize("kind", [ExponentialObservation, HalfNormalObservation])
+def test_numbers_that_fall_off_from_zero(kind: Any) -> None:
+    """The rate is 1 / mean, the deviation the root of the mean square; at the maximum with a prior no slope is left."""
+    x = torch.from_numpy(np.random.default_rng(0).exponential(3.0, (40, 1)))
+    x[0] = 0.0
+    module = kind(torch.zeros(1, 1).double())
+    counts = module.count(module.statistics(x, Prior()), torch.ones(40, 1))
+    module.maximise(counts, Prior())
+    expected = {"rate": 1 / float(x.mean()), "deviation": float(x.square().mean().sqrt())}
+    for name, table in module.tables().items():
+        assert float(table.value) == pytest.approx(expected[name], rel=1e-12)
+    prior = Prior(smoothing=3.0, centre=x.mean(0) + 1, spread=x.var(0))
+    module.maximise(counts, prior)
+    (module.log_obs(x[None]).sum() + module.log_prior(prior)).backward()
+    assert abs(float(module.log_mean.grad)) < 1e-12
+    found = float(module.log_mean.detach())
+    module.maximise(2 * counts, Prior(fixed=frozenset(module.tables())))
+    assert float(module.log_mean.detach()) == found
+
+
+def climbed(module: Any, x: torch.Tensor, steps: int) -> list[float]:
+    """The log-likelihood before each step of EM of one state."""
+    found = []
+    for _ in range(steps):
+        found.append(float(module.log_obs(x[None]).detach().sum()))
+        module.maximise(module.count(module.statistics(x, Prior()), torch.ones(len(x), 1)), Prior())
+    return found
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        NegativeBinomialObservation(torch.zeros(1, 1).double(), torch.zeros(1, 1).double()),
+        ZeroInflatedPoissonObservation(torch.zeros(1, 1).double(), PoissonObservation(torch.zeros(1, 1).double())),
+        ZeroInflatedNegativeBinomialObservation(
+            torch.zeros(1, 1).double(),
+            NegativeBinomialObservation(torch.zeros(1, 1).double(), torch.zeros(1, 1).double()),
+        ),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_counts_with_hidden_parts(module: Any) -> None:
+    """Steps of EM never lose, and end where no slope is left."""
+    rng = np.random.default_rng(1)
+    counts = rng.negative_binomial(3, 0.4, (400, 1)) * (rng.random((400, 1)) < 0.6)
+    x = torch.from_numpy(counts).double()
+    history = np.array(climbed(module, x, 1500))
+    assert (np.diff(history) >= -1e-10).all()
+    module.log_obs(x[None]).sum().backward()
+    slopes = [float(p.grad.abs().max()) for p in module.parameters() if p.grad is not None]
+    assert len(slopes) == len(list(module.parameters()))
+    assert max(slopes) < 1e-3

@@ -34,7 +34,7 @@ def teams(monkeypatch: pytest.MonkeyPatch, poisoned_memory: None) -> list[tuple[
         taken.append(tuple(arguments[-1]))  # type: ignore[arg-type, call-overload]
         return work(*arguments)
 
-    monkeypatch.setattr(segment_scan, "SHARED", True)
+    monkeypatch.setattr(segment_scan, "SHARED_FROM", 0)
     monkeypatch.setattr(team, "scan", counted)
     monkeypatch.setattr(team, "multiprocessors", lambda x: 64)
     for module in (sweep, passes):
@@ -103,9 +103,18 @@ def test_too_many_sequences(teams: list[tuple[int, int]], monkeypatch: pytest.Mo
     assert teams == [(2, 16)]
 
 
+def test_small_windows_keep_to_one_program(teams: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nineteen states and two durations: 38 entries."""
+    p = batch(19, 2, [2, 2], dtype=torch.float32)
+    for least, passes_of_teams in ((39, 0), (38, 1)):
+        monkeypatch.setattr(segment_scan, "SHARED_FROM", least)
+        segments.log_z(p)
+        assert len(teams) == passes_of_teams
+
+
 def test_off_unless_asked_for(teams: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert not segment_scan.SHARED
+    assert segment_scan.SHARED_FROM is None
 
 
 COMPILE = """

@@ -4,45 +4,19 @@ import pytest
 
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.numerics.shard import Shard
-from tests.training.processes import finish, start
+from tests.recursions.shards import CHAINS, OTHERS, solved
 
-FAST = ["low rank", "low rank zeros range", "dense log", "blocks", "traffic", "memory", "refused"]
-CASES = [
-    *FAST,
-    "low rank zeros",
-    "low rank log",
-    "low rank wide log",
-    "low rank wide",
-    "low rank even zeros wide",
-    "low rank float32",
-    "low rank float32 range",
-    "dense",
-    "dense zeros",
-    "dense wide log",
-    "dense range",
-    "dense even",
-    "dense float32 range zeros",
-]
-
-
-def _run(num: int, cases: list[str]) -> None:
-    done = finish(start(num, ["-m", "tests.recursions.shards", *cases]))
-    assert all(status == 0 for status, _ in done), "\n".join(text for _, text in done)
+FAST = ["low rank", "low rank zeros range", "dense log", *OTHERS]
 
 
 def test_two_processes_have_the_answers_of_one() -> None:
-    _run(2, FAST)
+    solved(2, FAST)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num", [3, 4])
 def test_more_processes_have_the_answers_of_one(num: int) -> None:
-    _run(num, CASES)
-
-
-@pytest.mark.gpu
-def test_two_processes_on_one_gpu() -> None:
-    _run(2, [f"{case} cuda" for case in CASES if case not in FAST[-4:]])
+    solved(num, [*CHAINS, *OTHERS])
 
 
 def test_rows_are_dealt_in_order_and_the_last_process_may_have_fewer() -> None:

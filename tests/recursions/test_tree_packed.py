@@ -33,7 +33,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, poisoned_memory: None) -> list[str]:
 
     monkeypatch.setattr(packed, "triton_serves", lambda *tensors: True)
     monkeypatch.setattr(packed, "inside", counted)
-    monkeypatch.setattr(packed, "CHOSEN", True)
+    monkeypatch.setattr(packed, "CHOSEN", packed.EVERY)
     monkeypatch.setattr(rank_chart, "SIZES", {"SOME": 2, "BLOCK": 32, "num_warps": 1})
     return found
 
@@ -147,13 +147,21 @@ def test_a_second_derivative_takes_ordinary_operations() -> None:
 
 @pytest.mark.parametrize("name", ["shared log", "shared batched", "mixed"])
 def test_other_rules_go_another_way(name: str) -> None:
-    assert not packed.serves(validate(potentials(name, dtype=torch.float32)))
-    assert packed.serves(validate(potentials("shared", dtype=torch.float32)))
-    assert not packed.serves(validate(potentials("shared")))
+    assert not packed.serves(validate(potentials(name, dtype=torch.float32)), "float32")
+    assert packed.serves(validate(potentials("shared", dtype=torch.float32)), "float32")
+    assert not packed.serves(validate(potentials("shared")), "float32")
 
 
 def test_the_usual_way_is_the_default(taken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert not packed.CHOSEN
     monkeypatch.setattr(packed, "triton_serves", lambda *tensors: True)
-    assert not packed.serves(validate(potentials("shared", dtype=torch.float32)))
+    assert not packed.serves(validate(potentials("shared", dtype=torch.float32)), "float32")
+
+
+def test_precisions_and_heads_are_chosen_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_head = potentials("shared", dtype=torch.float32)
+    without = without_head(with_head)
+    monkeypatch.setattr(packed, "CHOSEN", frozenset({("bf16", False)}))
+    served = [packed.serves(validate(p), x) for p in (with_head, without) for x in ("float32", "bf16")]
+    assert served == [False, False, False, True]

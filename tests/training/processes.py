@@ -131,7 +131,7 @@ class Group:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num)}
-        shared |= {"LOCAL_WORLD_SIZE": str(num), "RANKFOLD_TIMEOUT": "60", **environment}
+        shared |= {"LOCAL_WORLD_SIZE": str(num), "RANKFOLD_TIMEOUT": "120", **environment}
         self.logs = Path(tempfile.mkdtemp())
         self.members = []
         for i in range(num):
@@ -149,7 +149,7 @@ class Group:
         """Whether none has ended."""
         return all(member.is_alive() for member in self.members)
 
-    def finish(self, seconds: float = 240.0) -> list[Done]:
+    def finish(self, seconds: float = 600.0) -> list[Done]:
         """How each has ended; none is left over."""
         end = time.monotonic() + seconds
         for member in self.members:
@@ -189,18 +189,42 @@ def run_some(folder: Path, out: Path, names: tuple[str, ...], resume: bool, sett
     run_cases(folder, out, [*names], resume=resume, **settings)
 
 
-def dies(update: int, arguments: list[str]) -> int:
-    """A command of rankfold in which rank 1 is killed in the middle of an update, unless torchrun started it again."""
+def at_update(number: int, fault: Callable[[], None]) -> None:
+    """Meet a fault in the middle of an update, on rank 1 alone."""
     part = Gradients._part
 
-    def killed(self: Gradients, *given: Any) -> Any:
-        state = next(iter(self.optimizer.state.values()), None)
-        if state is not None and state["step"] == update:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return part(self, *given)
+    def faulty(self: Gradients, *arguments: Any) -> Any:
+        if os.environ["RANK"] == "1" and updates_done(self.optimizer) == number:
+            fault()
+        return part(self, *arguments)
 
-    if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        Gradients._part = killed  # type: ignore[method-assign]
+    Gradients._part = faulty  # type: ignore[method-assign]
+
+
+def updates_done(optimizer: torch.optim.Optimizer) -> int:
+    """The updates that an optimiser has made."""
+    return int(next(iter(optimizer.state.values()))["step"]) if optimizer.state else 0
+
+
+def raise_memory() -> None:
+    """The error of a GPU that is full."""
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+
+def kill_itself() -> None:
+    """kill -9, from within."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang() -> None:
+    """No answer for longer than the others wait."""
+    time.sleep(100)
+
+
+def dies(update: int, arguments: list[str]) -> int:
+    """A command of rankfold in which rank 1 is killed in the middle of an update, unless torchrun started it again."""
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        at_update(update, kill_itself)
     return cli.main(arguments)
 
 

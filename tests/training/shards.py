@@ -1,20 +1,17 @@
-"""Training in shards of states: `python -m tests.training.shards` is one of the processes."""
+"""Training in shards of states, case by case."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 import rankfold
 from rankfold.models.pretrained import load_any
 from rankfold.training.distributed import joined
 from rankfold.training.loop import train
-from rankfold.training.task import TextTask
-from tests.training.processes import UPDATES, finish, start
+from tests.training.processes import UPDATES, Group, in_float64
 from tests.training.runs import DROPOUT, tiny
 
 CASES: dict[str, dict[str, Any]] = {
@@ -37,9 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def run(folder: Path, out: Path, names: list[str], *, resume: bool = False, **settings: Any) -> None:
     """Train some cases in float64; with `shards`, together with other processes."""
-    with joined(), pytest.MonkeyPatch.context() as patch:
-        make = TextTask.model
-        patch.setattr(TextTask, "model", lambda task: make(task).double())
+    with joined(), in_float64():
         for name in names:
             config = tiny(**{**CASES[name], **UPDATES, **settings})
             train(config, folder, out / name, resume=resume, quiet=True)
@@ -63,14 +58,12 @@ def _load_again(run: Path, shards: int) -> None:
     assert held < table
 
 
-def trained(num: int, folder: Path, out: Path, names: list[str], *more: str) -> None:
+def trained(num: int, folder: Path, out: Path, names: list[str], *, resume: bool = False, **settings: Any) -> None:
     """Train cases in so many processes; raises with what they said if one fails."""
-    done = finish(start(num, ["-m", "tests.training.shards", str(folder), str(out), ",".join(names), *more]))
+    done = Group(num, run_some, folder, out, tuple(names), resume, {"shards": num, **settings}).finish()
     assert all(status == 0 for status, _ in done), "\n".join(text for _, text in done)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    pairs = (x.split("=") for x in sys.argv[4:] if "=" in x)
-    given: dict[str, Any] = {name: int(x) if x.isdecimal() else x for name, x in pairs}
-    run(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3].split(","), resume="resume" in sys.argv[4:], **given)
+def run_some(folder: Path, out: Path, names: tuple[str, ...], resume: bool, settings: dict[str, Any]) -> None:
+    """`run` in one of the processes."""
+    run(folder, out, [*names], resume=resume, **settings)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankfold.data.weights import join_pieces, to_pieces
+from rankfold.data.sharded_weights import join_pieces, to_pieces
 from rankfold.errors import DataError, DomainError
 from rankfold.models.pretrained import load_model
 from rankfold.training.checkpoint import Progress, has_checkpoint, load_checkpoint, save_checkpoint

@@ -15,9 +15,21 @@ import torch
 
 from rankfold.errors import DataError, DomainError
 from rankfold.training import distributed, loop
-from rankfold.training.distributed import expect_rows, job, num_sharing, own_slice, restarted, together, waiting_time
+from rankfold.training.board import waiting_time
+from rankfold.training.distributed import expect_rows, job, num_sharing, own_slice, restarted, together
 from rankfold.training.gradients import Gradients
-from tests.training.processes import Done, Group, case, command, run_cases, write_data
+from tests.training.processes import (
+    Done,
+    Group,
+    at_update,
+    case,
+    command,
+    hang,
+    raise_memory,
+    run_cases,
+    updates_done,
+    write_data,
+)
 from tests.training.runs import metrics, state
 
 TRAIN = ("train", "--recipe", "small-lhmm", "--device", "cpu")
@@ -111,45 +123,21 @@ def _resumes(folder: Path, out: Path) -> None:
     run_cases(folder, out, ["lhmm"], resume=True)
 
 
-def _at_update(number: int, fault: Any) -> None:
-    """Meet a fault in the middle of an update, on rank 1 alone."""
-    part = Gradients._part
-
-    def faulty(self: Gradients, *arguments: Any) -> Any:
-        if os.environ["RANK"] == "1" and self.optimizer.state and _steps(self.optimizer) == number:
-            fault()
-        return part(self, *arguments)
-
-    Gradients._part = faulty  # type: ignore[method-assign]
-
-
-def _steps(optimizer: torch.optim.Optimizer) -> int:
-    return int(next(iter(optimizer.state.values()))["step"])
-
-
-def _raise_memory() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-
-
 def _run_out_of_memory() -> None:
     """Less address space than a tensor asks for, as of a machine that is full."""
     resource.setrlimit(resource.RLIMIT_AS, (2**30, resource.RLIM_INFINITY))
     torch.empty(2**34)
 
 
-def _sleep() -> None:
-    time.sleep(100)
-
-
 def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-FAULTS = {"raised": _raise_memory, "limit": _run_out_of_memory, "hangs": _sleep, "interrupted": _interrupt}
+FAULTS = {"raised": raise_memory, "limit": _run_out_of_memory, "hangs": hang, "interrupted": _interrupt}
 
 
 def _meets(folder: Path, out: Path, fault: str, name: str) -> None:
-    _at_update(8, FAULTS[fault])
+    at_update(8, FAULTS[fault])
     run_cases(folder, out, [name])
 
 
@@ -228,7 +216,7 @@ def _loses(folder: Path, out: Path) -> None:
     part = Gradients._part
 
     def lost(self: Gradients, batch: Any, *arguments: Any) -> Any:
-        if os.environ["RANK"] == "1" and self.optimizer.state and _steps(self.optimizer) == 8:
+        if os.environ["RANK"] == "1" and updates_done(self.optimizer) == 8:
             raise self.not_finite([batch], "its log-likelihood is nan")
         return part(self, batch, *arguments)
 

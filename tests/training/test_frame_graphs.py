@@ -102,7 +102,7 @@ def test_rows_and_frames_that_fill_change_nothing(family: str, observations: str
         assert found == pytest.approx(float(value.detach()), rel=1e-9)
         for (name, x), gradient in zip(model.named_parameters(), expected, strict=True):
             torch.testing.assert_close(x.grad, gradient, msg=name, **CLOSE)
-    assert sorted(graphs.shapes) == [(5, 8, False, True, False), (5, 16, False, True, False)]
+    assert sorted(graphs.shapes) == [(5, 8, False, True, False, False), (5, 16, False, True, False, False)]
 
 
 def test_a_row_that_fills_may_be_impossible() -> None:
@@ -124,7 +124,7 @@ def test_a_row_that_fills_may_be_impossible() -> None:
 def test_updates_of_recordings(family: str, labelled: int, data: Path) -> None:
     """Labels of some recordings, a prior, batches of two kinds."""
     replayed = compare(tiny(family=family, labelled=labelled, variance_prior=2.0, accumulate=2), data)
-    assert {kind for *_, kind in replayed.graphs.shapes} == {labelled > 0}
+    assert {labels for *_, labels, _ in replayed.graphs.shapes} == {labelled > 0}
 
 
 @pytest.mark.parametrize("dropout", ["exact", "bernoulli"])
@@ -140,7 +140,7 @@ def test_windows_carry_their_state(family: str, tokens: int, state_dropout: floa
     """A first window, those between, and one that ends; groups have fewer rows than there are streams."""
     config = tiny(family=family, batching="streams", num_states=5, state_dropout=state_dropout, accumulate=2)
     replayed = compare(config, data, tokens, num=5)
-    kinds = {(carried, last) for *_, carried, last, _ in replayed.graphs.shapes}
+    kinds = {(carried, last) for _, _, carried, last, *_ in replayed.graphs.shapes}
     assert kinds == {(False, False), (True, False), (True, True)}
 
 

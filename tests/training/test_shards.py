@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+import rankfold
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.models import ModelConfig
 from rankfold.models.pretrained import load_any
 from rankfold.training import sharding
 from rankfold.training.loop import train
-from tests.training.processes import finish, start
+from tests.training.processes import Group, command
 from tests.training.runs import metrics, state, tiny, write_corpus
 from tests.training.shards import CASES, run, trained
 
@@ -22,24 +24,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("data") / "words")
 
 
-def _expect_close(a: Path, b: Path) -> None:
+def expect_same(a: Path, b: Path, *, rtol: float = 1e-7) -> None:
     """Raise unless two runs have the same metrics and the same best model, to the rounding of float64."""
     for x, y in zip(metrics(a), metrics(b), strict=True):
-        assert x == pytest.approx(y, rel=1e-8, abs=1e-12)
+        assert x == pytest.approx(y, rel=rtol / 10, abs=1e-12)
     one, other = (load_any(x / "best").state_dict() for x in (a, b))
     assert one.keys() == other.keys()
     for name, x in one.items():
-        assert x.double().numpy() == pytest.approx(other[name].double().numpy(), rel=1e-7, abs=1e-9), name
+        assert x.double().numpy() == pytest.approx(other[name].double().numpy(), rel=rtol, abs=rtol / 100), name
 
 
 def test_two_processes_train_the_model_of_one_and_one_goes_on(folder: Path, tmp_path: Path) -> None:
     run(folder, tmp_path / "one", FAST, updates=5)
-    trained(2, folder, tmp_path / "two", FAST, "shards=2", "updates=5")
+    trained(2, folder, tmp_path / "two", FAST, updates=5)
     for name in FAST:
-        _expect_close(tmp_path / "one" / name, tmp_path / "two" / name)
+        expect_same(tmp_path / "one" / name, tmp_path / "two" / name)
     run(folder, tmp_path / "one", ["lhmm"], resume=True, updates=7)
     run(folder, tmp_path / "two", ["lhmm"], resume=True, updates=7, shards=1)
-    _expect_close(tmp_path / "one" / "lhmm", tmp_path / "two" / "lhmm")
+    expect_same(tmp_path / "one" / "lhmm", tmp_path / "two" / "lhmm")
 
 
 @pytest.mark.slow
@@ -47,8 +49,8 @@ def test_two_processes_train_the_model_of_one_and_one_goes_on(folder: Path, tmp_
 @pytest.mark.parametrize("num", [2, 4])
 def test_every_case_in_two_and_four_processes(folder: Path, tmp_path: Path, name: str, num: int) -> None:
     run(folder, tmp_path / "one", [name])
-    trained(num, folder, tmp_path / "many", [name], f"shards={num}")
-    _expect_close(tmp_path / "one" / name, tmp_path / "many" / name)
+    trained(num, folder, tmp_path / "many", [name])
+    expect_same(tmp_path / "one" / name, tmp_path / "many" / name)
 
 
 @pytest.mark.slow
@@ -56,8 +58,8 @@ def test_a_run_goes_on_with_other_numbers_of_processes(folder: Path, tmp_path: P
     names = ["lhmm streams", "hmm", "tied block", "printed lhmm"]
     run(folder, tmp_path / "one", names)
     run(folder, tmp_path / "many", names, updates=5)
-    trained(2, folder, tmp_path / "many", names, "resume", "shards=2", "updates=9")
-    trained(4, folder, tmp_path / "many", names, "resume", "shards=4", "updates=14")
+    trained(2, folder, tmp_path / "many", names, resume=True, updates=9)
+    trained(4, folder, tmp_path / "many", names, resume=True, updates=14)
     run(folder, tmp_path / "many", names, resume=True, updates=20)
     for name in names:
         one, other = (state(tmp_path / x / name)[0] for x in ("one", "many"))
@@ -66,13 +68,19 @@ def test_a_run_goes_on_with_other_numbers_of_processes(folder: Path, tmp_path: P
             assert x.double().numpy() == pytest.approx(other[key].double().numpy(), rel=1e-7, abs=1e-9), key
 
 
-@pytest.mark.gpu
-def test_two_processes_on_one_gpu(folder: Path, tmp_path: Path) -> None:
-    names = list(CASES)
-    run(folder, tmp_path / "one", names, device="cuda", graphs=False)
-    trained(2, folder, tmp_path / "two", names, "shards=2", "device=cuda")
-    for name in names:
-        _expect_close(tmp_path / "one" / name, tmp_path / "two" / name)
+def _loads(run: Path) -> None:
+    """A script of one's own."""
+    whole, share = rankfold.load(run), rankfold.load(run, shards=2)
+    words = whole.batch(torch.tensor([[3, 5, 2]]))
+    with torch.no_grad():
+        torch.testing.assert_close(share.log_likelihood(words), whole.log_likelihood(words), rtol=1e-5, atol=1e-5)
+
+
+def test_a_script_loads_a_model_in_two_processes(folder: Path, tmp_path: Path) -> None:
+    """One that a single process saved; nothing but torchrun's variables says that there are two."""
+    train(tiny(updates=2), folder, tmp_path / "run", quiet=True)
+    done = Group(2, _loads, tmp_path / "run").finish()
+    assert [status for status, _ in done] == [0, 0], done
 
 
 def test_families_that_cannot_be_shared_are_refused_by_name() -> None:
@@ -94,13 +102,13 @@ def test_em_in_shards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_every_process_says_what_is_wrong(folder: Path, tmp_path: Path) -> None:
-    arguments = ["-m", "rankfold", "train", "--data", str(folder), "--out", str(tmp_path / "run")]
+    arguments = ["train", "--data", str(folder), "--out", str(tmp_path / "run")]
     arguments += ["--recipe", "small-lhmm", "--set", "model.num_states=3", "--set", "model.shards=2"]
     for more, told in (
         (["--set", "model.shards=3"], "2 processes were started"),
         (["--set", "model.num_states=1"], "1 states cannot be shared by 2 processes"),
     ):
-        done = finish(start(2, [*arguments, *more]))
+        done = Group(2, command, *arguments, *more).finish()
         assert [status for status, _ in done] == [2, 2], done
         assert all(told in text for _, text in done), done
 

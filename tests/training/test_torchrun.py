@@ -57,8 +57,8 @@ def test_a_process_that_dies(data: Path, tmp_path: Path) -> None:
     assert whole.returncode == 0, whole.stderr
     logs = tmp_path / "logs"
     dies = ["-m", "tests.training.processes", "dies", "8", *arguments(data, tmp_path / "run")]
-    logged = ["--log-dir", str(logs), "--redirects", "3", "--max-restarts"]
-    once = torchrun(*logged, "0", *dies)
+    redirected = ["--redirects", "3", "--max-restarts"]
+    once = torchrun("--log-dir", str(logs), *redirected, "0", *dies)
     assert once.returncode == 1
     assert "rank      : 1" in once.stderr, once.stderr
     assert "Signal 9 (SIGKILL)" in once.stderr
@@ -66,12 +66,10 @@ def test_a_process_that_dies(data: Path, tmp_path: Path) -> None:
     (survivor,) = logs.glob("*/attempt_0/0/stderr.log")
     assert "rankfold: rank 0 of 2: rank 1 is gone: no answer" in survivor.read_text()
 
-    again = torchrun(*logged, "2", *dies[:4], *arguments(data, tmp_path / "again"))
+    logs = tmp_path / "more"
+    again = torchrun("--log-dir", str(logs), *redirected, "2", *dies[:4], *arguments(data, tmp_path / "again"))
     assert again.returncode == 0, again.stderr
-    assert [path.parent.parent.name for path in sorted(logs.glob("*/*/1/stderr.log"))][-2:] == [
-        "attempt_0",
-        "attempt_1",
-    ]
+    assert sorted(path.parent.parent.name for path in logs.glob("*/*/1/stderr.log")) == ["attempt_0", "attempt_1"]
     resumed = torchrun("-m", "rankfold", "train", "--resume", "--data", str(data), "--out", str(tmp_path / "run"))
     assert resumed.returncode == 0, resumed.stderr
     for name in ("run", "again"):

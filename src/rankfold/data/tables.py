@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,9 @@ def prepare_tables(
 ) -> Table:
     """Write the recordings of .csv files, each with a line of names first, or .parquet or .arrow, into a new folder.
 
-    `columns`: the features (all but group and label). `group`: rows with one value of it are a recording, in their
-    order; None: a file is one. `label`: names of what each row is, empty where not known. Features are as in the table:
-    training standardises them (data.standardise). Of every 20 recordings one drawn is in valid, one in test.
+    `columns`: the features (all but group and label). `group`: rows with one value of it, one after the other, are a
+    recording; None: a file is one. `label`: names of what each row is, empty where not known. Features are as in the
+    table: training standardises them (data.standardise). Of every 20 recordings one drawn is in valid, one in test.
     """
     out = Path(out)
     expect_new_folder(out)
@@ -83,11 +83,15 @@ def prepare_tables(
             if column not in header:
                 raise DataError(f"{name}: no column {column!r}; there are {', '.join(header)}.")
         places = [header.index(column) for column in chosen]
+        before = None
         for number, fields in lines:
             where = f"{name}, {'row' if is_arrow(name) else 'line'} {number}"
             if len(fields) != len(header):
                 raise DataError(f"{where}: {len(fields)} fields, but the first line has {len(header)}.")
             key = Path(name).stem if group is None else fields[header.index(group)]
+            if group is not None and key != before:
+                _expect_new(key, rows, f"{where}, column {group}")
+            before = key
             values = [_number(fields[i], f"{where}, column {header[i]}") for i in places]
             rows.setdefault(key, []).append((values, "" if label is None else fields[header.index(label)]))
     if not rows:
@@ -140,6 +144,17 @@ def _read(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}: is not a csv file in UTF-8 ({error}).") from None
     if empty:
         raise DataError(f"{path}: the file is empty; a line of names and rows were expected.")
+
+
+def _expect_new(key: str, known: Container[str], where: str) -> None:
+    """Raise unless a recording begins here: rows of one that lie apart would be taken for neighbours."""
+    if not key:
+        raise DataError(f"{where}: empty, but every row is of a recording.\n  Fill it in, or leave the row out.")
+    if key in known:
+        raise DataError(
+            f"{where}: {key[:40]!r} comes back after rows of another recording or file.\n"
+            "  Sort the rows by it; where a new recording begins, give it a name of its own."
+        )
 
 
 def _number(field: str, where: str) -> float:

@@ -17,7 +17,7 @@ from rankfold.decoding.k_best import k_best
 from rankfold.decoding.posterior import posterior
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.decoding.viterbi import viterbi
-from rankfold.errors import DomainError, UnsupportedError
+from rankfold.errors import DomainError, UnsupportedError, has_nan
 from rankfold.estimators.check_parameters import expect_number, expect_seed, fixed_parameters, has_counts
 from rankfold.estimators.face import Tables
 from rankfold.estimators.fitting import Fit, Parts, generator_of, prepare_fit, torch_generator
@@ -94,13 +94,13 @@ class Estimator(Tables, ScikitLearnMethods):
         with one_thread():
             found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, sample_weight, inputs)
         self._warn_of_tables()
-        with few_threads(found.config, len(found.sequences), sum(map(len, found.sequences))):
+        with few_threads(found.config, len(found.sequences), found.num_frames):
             outcome = found.run(algorithm)
         self._take(found, outcome.model, outcome.history, outcome.converged)
         with one_thread():
             self._warn(found, algorithm)
         # Of regressions on inputs there are no counts to go on with.
-        self._running = None if not has_counts(found.params) else outcome.running(sum(map(len, found.sequences)))
+        self._running = None if not has_counts(found.params) else outcome.running(found.num_frames)
         return self
 
     def partial_fit(
@@ -120,7 +120,7 @@ class Estimator(Tables, ScikitLearnMethods):
         found = prepare_fit(self, X, lengths_of(X, y, lengths), labels, None, inputs, again=running is not None)
         if running is None:
             self._warn_of_tables()
-        with few_threads(found.config, len(found.sequences), sum(map(len, found.sequences))):
+        with few_threads(found.config, len(found.sequences), found.num_frames):
             model, running, value = found.advance(None if running is None else self.model_, running)
         self._take(found, model, [*(self.history_ if running.calls > 1 else []), value], False)
         self._running = running
@@ -167,7 +167,8 @@ class Estimator(Tables, ScikitLearnMethods):
 
     def _warn(self, found: Fit, algorithm: str) -> None:
         """Warn of more parameters than data, and of a fit that was cut off."""
-        numbers = sum(int(x.numel() if x.ndim == 1 else (~x.isnan()).sum()) for x in found.sequences)
+        there = (x.numel() if x.ndim == 1 or not has_nan(x) else int((~x.isnan()).sum()) for x in found.sequences)
+        numbers = sum(there)
         if (free := self.n_parameters()) > numbers:
             warnings.warn(
                 f"too little data: {free:,} free parameters, but {numbers:,} numbers to fit them to.\n"
@@ -490,10 +491,10 @@ class Estimator(Tables, ScikitLearnMethods):
     def _ask(self, given: Inputs, question: Callable[[Group], Any], *, strict: bool = False) -> list[Any]:
         """The answers to a question of groups of sequences, a row or item each, in the sequences' own order."""
         model = self.model_
-        dtype = torch.int64 if model.observation.symbols else model.dtype
-        tensors = [torch.from_numpy(x).to(model.device, dtype) for x in given.sequences]
-        labels = None if given.labels is None else [torch.from_numpy(y).to(model.device) for y in given.labels]
-        inputs = None if given.inputs is None else [torch.from_numpy(u).to(model.device) for u in given.inputs]
+        device, dtype = model.device, torch.int64 if model.observation.symbols else model.dtype
+        tensors = [torch.from_numpy(x).to(device, dtype) for x in given.sequences]
+        labels = None if given.labels is None else [torch.from_numpy(y).to(device) for y in given.labels]
+        inputs = None if given.inputs is None else [torch.from_numpy(u).to(device) for u in given.inputs]
         answers: list[Any] = [None] * len(tensors)
         with torch.no_grad(), few_threads(model.config, len(tensors), sum(given.lengths)):
             for one in group(tensors, labels, model.config.num_states, inputs=inputs):

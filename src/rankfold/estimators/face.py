@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.errors import DomainError, UnsupportedError
-from rankfold.estimators.check_parameters import expect_parameters, fixed_parameters
+from rankfold.estimators.check_parameters import expect_kind, expect_parameters, fixed_parameters
 from rankfold.estimators.known_tables import (
     TABLES,
     MissingTableError,
@@ -63,7 +63,7 @@ class Tables:
     means_ = _table("means", 'The means, "z f"; of mixtures "z m f".')
     covariances_ = _table("covariances", 'As `covariance_type`: "z f", "z", "z f f", "f f"; of mixtures one each.')
     emission_ = _table("emission", 'The probabilities of symbols "z v", of ones, or of kinds of counts "z f".')
-    rates_ = _table("rates", 'The rates of Poisson and gamma observations, "z f".')
+    rates_ = _table("rates", 'The rates of Poisson, gamma, exponential and negative binomial observations, "z f".')
     weights_ = _table("weights", 'The weights of the Gaussians of each state, "z m".')
     coefficients_ = _table(
         "coefficients", 'Of regressions "z o k", of autoregressions "z f (p f)", the last frame first.'
@@ -73,9 +73,11 @@ class Tables:
     noises_ = _table("noises", 'The variances next to the factors of low-rank covariances, "z f".')
     scales_ = _table("scales", 'The squared scales of Student\'s t, "z f".')
     degrees_ = _table("degrees", 'The degrees of freedom of Student\'s t, "z f".')
-    shapes_ = _table("shapes", 'The shapes of gamma observations, "z f"; their rates are `rates_`.')
+    shapes_ = _table("shapes", 'The shapes of gamma and negative binomial observations, "z f", next to `rates_`.')
     alpha_ = _table("alpha", 'The first parameters of beta observations, "z f".')
     beta_ = _table("beta", 'The second parameters of beta observations, "z f".')
+    deviations_ = _table("deviations", 'The deviations of half-normal observations, "z f".')
+    zeros_ = _table("zeros", 'The probability "z f" of a zero that zero-inflated observations add.')
     concentrations_ = _table("concentrations", 'The concentrations of angles, "z f"; their directions are `means_`.')
 
     transition_weights_ = _table("transition_weights", 'The weights "z z k" of inputs that drive transitions.')
@@ -126,6 +128,8 @@ class Tables:
         if public == "transition":
             dense: Array = self.model_.parts().transition.to_dense().detach().double().cpu().numpy()
             return dense
+        if public == "transition_weights" and self.model_.config.drivers_rank:
+            return self.model_.dynamics.transition.weight.detach().double().cpu().numpy()  # type: ignore[no-any-return]
         known = known_tables(self.model_)
         try:
             (name,) = own_names({public: None}, known, "the model")
@@ -139,6 +143,11 @@ class Tables:
     def _write_table(self, public: str, value: Any) -> None:
         self._by_hand = vars(self).get("_by_hand", frozenset()) | {public}
         if self.__sklearn_is_fitted__():  # type: ignore[attr-defined]
+            if public == "durations" and self.model_.config.durations != "categorical":
+                raise UnsupportedError(
+                    f"durations are {self.model_.config.durations!r}, which has a formula and no table to set.\n"
+                    '  Use HSMM(durations="categorical"), or HSMM.from_tables(..., durations=).'
+                )
             fill_start(self.model_, {public: value}, Prior(), TABLES)
             return
         pending = {**vars(self).get("_pending", {}), public: value}
@@ -196,6 +205,7 @@ class Tables:
         end= "z", or any name of `tables_`; `symbols` of the columns of emission. HSMM: durations=, a table "z d".
         Further arguments are parameters of the estimator.
         """
+        expect_kind(observations)
         known = set(cls._names())  # type: ignore[attr-defined]
         driven = driven_sizes({name: np.shape(value) for name, value in given.items()})
         if driven:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
+from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError, has_nan
 from rankfold.estimators.check_parameters import forbidden_table, groups_of
+from rankfold.estimators.known_tables import NAMES, own_names
 from rankfold.params.observations import OBSERVATIONS
 from rankfold.params.prior import Prior
 
@@ -25,9 +26,10 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
     kind = OBSERVATIONS[kind_name(params["observations"])]
     if kind.symbols:
         return Prior()
-    frames = (torch.cat(sequences) if len(sequences) > 1 else sequences[0]).double()
-    here = ~frames.isnan()
-    complete = bool(here.all())
+    columns = () if isinstance(params["observations"], str) else params["observations"]
+    frames = kind.on_scale((torch.cat(sequences) if len(sequences) > 1 else sequences[0]).double(), columns)
+    complete = not has_nan(frames)
+    here = frames.new_ones((), dtype=torch.bool).expand_as(frames) if complete else ~frames.isnan()
     if not complete and not bool(here.any(0).all()):
         which = int((~here.any(0)).nonzero()[0])
         raise DataError(f"feature {which} has no value in every frame: it tells no states apart.\n  Leave it out.")
@@ -35,7 +37,7 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
     centre = mean_of(frames, 0)
     spread = mean_of((frames - centre).square_(), 0)
     if kind.measured:
-        _expect_spread(params, frames, here, spread)
+        _expect_spread(params, frames, here, spread, complete=complete)
     # A prior is of each state's variance: a shared one has seen the frames of all.
     tied = params["tied_variance"] or params["covariance_type"] == "tied" or kind.shares_covariance
     frames_seen = params["variance_prior"] * (params["n_states"] if tied else 1)
@@ -44,8 +46,7 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
     )
 
 
-def _expect_spread(params: Mapping[str, Any], frames: Tensor, here: Tensor, spread: Tensor) -> None:
-    complete = bool(here.all())
+def _expect_spread(params: Mapping[str, Any], frames: Tensor, here: Tensor, spread: Tensor, *, complete: bool) -> None:
     if len(frames) == 1 if complete else int(here.all(1).sum()) == 1 == int(here.any(1).sum()):
         raise DataError(
             "a single frame (one sample) has no variance: there is nothing to fit.\n  Give sequences of several frames."
@@ -97,7 +98,7 @@ def whole_prior(params: Mapping[str, Any], scale: Prior, width: int, device: tor
         mean_frames=float(params["mean_weight"]),
         end=_pseudo_counts(params, "end_prior", (num_states, 2), device) if params.get("ends") else 0.0,
         weight_precision=float(params.get("input_prior", 0.0)),
-        fixed=names,
+        fixed=frozenset(own for name in names for own in (name, *NAMES.get(name, ()))),
         fixed_entries=None if entries is None else torch.from_numpy(entries).to(device),
     )
 
@@ -160,13 +161,11 @@ def fixed_of(given: Any, num_states: int) -> tuple[frozenset[str], Any]:
     return frozenset(whole), entries
 
 
-def expect_fixed(prior: Prior, known: Iterable[str], start: Mapping[str, Any], own: Iterable[str]) -> None:
+def expect_fixed(prior: Prior, fixed: Iterable[str], known: Mapping[str, Any], start: Mapping[str, Any]) -> None:
     """Raise unless what is fixed is there: a table of the model, given by `start`, that keeps to the constraints."""
-    known, given = tuple(known), set(own)
-    for name in sorted(prior.fixed | ({"transition"} if prior.fixed_entries is not None else set())):
-        if name not in known:
-            raise DomainError(f"fixed has {name!r}, but a model of this kind has {', '.join(known)}.")
-        if name not in given:
+    names = {*fixed, "transition"} if prior.fixed_entries is not None else set(fixed)
+    for own, name in own_names(dict.fromkeys(sorted(names)), known, "fixed").items():
+        if own not in start:
             raise DomainError(
                 f"{name!r} is fixed, but not given.\n  Give it: start={{{name!r}: ...}}, or {name}= of from_tables."
             )

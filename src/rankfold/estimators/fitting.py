@@ -18,7 +18,7 @@ from torch import Tensor
 from rankfold.decoding.segment_table import cut_short, gain_of_longer
 from rankfold.errors import DomainError, UnsupportedError
 from rankfold.estimators.check_parameters import driven_parts, expect_parameters, expect_same, groups_of, has_counts
-from rankfold.estimators.fit_prior import expect_fixed, features_prior, kind_name, whole_prior
+from rankfold.estimators.fit_prior import expect_fixed, features_prior, fixed_of, kind_name, whole_prior
 from rankfold.estimators.inputs import (
     Inputs,
     expect_names,
@@ -84,6 +84,11 @@ class Fit(NamedTuple):
     inputs: list[Tensor] | None = None  # "t k"   that drive start or transitions
     num_columns: int = 1  # of X
 
+    @property
+    def num_frames(self) -> int:
+        """Of all sequences."""
+        return sum(x.shape[0] for x in self.sequences)
+
     def run(self, algorithm: str) -> Outcome:
         """The best of `n_init` starts, each followed to its end; one that collapses is passed over, unless all do."""
         if algorithm not in ("em", "minibatch", "sgd"):
@@ -93,7 +98,7 @@ class Fit(NamedTuple):
                 'algorithm is "minibatch", but with input_driven there are no counts that add up.\n  Use "em" or "sgd".'
             )
         outcome = self._best(algorithm)
-        longest, most = self.config.max_duration, max(map(len, self.sequences))
+        longest, most = self.config.max_duration, max(x.shape[0] for x in self.sequences)
         # None: there is nothing to choose, or nothing that would gain.
         cut = self._cut_short(outcome.model) if self.config.has_segments and longest < most else None
         if cut is None:
@@ -140,7 +145,7 @@ class Fit(NamedTuple):
         way, such that they settle. History: the objective summed over the steps of a pass, each before its own.
         """
         params, size = self.params, self.params["batch_size"]
-        num_frames = sum(map(len, self.sequences))
+        num_frames = self.num_frames
         running, converged = expect(model, groups).flat(), False
         history: list[float] = []
         tell = _teller() if params["verbose"] else None
@@ -183,7 +188,7 @@ class Fit(NamedTuple):
         known = known_tables(model)
         given = {name: start[word] for name, word in own_names(start, known, "start").items()}
         near = self.params["init"] == "kmeans" and not {"mean", "probability", "rate"} & set(given)
-        expect_fixed(self.prior, known, given, given)
+        expect_fixed(self.prior, fixed_of(self.params["fixed"], self.config.num_states)[0], known, given)
         if set(known) - set(given):  # where all tables are given, there is nothing to look for
             initialise(model, self.sequences, self.labels, self.prior, self.rng, near=near)
         fill_start(model, start, self.prior)
@@ -205,7 +210,7 @@ class Fit(NamedTuple):
         tol, size = self.params["tol"], self.params["batch_size"]
         hold = _holder(model, self.prior)
         optimiser = torch.optim.Adam(model.parameters(), lr=self.params["learning_rate"])
-        num_frames = sum(map(len, self.sequences))
+        num_frames = self.num_frames
         best = self._objective(model)
         if not math.isfinite(best):
             raise DomainError(

@@ -66,9 +66,11 @@ class HMM(OfStates):
     """A hidden Markov model of feature vectors, of 0/1 vectors or of symbols, fitted by exact EM.
 
     n_states            how many states
-    observations        "gaussian", "gaussian_mixture", "student_t", "gamma", "beta"; "von_mises": angles in radians;
-                        "poisson", "multinomial": counts; "bernoulli": 0 or 1; "categorical": symbols; "regression" on
-                        inputs, "logistic" for symbols; "autoregressive"; a list: one for each column;
+    observations        "gaussian", "gaussian_mixture", "student_t"; "gamma", "exponential", "half_normal",
+                        "log_normal", "beta"; "von_mises": angles in radians; "poisson", "negative_binomial",
+                        "multinomial": counts; "zero_inflated_poisson", "..._gamma", "..._log_normal",
+                        "..._negative_binomial"; "bernoulli": 0 or 1; "categorical": symbols; "regression" on inputs,
+                        "logistic" for symbols; "autoregressive"; a list: one for each column;
                         or a name of one's own in `rankfold.params.observations.OBSERVATIONS`
     covariance_type     "diag", "spherical", "full", "tied" (one full matrix for all states), or "low_rank", of
                         `covariance_rank`, plus a diagonal

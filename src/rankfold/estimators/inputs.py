@@ -140,10 +140,10 @@ def read_features(
     if dtype == "float32":
         with np.errstate(over="ignore"):  # what overflows is found, and named, as infinite
             whole = [rows.astype(np.float32) if rows.dtype.kind in "fiub" else rows for rows in whole]
-    absent: list[NDArray[np.bool_]] = []
+    absent: list[NDArray[np.bool_] | None] = []
     if missing == "feature":
         absent = [_partly(rows) for rows in whole]
-        whole = [np.where(gone, 0, rows) if gone.any() else rows for rows, gone in zip(whole, absent, strict=True)]
+        whole = [rows if gone is None else np.where(gone, 0, rows) for rows, gone in zip(whole, absent, strict=True)]
     frames = frames_of(
         whole[0] if together else whole,
         lengths=lengths,
@@ -152,9 +152,11 @@ def read_features(
         missing="row" if missing == "row" else "error",
     )
     sequences = list(frames)
-    if any(gone.any() for gone in absent):
-        gone_each = np.split(absent[0], np.cumsum(frames.lengths)[:-1]) if together else absent
-        sequences = [np.where(gone, np.nan, rows) for rows, gone in zip(sequences, gone_each, strict=True)]
+    if any(gone is not None for gone in absent):
+        if together and absent[0] is not None:
+            absent = list(np.split(absent[0], np.cumsum(frames.lengths)[:-1]))
+        pairs = zip(sequences, absent, strict=True)
+        sequences = [rows if gone is None else np.where(gone, np.nan, rows) for rows, gone in pairs]
     return Inputs(sequences, frames.labels, together)
 
 
@@ -272,12 +274,14 @@ def expect_width(width: int, estimator: Any) -> None:
         )
 
 
-def _partly(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """The missing features of frames that are there in part."""
-    gone = np.isnan(rows) if rows.dtype.kind == "f" else np.zeros(rows.shape, bool)
-    if not gone.any():
-        return gone
-    return gone & ~gone.all(1, keepdims=True) if rows.ndim == 2 else np.zeros(rows.shape, bool)
+def _partly(rows: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """The missing features of frames that are there in part; None where there are none."""
+    # The least of all entries is NaN where any is: one pass, without a table of answers.
+    if rows.dtype.kind != "f" or rows.ndim != 2 or not rows.size or not np.isnan(rows.min()):
+        return None
+    gone = np.isnan(rows)
+    gone &= ~gone.all(1, keepdims=True)
+    return gone if gone.any() else None
 
 
 def is_missing(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,12 @@ NAMES = {
     "initial_weights": ("initial_weight",),
     "noises": ("noise",),
     "concentrations": ("concentration",),
+    "deviations": ("deviation",),
+    "zeros": ("zero",),
     "parts": ("part",),
     "durations": ("duration",),
 }
+OF_STATES = ("initial", "transition", "left", "right", "entry", "move", "end", "duration", "durations")  # no features
 TABLES = "tables"  # the arguments of from_tables, each called by its own name
 
 
@@ -78,12 +81,15 @@ def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: 
     given = own_names(start, known, what)
     called = {name: word if what == TABLES else f"{what}[{word!r}]" for name, word in given.items()}
     found = {
-        name: _like(start[given[name]], called[name], table, probability=name == "probability")
+        name: _like(
+            start[given[name]], called[name], table, probability=name == "probability", variance=name == "variance"
+        )
         for name, table in known.items()
         if name in given
     }
     spherical = model.config.covariance == "spherical"
-    _expect_allowed(found, prior, called, negative_binomial="log_shape" in known, spherical=spherical)
+    matrices = {name for name, table in known.items() if table.positive == "definite"}
+    _expect_allowed(found, prior, called, matrices, negative_binomial="log_shape" in known, spherical=spherical)
     for module in modules_of(model):
         own = {name: found[name] for name in module.tables() if name in found}
         if own:
@@ -94,13 +100,19 @@ def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: 
 
 
 def _expect_allowed(
-    found: Mapping[str, Tensor], prior: Prior, called: Mapping[str, str], *, negative_binomial: bool, spherical: bool
+    found: Mapping[str, Tensor],
+    prior: Prior,
+    called: Mapping[str, str],
+    matrices: Set[str],
+    *,
+    negative_binomial: bool,
+    spherical: bool,
 ) -> None:
     least = torch.as_tensor(prior.min_variance)
     for name in ("variance", "scale", "noise"):
-        if name in found and least.ndim:
+        if name in found and name not in matrices and least.ndim:
             x = found[name]
-            floor = (least.to(x).mean() if spherical else least.to(x)).expand_as(x)
+            floor = (least.to(x).mean() if spherical else least.to(x)[: x.shape[-1]]).expand_as(x)
             if bool((below := x < floor).any()):
                 at = below.nonzero()[0].tolist()
                 whose = "all features" if spherical else f"feature {at[-1]}"
@@ -109,8 +121,9 @@ def _expect_allowed(
                     f"of {whose} at {float(floor[tuple(at)]):g} or more.\n"
                     "  Raise it to that, or lower min_variance, a share of the feature's variance in all frames."
                 )
-    if "covariance" in found and least.ndim:
-        _expect_above(found["covariance"], least, called["covariance"])
+    for name in ("covariance", "scale"):
+        if name in found and name in matrices and least.ndim:
+            _expect_above(found[name], least, called[name])
     if "transition" in found and prior.forbidden is not None:
         ruled_out = prior.forbidden & (found["transition"] > 0)
         if bool(ruled_out.any()):
@@ -157,12 +170,15 @@ def _place(at: list[int]) -> str:
     return "[" + ", ".join(map(str, at)) + "]"
 
 
-def _like(given: Any, name: str, table: Table, *, probability: bool) -> Tensor:
+def _like(given: Any, name: str, table: Table, *, probability: bool, variance: bool) -> Tensor:
     own = table.value
     try:
         x = torch.as_tensor(np.array(given, dtype=np.float64)).to(own)
     except (TypeError, ValueError) as error:
         raise DomainError(f"{name} is no array of numbers ({error}).") from None
+    if variance and x.shape == (*own.shape, own.shape[-1]):
+        diagonal = x.diagonal(dim1=-2, dim2=-1)
+        x = diagonal if bool((x == torch.diag_embed(diagonal)).all()) else x  # diagonal covariances, written out
     if x.shape != own.shape:
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, but {tuple(own.shape)} was expected.")
     if not bool(x.isfinite().all()):
@@ -176,7 +192,9 @@ def _like(given: Any, name: str, table: Table, *, probability: bool) -> Tensor:
         _expect_definite(x, name)
     if table.axis is not None:
         sums = x.sum(table.axis)
-        if bool((x < 0).any()) or not torch.allclose(sums, torch.ones_like(sums)):
+        if bool((x < 0).any()):
+            raise DomainError(f"{name} is no distribution: it has entries below 0.")
+        if not torch.allclose(sums, torch.ones_like(sums)):
             raise DomainError(f"{name} is no distribution: its sums along axis {table.axis} are not 1.")
     return x
 
@@ -274,14 +292,15 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
         "num_components": params["n_mix"],
         "order": params["order"],
         "num_covariates": params["n_inputs"],
-        "tied_variance": bool(params["tied_variance"]) and OBSERVATIONS[observations].measured,
+        "tied_variance": bool(params["tied_variance"]),
     }
     if columns:
         return len(columns), sizes
-    first = next(
-        (by_name[x] for x in ("mean", "rate", "probability", "intercept", "part", "alpha") if x in by_name), None
-    )
-    width = 0 if first is None else first[-1]
+    widest = ("mean", "rate", "probability", "intercept", "part", "alpha", "deviation")  # a number for each feature
+    named = [by_name[x] for x in widest if x in by_name]
+    ours = {*OF_STATES, *NAMES, *(x for names in NAMES.values() for x in names)}
+    others = [shape for name, shape in shapes.items() if not {name, name.partition("_")[0]} & ours]  # of one's own
+    width = next((shape[-1] if shape else 1 for shape in (*named, *others)), 0)
     if "coefficient" in by_name and len(by_name["coefficient"]) == 3:
         inputs = by_name["coefficient"][2]
         if observations == "autoregressive":

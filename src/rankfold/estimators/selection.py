@@ -64,6 +64,7 @@ def select(
     *,
     criterion: Criterion = "bic",
     lengths: Any = None,
+    inputs: Any = None,
     share: float = 0.25,
     n_init: int = 3,
     verbose: bool = False,
@@ -72,7 +73,7 @@ def select(
 
     "bic", "aic": the smallest, of fits to all sequences. "held_out": the largest log-likelihood of a `share` of the
     sequences that the fits have not seen, the last ones; the winner is then fitted to all. Each fit is the best of
-    `n_init` starts. A candidate that cannot be fitted raises: nothing is passed over.
+    `n_init` starts. `inputs` as in `fit`. A candidate that cannot be fitted raises: nothing is passed over.
     """
     if criterion not in ("bic", "aic", "held_out"):
         raise DomainError(f'criterion is {criterion!r}, but must be "bic", "aic" or "held_out".')
@@ -81,23 +82,27 @@ def select(
         raise DomainError(
             f"settings are {dict(settings)!r:.80}, but at least one with at least one value was expected."
         )
+    if strange := [name for name in names if name not in estimator.get_params()]:
+        raise DomainError(
+            f"settings have {strange[0]!r}, but {type(estimator).__name__} has {', '.join(estimator.get_params())}."
+        )
     sequences = _sequences(estimator, X, lengths)
-    seen, held = sequences, None
-    if criterion == "held_out":
-        seen, held = _split(sequences, share)
+    beside = _inputs(sequences, inputs)
+    num = len(sequences) if criterion != "held_out" else _seen(sequences, share)
+    (seen, held), (by, by_held) = ((x[:num], x[num:]) if x is not None else (None, None) for x in (sequences, beside))
     found, fitted = [], []
     for values in itertools.product(*settings.values()):
         chosen = dict(zip(names, values, strict=True))
         model = type(estimator)(**{**estimator.get_params(), "n_init": n_init, **chosen})
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "EM has not converged|too little data")
-            model.fit(seen)
+            model.fit(seen, inputs=by)
         held_out = None
-        if held is not None:
-            held_out = model.score(held) / sum(map(len, held))
+        if held:
+            held_out = model.score(held, inputs=by_held) / sum(map(len, held))
         candidate = Candidate(
-            chosen, model.n_parameters(), model.score(seen), model.bic(seen), model.aic(seen), held_out,
-            model.converged_,
+            chosen, model.n_parameters(), model.score(seen, inputs=by), model.bic(seen, inputs=by),
+            model.aic(seen, inputs=by), held_out, model.converged_,
         )  # fmt: skip
         if verbose:
             value = getattr(candidate, criterion)
@@ -106,7 +111,7 @@ def select(
         fitted.append(model)
     scores = [-math.inf if one.held_out is None else one.held_out for one in found]
     best = int(np.argmax(scores)) if criterion == "held_out" else int(np.argmin([getattr(x, criterion) for x in found]))
-    return Selection(criterion, found, fitted[best].fit(sequences) if held is not None else fitted[best], best)
+    return Selection(criterion, found, fitted[best].fit(sequences, inputs=beside) if held else fitted[best], best)
 
 
 def _sequences(estimator: Estimator, x: Any, lengths: Any) -> list[Any]:
@@ -118,7 +123,15 @@ def _sequences(estimator: Estimator, x: Any, lengths: Any) -> list[Any]:
     return list(read_features(x, lengths, None, num_states=1, missing=params["missing"]).sequences)
 
 
-def _split(sequences: list[Any], share: float) -> tuple[list[Any], list[Any]]:
+def _inputs(sequences: list[Any], inputs: Any) -> list[Any] | None:
+    """The inputs of each sequence, of one array for all by their lengths; `fit` says what is wrong with them."""
+    if inputs is None or isinstance(inputs, list | tuple):
+        return inputs if inputs is None else list(inputs)
+    return np.split(np.asarray(inputs), np.cumsum([len(one) for one in sequences])[:-1])
+
+
+def _seen(sequences: list[Any], share: float) -> int:
+    """How many sequences, the first ones, are not held out."""
     if not 0 < share < 1:
         raise DomainError(f"share is {share!r}, but must be between 0 and 1.")
     if len(sequences) < 2:
@@ -126,5 +139,4 @@ def _split(sequences: list[Any], share: float) -> tuple[list[Any], list[Any]]:
             "a single sequence came, but held-out likelihood needs several.\n"
             '  Cut it into parts, or use criterion="bic".'
         )
-    num = min(max(1, round(share * len(sequences))), len(sequences) - 1)
-    return sequences[:-num], sequences[-num:]
+    return len(sequences) - min(max(1, round(share * len(sequences))), len(sequences) - 1)

@@ -77,7 +77,7 @@ def multiply_chunks(
     Z: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """The product of the steps of each chunk: rows with exponents of their own, so that none is lost to another."""
-    k, b = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    b, k = tl.program_id(0), tl.program_id(1).to(tl.int64)  # sequences may be more than a grid's second axis has
     row, col = tl.arange(0, Z)[:, None], tl.arange(0, Z)[None, :]
     at = tl.arange(0, Z)
     step = _matrix(weight, z, Z)
@@ -138,7 +138,7 @@ def run_forward(
     weight, start, starts, emission, filtered, norm, num_positions, num, z, size, Z: tl.constexpr
 ):  # fmt: skip
     """The filtered messages of a chunk, and the divisor of each."""
-    k, b = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    b, k = tl.program_id(0), tl.program_id(1).to(tl.int64)
     at = tl.arange(0, Z)
     step = _matrix(weight, z, Z)
     first = tl.load(start + b * z + at, mask=at < z, other=0.0)
@@ -158,7 +158,7 @@ def run_backward(
     Z: tl.constexpr,
 ):  # fmt: skip
     """The future of the positions of a chunk, its products with the emissions, and the divisor of each."""
-    k, b = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    b, k = tl.program_id(0), tl.program_id(1).to(tl.int64)
     at = tl.arange(0, Z)
     step = _matrix(weight, z, Z)
     last = tl.load(final + b * z + at, mask=at < z, other=0.0)
@@ -254,7 +254,7 @@ def _filter(weight: Tensor, start: Tensor, emission: Tensor, ends: Tensor, num_c
         matrix, exponent = _matrices(weight, emission, ends, size, num_chunks)
         starts = emission.new_empty(num_chunks, num, z)
         start_chunks[(num,)](start, emission, matrix, exponent, starts, num, z, num_chunks, **_shape(z))
-    run_forward[num_chunks, num](
+    run_forward[num, num_chunks](
         weight, start, starts, emission, filtered, norm, num_positions, num, z, size, **_shape(z)
     )
     if num_chunks > 1:
@@ -277,7 +277,7 @@ def _ahead(
         matrix, exponent = _matrices(weight, emission, ends, size, num_chunks)
         stops = emission.new_empty(num_chunks, num, z)
         end_chunks[(num,)](final, matrix, exponent, stops, num, z, num_chunks, **_shape(z))
-    run_backward[num_chunks, num](
+    run_backward[num, num_chunks](
         weight, final, stops, emission, ends, future, target, norm, num_positions, num, z, size, num_chunks,
         **_shape(z),
     )  # fmt: skip
@@ -298,7 +298,7 @@ def _matrices(weight: Tensor, emission: Tensor, ends: Tensor, size: int, num_chu
     matrix = emission.new_empty(num_chunks, num, z, z)
     exponent = torch.empty(num_chunks, num, z, dtype=torch.int32, device=emission.device)
     shape = _shape(max(z, 16))
-    multiply_chunks[num_chunks, num](
+    multiply_chunks[num, num_chunks](
         weight, emission, ends, matrix, exponent, num_positions, num, z, size, num_chunks,
         DOT=emission.dtype == torch.float32, **shape,
     )  # fmt: skip

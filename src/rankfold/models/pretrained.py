@@ -13,10 +13,10 @@ from torch import Tensor
 from rankfold.data.clusters import Clusters, clusters_from_tensor
 from rankfold.data.frame_space import FILE as SPACE
 from rankfold.data.frame_space import FrameSpace
-from rankfold.data.shares import load_shares, save_shares
+from rankfold.data.sharded_weights import join_pieces, load_rows, load_sharded, save_rows, save_sharded, to_pieces
 from rankfold.data.vocab import FORMAT as VOCABULARY
 from rankfold.data.vocab import Vocabulary, expect_format
-from rankfold.data.weights import CHECKSUM, join_pieces, load_sharded, save_sharded, to_pieces
+from rankfold.data.weights import CHECKSUM
 from rankfold.errors import DataError, DomainError, UnsupportedError, expect_absent, expect_device
 from rankfold.files import read_json, write_text
 from rankfold.models.base import Model
@@ -53,7 +53,7 @@ def save_model(
         model.space.save(folder / SPACE)
     tensors: Mapping[str, Tensor] = model.state_dict()
     if model.shard is not None:
-        save_shares(folder, tensors, tables_of(model), model.shard.number, model.shard.objects)
+        save_rows(folder, tensors, tables_of(model), model.shard.number, model.shard.objects)
     elif file_bytes:
         tensors, max_shard_bytes = to_pieces(tensors, file_bytes, {})
     if model.shard is None:
@@ -135,11 +135,11 @@ def _load_share(folder: Path, config: Any, content: Mapping[str, Any], shards: i
         raise DomainError(f"shards is {shards}, but {shard.num} processes were started.\n  Start as many.")
     clusters = None
     if config.has_clusters:
-        held = load_shares(folder, lambda name, height: slice(0, height if name == CLUSTER else 0))
+        held = load_rows(folder, lambda name, height: slice(0, height if name == CLUSTER else 0))
         clusters = _clusters(config, held, folder)
     sized: Model[Any, Any] = sized_model(config, content["num_words"], clusters=clusters)
     tables = tables_of(sized)
-    found = load_shares(folder, lambda name, height: shard.own if name in tables else slice(0, height))
+    found = load_rows(folder, lambda name, height: shard.own if name in tables else slice(0, height))
     model = cut_model(sized, shard)
     with shard.together():
         _expect_fit(model, found, folder)

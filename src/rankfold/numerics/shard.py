@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rankfold.errors import DomainError, UnsupportedError, quantity
+from rankfold.numerics.collectives import all_reduce, exchange, gather_objects, raise_told, sendable, told_of
 from rankfold.numerics.function import Function
 from rankfold.numerics.log_space import log_sum
 
@@ -46,7 +47,8 @@ class Shard:
         if not (dist.is_available() and dist.is_initialized()):
             raise UnsupportedError(
                 f"{what} are shared by several processes, but this one was started alone.\n"
-                "  Start them together: torchrun --nproc-per-node N -m rankfold ..."
+                "  Start them together: torchrun --nproc-per-node N ... A script that loads no model calls "
+                "torch.distributed.init_process_group."
             )
         return cls(size, dist.get_rank(), dist.get_world_size(), what=what)
 
@@ -154,40 +156,33 @@ class Shard:
 
     def objects(self, x: Any) -> list[Any]:
         """An object of every process, in order."""
-        found: list[Any] = [None] * self.num
-        dist.all_gather_object(found, x)
-        return found
+        return gather_objects(x)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Where one process raises inside the block, all do. Nothing may be sent inside."""
+        """Where one process raises inside the block, all do, with its text. Nothing may be sent inside."""
         error: Exception | None = None
         try:
             yield
         except Exception as caught:
             error = caught
-        failed = self.any(error is not None)
-        if error is not None:
-            raise error
-        if failed:
-            raise DomainError(
-                f"process {self.number} of {self.num} stops: another one refused its own {self.what}; it says why."
-            )
+        if self.any(error is not None):
+            raise_told(error, self.objects(told_of(error)))
 
     def __repr__(self) -> str:
         return f"Shard({self.start}:{self.stop} of {quantity(self.size, self.what.removesuffix('s'))})"
 
-    def _reduce(self, x: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
-        there = _sendable(x.clone(memory_format=torch.contiguous_format))
-        self._count("all_reduce", there)
-        dist.all_reduce(there, op)
-        return there.to(x.device)
+    def _reduce(self, x: Tensor, op: Any = None) -> Tensor:
+        out = x.clone(memory_format=torch.contiguous_format)
+        self._count("all_reduce", out)
+        all_reduce(out, op)
+        return out
 
     def _gathered(self, x: Tensor) -> Tensor:  # "... own" -> "... all"
-        own = _sendable(_padded(x, self.ends[1]))
+        own = sendable(_padded(x, self.ends[1]))
         found = [torch.empty_like(own) for _ in range(self.num)]
         self._count("all_gather", own)
-        dist.all_gather(found, own)
+        exchange(lambda: dist.all_gather(found, own))
         heights = [b - a for a, b in itertools.pairwise(self.ends)]
         return torch.cat([part[..., :k] for part, k in zip(found, heights, strict=True)], -1).to(x.device)
 
@@ -198,11 +193,11 @@ class Shard:
         return [_padded(x[..., a:b], self.ends[1]) for a, b in itertools.pairwise(self.ends)]
 
     def _scatter_chunks(self, chunks: Sequence[Tensor]) -> Tensor:
-        ready = [_sendable(chunk) for chunk in chunks]
+        ready = [sendable(chunk) for chunk in chunks]
         out = torch.empty_like(ready[0])
         for chunk in ready:
             self._count("reduce_scatter", chunk)
-        dist.reduce_scatter(out, ready)
+        exchange(lambda: dist.reduce_scatter(out, ready))
         return out.to(chunks[0].device)
 
     def _count(self, kind: str, x: Tensor) -> None:
@@ -212,12 +207,6 @@ class Shard:
 def _padded(x: Tensor, width: int) -> Tensor:  # "... k" -> "... width"
     """Zeros at the end, so that all processes send as much."""
     return x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1]))
-
-
-def _sendable(x: Tensor) -> Tensor:
-    """A tensor that the processes' backend can send: gloo sends from the CPU."""
-    x = x.contiguous()
-    return x.cpu() if x.is_cuda and "nccl" not in str(dist.get_backend_config()) else x
 
 
 class _Total(Function):

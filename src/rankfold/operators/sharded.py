@@ -141,7 +141,7 @@ class ShardedLowRank(Sharded):
         inner = self.shard.total(long_product(x, self.held[first].linear)).to(x.dtype)
         norm = (inner @ self._most()[second])[..., None]
         out = long_product(inner, self.held[second].linear.mT).to(x.dtype)
-        return Step(out / norm.clamp(min=torch.finfo(x.dtype).tiny), norm, inner)
+        return Step(_divided(out, norm), norm, inner)
 
     def _most(self) -> tuple[Tensor, Tensor]:  # "r" each
         if self._tops is None:
@@ -243,12 +243,12 @@ class ShardedDense(Sharded):
     def push_scaled(self, x: Tensor) -> Step:  # "b z" -> "b y"
         also = (x @ self._most()[0])[..., None]
         out, norm = self.shard.scatter_with(long_product(x, self._weight).to(x.dtype), also)
-        return Step(out / norm.clamp(min=torch.finfo(x.dtype).tiny), norm)
+        return Step(_divided(out, norm), norm)
 
     def pull_scaled(self, x: Tensor) -> Step:  # "b y" -> "b z"
         whole = self.shard.gather(x)
         norm = (whole @ self._most()[1])[..., None]
-        return Step(long_product(whole, self._weight.mT).to(x.dtype) / norm.clamp(min=torch.finfo(x.dtype).tiny), norm)
+        return Step(_divided(long_product(whole, self._weight.mT).to(x.dtype), norm), norm)
 
     def _most(self) -> tuple[Tensor, Tensor]:  # "z", "y"
         if self._tops is None:
@@ -288,6 +288,12 @@ class ShardedDense(Sharded):
 
     def to_dense(self) -> Tensor:  # "z y"   its own rows, all columns
         return self.held[0].weights()
+
+
+def _divided(x: Tensor, norm: Tensor) -> Tensor:  # "b z", "b 1"
+    """x / norm; 0 where norm is 0, and no entry above it."""
+    tiny = torch.finfo(x.dtype).tiny
+    return x / norm.clamp(min=tiny)
 
 
 def _rows_of(shard: Shard, table: Tensor, index: Tensor) -> Tensor:  # "k" -> "k r"

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rankfold.data.weights import join_pieces, load_sharded, load_tensors, save_sharded, save_tensors, to_pieces
+from rankfold.data.sharded_weights import join_pieces, load_sharded, save_sharded, to_pieces
+from rankfold.data.weights import load_tensors, save_tensors
 from rankfold.errors import DataError, DomainError
 from rankfold.models.base import Model
 from rankfold.training.carried import leaves
@@ -65,12 +66,7 @@ def save_checkpoint(
     With `shard_bytes`, in files of at most so many bytes and an index next to them. With moments="bf16" the
     optimiser's averages lose all but 8 bits: half the bytes of them, and a run that goes on is no longer the same.
     """
-    tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
-    for i, state in optimizer.state_dict()["state"].items():
-        tensors.update({f"optimizer.{i}.{name}": stored(name, x, moments) for name, x in state.items()})
-    tensors.update({f"average.{name}": x for name, x in (average or {}).items()})
-    for i, x in enumerate(leaves(carried)):
-        tensors[f"carried.{i}"] = x
+    tensors = tensors_of(model, optimizer, carried, average or {}, moments)
     content = {"format": FORMAT, "corpus": corpus, "progress": asdict(progress)}
     metadata = {"state": json.dumps(content)}
     if not shard_bytes:
@@ -88,6 +84,23 @@ def save_checkpoint(
         other_indices=[_index(_before(path)).name, _bad(_index(path)).name],
         before_moving=lambda: _step_back(path),
     )
+
+
+def tensors_of(
+    model: Model[Any, Any],
+    optimizer: torch.optim.Optimizer,
+    carried: Any,
+    average: Mapping[str, Tensor],
+    moments: Literal["float32", "bf16"],
+) -> dict[str, Tensor]:
+    """What a checkpoint holds, by name; with moments="bf16" the optimiser's averages in it."""
+    tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
+    for i, state in optimizer.state_dict()["state"].items():
+        for name, x in state.items():  # `step` counts, and stays whole
+            tensors[f"optimizer.{i}.{name}"] = x.bfloat16() if moments == "bf16" and name != "step" else x
+    tensors.update({f"average.{name}": x for name, x in average.items()})
+    tensors.update({f"carried.{i}": x for i, x in enumerate(leaves(carried))})
+    return tensors
 
 
 def expect_shards(model: Model[Any, Any], config: Config) -> None:
@@ -159,6 +172,15 @@ class Loaded:
             raise DataError(f"{self.path}: what streams carry is {types}, which no model does.")
         return steps.carried_of(leaves) if leaves else None
 
+    def put_aside(self, newest: Path) -> list[Path]:
+        """Where the damaged newest checkpoint is kept: it must not become the one before. One is kept, the last."""
+        kept = []
+        for file in (newest, _index(newest)):
+            if file.exists():
+                os.replace(file, _bad(file))
+                kept.append(_bad(file))
+        return kept
+
 
 def load_checkpoint(path: Path) -> Loaded:
     """Read a checkpoint, or where it is missing or damaged the one before it; `DataError` where there is none good."""
@@ -174,16 +196,6 @@ def load_checkpoint(path: Path) -> Loaded:
         raise DataError(f"{damage}\n  Nor is the one before it good: {error}") from None
     loaded.damage = damage
     return loaded
-
-
-def put_aside(path: Path) -> list[Path]:
-    """Where the damaged newest checkpoint is kept: it must not become the one before. One is kept, the last."""
-    kept = []
-    for file in (path, _index(path)):
-        if file.exists():
-            os.replace(file, _bad(file))
-            kept.append(_bad(file))
-    return kept
 
 
 def _load(path: Path) -> Loaded:
@@ -252,8 +264,3 @@ def _bad(path: Path) -> Path:
 
 def _stem(path: Path) -> str:
     return path.name.removesuffix(".safetensors")
-
-
-def stored(name: str, x: Any, moments: str) -> Any:
-    """A tensor of the optimiser's state as it is written; `step` counts, and stays whole."""
-    return x.bfloat16() if moments == "bf16" and name != "step" else x

@@ -6,17 +6,14 @@ first, rank 0, is the only one that writes.
 
 from __future__ import annotations
 
-import json
-import math
+import atexit
 import os
 import platform
 import signal
 import threading
-import time
 import traceback
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,20 +21,22 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 
 from rankfold.data.batch import Batch
 from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.files import read_json
+from rankfold.numerics.collectives import (
+    all_reduce,
+    gather_objects,
+    is_broken,
+    raise_told,
+    told_of,
+)
+from rankfold.training.board import Board, first_line, ranks_named, waiting_time
 from rankfold.training.carried import join_rows, map_tensors
 from rankfold.training.config import Config
 
 Made = TypeVar("Made")
-TIMEOUT = "RANKFOLD_TIMEOUT"  # of the environment: seconds that a process waits for the others
-SECONDS = 1800.0  # without it
-BEAT, GRACE = 1.0, 6.0  # seconds between two notes that a process runs; without any for so long it is gone
-WAITS = threading.Event()  # whether this process waits for the others
 LARGE = 2**16  # numbers of a tensor that is a message of its own, not copied into one with others
 
 
@@ -87,150 +86,6 @@ def num_sharing(device: str) -> int:
     return -(-local // max(1, torch.cuda.device_count())) if device.startswith("cuda") else local
 
 
-class Board:
-    """Notes that processes leave for one another outside of the group, for when that fails."""
-
-    def __init__(self, store: Store, number: int, size: int) -> None:
-        self.store: Store = PrefixStore("rankfold", store)
-        self.number, self.size = number, size
-
-    @classmethod
-    def open(cls) -> Board:
-        """The notes, in the store that torchrun names."""
-        number, size, seconds = rank(), num_processes(), waiting_time()
-        try:
-            return cls(*next(rendezvous("env://", timeout=timedelta(seconds=seconds))))
-        except (RuntimeError, ValueError) as error:
-            place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            raise ConnectionError(
-                f"rank {number} of {size}: the {size} processes have not met at {place} within {seconds:g} seconds "
-                f"({_first_line(error)}).\n  Start all of them; {TIMEOUT} sets the seconds."
-            ) from error
-
-    def write(self, what: str, text: str) -> None:
-        """Leave a note; none where the store is gone."""
-        with suppress(RuntimeError):
-            self.store.set(f"{what}/{self.number}", text)
-
-    def read(self, what: str, number: int) -> str | None:
-        """The note of a process; None where there is none."""
-        key = f"{what}/{number}"
-        return bytes(self.store.get(key)).decode() if self.store.check([key]) else None
-
-    def meet(self, own: str) -> list[str]:
-        """A word of every process, once all are there; later notes are of this meeting alone.
-
-        torchrun keeps the store when it starts processes again, with the notes of those before. So each has a new name;
-        the first calls the names that it reads, and begins once every process has answered to its own.
-        """
-        here, end = f"{uuid.uuid4().hex} {own}", time.monotonic() + waiting_time()
-        self.write("here", here)
-        call: list[str | None] = []
-        number = answered = ""
-        while time.monotonic() < end:
-            with suppress(RuntimeError):
-                if self.number == 0:
-                    found = [self.read("here", i) for i in range(self.size)]
-                    if None not in found and found != call:
-                        call, number = found, uuid.uuid4().hex
-                        self.write("call", json.dumps([number, call]))
-                called = self.read("call", 0)
-                if called is not None and answered != (told := json.loads(called))[0] and told[1][self.number] == here:
-                    answered, call = told
-                    self.write("answer", answered)
-                if self.number == 0 and number and {self.read("answer", i) for i in range(self.size)} == {number}:
-                    self.write("begin", number)
-                if answered and self.read("begin", 0) == answered:
-                    self.store = PrefixStore(answered, self.store)
-                    return [str(x).split()[1] for x in call]
-            time.sleep(0.005)
-        keys = [self.read("answer", i) == number if number else self.read("here", i) for i in range(self.size)]
-        who = _ranks([i for i, there in enumerate(keys) if not there]) or "others"
-        raise ConnectionError(
-            f"rank {self.number} of {self.size}: {who} did not come within {waiting_time():g} seconds.\n"
-            f"  Start all processes; {TIMEOUT} sets the seconds."
-        )
-
-    @contextmanager
-    def heartbeat(self) -> Iterator[None]:
-        """Inside the block, a note each second that this process runs, and whether it waits for the others."""
-        end = threading.Event()
-
-        def beat() -> None:
-            num = 0
-            while not end.wait(BEAT if num else 0.0):
-                num += 1
-                self.write("beat", f"{num} {'waits' if WAITS.is_set() else 'works'}")
-
-        thread = threading.Thread(target=beat, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            end.set()
-            thread.join()
-
-    def broken(self, error: Exception) -> ConnectionError:
-        """The error of a process that has waited for the others in vain: which of them ended, are gone, or hang."""
-        end, others = time.monotonic() + GRACE, [i for i in range(self.size) if i != self.number]
-        ended: dict[int, str] = {}
-        gone, hang = others[:1], []  # the first keeps the notes, unless torchrun does
-        with suppress(RuntimeError):  # the notes are gone: the last that were read
-            before = {i: self.read("beat", i) for i in others}
-            while gone and not ended and time.monotonic() < end:
-                time.sleep(0.1)
-                now = {i: self.read("beat", i) for i in others}
-                ended = {i: text for i in others if (text := self.read("ended", i)) is not None}
-                gone = [i for i in others if now[i] == before[i]]
-                hang = [i for i in others if i not in gone and str(now[i]).endswith("works")]
-        why = f"nobody is missing, so the connection between them failed ({_first_line(error)})"
-        if ended:
-            why = "; ".join(f"rank {i} ended with: {text}" for i, text in ended.items())
-        elif gone or hang:
-            told = [f"rank {i} is gone" for i in gone] + [f"rank {i} hangs" for i in hang if not gone]
-            waited = f" after {error.seconds:.1f} seconds" if isinstance(error, UnansweredError) else ""
-            why = f"{', '.join(told)}: no answer{waited}"
-        return ConnectionError(
-            f"rank {self.number} of {self.size}: {why}.\n  Go on with --resume. A process waits for at most "
-            f"{waiting_time():g} seconds, which {TIMEOUT} sets."
-        )
-
-
-class UnansweredError(RuntimeError):
-    """A message that failed after so many seconds."""
-
-    def __init__(self, error: Exception, seconds: float) -> None:
-        super().__init__(str(error))
-        self.seconds = seconds
-
-
-def _exchange(send: Callable[[], Any]) -> None:
-    """Send a message and wait for the others; `UnansweredError` where they are gone."""
-    began = time.monotonic()
-    WAITS.set()
-    try:
-        send()
-    except RuntimeError as error:
-        if not _is_broken(error):
-            raise
-        raise UnansweredError(error, time.monotonic() - began) from error
-    WAITS.clear()
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers)) if numbers else ""
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
-
-
-def _is_broken(error: BaseException) -> bool:
-    """Whether it is an error of the group: another process is gone, or did not answer in time."""
-    told = isinstance(error, RuntimeError) and "gloo" in str(error).lower()
-    return told or isinstance(error, dist.DistError | UnansweredError)
-
-
 @contextmanager
 def joined() -> Iterator[None]:
     """The process group, inside the block; none with one process. A group that is there already serves.
@@ -241,7 +96,7 @@ def joined() -> Iterator[None]:
     if alone() or dist.is_initialized():
         yield
         return
-    board = Board.open()
+    board = Board.open(rank(), num_processes())
     number, size, gpus = board.number, board.size, torch.cuda.device_count()
     if gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % gpus)
@@ -253,8 +108,8 @@ def joined() -> Iterator[None]:
             dist.init_process_group(backend, store=board.store, rank=number, world_size=size, timeout=waited)
             yield
         except (Exception, KeyboardInterrupt) as error:
-            if not isinstance(error, Exception) or not _is_broken(error):
-                board.write("ended", f"{type(error).__name__}: {_first_line(error)}")
+            if not isinstance(error, Exception) or not is_broken(error):
+                board.write("ended", f"{type(error).__name__}: {first_line(error)}")
                 raise
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it at once, and waits for 30 seconds
@@ -262,6 +117,13 @@ def joined() -> Iterator[None]:
             raise board.broken(error) from error
         finally:
             _let_go()
+
+
+def join() -> None:
+    """The process group until this process ends, for a script that torchrun starts; none with one process."""
+    group = joined()
+    group.__enter__()
+    atexit.register(group.__exit__, None, None, None)
 
 
 def _let_go(error: BaseException | None = None) -> None:
@@ -273,36 +135,19 @@ def _let_go(error: BaseException | None = None) -> None:
         dist.destroy_process_group()
 
 
-def waiting_time() -> float:
-    """The seconds that a process waits for the others."""
-    given = os.environ.get(TIMEOUT, str(SECONDS))
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise DomainError(f"{TIMEOUT} is {given!r}, but a number of seconds above 0 was expected.")
-    return seconds
-
-
 def attempt(compute: Callable[[], Made]) -> tuple[Made | None, Exception | None]:
     """The result of a function, or its error; one of the process group is raised at once."""
     try:
         return compute(), None
     except Exception as error:
-        if _is_broken(error):
+        if is_broken(error):
             raise
         return None, error
 
 
 def expect_none(error: Exception | None) -> None:
     """Raise on every process where there is an error on one: the own, or that of the first that has one."""
-    told = gathered(None if error is None else str(error) or type(error).__name__)
-    if error is not None:
-        raise error
-    failed = next((i for i, text in enumerate(told) if text is not None), None)
-    if failed is not None:
-        raise DataError(f"rank {failed}: {told[failed]}\n  Rank {rank()} stops with it.")
+    raise_told(error, gathered(told_of(error)))
 
 
 @contextmanager
@@ -331,18 +176,14 @@ def in_turn(make: Callable[[], Made]) -> Made:
 
 def gathered(x: Made) -> list[Made]:
     """An object of every process, in order of rank."""
-    if alone():
-        return [x]
-    found: list[Any] = [None] * num_processes()
-    _exchange(lambda: dist.all_gather_object(found, x))
-    return found
+    return [x] if alone() else gather_objects(x)
 
 
 def expect_data(data: Any) -> None:
     """Raise, on every process, where some have a file or folder of data and others do not."""
     there = gathered(not isinstance(data, str | Path) or os.path.lexists(data))
     if any(there) and not all(there):
-        missing = _ranks([i for i, own in enumerate(there) if not own])
+        missing = ranks_named([i for i, own in enumerate(there) if not own])
         raise DataError(f"{data}: not there on {missing} of {num_processes()}.\n  Bring the files to every machine.")
 
 
@@ -400,7 +241,7 @@ def total_of(numbers: Sequence[float]) -> list[float]:
     if alone():
         return list(numbers)
     x = torch.tensor(numbers, dtype=torch.float64)
-    _exchange(lambda: dist.all_reduce(x))
+    all_reduce(x)
     found: list[float] = x.tolist()
     return found
 
@@ -429,22 +270,12 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         small = [x for x in own if x.numel() < LARGE or not x.is_contiguous()]
         for x in own:
             if x.numel() >= LARGE and x.is_contiguous():
-                _all_reduce(x)
+                all_reduce(x)
         if small:
             flat = torch.cat([x.reshape(-1) for x in small])
-            _all_reduce(flat)
+            all_reduce(flat)
             for x, total in zip(small, torch.split(flat, [x.numel() for x in small]), strict=True):
                 x.copy_(total.view(x.shape))
-
-
-def _all_reduce(x: Tensor) -> None:
-    """Add up one tensor in place; over the CPU where processes share a GPU."""
-    if x.is_cuda and "nccl" not in str(dist.get_backend_config()):
-        there = x.cpu()
-        _exchange(lambda: dist.all_reduce(there))
-        x.copy_(there)
-    else:
-        _exchange(lambda: dist.all_reduce(x))
 
 
 def add_gradients(parameters: Sequence[Tensor], compute: Callable[[], float]) -> float:

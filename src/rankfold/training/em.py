@@ -159,18 +159,25 @@ def group(
         return found
     found = []
     entries = num_states if inputs is None else num_states**2
-    for index in group_lengths([len(x) for x in sequences], entries, MOST):
+    each = [x.shape[0] for x in sequences]  # the length of a tensor is a call of Python
+    for index in group_lengths(each, entries, MOST):
         # Padding is missing: it has no statistics, of which a log of 0 times a posterior of 0 would be NaN.
         filler = float("nan") if sequences[0].is_floating_point() else 0.0
-        frames = pad_sequence([sequences[i] for i in index], batch_first=True, padding_value=filler)
-        lengths = torch.tensor([len(sequences[i]) for i in index], device=frames.device)
+        frames = _padded([sequences[i] for i in index], filler)
+        lengths = torch.tensor([each[i] for i in index], device=frames.device)
         allowed = None
         if labels is not None and any(bool((labels[i] >= 0).any()) for i in index):
-            padded = pad_sequence([labels[i] for i in index], batch_first=True, padding_value=-1)
-            allowed = allowed_states(padded, num_states)
-        beside = None if inputs is None else pad_sequence([inputs[i] for i in index], batch_first=True)
+            allowed = allowed_states(_padded([labels[i] for i in index], -1), num_states)
+        beside = None if inputs is None else _padded([inputs[i] for i in index], 0.0)
         found.append(Group(index, Batch(frames, lengths, inputs=beside), allowed))
     return found
+
+
+def _padded(sequences: Sequence[Tensor], filler: float) -> Tensor:  # "t ..." each -> "b t ..."
+    """One batch; a single sequence is not copied."""
+    if len(sequences) == 1:
+        return sequences[0].unsqueeze(0)
+    return pad_sequence(list(sequences), batch_first=True, padding_value=filler)
 
 
 def with_statistics(groups: Sequence[Group], model: FrameModel, prior: Prior) -> list[Group]:
@@ -483,10 +490,8 @@ def recipe_prior(model: FrameModel, sequences: Sequence[Tensor], smoothing: floa
     config = model.config
     if model.observation.symbols:
         return Prior(smoothing)
-    frames = torch.cat(list(sequences))
+    frames = config.observation.on_scale(torch.cat(list(sequences)), config.columns)
     centre = frames.nanmean(0)
-    if not model.observation.measured and not config.columns:
-        return Prior(smoothing, centre=centre)
     spread = 1.0 if config.variance_prior else (frames - centre).square().nanmean(0)
     return Prior(
         smoothing,

@@ -97,7 +97,7 @@ class GraphedGradients(Graphs):
         self.streams = self.filled.data.batching == "streams"
         self.parameters = [x for x in model.parameters() if x.requires_grad]
         self.grads: list[Tensor] = []  # where all graphs add, whatever becomes of the parameters' own between updates
-        # rows, width; whether a state is carried in, whether sequences end, whether some states are known
+        # rows, width; whether a state is carried in, sequences end, some states are known, and noise is given
         self.shapes: dict[tuple[int | bool, ...], Captured] = {}
 
     @classmethod

@@ -26,7 +26,6 @@ from rankfold.training.checkpoint import (
     expect_shards,
     has_checkpoint,
     load_checkpoint,
-    put_aside,
     save_checkpoint,
 )
 from rankfold.training.config import Config
@@ -166,7 +165,7 @@ def _train(
         expect_alike(config, device, task.fingerprint, loaded.progress.update if loaded else 0)
         trainer = Trainer(config, task, run, report, loaded, callbacks, origin)
         if loaded and loaded.damage:
-            kept = ", ".join(file.name for file in put_aside(run.path / CHECKPOINT)) if leads else ""
+            kept = ", ".join(file.name for file in loaded.put_aside(run.path / CHECKPOINT)) if leads else ""
             told = f"{loaded.damage}\n  The run goes on from the checkpoint before it, after update "
             told += f"{loaded.progress.update:,}" + (f"; the damaged one is kept as {kept}" if kept else "")
             report.say(told)
@@ -377,6 +376,7 @@ class Trainer:
 
         `whole`: all processes have found it, and the first writes. Else each has rows of its own.
         """
+        whole = whole or not self.shares_batches
         own = "" if whole or alone() else f"-rank-{rank()}"
         path = self.run_dir.path / f"bad-batch-{self.progress.update + 1}{own}.json"
         if self.leads or not whole:

@@ -24,6 +24,7 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.files import expect_file, open_own
 from rankfold.models.base import Model
 from rankfold.models.pretrained import DTYPES, load_any
+from rankfold.training.distributed import join
 from rankfold.version import __version__
 
 try:
@@ -378,10 +379,12 @@ def load(
 
     "starter", a language model, and "starter-grammar" are inside the package; a folder of that name comes first.
     `device`: "cpu", "cuda", "cuda:1", or "auto", a GPU if there is one. `dtype`: "float32", "float64"; None: as saved.
-    `shards`: as many processes, started together, call this, and each gets its share of the states.
+    `shards`: as many processes, which torchrun started, call this, and each gets its share of the states.
     """
     if dtype is not None and str(dtype).removeprefix("torch.") not in DTYPES:
         raise UnsupportedError(f"dtype is {dtype}, but models are of {' or '.join(DTYPES)}.")
+    if shards > 1:
+        join()
     auto = "cuda" if torch.cuda.is_available() else "cpu"
     model = load_any(model_folder(Path(folder)), device=auto if device == "auto" else device, shards=shards)
     return model if dtype is None else model.to(getattr(torch, str(dtype).removeprefix("torch.")))

@@ -74,10 +74,7 @@ class ShardedGradients(Gradients):
         assert shard is not None
         squares = [sum((_square(x) for x in group), torch.zeros(())) for group in (self.rows, self.shared)]
         norm = (shard.total(squares[0]) + squares[1]).sqrt()
-        scale = (self.config.train.clip or math.inf) / (norm + 1e-6)  # as torch.nn.utils.clip_grad_norm_
-        for x in (*self.rows, *self.shared):
-            if x.grad is not None and scale < 1:
-                x.grad.mul_(scale.to(x.grad.dtype))
+        torch.nn.utils.clip_grads_with_norm_([*self.rows, *self.shared], self.config.train.clip or math.inf, norm)
         return norm
 
 

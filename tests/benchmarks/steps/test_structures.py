@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.results import marks
 from benchmarks.steps import timed
+from benchmarks.steps.aims import aimed_ms
 from benchmarks.steps.baselines import Ceilings
 from benchmarks.steps.structures import RECORDS, TIMED, _record, main, page, tables
 from benchmarks.steps.timed import Timed, chain_step, em_step, segment_step, tree_step
@@ -24,14 +25,30 @@ def record(device: str = "NVIDIA H200", **changes: Any) -> dict[str, Any]:
 
 
 def test_a_row_has_the_ratio_and_the_share_of_the_floor() -> None:
-    row = "| GPU | a chain | 2 x 3 | tf32 | authors | 8.00 | 4.00 | 2.00x | 1.00 | 25.0% |"
+    row = "| GPU | a chain | 2 x 3 | tf32 | authors | 8.00 | 4.00 | 2.00x | 0.500x | 1.00 | 25.0% |"
     assert row in tables([record()], {})
     assert "| CPU | a chain | 2 x 3 | tf32 | plain torch | 6.00 | 4.00 | 1.50x |" in tables([record("a CPU")], {})
 
 
 def test_a_loss_is_in_bold_and_what_is_not_known_a_dash() -> None:
-    assert "| **0.500x** |" in tables([record(published_ms=2.0)], {})
-    assert "| - | 4.00 | - | - | - |" in tables([record(published_ms=None, floor_ms=None)], {})
+    assert "| **0.500x** | **2.00x** |" in tables([record(published_ms=2.0)], {})
+    assert "| - | 4.00 | - | - | - | - |" in tables([record(published_ms=None, floor_ms=None)], {})
+
+
+@pytest.mark.parametrize(
+    ("on", "name", "size", "precision", "peer", "aim"),
+    [
+        ("GPU", "npcfg, 30 / 60 symbols", "4 x 40", "tf32", 176.1, 4.0),
+        ("GPU", "npcfg, 30 / 60 symbols", "4 x 40", "bf16", 176.1, 176.1),
+        ("CPU", "npcfg, 30 / 60 symbols", "4 x 40", "tf32", None, None),
+        ("CPU", "Gaussian HMM, 4 states, EM step", "50 x 500", "float64", 3.0, 2.0),
+        ("CPU", "Gaussian HMM, 64 states, EM step", "50 x 500", "float64", 5.0, 1.0),
+        ("CPU", "Gaussian HMM, 4 states, score", "1 x 20,000", "float64", 3.0, 3.0),
+        ("GPU", "pcfg as a grammar of one's own, 30 / 60 symbols", "4 x 40", "float32", 10.0, 50.0),
+    ],
+)
+def test_aims(on: str, name: str, size: str, precision: str, peer: float | None, aim: float | None) -> None:
+    assert aimed_ms(on, name, size, precision, peer) == pytest.approx(aim)
 
 
 def test_records_that_are_missing_are_named_with_their_commands() -> None:
@@ -49,7 +66,7 @@ def test_a_timed_row_has_a_floor_of_arithmetic_or_memory(tmp_path: Path, monkeyp
     found = _record(tmp_path / "timed-few.json")
     assert [row["floor_ms"] for row in found["rows"]] == pytest.approx([100.0, 500.0])
     body = tables([record()], {"few": found})
-    assert "| x | 1 x 2 | float32 | a peer | 200 | 400 | **0.500x** | 100 | 25.0% |" in body
+    assert "| x | 1 x 2 | float32 | a peer | 200 | 400 | **0.500x** | **2.00x** | 100 | 25.0% |" in body
     assert "benchmarks few" not in body
 
 

@@ -91,7 +91,7 @@ def max_rounds(g: Grammar, weights: Mapping[str, Tensor]) -> tuple[Values, dict[
 def _grows(old: Values, new: Values) -> bool:
     """Whether any logarithm grows, by more than its rounding."""
     eps = torch.finfo(torch.float64).eps
-    return any(bool((new[k] > x + eps * (1 + x.abs().nan_to_num(posinf=0.0))).any()) for k, x in old.items())
+    return any(bool((new[k] > x + eps * (1 + torch.where(x.isinf(), 0.0, x.abs()))).any()) for k, x in old.items())
 
 
 def _systems(g: Grammar, sentence: int) -> list[_System]:

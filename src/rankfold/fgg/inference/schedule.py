@@ -257,7 +257,8 @@ class _SpanSchedule:
             cells[node.name] = tuple(ends)
         return Group(
             self.root if is_root else self.table(rule.left), rows, grid.states[0].shape[1], nodes,
-            rule.right.externals, tuple(children), tuple(factors), cells, (), rule.name,
+            rule.right.externals, tuple(children), tuple(factors), cells, (),
+            rule.template or rule.name,
             is_added=rule.name not in self.hrg.first._rule, grid=grid,
         )  # fmt: skip
 

@@ -99,7 +99,7 @@ def structural_support(run: Execution) -> Support:  # "row 1 ..." each
             label: inclusion(g.hrg, label, dtype=dtype, device=device)
             if is_inclusion(label) and label not in g.factors
             else torch.ones((), dtype=dtype, device=device).expand(
-                *[1] * g.label(label).is_batched, *(g.size(domain) for domain in g.label(label).type)
+                (*[1] * g.label(label).is_batched, *(g.size(domain) for domain in g.label(label).type))
             )
             for label in run.weights
             if label

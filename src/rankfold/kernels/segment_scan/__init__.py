@@ -10,6 +10,12 @@ Its twin in torch, call by call, is `recursions/segments/sweep.py`.
 LARGEST = 2**18
 LONGEST = 1024  # ages of a tile of the window
 WIDEST = 128  # states and ranks of a block
-# Whether several programs share a sequence, and posteriors of all durations take a few launches: `team`, `uses`.
-# Off until it is timed on a GPU: `python -m benchmarks segments` sets it, checks the values and times both.
-SHARED = False
+# Entries of a window, durations times states, from which several programs share a sequence, and posteriors of all
+# durations take a few launches: `team`, `uses`. Measured: not yet, so never; `python -m benchmarks gpu`
+# names the number.
+SHARED_FROM: int | None = None
+
+
+def shared(num_ages: int, num_states: int) -> bool:
+    """Whether several programs share a sequence with such a window."""
+    return SHARED_FROM is not None and num_ages * num_states >= SHARED_FROM

@@ -207,7 +207,8 @@ def scan(
             **({} if alone or not cooperative else {"launch_cooperative_grid": True}),
         )  # fmt: skip
     if noise is None:
-        top = parts.amax(-1).clamp(min=lowest)
+        top = parts.amax(-1)
+        top = torch.where(top < lowest, lowest, top)
     change = torch.where(top == lowest, 0.0, top)
     change = torch.cat([torch.zeros_like(change[:1]), change[:-1]])
     return opened, log_closed, top, change

@@ -238,7 +238,9 @@ def scan(
     """
     num_steps, num, width = log_obs.shape
     num_ages = len(durations)
-    by = team.team(maps, num, num_ages, width, team.multiprocessors(log_obs)) if segment_scan.SHARED else None
+    by = None
+    if segment_scan.shared(num_ages, width):
+        by = team.team(maps, num, num_ages, width, team.multiprocessors(log_obs))
     if by is not None:
         return Scan(*team.scan(window, entry, log_obs, durations, closings, maps, log_scale, noise, by))
     first, second, pairs = (*maps, *maps, *maps)[:3] if len(maps) < 3 else maps

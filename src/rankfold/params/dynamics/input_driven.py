@@ -69,6 +69,11 @@ class LowRankLogits(nn.Module):
         super().__init__()
         self.left, self.right, self.inputs = nn.Parameter(left), nn.Parameter(right), nn.Parameter(inputs)
 
+    @property
+    def weight(self) -> Tensor:  # "z y k"
+        """The weights, written out."""
+        return torch.einsum("zr,yr,kr->zyk", self.left, self.right, self.inputs)
+
     def forward(self, inputs: Tensor) -> Tensor:  # "n k" -> "n z y"
         return torch.einsum("nr,zr,yr->nzy", inputs @ self.inputs, self.left, self.right)
 

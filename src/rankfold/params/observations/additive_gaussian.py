@@ -102,8 +102,6 @@ class AdditiveGaussianObservation(FullGaussianObservation):
             if part is not None:
                 self.part.copy_(part)
             if covariance is not None:
-                if self.lower is None:
-                    covariance = torch.diag(torch.diagonal(covariance))
                 self.fill_covariance(covariance[None])
 
     @property

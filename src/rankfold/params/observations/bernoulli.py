@@ -25,14 +25,17 @@ def log_mass(frames: Tensor, logit: Tensor) -> Tensor:  # "b t f" of 0, 1 and Na
     and that may be looked at. Cost: 2 t f z multiply-adds, or twice that.
     """
     on, off = (frames == 1).to(logit.dtype), (frames == 0).to(logit.dtype)
-    both = torch.cat([on, off], -1)
-    log_p = torch.cat([logsigmoid(logit), logsigmoid(-logit)], -1)
+    return weighed(torch.cat([on, off], -1), torch.cat([logsigmoid(logit), logsigmoid(-logit)], -1))
+
+
+def weighed(marks: Tensor, log_p: Tensor) -> Tensor:  # "b t k" of 0 and 1, "z k" -> "b t z"
+    """The sum of log p where there is a mark; -inf has its effect there alone."""
     never = log_p.detach() == float("-inf")
-    with products_in("float32", logit.device):
-        if may_look(logit) and not bool(never.any()):
-            return both @ log_p.mT
-        total = both @ log_p.masked_fill(never, 0.0).mT
-        against = both @ never.to(logit.dtype).mT
+    with products_in("float32", log_p.device):
+        if may_look(log_p) and not bool(never.any()):
+            return marks @ log_p.mT
+        total = marks @ log_p.masked_fill(never, 0.0).mT
+        against = marks @ never.to(log_p.dtype).mT
     return total.masked_fill(against > 0, float("-inf"))
 
 

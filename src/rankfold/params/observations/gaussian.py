@@ -38,7 +38,7 @@ def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b
         of_frames, of_ones = _weights(m, v).tensor_split((2 * frames.shape[-1],), -1)
         both = torch.empty(*frames.shape[:-1], of_frames.shape[-1], dtype=torch.float64)
         squares, x = both.chunk(2, -1)
-        x.copy_(frames).sub_(centre)
+        torch.sub(frames, centre, out=x)
         torch.mul(x, x, out=squares)
         return linear(both, of_frames, of_ones.sum(-1)).to(mean.dtype)
     x = frames.double() - centre
@@ -176,7 +176,7 @@ class GaussianObservation(ObservationModule):
             return self.statistics(frames, prior)
         found = torch.empty(len(frames), 2 * frames.shape[1] + 1, dtype=torch.float64, device=frames.device)
         squares, x = found[:, :-1].chunk(2, 1)
-        x.copy_(frames).sub_(torch.as_tensor(prior.centre).to(found))
+        torch.sub(frames, torch.as_tensor(prior.centre).to(found), out=x)
         torch.mul(x, x, out=squares)
         found[:, -1] = 1.0
         return found

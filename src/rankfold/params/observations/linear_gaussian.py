@@ -45,18 +45,27 @@ def marginal_root(root: Tensor, features: Tensor) -> Tensor:  # "c f f", "s" -> 
 def log_density(x: Tensor, mean: Tensor, root: Tensor) -> Tensor:  # "n f", "z f" or "z n f", "c f f" -> "n z"
     """log N(x_n; mean_z, root root^T) over the features that are not NaN, float64.
 
-        -1/2 |root^-1 (x - mean)|^2 - sum log diag(root) - f/2 log 2 pi
+    -1/2 |root^-1 (x - mean)|^2 - sum log diag(root) - f/2 log 2 pi
+    """
+    squares, log_det = distances(x, mean, root)
+    return -squares / 2 - log_det - (~x.isnan()).sum(1, keepdim=True).double() * (LOG_TWO_PI / 2)
+
+
+def distances(
+    x: Tensor, mean: Tensor, root: Tensor
+) -> tuple[Tensor, Tensor]:  # "n f", "z f" or "z n f", "c f f" -> "n z", "n z" or "1 z"
+    """|root^-1 (x - mean)|^2 and sum log diag(root), of the features that are not NaN, float64.
 
     z / c states in a row share a covariance. Cost: n z f^2 multiply-adds, and a QR for each set of missing features.
     """
     x, mean, root = x.double(), mean.double(), root.double()
     each = len(mean) // len(root)
-    found = x.new_zeros(len(x), len(mean))
+    found = levels = x.new_zeros(len(x), len(mean))
     for rows, features in patterns(~x.isnan()):
         part = marginal_root(root, features)
         eye = torch.eye(len(features), dtype=x.dtype, device=x.device).expand_as(part)
         inverse = torch.linalg.solve_triangular(part, eye, upper=False).repeat_interleave(each, 0)
-        log_det = part.diagonal(dim1=1, dim2=2).abs().log().sum(1).repeat_interleave(each)
+        log_det = part.diagonal(dim1=1, dim2=2).abs().log().sum(1).repeat_interleave(each)[None]
         own = x[rows].index_select(1, features)
         centre = mean.unsqueeze(1) if mean.ndim == 2 else mean[:, rows]
         centre = centre.index_select(2, features)
@@ -65,9 +74,12 @@ def log_density(x: Tensor, mean: Tensor, root: Tensor) -> Tensor:  # "n f", "z f
             ((own - centre[at : at + step]) @ inverse[at : at + step].mT).square().sum(2)
             for at in range(0, len(mean), step)
         ]
-        value = -torch.cat(squares).mT / 2 - log_det - len(features) * LOG_TWO_PI / 2
-        found = value if len(rows) == len(x) else found.index_copy(0, rows, value)
-    return found
+        value = torch.cat(squares).mT
+        if len(rows) == len(x):
+            return value, log_det
+        found = found.index_copy(0, rows, value)
+        levels = levels.index_copy(0, rows, log_det.expand(len(rows), -1))
+    return found, levels
 
 
 def draw_noise(root: Tensor, states: Tensor, num: int, generator: torch.Generator | None) -> Tensor:  # -> "n f"
@@ -179,7 +191,7 @@ class LinearGaussianObservation(ObservationModule):
                 filled, extra = own_y, y.new_zeros(size, size)
                 if len(features) < size:
                     mean = beside @ weight[z].mT
-                    filled, left = _expected(own_y, mean, covariance[z // each], part[z // each], features)
+                    filled, left = conditional(own_y, mean, covariance[z // each], part[z // each], features)
                     extra = left * w.sum()
                 joint = torch.cat([beside, filled], 1)
                 products = joint.mT @ (joint * w)
@@ -195,8 +207,12 @@ class LinearGaussianObservation(ObservationModule):
         """
         size, num = self.weight.shape[1:]
         rr, yr, yy = counts.split([num * num, size * num, size * size], 1)
-        rr, yr, yy = rr.unflatten(1, (num, num)), yr.unflatten(1, (size, num)), yy.unflatten(1, (size, size))
-        number = rr[:, -1, -1].clone()
+        self.maximise_sums(
+            rr.unflatten(1, (num, num)), yr.unflatten(1, (size, num)), yy.unflatten(1, (size, size)), rr[:, -1], prior
+        )
+
+    def maximise_sums(self, rr: Tensor, yr: Tensor, yy: Tensor, number: Tensor, prior: Prior) -> None:
+        """The same, from sums "z p p", "z o p" and "z o o", which may be weighted, of `number` "z" frames."""
         own, theirs = self.centres(prior)
         rr, yr, yy = self._with_mean_prior(rr, yr, yy, own, prior)
         before = _shifted(self.weight.double(), own, theirs, 1.0)
@@ -235,7 +251,7 @@ class LinearGaussianObservation(ObservationModule):
 
     def set_covariance(self, scatter: Tensor, number: Tensor, weight: Tensor, prior: Prior) -> None:
         """Set covariances to their maximum, from the scatter "z o o" of the frames around their means."""
-        if "covariance" in prior.fixed:
+        if prior.fixed & {"covariance", "variance", "scale"}:
             return
         size, each = scatter.shape[1], len(scatter) // len(self.log_diagonal)
         scatter, number = scatter.unflatten(0, (-1, each)).sum(1), number.unflatten(0, (-1, each)).sum(1)
@@ -266,6 +282,10 @@ class LinearGaussianObservation(ObservationModule):
         if not bool(torch.isfinite(covariance).all()):
             raise DomainError("a covariance has an entry that is not finite.")
         covariance = covariance.double()
+        if self.lower is None and bool((covariance.tril(-1) != 0).any()):
+            raise DomainError(
+                'a covariance has numbers off its diagonal, but here it is diagonal.\n  Set covariance_type="full".'
+            )
         if self.min_variance:
             covariance = raise_to_floor(covariance, 2 * self.min_variance)
             eye = torch.eye(covariance.shape[1], dtype=covariance.dtype, device=covariance.device)
@@ -414,7 +434,7 @@ def raise_to_floor(covariance: Tensor, floor: Tensor | float) -> Tensor:  # "c f
     return torch.where((values >= 1).all(1)[:, None, None], covariance, raised * scale)
 
 
-def _expected(
+def conditional(
     y: Tensor, mean: Tensor, covariance: Tensor, part: Tensor, features: Tensor
 ) -> tuple[Tensor, Tensor]:  # "n o", "n o", "o o", "s s", "s" -> "n o", "o o"
     """Frames with the expectation of what is missing given the `features`, and the covariance that is left."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankfold.params.networks import take_rows
 from rankfold.params.observations.protocol import ObservationModule, Sizes, draw_table, means_of
-from rankfold.params.prior import Prior, Table
+from rankfold.params.prior import Prior, Table, weighted_logs
 
 
 class Poisson(NamedTuple):
@@ -80,7 +80,7 @@ class PoissonObservation(CountObservation):
         if not prior.smoothing:
             return super().log_prior(prior)
         log_rate = self.log_rate.double()
-        return prior.smoothing * (prior.centre * log_rate - log_rate.exp()).sum()
+        return prior.smoothing * (weighted_logs(prior.centre, log_rate) - log_rate.exp().sum())
 
     def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"
         """Drawn rates are taken as multiples of the mean count, of one more frame with a 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -113,6 +113,15 @@ class ProductObservation(ObservationModule):
                 return Invalid((*found[:-1], own[found[-1]]), expected, part.remedy)
         return None
 
+    @classmethod
+    def on_scale(cls, frames: Tensor, columns: Sequence[str] = ()) -> Tensor:  # "n f" -> "n f"
+        parts = [cls.catalogue[name.partition(":")[0]].on_scale(frames[:, i : i + 1]) for i, name in enumerate(columns)]
+        return torch.cat(parts, 1)
+
+    def coordinates(self, frames: Tensor) -> Tensor:  # "n f" -> "n g"
+        """Those of all parts, side by side."""
+        return torch.cat([part.coordinates(frames[:, own]) for part, own in self._each()], 1)
+
     def _each(self) -> list[tuple[Any, list[int]]]:
         return list(zip(self.parts, self.columns, strict=True))
 
@@ -163,9 +172,13 @@ class ProductObservation(ObservationModule):
     def initialise(
         self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
     ) -> None:
+        at = 0
         for part, own in self._each():
             x = frames[:, own].round() if part.symbols else frames[:, own]
-            part.initialise(values_of(x, part.symbols), states, means[:, own], _prior_of(prior, own), rng, near=near)
+            width = part.coordinates(frames[:1, own]).shape[1]
+            its = means[:, at : at + width]
+            part.initialise(values_of(x, part.symbols), states, its, _prior_of(prior, own), rng, near=near)
+            at += width
 
     def tables(self) -> dict[str, Table]:
         """The tables of each part; names that several have end with the part's first column: "probability_3"."""

@@ -5,7 +5,7 @@ A new observation is a file with a subclass of `ObservationModule` and a line in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -180,9 +180,14 @@ class ObservationModule(nn.Module):
     def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"   without missing frames
         """Shift freshly drawn parameters to the average of all frames, and to their scale where features have one."""
 
+    @classmethod
+    def on_scale(cls, frames: Tensor, columns: Sequence[str] = ()) -> Tensor:  # "n f" -> "n f"
+        """Features as means and variances are of them, those of priors too: log-normal ones are logarithms."""
+        return frames
+
     def coordinates(self, frames: Tensor) -> Tensor:  # "n f" -> "n g"
         """Where frames lie for k-means, which looks for those that are near each other."""
-        return frames
+        return self.on_scale(frames)
 
     def initialise(
         self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool

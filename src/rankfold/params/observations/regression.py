@@ -119,14 +119,18 @@ def _log_obs(
 
 
 class _WithTables(LinearGaussianObservation):
-    """Tables of coefficients, intercepts and covariances."""
+    """Tables of coefficients, intercepts and covariances, of diagonal ones the variances."""
 
     def tables(self) -> dict[str, Table]:
         weight, covariance = self.weight.detach().double(), self.covariance.detach()
         return {
             "coefficient": Table(weight[:, :, :-1]),
             "intercept": Table(weight[:, :, -1]),
-            "covariance": Table(covariance, positive="definite"),
+            **(
+                {"covariance": Table(covariance, positive="definite")}
+                if self.lower is not None
+                else {"variance": Table(covariance.diagonal(dim1=1, dim2=2), positive="entries")}
+            ),
         }
 
     def fill(  # type: ignore[override]
@@ -135,8 +139,9 @@ class _WithTables(LinearGaussianObservation):
         coefficient: Tensor | None = None,
         intercept: Tensor | None = None,
         covariance: Tensor | None = None,
+        variance: Tensor | None = None,
     ) -> None:
-        """Set the coefficients "z o k", intercepts "z o" and covariances "z o o"."""
+        """Set the coefficients "z o k", intercepts "z o" and covariances "z o o", or variances "z o"."""
         with torch.no_grad():
             if coefficient is not None:
                 self.weight[:, :, :-1].copy_(coefficient)
@@ -144,6 +149,8 @@ class _WithTables(LinearGaussianObservation):
                 self.weight[:, :, -1].copy_(intercept)
             if covariance is not None:
                 self.fill_covariance(covariance)
+            if variance is not None:
+                self.fill_covariance(torch.diag_embed(variance))
 
     def _begin(self, y: Tensor, states: Tensor, means: Tensor, coefficient: Tensor, prior: Prior) -> None:
         """These coefficients, means of the features in each state, and the variances of all frames."""

@@ -6,14 +6,21 @@ EM takes a precision of each frame and feature for hidden: t is a Gaussian of ga
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rankfold.errors import UnsupportedError
 from rankfold.params.networks import take_rows
+from rankfold.params.observations.multivariate_student import (
+    LEAST_DOF,
+    MOST_DOF,
+    MultivariateTObservation,
+    best_dof,
+)
 from rankfold.params.observations.protocol import (
     CollapseError,
     ObservationModule,
@@ -25,8 +32,6 @@ from rankfold.params.observations.protocol import (
 from rankfold.params.prior import Prior, Table
 
 MOST = 2**24  # numbers of one tensor of states, frames and features
-# Bounds of the parameter: below 0.5 tails are heavier than data can tell, at 1000 it is a Gaussian to three digits.
-LEAST_DOF, MOST_DOF = 0.5, 1000.0
 
 
 class StudentT(NamedTuple):
@@ -70,7 +75,14 @@ class StudentTObservation(ObservationModule):
         self.min_variance = min_variance
 
     @classmethod
-    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> ObservationModule:  # type: ignore[override]
+        """Scales of 1 and ten degrees around drawn centres; of "full" and "tied" a matrix of scales."""
+        if sizes.covariance in ("full", "tied"):
+            return MultivariateTObservation.draw(sizes, generator)
+        if sizes.covariance != "diag":
+            raise UnsupportedError(
+                f'the covariance of student_t is {sizes.covariance!r}, but it is "diag", "full" or "tied".'
+            )
         mean = draw_table(sizes, generator)
         start = math.log(1 - sizes.min_variance) if sizes.min_variance < 1 else 0.0
         return cls(mean, torch.full_like(mean, start), torch.full_like(mean, math.log(10.0)), sizes.min_variance)
@@ -136,7 +148,7 @@ class StudentTObservation(ObservationModule):
             )
         dof = self.log_dof.double().exp().clamp(LEAST_DOF, MOST_DOF)
         if "dof" not in prior.fixed:
-            dof = torch.where(seen, _best_dof(level / torch.where(seen, number, 1.0)), dof)
+            dof = torch.where(seen, best_dof(level / torch.where(seen, number, 1.0)), dof)
         self.fill(mean=mean + prior.centre, scale=scale, dof=dof)
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
@@ -182,14 +194,3 @@ class StudentTObservation(ObservationModule):
                 self.log_scale.copy_(log_above(scale, self.min_variance))
             if dof is not None:
                 self.log_dof.copy_(dof.double().clamp(LEAST_DOF, MOST_DOF).log())
-
-
-def _best_dof(level: Tensor) -> Tensor:  # "z f", the mean of log u - u
-    """The maximum over v of v/2 log(v/2) - log Gamma(v/2) + v/2 level, by bisection: its derivative falls."""
-    low, high = torch.full_like(level, math.log(LEAST_DOF)), torch.full_like(level, math.log(MOST_DOF))
-    for _ in range(60):
-        middle = (low + high) / 2
-        half = middle.exp() / 2
-        rising = half.log() + 1 - torch.digamma(half) + level > 0
-        low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
-    return ((low + high) / 2).exp()

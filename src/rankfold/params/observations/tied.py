@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rankfold.params.networks import take_rows
 from rankfold.params.observations.protocol import ObservationModule, one_hot
-from rankfold.params.prior import Prior, Table
-
-KIND = ("symbols", "measured", "values", "remedy", "complete", "needs", "capturable", "lags")  # as those of a group
+from rankfold.params.observations.wrapped import KIND, WrappedObservation
+from rankfold.params.prior import Prior
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,61 +37,32 @@ def _by_group(draw: Any, index: Tensor, states: Tensor, *how: Any) -> Any:
     return draw(index[states], *how)
 
 
-class TiedObservation(ObservationModule):
-    """State z has the distribution of group `index[z]`; counts, tables and priors are those of the groups."""
+class TiedObservation(WrappedObservation):
+    """State z has the distribution of group `index[z]`; counts, tables and priors are those of the groups.
+
+    `initialise` takes the groups of frames, and means of groups.
+    """
 
     index: Tensor  # "z"
 
     def __init__(self, groups: ObservationModule, index: Tensor) -> None:  # "z" int64
-        super().__init__()
-        self.groups = groups
+        super().__init__(groups)
         self.register_buffer("index", index, persistent=False)
         for name in KIND:
             setattr(self, name, getattr(groups, name))
 
     def forward(self, keep: Tensor | None = None) -> Tied:
-        return Tied(self.groups(), take_rows(self.index, keep))
+        return Tied(self.inner(), take_rows(self.index, keep))
 
-    def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" or "n" -> "n s"
-        return self.groups.statistics(frames, prior)
+    def coordinates(self, frames: Tensor) -> Tensor:  # "n f" -> "n g"
+        return self.inner.coordinates(frames)
 
     def sequence_statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "b t f" or "b t" -> "(t b) s"
-        return self.groups.sequence_statistics(frames, prior)
+        return self.inner.sequence_statistics(frames, prior)
 
     def count(self, statistics: Tensor, posterior: Tensor) -> Tensor:  # "n s", "n z" -> "g s"
         members = one_hot(self.index, int(self.index.max()) + 1)  # "z g"
-        return self.groups.count(statistics, posterior.double() @ members)
-
-    def maximise(self, counts: Tensor, prior: Prior) -> None:  # "g s"
-        self.groups.maximise(counts, prior)
-
-    def log_prior(self, prior: Prior) -> Tensor:  # ""
-        return self.groups.log_prior(prior)
-
-    def rounding(self, prior: Prior) -> float:
-        return self.groups.rounding(prior)
-
-    def keep_within(self, prior: Prior) -> None:
-        self.groups.keep_within(prior)
-
-    def move_to(self, frames: Any) -> None:  # "n f"
-        self.groups.move_to(frames)
-
-    def initialise(
-        self, frames: Tensor, states: Tensor, means: Tensor, prior: Prior, rng: np.random.Generator, *, near: bool
-    ) -> None:
-        """Of frames whose groups are known: `states` and `means` are those of groups."""
-        self.groups.initialise(frames, states, means, prior, rng, near=near)
-
-    def tables(self) -> dict[str, Table]:
-        return dict(self.groups.tables())
-
-    def fill(self, **tables: Tensor) -> None:
-        self.groups.fill(**tables)
-
-    @property
-    def num_free(self) -> int:
-        return self.groups.num_free
+        return self.inner.count(statistics, posterior.double() @ members)
 
 
 def members_in_order(groups: Tensor, index: Tensor) -> Tensor:  # "t", "z" -> "t"

@@ -84,7 +84,8 @@ class VonMisesObservation(ObservationModule):
         if "concentration" in fixed:
             return
         mean = self.mean.double()
-        length = ((cosine * mean.cos() + sine * mean.sin()) / torch.where(seen, number, 1.0)).clamp_min(0)
+        length = (cosine * mean.cos() + sine * mean.sin()) / torch.where(seen, number, 1.0)
+        length = torch.where(length < 0, 0.0, length)  # points away from a mean that is fixed: no concentration is best
         narrow = seen & (1 - length.square() <= 64 * torch.finfo(length.dtype).eps)
         if bool(narrow.any()):
             z, f = narrow.nonzero()[0].tolist()

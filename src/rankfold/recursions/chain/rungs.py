@@ -183,7 +183,9 @@ def uses(c: Chain, weight: Tensor, precision: Precision) -> Uses | None:  # weig
 
     The same numbers as from the ladder, without its calls: at few states they would take as long as the loops.
     """
-    if not isinstance(c.transition, Dense) or (matrix := scaled.looped(c)) is None:
+    if precision == "bf16" and c.log_obs.dtype == torch.float32:
+        return None  # products in bfloat16 are torch's
+    if type(c.transition) is not Dense or (matrix := scaled.looped(c)) is None:  # a subclass has factors of its own
         return None
     f = scaled.forward(c, precision)
     if f.sound is None or not lossless(c, f).all():
@@ -201,7 +203,7 @@ def uses_in_place(c: Chain, room: tuple[Any, Any]) -> Uses | None:
 
     `room`: two arrays of that shape. None, too, where only the exact bound would show that nothing is lost.
     """
-    if not isinstance(c.transition, Dense) or (matrix := scaled.looped(c)) is None:
+    if type(c.transition) is not Dense or (matrix := scaled.looped(c)) is None:  # a subclass has factors of its own
         return None
     from rankfold.kernels.chain_loops import expected_uses
 

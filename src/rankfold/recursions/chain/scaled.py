@@ -16,6 +16,7 @@ from rankfold.kernels.dispatch import loops_serve, scans_serve, triton_serves
 from rankfold.kernels.forward_backward import FEW, LONGEST, Verdict
 from rankfold.numerics.precision import Precision, round_off
 from rankfold.numerics.scaled import Scaled, visible
+from rankfold.numerics.shard import Shard
 from rankfold.operators.dense import Dense
 from rankfold.operators.protocol import Inner, is_composed
 from rankfold.recursions.chain import in_shards
@@ -145,9 +146,9 @@ def tolerance(c: Chain, precision: Precision) -> float:
     return 16 * round_off(c.log_obs.dtype, precision) * (c.log_obs.shape[1] + 8)
 
 
-def per_entry(c: Chain, norm: Tensor, column: Tensor) -> Tensor:  # "t b", "1 y" -> "t b"
+def per_entry(norm: Tensor, column: Tensor, shard: Shard | None = None) -> Tensor:  # "t b", "1 y" -> "t b"
     """The most that one step may lose in any entry by itself: in the emissions, in their product, in the rescale."""
-    if c.shard is not None:  # rescaled before the emissions: each of the three loses of numbers of at most 1
+    if shard is not None:  # rescaled before the emissions: each of the three loses of numbers of at most 1
         return torch.full_like(norm, 3.0)
     largest = torch.full_like(norm, 1.0) + column.amax()
     largest[0] = 2.0  # nothing was pushed yet

@@ -40,7 +40,7 @@ def far_from_underflow(c: Chain, f: Forward) -> Tensor:  # "b"
         return f.sound.clone()
     column, loss = _losses(c, f)  # "1 y", "y"
     least = visible(column.dtype)
-    each = per_entry(c, f.norm, column)  # "t b"
+    each = per_entry(f.norm, column, c.shard)  # "t b"
     first = (c.log_initial > float("-inf")).to(column.dtype) * f.emission[0] * least
     sound = c.all_states(first <= f.filtered[0] * f.norm[0].unsqueeze(-1))
     sound &= _clear(c, f, each, column, loss)
@@ -77,7 +77,7 @@ def _noise_is_small(c: Chain, f: Forward) -> Tensor:  # "b"
 
 def _noise(c: Chain, f: Forward) -> Tensor:  # "b z"   at the last position
     column, loss = _losses(c, f)
-    each = per_entry(c, f.norm, column)
+    each = per_entry(f.norm, column, c.shard)
     noise = (c.log_initial > float("-inf")).to(column.dtype)
     if (weight := scanned(c)) is not None:
         from rankfold.kernels.chain_scan import last_noise

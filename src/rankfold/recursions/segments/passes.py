@@ -181,7 +181,7 @@ class _Tally:
             self.log_onward[at] = torch.logsumexp(closing, 1) + log_scale.unsqueeze(-1)
         factor = self._opened[at] + (self._scale[at] + log_scale).to(closing.dtype).unsqueeze(-1)
         share = exp_(torch.add(closing, factor.unsqueeze(1), out=closing))
-        if segment_scan.SHARED and triton_serves(share):
+        if segment_scan.shared(num_ages, share.shape[-1]) and triton_serves(share):
             self._cover(first, share)
             return
         covering = torch.zeros_like(share[:, 0])  # by segments of more than this age, from the longest down

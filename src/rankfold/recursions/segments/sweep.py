@@ -100,7 +100,8 @@ def missing(c: Segments, *, back: bool = False) -> Tensor:  # "z"
     """
     one, op = torch.ones_like(c.log_final[:1]), c.transition
     column = (op.pull if back else op.push)(one).to(one.dtype)[0]
-    return (c.longest + 1) * column + (1.0 + segment_scan.SHARED) * (op.pull_loss() if back else op.push_loss())
+    parts = 1.0 if segment_scan.SHARED_FROM is None else 2.0
+    return (c.longest + 1) * column + parts * (op.pull_loss() if back else op.push_loss())
 
 
 def least_opened(c: Segments, *, back: bool = False) -> Tensor:  # "z"
@@ -250,7 +251,7 @@ def _maps(line: Line, log_obs: Tensor, durations: Tensor) -> tuple[Tensor, ...] 
         work += 0 if maps is None else maps[0].shape[0] ** 2 * maps[0].shape[2]  # each block sums all others
     if maps is None:
         return None
-    if segment_scan.SHARED:
+    if segment_scan.shared(*durations.shape):
         from rankfold.kernels.segment_scan import team
 
         num, width = log_obs.shape[1:]
@@ -283,7 +284,7 @@ def show(
     num_steps, num_ages = len(opened), len(durations)
     size = max(1, min(num_steps, BLOCK // (num_ages * opened[0].numel())))
     space = opened.new_empty(size, num_ages, *opened.shape[1:])
-    fused = segment_scan.SHARED and triton_serves(opened)
+    fused = segment_scan.shared(num_ages, opened.shape[-1]) and triton_serves(opened)
     for first in range(0, num_steps, size):
         closing = space[: min(size, num_steps - first)]
         if fused:

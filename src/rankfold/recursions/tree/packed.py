@@ -6,7 +6,8 @@ A head is multiplied into the sides once: parents are then ranks, too.
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -18,17 +19,21 @@ from rankfold.recursions.tree.charts import Tops, leaf_mantissas
 from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.ranks import Sides, share_factors
 
-# Off: `python -m benchmarks packed_trees` sets it to compare both ways on a GPU.
-CHOSEN = False
+# Which charts are packed: the precision of their products, and whether parents have a head of their own. Measured: not
+# yet, so none; `python -m benchmarks gpu` compares both ways on a GPU and names those that belong here.
+CHOSEN: frozenset[tuple[Precision, bool]] = frozenset()
+EVERY = frozenset(product(get_args(Precision), (False, True)))
 FILL = 32  # ranks are filled up to a multiple
 LONGEST = 256  # words, whose splits a program holds the scales of
 
 
-def serves(f: Forest) -> bool:
+def serves(f: Forest, precision: Precision) -> bool:
     """Whether these rules and sentences go this way: chosen, float32 on a GPU, factors that are weights."""
     if not CHOSEN or f.log_leaf.dtype != torch.float32 or not 2 <= f.log_leaf.shape[1] <= LONGEST:
         return False
     if not share_factors(f.rules):
+        return False
+    if (precision, any((rule.cpd or (None,))[0] is not None for rule in f.rules)) not in CHOSEN:
         return False
     held = [x for rule in f.rules for x in rule.cpd or () if x is not None]
     return all(not x.is_log and x.value.ndim == 2 for x in held) and triton_serves(f.log_leaf)
@@ -122,7 +127,7 @@ def inside(f: Forest, precision: Precision) -> Chart:
 
 def _whole(f: Forest, chart: Chart) -> Tensor:  # "b"
     """The cells of whole sentences; of one word, that of the first two."""
-    cells, width = chart.cells, f.lengths.clamp(min=2)
+    cells, width = chart.cells, torch.where(f.lengths > 1, f.lengths, 2)
     before = (width - 1) * (cells.num_words + 1) - width * (width - 1) // 2
     sentence = torch.arange(cells.num, device=width.device)
     return cells.num * before + sentence * (cells.num_words - width + 1)
@@ -206,6 +211,10 @@ def _of_factors(chart: Chart, of_side: Tensor, of_head: Tensor | None) -> dict[i
     return by_id
 
 
+def _at_least_one(x: Tensor) -> Tensor:
+    return torch.where(x < 1, 1.0, x)
+
+
 def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
     """Whether the loss to underflow in a sentence is below the round-off of the rest: as `soundness.ranks_kept`.
 
@@ -218,9 +227,9 @@ def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
     words = cells.of(1)
 
     def gain(by_rank: Tensor) -> Tensor:
-        return by_rank.sum(1, dtype=torch.float32).amax().double().clamp(min=1.0)
+        return _at_least_one(by_rank.sum(1, dtype=torch.float32).amax().double())
 
-    needed = bound * gain(chart.by_rank) * cells.norm.double().clamp(min=1.0)
+    needed = bound * gain(chart.by_rank) * _at_least_one(cells.norm.double())
     needed[words] = bound * gain(chart.leaf_by_rank)
     fine = cells.norm >= bound
     fine &= cells.norm < float("inf")

@@ -241,6 +241,6 @@ class TreeSolution(Ladder[Forest, ScaledRung | LogRung]):
 
 def solve(f: Forest, arithmetic: Arithmetic = "scaled", precision: Precision | None = None) -> TreeSolution:
     """Run the inside pass; it keeps a chart for the gradient. A precision: nothing but log Z and that will be asked."""
-    if arithmetic == "scaled" and precision is not None and packed.serves(f):
+    if arithmetic == "scaled" and precision is not None and packed.serves(f, precision):
         return TreeSolution(PackedRung(f, precision))
     return TreeSolution(LogRung(f.double()) if arithmetic == "log" else ScaledRung(f))

@@ -1,0 +1,101 @@
+"""The command that decides what is prepared for a GPU: its kernels in Triton's interpreter, and what it concludes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import gpu
+from benchmarks.two_ways import PACKED, SHARED
+from rankfold.errors import UnsupportedError
+from rankfold.kernels import segment_scan
+from rankfold.recursions.segments import passes, sweep
+from rankfold.recursions.tree import packed
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the command itself")
+
+
+def row(
+    way: Any, name: str, gain: float | None, *, passed: bool = True, precision: str = "tf32", window: int = 0
+) -> Any:
+    ms = {} if gain is None else {"usual_ms": 10.0, "ms": 10 * gain}
+    size = {"row": name, "size": "16 x 40", "precision": precision, "window": window}
+    return {"way": way.name, **size, "passed": passed, **ms}
+
+
+def test_a_precision_is_chosen_where_every_row_is_right_and_faster() -> None:
+    rows = [
+        row(PACKED, "spcfg, 4,096 / 8,192 symbols", 0.5),
+        row(PACKED, "rankpcfg, 4,500 / 9,000 symbols", 0.97),
+        row(PACKED, "tnpcfg, 250 / 500 symbols", 0.99),
+        row(PACKED, "spcfg, 4,096 / 8,192 symbols", 0.3, precision="bf16"),
+        row(PACKED, "rankpcfg, 4,500 / 9,000 symbols", 0.3, precision="bf16", passed=False),
+        row(PACKED, "tnpcfg, 250 / 500 symbols", None, precision="bf16"),
+    ]
+    found = gpu.decisions(rows)
+    assert found["recursions/tree/packed.py CHOSEN"] == [["tf32", False]]
+    aims = {x["precision"]: x for x in found["aims"] if x["row"].startswith("spcfg")}
+    assert (aims["tf32"]["ms"], aims["tf32"]["kept"]) == (5.0, True)
+    assert [x["row"] for x in found["failed"]] == ["rankpcfg, 4,500 / 9,000 symbols"]
+
+
+@pytest.mark.parametrize(
+    ("gains", "least"),
+    [
+        ({10: [0.5], 20: [0.5, 1.2], 30: [0.9], 40: [0.2]}, 30),
+        ({10: [0.5], 20: [0.5]}, 10),
+        ({10: [0.5], 20: [1.5]}, None),
+        ({}, None),
+    ],
+)
+def test_windows_are_shared_from_where_all_larger_ones_gain(gains: dict[int, list[float]], least: int | None) -> None:
+    rows = [row(SHARED, "x", gain, window=window) for window, found in gains.items() for gain in found]
+    assert gpu.decisions(rows)["kernels/segment_scan SHARED_FROM"] == least
+
+
+@no_gpu
+def test_parts_leave_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both prepared ways run, are right, and are off again; one that raises is told, and the next one goes on."""
+    pytest.importorskip("triton")
+    from rankfold.kernels.segment_scan import team
+
+    taken: list[str] = []
+    for module in (packed, sweep, passes):
+        monkeypatch.setattr(module, "triton_serves", lambda *tensors: True)
+    monkeypatch.setattr(team, "multiprocessors", lambda x: 64)
+    for module, name in ((packed, "inside"), (team, "scan")):
+        work = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *x, work=work, name=name: (taken.append(name), work(*x))[1])
+    jobs = list(gpu.PARTS["segments"].jobs(True))[:1]
+    jobs.insert(0, ("broken", lambda: 1 / 0))  # type: ignore[arg-type, return-value]
+    jobs += list(gpu.PARTS["ranks"].jobs(True))[:1]
+    monkeypatch.setitem(gpu.PARTS, "fgg", gpu.Part(9, lambda small: iter(jobs)))
+    assert gpu.main(["--small", "--here", "--parts", "fgg", "--out", str(tmp_path)]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert rows[0]["failed"] == "ZeroDivisionError: division by zero"
+    assert [(x["way"], x["precision"], x["passed"]) for x in rows[1:]] == [
+        (SHARED.name, "tf32", True),
+        (PACKED.name, "tf32", True),
+        (PACKED.name, "bf16", True),
+    ]
+    assert set(taken) == {"inside", "scan"}
+    assert not packed.CHOSEN
+    assert segment_scan.SHARED_FROM is None
+
+
+@no_gpu
+def test_a_part_that_hangs_costs_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gpu.PARTS, "fgg", gpu.PARTS["fgg"]._replace(seconds=0))
+    assert gpu.main(["--small", "--parts", "fgg", "--out", str(tmp_path)]) == 1
+    monkeypatch.setitem(gpu.PARTS, "fgg", gpu.PARTS["fgg"]._replace(seconds=0.5))
+    assert gpu.main(["--small", "--parts", "fgg", "--out", str(tmp_path)]) == 1
+    found = json.loads((tmp_path / "decisions.json").read_text())
+    assert [x["failed"] for x in found["failed"]] == ["no time was left", "was not done after 0 s"]
+
+
+@no_gpu
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="--small"):
+        gpu.main(["--out", str(tmp_path)])
