@@ -1,8 +1,8 @@
 """Sentences and tables with figures of runs in them: the pages of the papers, and what other pages say of their runs.
 
 `claims.toml` has them as Markdown with marks in braces, which the runs of the archive fill; a run that is not there
-says "not run". RUN is also the name of a mixture, `mixture-*.json` next to the pages. They stand between
-`<!-- figures NAME -->` and `<!-- end of figures -->`.
+says "not run". RUN is also the name of a mixture, `mixture-*.json` next to the pages, or of a part of it:
+`mixture-ptb/RUN`. They stand between `<!-- figures NAME -->` and `<!-- end of figures -->`.
 
     {valid RUN}  {test RUN}  {train RUN}  {f1 RUN}  {minutes RUN}     a figure; of several runs, one after the other
     {mean f1 RUN RUN}                                    their mean
@@ -48,7 +48,8 @@ def write(folder: Path, runs: Sequence[Run]) -> None:
     known: dict[str, Run | Mixture] = {run.name: run for run in runs}
     for path in folder.glob("mixture-*.json"):
         content = read_json(path, "the results of a mixture")
-        known[path.stem] = Mixture(content["valid"], content["test"], content["minutes"])
+        for name, row in ((path.stem, content), *((f"{path.stem}/{part['run']}", part) for part in content["parts"])):
+            known[name] = Mixture(row["valid"], row["test"], row["minutes"])
 
     def body(name: str) -> str:
         if name not in texts:
