@@ -71,11 +71,13 @@ def main(given: Sequence[str]) -> int:
         print(
             f"| {name} | {found.median:.2f} | {found.low:.2f} to {found.high:.2f} | {ratio.median:.3f} | {quartiles} |"
         )
-    shares = [several(args, num) for num in args.num]
+    shares = [several(args, num) | {"share_ms": share(args, num)} for num in args.num]
     if shares:
-        print("\n| processes | update, ms | of it sums, ms | numbers summed |\n|---:|---:|---:|---:|")
+        print("\n| processes | update, ms | one alone, its share of the batch | of it sums, ms | numbers summed |")
+        print("|---:|---:|---:|---:|---:|")
     for row in shares:
-        print(f"| {row['processes']} | {row['update_ms']:.1f} | {row['sum_ms']:.1f} | {row['numbers']:,} |")
+        cells = " | ".join(f"{row[name]:.1f}" for name in ("update_ms", "share_ms", "sum_ms"))
+        print(f"| {row['processes']} | {cells} | {row['numbers']:,} |")
     record = {
         "date": datetime.now(UTC).date().isoformat(),
         "device": kind,
@@ -174,6 +176,13 @@ def _group_of_one() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def share(args: argparse.Namespace, num: int) -> float:
+    """The time of one process, alone, for its share of the batch; the tables of parameters it makes whole."""
+    part = argparse.Namespace(**{**vars(args), "sequences": -(-args.sequences // num)})
+    update = make_update(part, args.device, time.perf_counter)
+    return statistics.median([update() for _ in range(3 + args.repeats)][3:])
 
 
 def several(args: argparse.Namespace, num: int) -> dict[str, Any]:

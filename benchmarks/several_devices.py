@@ -172,10 +172,10 @@ def _table(name: str, rows: Sequence[Predicted]) -> str:
 
 def _measured(record: dict[str, Any]) -> str:
     size = f"{record['states']:,} states, rank {record['rank']}, {record['sequences']} x {record['length']} tokens"
-    first, cores = record["several"][0]["update_ms"], record["cores"]
+    cores = record["cores"]
     lines = []
     for row in record["several"]:
-        expected = first / min(row["processes"], cores) + row["sum_ms"]
+        expected = row["share_ms"] * max(1, row["processes"] / cores) + row["sum_ms"]
         times = (row["update_ms"], expected, row["sum_ms"])
         lines.append([str(row["processes"]), *(f"{x:.1f}" for x in times), f"{row['numbers']:,}"])
     head = ("processes", "update, ms", "as predicted", "of it sums", "numbers summed")
