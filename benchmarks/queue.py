@@ -5,17 +5,17 @@
 On a machine that is there for 28 minutes, in three commands of at most ten; then the pages:
 
     run="python -m benchmarks.queue --data DATA --work runs --pack results.tar.gz"
-    nvidia-cuda-mps-control -d; $run --minutes 9.5 --session 28
-    $run --minutes 9.5 --session 18.5
+    nvidia-cuda-mps-control -d; $run --minutes 9.5 --remaining 28
+    $run --minutes 9.5 --remaining 18.5
     $run --minutes 9 --carry BEFORE
     python -m benchmarks.results docs/results --add results.tar.gz
 
-Runs begin in the order of the file, each where its estimated minutes end before the --session does: none is begun whose
+Runs begin in the order of the file, each where its estimated minutes fit into those --remaining: none is begun whose
 work would be lost. At the deadline each is interrupted, writes its checkpoint, and goes on in the next command with the
-same --work. Runs of more than 40% of a session begin with --parallel 2, or 1. The small files of every run (recipe,
+same --work. Runs of more than 40% of what remains begin with --parallel 2, or 1. The small files of every run (recipe,
 metrics, environment, evaluation) go into --pack; finished ones count as done once they are on the pages.
 
---carry FOLDER is for runs that were cut off by the end of a session: it gets what they need to go on elsewhere, in
+--carry FOLDER is for runs that were cut off when the machine goes: it gets what they need to go on elsewhere, in
 files of 15 MB, the first of the queue first, as many as fit --carry-mb; there --restore FOLDER puts them back. A
 checkpoint takes 12 bytes a parameter and the best model 4: 85 MB for N-PCFG, 106 for a low-rank HMM of 4,096 states
 and rank 1,024, 488 for 32,768 of rank 4,096. `train.optimizer_state=bf16` saves 4; a run that goes on is then close to
@@ -132,13 +132,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands = {entry: entry.command(given.data, work, given.device) for entry in waiting}
         left = {entry: minutes_left(entry, begun) for entry in waiting}
         keep = partial(pack, entries, work, given.pack)
-        session = max(given.session or 0.0, given.minutes)
+        remaining = max(given.remaining or 0.0, given.minutes)
         failed = run(
             commands,
             work,
             left,
             deadline=started + 60 * given.minutes,
-            end=started + 60 * session,
+            end=started + 60 * remaining,
             parallel=given.parallel,
             ended=keep,
         )
@@ -368,7 +368,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the texts are; without it nothing runs")
     parser.add_argument("--work", type=Path, default=Path("runs"), metavar="FOLDER", help="of the runs (default: runs)")
     parser.add_argument("--minutes", type=float, default=9.5, help="until the deadline (default: 9.5)")
-    parser.add_argument("--session", type=float, metavar="MINUTES", help="until --work is gone (default: as --minutes)")
+    parser.add_argument(
+        "--remaining", type=float, metavar="MINUTES", help="until --work is gone (default: as --minutes)"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what the runs use (default: cuda)")
     parser.add_argument("--parallel", type=int, default=5, help="runs at a time (default: 5)")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="archive of the small files")

@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "nothing begins with the name of no shipped recipe" in capsys.readouterr().err
 
 
-def test_a_run_is_begun_where_it_ends_in_the_session() -> None:
+def test_a_run_is_begun_where_it_ends_in_what_remains() -> None:
     long, short = queue.Entry("long", 60), queue.Entry("short", 3)
     needs = queue.Entry("needs", 1, after=("short",))
     waiting = {entry: entry.minutes for entry in (long, needs, short)}
