@@ -496,7 +496,11 @@ def test_two_damaged_checkpoints_are_refused(data: Path, tmp_path: Path) -> None
 
 def test_a_closed_terminal_is_a_request_to_stop(data: Path, tmp_path: Path) -> None:
     stop = StopAfter(4, number=signal.SIGHUP)
-    train(tiny(), data, tmp_path / "run", report=stop)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started by nohup
+    try:
+        train(tiny(), data, tmp_path / "run", report=stop)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert stop.said[-1] == "interrupted after update 4; --resume goes on from there"
     expect_same_end(train(tiny(), data, tmp_path / "run", resume=True), train(tiny(), data, tmp_path / "plain"))
 
