@@ -88,6 +88,27 @@ def apart(found: list[Any], expected: list[Any]) -> float:
     return gap / float(expected[1]) if gap else 0.0
 
 
+GRADIENT = ".grad."
+ROUNDING = 0.01  # of the tolerance, as a share of a case's largest gradient
+
+
+def moved(found: dict[str, list[Any]], expected: dict[str, list[Any]], tolerance: float) -> dict[str, float]:
+    """By name the checksums that are further apart than `tolerance`, as a share of their size.
+
+    Gradients are sums of larger numbers, and some are zero but for rounding, such as those of a bias before a softmax:
+    a gradient may also move by what rounding does to the largest one of its case.
+    """
+    largest = max((float(x[1]) for name, x in expected.items() if GRADIENT in f".{name}" and len(x) > 1), default=0.0)
+    out: dict[str, float] = {}
+    for name, known in expected.items():
+        gap = apart(found[name], known)
+        size = float(known[1]) if len(known) > 1 else 0.0
+        spare = ROUNDING * largest if GRADIENT in f".{name}" else 0.0
+        if not (gap <= tolerance or gap * size <= tolerance * (size + spare)):
+            out[name] = gap
+    return out
+
+
 def exact(device: str, only: str) -> dict[str, list[Any]]:
     """The digest of every tensor; a case that fails has its error in place of them."""
     found: dict[str, list[Any]] = {}

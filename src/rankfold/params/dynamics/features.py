@@ -78,16 +78,16 @@ def orthogonal_features(dim: int, rank: int, *, generator: torch.Generator) -> T
     """Columns in blocks of `dim` orthogonal directions, each as long as an independent Gaussian vector.
 
     Every column is distributed like a standard Gaussian vector, but columns of one block are orthogonal, which
-    lowers the variance of the kernel estimate. Source: Yu et al. 2016.
+    lowers the variance of the kernel estimate. Source: Yu et al. 2016. Computed in float64, so that the rounding of
+    the machine's own LAPACK does not show in float32.
     """
     if torch.get_default_device().type == "meta":  # a plan: only sizes are asked for
         return torch.empty(dim, rank)
     blocks = []
     for _ in range(-(-rank // dim)):
         gaussian = torch.randn(dim, dim, generator=generator, dtype=torch.float32)
-        direction, triangle = torch.linalg.qr(gaussian)
+        direction, triangle = torch.linalg.qr(gaussian.double())
         blocks.append(direction * triangle.diagonal().sign())  # the sign makes the directions uniform
     direction = torch.cat(blocks, 1)[:, :rank]
-    length = torch.linalg.vector_norm(torch.randn(dim, rank, generator=generator, dtype=torch.float32), dim=0)
-    out: Tensor = direction * length
-    return out
+    other = torch.randn(dim, rank, generator=generator, dtype=torch.float32)
+    return (direction * torch.linalg.vector_norm(other.double(), dim=0)).float()
