@@ -34,7 +34,7 @@ NETWORKS = {
     "LSTM, 2 layers of 650": Setting("lstm", dim=650, dropout=0.6),
 }
 HMM = "HMM, 900 states"
-HMM_RECIPE, HMM_SETTINGS = "hmm-4096-ptb", ("model.num_states=900", "train.updates=36000", "train.precision=bf16")
+HMM_RECIPE, HMM_SETTINGS = "hmm-4096-ptb", ("model.num_states=900", "train.updates=36000")
 HMM_CARRIED = ("data.batching=streams", "model.state_dropout=0")
 COUNTS = ("unigram", *(f"Kneser-Ney, order {order}" for order in ORDERS))
 SHORT = dict(zip(("feed-forward", "lstm-256", "lstm-650"), NETWORKS, strict=True))
@@ -55,12 +55,14 @@ def main(given: Sequence[str]) -> int:
         if name in COUNTS:
             rows = counts(corpus, carried=args.carried)
         elif name in NETWORKS:
-            setting = replace(NETWORKS[name], carried=args.carried, seed=args.seed)
+            setting = replace(NETWORKS[name], carried=args.carried, seed=args.seed, precision=args.precision)
             setting = setting if args.epochs is None else replace(setting, epochs=args.epochs)
             file = "-".join(name.replace(",", "").lower().split()) + ".pt"
             rows = {name: network(setting, corpus, work / file, torch.device(args.device))}
         else:
-            rows = hmm(args.data, work / "hmm-900", args.device, args.updates, carried=args.carried)
+            settings = [*HMM_SETTINGS, f"train.precision={args.precision}", *(HMM_CARRIED if args.carried else ())]
+            settings += [] if args.updates is None else [f"train.updates={args.updates}"]
+            rows = hmm(args.data, work / "hmm-900", args.device, settings)
         content["models"] |= rows
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, json.dumps(content, indent=2) + "\n")
@@ -92,10 +94,8 @@ def network(setting: Setting, corpus: Corpus, checkpoint: Path, device: torch.de
     }
 
 
-def hmm(data: Path, run: Path, device: str, updates: int | None, *, carried: bool) -> dict[str, dict[str, Any]]:
+def hmm(data: Path, run: Path, device: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The HMM of 900 states; nothing where it was interrupted."""
-    settings = [*HMM_SETTINGS, *(HMM_CARRIED if carried else ())]
-    settings += [] if updates is None else [f"train.updates={updates}"]
     begun = (run / "recipe.toml").is_file()
     result = rankfold.train(
         None if begun else HMM_RECIPE, data, run, settings=() if begun else settings, resume=begun, device=device
@@ -108,7 +108,7 @@ def hmm(data: Path, run: Path, device: str, updates: int | None, *, carried: boo
         "parameters": sum(p.numel() for p in result.model.parameters()),
         "minutes": result.seconds / 60,
         "device": _name(torch.device(device)),
-        "setting": {"recipe": HMM_RECIPE, "settings": settings},
+        "setting": {"recipe": HMM_RECIPE, "settings": list(settings)},
     }
     return {HMM: row}
 
@@ -155,6 +155,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="checkpoints (default: --out without its ending)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="(default: %(default)s)")
     parser.add_argument("--models", nargs="+", choices=tuple(WORDS), default=list(GROUPS), help="(default: all)")
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "bf16"),
+        default="bf16",
+        help="of products in training (default: %(default)s; slow on a CPU that has no units for it)",
+    )
     parser.add_argument("--carried", action="store_true", help="the text as one, not sentence by sentence")
     parser.add_argument("--seed", type=int, default=1, help="of networks (default: %(default)s)")
     parser.add_argument("--epochs", type=int, help="of networks, to try the command (default: their own)")

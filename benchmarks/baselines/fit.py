@@ -35,6 +35,7 @@ class Setting:
     clip: float = 1.0
     seed: int = 1
     carried: bool = False
+    precision: Literal["float32", "bf16"] = "bf16"  # of the products in training
 
     def network(self, num_words: int) -> Network:
         """With parameters drawn by the seed."""
@@ -92,8 +93,10 @@ def _epoch(
     batches = list(windows(corpus.train, setting.tokens, carried=setting.carried, shuffle=(setting.seed, epoch)))
     loss = torch.zeros((), dtype=torch.float64, device=device)
     count = 0
+    # The optimizer writes the weights in place: a cache of their bfloat16 copies would keep those of the first batch.
+    autocast = torch.autocast(device.type, torch.bfloat16, setting.precision == "bf16", cache_enabled=False)
     # Dropout draws from the global generator: it is put back afterwards, and an epoch's draws are its own.
-    with torch.random.fork_rng(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+    with torch.random.fork_rng(), autocast:
         torch.manual_seed(setting.seed * 1000 + epoch)
         for i, (part, num) in enumerate(token_losses(network, batches, device)):
             for group in optimizer.param_groups:
