@@ -192,7 +192,7 @@ def estimators() -> Iterator[Case]:
 
 
 def _walks(observed: str) -> list[Any]:
-    rng = np.random.default_rng(1 if observed == "categorical" else 0)  # of 0, two best paths are level  # of 0, two best paths are level
+    rng = np.random.default_rng(1 if observed == "categorical" else 0)  # of 0, two best paths are level
     means = np.array([[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]])
     found = []
     for _ in range(4):

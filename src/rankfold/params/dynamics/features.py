@@ -90,4 +90,5 @@ def orthogonal_features(dim: int, rank: int, *, generator: torch.Generator) -> T
         blocks.append(direction * triangle.diagonal().sign())  # the sign makes the directions uniform
     direction = torch.cat(blocks, 1)[:, :rank]
     other = torch.randn(dim, rank, generator=generator, dtype=torch.float32)
-    return (direction * torch.linalg.vector_norm(other.double(), dim=0)).float()
+    lengths: Tensor = torch.linalg.vector_norm(other.double(), dim=0)
+    return (direction * lengths).float()
