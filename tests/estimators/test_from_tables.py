@@ -224,6 +224,37 @@ CASES: dict[str, tuple[dict[str, Any], Any, list[list[float]]]] = {
             WHOLE,
         ),
     ),
+    "regression_student_t": (
+        {
+            "observations": "regression_student_t",
+            "coefficients": COEFFICIENTS,
+            "intercepts": MEANS[:, :1],
+            "scales": VARIANCES[:, :1],
+            "degrees": DOFS[:, 0],
+        },
+        WHOLE,
+        each(
+            lambda z, x: frames.multivariate_t(
+                x[:1], frames.linear([[COEFFICIENTS[z, 0, 0], MEANS[z, 0]]], x[1:]), diag(VARIANCES[z, :1]), DOFS[z, 0]
+            ),
+            WHOLE,
+        ),
+    ),
+    "autoregressive_student_t": (
+        {
+            "observations": "autoregressive_student_t",
+            "coefficients": LAGS,
+            "intercepts": MEANS,
+            "scales": FULL,
+            "degrees": DOFS[:, 0],
+            "covariance_type": "full",
+        },
+        WHOLE,
+        [
+            [frames.multivariate_t(row.tolist(), lag_mean(t, z), FULL[z].tolist(), DOFS[z, 0]) for z in range(3)]
+            for t, row in enumerate(WHOLE)
+        ],
+    ),
     "autoregressive": (
         {
             "observations": "autoregressive",
@@ -295,7 +326,7 @@ def test_chains_are_those_of_the_enumeration(name: str) -> None:
     assert model.fit(x).history_[0] == pytest.approx(total, rel=1e-10)  # a fit begins with the tables
 
 
-@pytest.mark.parametrize("name", ["full", "poisson", "product"])
+@pytest.mark.parametrize("name", ["full", "poisson", "product", "autoregressive_student_t"])
 def test_segments_are_those_of_the_enumeration(name: str) -> None:
     given, x, log_obs = CASES[name]
     table = np.array([[0.5, 0.2, 0.3], [0.1, 0.9, 0.0], [0.4, 0.4, 0.2]])
@@ -477,10 +508,11 @@ def test_what_depends_on_the_past_is_not_cut() -> None:
         HMM.from_tables(initial=INITIAL, transition=MOVES, **regression).sample(3)
 
 
+@pytest.mark.parametrize("name", ["autoregressive", "autoregressive_student_t"])
 @pytest.mark.parametrize("kind", [HMM, HSMM])
-def test_streams_carry_their_lags(kind: Any) -> None:
+def test_streams_carry_their_lags(kind: Any, name: str) -> None:
     """Step by step the filter of the whole, of models whose frames depend on those before."""
-    given, _, _ = CASES["autoregressive"]
+    given, _, _ = CASES[name]
     x = np.random.default_rng(1).standard_normal((9, 2))
     moves, more = MOVES, {}
     if kind is HSMM:

@@ -35,6 +35,40 @@ def test_every_observation_has_a_case() -> None:
     assert found == set(OBSERVATIONS)
 
 
+@pytest.mark.filterwarnings("ignore:too little data")
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("autoregressive")])
+def test_frames_that_nobody_saw_change_no_table(name: str) -> None:
+    """Of one state: steps of EM from the others are the same."""
+    observations, make, params = CASES[name]
+    x = make()
+    gone = [np.r_[a, np.full_like(a[:3], -1 if a.ndim == 1 else np.nan)] for a in x]
+    settings: dict[str, Any] = {"observations": observations, "max_iter": 3, "tol": None, "random_state": 0, **params}
+    found, want = (HMM(1, **settings).fit(a).tables_ for a in (gone, x))
+    for table, value in want.items():
+        np.testing.assert_allclose(found[table], value, rtol=1e-9, atol=1e-12, err_msg=table)
+
+
+@pytest.mark.parametrize("observations", ["student_t", "regression_student_t", "autoregressive_student_t"])
+def test_samples_have_the_tails_of_the_density(observations: str) -> None:
+    """With two degrees of freedom P(noise < x) = 1/2 + x / (2 sqrt(2 + x^2)), of each feature."""
+    root, degrees = np.array([[2.0, 0.0], [-1.0, 0.5]]), [2.0, 2.0]
+    tables: dict[str, Any] = {"scales": [root @ root.T] * 2, "degrees": degrees, "covariance_type": "full"}
+    mean = np.array([[0.0, 3.0], [-4.0, 1.0]])
+    more: dict[str, Any] = {}
+    if observations == "student_t":
+        tables["means"] = mean
+    else:
+        tables |= {"intercepts": mean, "coefficients": np.zeros((2, 2, 2))}
+    if observations == "regression_student_t":
+        more = {"inputs": np.ones((4000, 2))}
+    model = HMM.from_tables(initial=[0.5, 0.5], transition=[[0.5, 0.5]] * 2, observations=observations, **tables)
+    frames, states = model.sample(4000, random_state=0, **more)
+    noise = (frames[:, :2] - mean[states]) @ np.linalg.inv(root).T
+    x = np.sort(noise, 0)
+    away = np.abs(0.5 + x / (2 * np.sqrt(2 + x**2)) - (np.arange(4000)[:, None] + 0.5) / 4000)
+    assert away.max() < 1.95 / 4000**0.5  # Kolmogorov's bound, which one of a thousand exceeds
+
+
 @pytest.mark.parametrize("covariance_type", ["diag", "full"])
 def test_log_normal_is_gaussian_of_logarithms(covariance_type: Any) -> None:
     """With the same start, floors, priors and steps; likelihoods differ by the sum of logarithms."""

@@ -32,6 +32,7 @@ MEANS, FULL = np.array([[0.0, 1.0], [3.0, -1.0]]), np.array([[[1.0, 0.5], [0.5, 
 DIAGONAL = np.array([[1.0, 0.5], [0.4, 2.0]])
 NOISE = RNG.standard_normal((NUM, 2))
 INPUTS = RNG.standard_normal((NUM, 1))
+HEAVY = np.random.default_rng(12).standard_t(3.0, (NUM, 1))
 
 
 def of(*values: Any) -> Any:
@@ -43,12 +44,12 @@ def correlated(covariances: Any) -> Any:
     return MEANS[Z] + np.einsum("nij,nj->ni", np.linalg.cholesky(covariances)[Z], NOISE)
 
 
-def autoregressive() -> Any:
+def autoregressive(noise: Any = NOISE) -> Any:
     x = np.zeros((SEQUENCES, FRAMES))
     for t, s in itertools.product(range(FRAMES), range(SEQUENCES)):
         z = STATES[s, t]
         before = x[s, t - 1] if t else 0.0
-        x[s, t] = [0.9, -0.5][z] * before + [0.0, 2.0][z] + [0.3, 0.6][z] * NOISE[s * FRAMES + t, 0]
+        x[s, t] = [0.9, -0.5][z] * before + [0.0, 2.0][z] + [0.3, 0.6][z] * noise[s * FRAMES + t, 0]
     return x.reshape(-1, 1)
 
 
@@ -144,10 +145,25 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {"coefficients": [[[1.0]], [[-2.0]]], "intercepts": [[0.0], [1.0]], "covariances": [[0.25], [0.64]]},
         {"n_inputs": 1, "n_init": 2},
     ),
+    "regression_student_t": (
+        np.c_[of(1.0, -2.0) * INPUTS[:, 0] + of(0.0, 1.0) + of(0.5, 0.8) * HEAVY[:, 0], INPUTS],
+        {"coefficients": [[[1.0]], [[-2.0]]], "intercepts": [[0.0], [1.0]], "scales": [[0.25], [0.64]]},
+        {"n_inputs": 1, "n_init": 2},
+    ),
     "logistic": (np.c_[logistic(), INPUTS], {}, {"n_inputs": 1, "n_init": 4, "input_prior": 0.1}),
     "autoregressive": (
         autoregressive(),
         {"coefficients": [[[0.9]], [[-0.5]]], "intercepts": [[0.0], [2.0]], "covariances": [[0.09], [0.36]]},
+        {"n_init": 2},
+    ),
+    "autoregressive_student_t": (
+        autoregressive(HEAVY),
+        {
+            "coefficients": [[[0.9]], [[-0.5]]],
+            "intercepts": [[0.0], [2.0]],
+            "scales": [[0.09], [0.36]],
+            "degrees": [3.0, 3.0],
+        },
         {"n_init": 2},
     ),
     "product": (

@@ -47,7 +47,7 @@ def fitted(x: Any, u: Any, **params: Any) -> HMM:
     given: dict[str, Any] = {
         "input_driven": {"observations": Bend()}, "max_iter": 25, "tol": None, "random_state": 0, **params
     }  # fmt: skip
-    return HMM(2, observations="regression", **given).fit(x, inputs=u)
+    return HMM(2, **{"observations": "regression", **given}).fit(x, inputs=u)
 
 
 @pytest.mark.filterwarnings("ignore:too little data")
@@ -124,6 +124,7 @@ def test_missing_features_priors_and_gradients() -> None:
     for params in (
         {"covariance_type": "full"},
         {"fixed": ("coefficient", "intercept"), "start": held},
+        {"observations": "regression_student_t"},
         {"covariance_type": "diag"},
     ):
         model = fitted(y, u, **prior, max_iter=6, missing="feature", **params)

@@ -51,7 +51,8 @@ def test_answers_and_counts_are_those_of_all_paths() -> None:
 
 @pytest.mark.filterwarnings("ignore:too little data", "ignore:segments last at most")
 def test_every_observation_is_tied_and_em_rises(tmp_path: Any) -> None:
-    names = ("gaussian-diag", "gaussian-full", "mixture-tied", "poisson", "categorical", "autoregressive", "product")
+    names = ("gaussian-diag", "gaussian-full", "mixture-tied", "poisson", "categorical", "autoregressive", "product",
+             "autoregressive_student_t")  # fmt: skip
     for seed, name in enumerate(names):
         observations, make, params = CASES[name]
         x = make(seed=seed)

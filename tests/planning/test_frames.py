@@ -102,12 +102,14 @@ def test_rank_space_multiplies_out_where_states_are_more_than_ranks() -> None:
         ({"covariance": "tied"}, 89.6, 36.8),
         ({"observations": "gaussian_mixture", "covariance": "full"}, 180.0, 73.8),
         ({"observations": "student_t"}, 74.5, 3.4),
+        ({"observations": "student_t", "covariance": "full"}, 101.7, 38.2),
         ({"observations": "autoregressive"}, 91.7, 72.6),
+        ({"observations": "autoregressive_student_t"}, 100.7, 74.0),
     ],
     ids=str,
 )
 def test_densities_that_are_no_products_take_more(settings: Any, step: float, evaluation: float) -> None:
-    """Peaks of a CPU in MiB (2026-11-17), 48 states, 24 features, 2,000 frames: never less is planned."""
+    """Peaks of a CPU in MiB (2026-11-17, 2026-11-19), 48 states, 24 features, 2,000 frames: never less is planned."""
     config = FrameConfig(family="frame_hmm", num_states=48, num_features=24, **settings)
     plan = build_model(config).plan(4, 500).best
     assert 0.97 * step < 2000 * plan.token_bytes / 2**20 < 1.5 * step

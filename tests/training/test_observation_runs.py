@@ -28,6 +28,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "product_positive": (often_last, {"observations": "product", "columns": ("log_normal",) * 2 + ("exponential",)}),
     "regression": (measured, {"observations": "regression", "num_covariates": 1}),
     "autoregressive": (measured, {"observations": "autoregressive", "order": 2}),
+    "autoregressive_student_t": (measured, {"observations": "autoregressive_student_t", "covariance": "full"}),
     "product": (mixed, {"observations": "product", "columns": ("gaussian", "gaussian", "poisson", "categorical:4")}),
     "factorial": (measured, {"observations": "additive_gaussian", "chains": (2, 2), "num_states": 4}),
     "hierarchical": (measured, {"parents": (-1, 0, 0, -1), "num_states": 3}),

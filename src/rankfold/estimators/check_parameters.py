@@ -113,10 +113,10 @@ def _expect_driven(params: Mapping[str, Any]) -> None:
                     f"input_driven[{name!r}] is a {type(network).__name__}, but a torch.nn.Module from inputs to "
                     'logits (observations "regression": to means) was expected, or None for a linear one.'
                 )
-    if "observations" in given and params["observations"] not in ("logistic", "regression"):
+    if "observations" in given and params["observations"] not in DEPENDENT:
         raise UnsupportedError(
             f'input_driven has "observations", a network, but observations are {params["observations"]!r}: '
-            '"logistic" and "regression" take one.'
+            f"{', '.join(DEPENDENT)} take one."
         )
     if not driven_parts(given):
         return

@@ -70,7 +70,8 @@ class HMM(OfStates):
                         "log_normal", "beta"; "von_mises": angles in radians; "poisson", "negative_binomial",
                         "multinomial": counts; "zero_inflated_poisson", "..._gamma", "..._log_normal",
                         "..._negative_binomial"; "bernoulli": 0 or 1; "categorical": symbols; "regression" on inputs,
-                        "logistic" for symbols; "autoregressive"; a list: one for each column;
+                        "logistic" for symbols; "autoregressive"; both of numbers with heavy tails:
+                        "regression_student_t", "autoregressive_student_t"; a list: one for each column;
                         or a name of one's own in `rankfold.params.observations.OBSERVATIONS`
     covariance_type     "diag", "spherical", "full", "tied" (one full matrix for all states), or "low_rank", of
                         `covariance_rank`, plus a diagonal

@@ -303,7 +303,7 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
     width = next((shape[-1] if shape else 1 for shape in (*named, *others)), 0)
     if "coefficient" in by_name and len(by_name["coefficient"]) == 3:
         inputs = by_name["coefficient"][2]
-        if observations == "autoregressive":
+        if OBSERVATIONS[observations].needs == "all":  # frames are lags
             sizes["order"] = max(1, inputs // max(1, width))
         elif observations == "logistic":
             sizes |= {"num_covariates": inputs, "num_classes": width}

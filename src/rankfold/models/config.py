@@ -372,8 +372,8 @@ class FrameConfig:
             raise DomainError("tied_states go with free tables of plain states: no networks, no structure of chains.")
 
     def _expect_observations(self) -> None:
-        takes = {"regression": ("diag", "full"), "autoregressive": ("diag", "full")}.get(self.observations)
-        if takes is not None and self.covariance not in takes:
+        takes = OBSERVATIONS[self.observations].covariances
+        if takes and self.covariance not in takes:
             raise DomainError(
                 f'covariance is "{self.covariance}", but {self.observations} observations have {" or ".join(takes)}.'
             )

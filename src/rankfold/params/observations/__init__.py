@@ -14,6 +14,7 @@ from rankfold.params.observations.log_normal import LogNormalObservation
 from rankfold.params.observations.logistic import LogisticObservation
 from rankfold.params.observations.mixture import GaussianMixtureObservation
 from rankfold.params.observations.multinomial import MultinomialObservation
+from rankfold.params.observations.multivariate_student import AutoregressiveTObservation, RegressionTObservation
 from rankfold.params.observations.negative_binomial import NegativeBinomialObservation
 from rankfold.params.observations.poisson import PoissonObservation
 from rankfold.params.observations.product import ProductObservation
@@ -48,8 +49,10 @@ OBSERVATIONS: dict[str, type[ObservationModule]] = {
     "beta": BetaObservation,
     "von_mises": VonMisesObservation,
     "regression": RegressionObservation,
+    "regression_student_t": RegressionTObservation,
     "logistic": LogisticObservation,
     "autoregressive": AutoregressiveObservation,
+    "autoregressive_student_t": AutoregressiveTObservation,
     "product": ProductObservation,
     "additive_gaussian": AdditiveGaussianObservation,
 }

@@ -1,13 +1,13 @@
 """Gaussian frames with a covariance matrix, around a mean, a linear regression on inputs or on the frames before.
 
 x = W r + noise, where the regressors r end with a 1: without others W is the mean. Covariances are kept as Cholesky
-factors; missing features are summed out exactly, by the marginal of the others.
+factors; missing features are summed out exactly, by the marginal of the others. The noise may have heavy tails.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,13 +42,20 @@ def marginal_root(root: Tensor, features: Tensor) -> Tensor:  # "c f f", "s" -> 
     return triangle.mT
 
 
-def log_density(x: Tensor, mean: Tensor, root: Tensor) -> Tensor:  # "n f", "z f" or "z n f", "c f f" -> "n z"
-    """log N(x_n; mean_z, root root^T) over the features that are not NaN, float64.
+def log_density(
+    x: Tensor, mean: Tensor, root: Tensor, dof: Tensor | None = None
+) -> Tensor:  # "n f", "z f" or "z n f", "c f f", "z" -> "n z"
+    """log N(x_n; mean_z, root root^T) over the features that are not NaN, float64; of `dof` degrees Student's t.
 
     -1/2 |root^-1 (x - mean)|^2 - sum log diag(root) - f/2 log 2 pi
     """
     squares, log_det = distances(x, mean, root)
-    return -squares / 2 - log_det - (~x.isnan()).sum(1, keepdim=True).double() * (LOG_TWO_PI / 2)
+    size = (~x.isnan()).sum(1, keepdim=True).double()
+    if dof is None:
+        return -squares / 2 - log_det - size * (LOG_TWO_PI / 2)
+    dof = dof.double()
+    level = torch.lgamma((dof + size) / 2) - torch.lgamma(dof / 2) - size / 2 * (dof * math.pi).log()
+    return level - log_det - (dof + size) / 2 * torch.log1p(squares / dof)
 
 
 def distances(
@@ -82,25 +89,32 @@ def distances(
     return found, levels
 
 
-def draw_noise(root: Tensor, states: Tensor, num: int, generator: torch.Generator | None) -> Tensor:  # -> "n f"
-    """Noise of the states' covariances; `num` states in all."""
-    own = root[states // (num // len(root))]
+def draw_noise(
+    root: Tensor, dof: Tensor | None, states: Tensor, num: int, generator: torch.Generator | None
+) -> Tensor:  # "c f f", "z", "n" -> "n f"
+    """Noise of the states' covariances, or of t distributions; `num` states in all."""
+    own, size = root[states // (num // len(root))], None
+    if dof is not None:
+        half = dof[states] / 2
+        size = (half / torch._standard_gamma(half, generator=generator)).sqrt().unsqueeze(1)
     noise = torch.randn(own.shape[:2], generator=generator, dtype=own.dtype, device=own.device)
-    return (own @ noise.unsqueeze(2)).squeeze(2)
+    found = (own @ noise.unsqueeze(2)).squeeze(2)
+    return found if size is None else found * size
 
 
 class FullGaussian(NamedTuple):
-    """Means, and Cholesky factors of the covariances, of the states that dropout keeps."""
+    """Means, and Cholesky factors of the covariances, of the states that dropout keeps; of Student's t the degrees."""
 
     mean: Tensor  # "z f"
     root: Tensor  # "c f f"
+    dof: Tensor | None = None  # "z"
 
     def log_obs(self, frames: Tensor) -> Tensor:  # "b t f" -> "b t z"
-        found = log_density(frames.flatten(0, 1), self.mean, self.root)
+        found = log_density(frames.flatten(0, 1), self.mean, self.root, self.dof)
         return found.reshape(*frames.shape[:2], -1).to(self.mean.dtype)
 
     def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:  # "n" -> "n f"
-        return self.mean[states] + draw_noise(self.root, states, len(self.mean), generator)
+        return self.mean[states] + draw_noise(self.root, self.dof, states, len(self.mean), generator)
 
 
 class LinearGaussianObservation(ObservationModule):
@@ -138,6 +152,20 @@ class LinearGaussianObservation(ObservationModule):
         return None
 
     @property
+    def dof(self) -> Tensor | None:  # "z"
+        """Degrees of freedom of the noise; None: it is Gaussian."""
+        return None
+
+    def weigh(
+        self, y: Tensor, mean: Callable[[], Tensor], posterior: Tensor
+    ) -> tuple[Tensor, Tensor]:  # "n o", "z f" or "z n f", "n z" -> "n z", "z k"
+        """The weight of each frame in the sums of each state, and what else is counted."""
+        return posterior, posterior.new_zeros(posterior.shape[1], 0)
+
+    def maximise_tails(self, counts: Tensor) -> None:  # "z k"
+        """Set what else there is of the noise."""
+
+    @property
     def root(self) -> Tensor:  # "c f f"
         """A Cholesky factor of each covariance."""
         factor = torch.diag_embed(self.log_diagonal.exp())
@@ -158,6 +186,10 @@ class LinearGaussianObservation(ObservationModule):
     def _kept_root(self, keep: Tensor | None) -> Tensor:
         root = self.root
         return root if len(root) < len(self.weight) else take_rows(root, keep)
+
+    def _kept_dof(self, keep: Tensor | None) -> Tensor | None:
+        dof = self.dof
+        return None if dof is None else take_rows(dof, keep)
 
     def statistics(self, frames: Tensor, prior: Prior) -> Tensor:  # "n f" -> "n (2o + 2p)"
         return self.sequence_statistics(frames.unsqueeze(1), prior)
@@ -182,22 +214,22 @@ class LinearGaussianObservation(ObservationModule):
         weights, covariance, each = posterior.double(), self.covariance.detach(), num_states // len(self.log_diagonal)
         found: Tensor = y.new_zeros(num_states, num * num + size * num + size * size)
         added = self.beside(r + theirs)
+        sizes, more = self.weigh(y, lambda: means_at(r, weight, added), weights)
         for rows, features in patterns(~y.isnan()):
             here, beside = y[rows], r[rows]
             part = marginal_root(self.root.detach().double(), features)
             for z in range(num_states):
-                w = weights[rows, z : z + 1]
                 own_y = here if added is None else here - added[rows, z]
                 filled, extra = own_y, y.new_zeros(size, size)
                 if len(features) < size:
                     mean = beside @ weight[z].mT
                     filled, left = conditional(own_y, mean, covariance[z // each], part[z // each], features)
-                    extra = left * w.sum()
+                    extra = left * weights[rows, z].sum()
                 joint = torch.cat([beside, filled], 1)
-                products = joint.mT @ (joint * w)
+                products = joint.mT @ (joint * sizes[rows, z : z + 1])
                 rr, yr, yy = products[:num, :num], products[num:, :num], products[num:, num:] + extra
                 found[z] += torch.cat([rr.flatten(), yr.flatten(), yy.flatten()])
-        return found
+        return torch.cat([found, more], 1)
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z s"
@@ -206,13 +238,10 @@ class LinearGaussianObservation(ObservationModule):
         The regressors of a state may be collinear: of all its best weights the smallest are taken.
         """
         size, num = self.weight.shape[1:]
-        rr, yr, yy = counts.split([num * num, size * num, size * size], 1)
-        self.maximise_sums(
-            rr.unflatten(1, (num, num)), yr.unflatten(1, (size, num)), yy.unflatten(1, (size, size)), rr[:, -1], prior
-        )
-
-    def maximise_sums(self, rr: Tensor, yr: Tensor, yy: Tensor, number: Tensor, prior: Prior) -> None:
-        """The same, from sums "z p p", "z o p" and "z o o", which may be weighted, of `number` "z" frames."""
+        ends = [num * num, num * num + size * num, num * num + size * num + size * size]
+        rr, yr, yy, more = counts.tensor_split(ends, 1)
+        number = more[:, 0] if more.shape[1] else rr[:, -1]  # of frames; sums may be weighted
+        rr, yr, yy = rr.unflatten(1, (num, num)), yr.unflatten(1, (size, num)), yy.unflatten(1, (size, size))
         own, theirs = self.centres(prior)
         rr, yr, yy = self._with_mean_prior(rr, yr, yy, own, prior)
         before = _shifted(self.weight.double(), own, theirs, 1.0)
@@ -221,6 +250,8 @@ class LinearGaussianObservation(ObservationModule):
         scatter = yy - cross - cross.mT + weight @ rr @ weight.mT
         self.set_covariance((scatter + scatter.mT) / 2, number, weight, prior)
         self.set_weight(_shifted(weight, own, theirs, -1.0))
+        if "dof" not in prior.fixed:
+            self.maximise_tails(more)
 
     def set_weight(self, weight: Tensor) -> None:  # "z o p"
         """Set the weights."""
@@ -364,7 +395,7 @@ class FullGaussianObservation(LinearGaussianObservation):
         return frames, torch.ones_like(frames[..., :1])
 
     def forward(self, keep: Tensor | None = None) -> FullGaussian:
-        return FullGaussian(take_rows(self.mean, keep), self._kept_root(keep))
+        return FullGaussian(take_rows(self.mean, keep), self._kept_root(keep), self._kept_dof(keep))
 
     def kept(self, keep: Tensor | None, groups: Tensor) -> FullGaussian:  # "k", "g"
         """The distributions of some states; `groups`: those of the covariances, where several states share one."""
@@ -443,6 +474,16 @@ def conditional(
     filled = filled.index_copy(1, features, y.index_select(1, features))
     left = covariance - gain @ covariance.index_select(0, features)
     return filled, left.index_fill(0, features, 0.0).index_fill(1, features, 0.0)
+
+
+def means_at(
+    r: Tensor, weight: Tensor, added: Tensor | None = None
+) -> Tensor:  # "n p", "z o p", "n z o" -> "z o" or "z n o"
+    """The linear functions of the regressors, and what is added; without either the means."""
+    if weight.shape[2] == 1 and added is None:
+        return weight.squeeze(2)
+    found = torch.einsum("np,zop->zno", r, weight)
+    return found if added is None else found + added.transpose(0, 1)
 
 
 def _shifted(weight: Tensor, own: Tensor, theirs: Tensor, sign: float) -> Tensor:  # "z o p", "o", "p" -> "z o p"

@@ -87,6 +87,7 @@ class ObservationModule(nn.Module):
     complete: ClassVar[bool] = False  # whether a frame is missing as a whole or not at all
     needs: ClassVar[Literal["nothing", "inputs", "all"]] = "nothing"  # columns that may not be missing
     joins: ClassVar[bool] = True  # whether it can be part of a product, beside other columns
+    covariances: ClassVar[tuple[str, ...]] = ()  # the kinds it may have; (): `draw` says so, or has none
     shares_covariance: ClassVar[bool] = False  # whether all states always have one
     capturable: ClassVar[bool] = True  # whether a CUDA graph can hold it: no shape depends on values
     lags: int = 0  # how many frames before a frame its distribution depends on

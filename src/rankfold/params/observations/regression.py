@@ -1,4 +1,4 @@
-"""Gaussian frames whose mean is a linear function of inputs, or of the frames before: regression, autoregression.
+"""Frames whose mean is a linear function of inputs, or of the frames before: regression, autoregression.
 
 A network of the inputs may be added to the linear function.
 """
@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from rankfold.errors import DomainError, ShapeError, UnsupportedError
 from rankfold.params.dynamics.input_driven import Uses, climb
 from rankfold.params.networks import normal, take_rows
-from rankfold.params.observations.linear_gaussian import LinearGaussianObservation, draw_noise, log_density
+from rankfold.params.observations.linear_gaussian import LinearGaussianObservation, draw_noise, log_density, means_at
 from rankfold.params.observations.protocol import Sizes, means_of
 from rankfold.params.prior import Prior, Table
 
@@ -51,13 +51,14 @@ class Regression(NamedTuple):
 
     weight: Tensor  # "z o k+1"
     root: Tensor  # "c o o"
+    dof: Tensor | None = None  # "z", of the noise of Student's t
     network: nn.Module | None = None  # "n k" -> "n z o"
 
     def log_obs(self, frames: Tensor) -> Tensor:  # "b t (o + k)" -> "b t z"
         size = self.weight.shape[1]
         r = with_one(frames[..., size:])
         more = None if self.network is None else of_network(self.network, r, self.weight)
-        return _log_obs(self.weight, self.root, frames[..., :size], r, more)
+        return _log_obs(self.weight, self.root, self.dof, frames[..., :size], r, more)
 
     def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:
         raise DomainError("a sample of a regression needs its inputs.\n  Give them: sample(n, inputs=...).")
@@ -79,7 +80,7 @@ class Regression(NamedTuple):
         mean = (self.weight[states] @ r.unsqueeze(2)).squeeze(2)
         if self.network is not None:
             mean = mean + of_network(self.network, r, self.weight)[torch.arange(len(states)), states]
-        return torch.cat([mean + draw_noise(self.root, states, len(self.weight), generator), u], 1)
+        return torch.cat([mean + draw_noise(self.root, self.dof, states, len(self.weight), generator), u], 1)
 
 
 class Autoregression(NamedTuple):
@@ -87,10 +88,11 @@ class Autoregression(NamedTuple):
 
     weight: Tensor  # "z f (p f)+1"
     root: Tensor  # "c f f"
+    dof: Tensor | None = None  # "z", of the noise of Student's t
 
     def log_obs(self, frames: Tensor) -> Tensor:  # "b t f" -> "b t z"
         order = (self.weight.shape[2] - 1) // self.weight.shape[1]
-        return _log_obs(self.weight, self.root, frames, with_one(lagged(frames, order)))
+        return _log_obs(self.weight, self.root, self.dof, frames, with_one(lagged(frames, order)))
 
     def sample(self, states: Tensor, generator: torch.Generator | None) -> Tensor:
         return self.sample_sequence(states, None, generator)
@@ -100,7 +102,7 @@ class Autoregression(NamedTuple):
     ) -> Tensor:  # "t" -> "t f"
         """Frames of one sequence of states, from the first on."""
         size, order = self.weight.shape[1], (self.weight.shape[2] - 1) // self.weight.shape[1]
-        noise = draw_noise(self.root, states, len(self.weight), generator)
+        noise = draw_noise(self.root, self.dof, states, len(self.weight), generator)
         before, found = noise.new_zeros(order * size), []
         for state, own in zip(states.tolist(), noise, strict=True):
             x = self.weight[state] @ torch.cat([before, before.new_ones(1)]) + own
@@ -110,16 +112,16 @@ class Autoregression(NamedTuple):
 
 
 def _log_obs(
-    weight: Tensor, root: Tensor, y: Tensor, r: Tensor, more: Tensor | None = None
+    weight: Tensor, root: Tensor, dof: Tensor | None, y: Tensor, r: Tensor, more: Tensor | None = None
 ) -> Tensor:  # "b t o", "b t p", "b t z o" -> "b t z"
-    mean = torch.einsum("np,zop->zno", r.flatten(0, 1).double(), weight.double())
-    if more is not None:
-        mean = mean + more.flatten(0, 1).transpose(0, 1).double()
-    return log_density(y.flatten(0, 1), mean, root).reshape(*y.shape[:2], -1).to(weight.dtype)
+    mean = means_at(r.flatten(0, 1).double(), weight.double(), None if more is None else more.flatten(0, 1).double())
+    return log_density(y.flatten(0, 1), mean, root, dof).reshape(*y.shape[:2], -1).to(weight.dtype)
 
 
 class _WithTables(LinearGaussianObservation):
     """Tables of coefficients, intercepts and covariances, of diagonal ones the variances."""
+
+    covariances = ("diag", "full")
 
     def tables(self) -> dict[str, Table]:
         weight, covariance = self.weight.detach().double(), self.covariance.detach()
@@ -204,7 +206,7 @@ class RegressionObservation(_WithTables):
     def forward(self, keep: Tensor | None = None) -> Regression:
         if keep is not None and self.network is not None:
             raise UnsupportedError("state_dropout and a network of the observations do not go together.")
-        return Regression(take_rows(self.weight, keep), self._kept_root(keep), self.network)
+        return Regression(take_rows(self.weight, keep), self._kept_root(keep), self._kept_dof(keep), self.network)
 
     def beside(self, regressors: Tensor) -> Tensor | None:
         return None if self.network is None else of_network(self.network, regressors, self.weight).detach().double()
@@ -304,7 +306,7 @@ class AutoregressiveObservation(_WithTables):
         return frames, with_one(lagged(frames, self.lags))
 
     def forward(self, keep: Tensor | None = None) -> Autoregression:
-        return Autoregression(take_rows(self.weight, keep), self._kept_root(keep))
+        return Autoregression(take_rows(self.weight, keep), self._kept_root(keep), self._kept_dof(keep))
 
     def centres(self, prior: Prior) -> tuple[Tensor, Tensor]:
         size = self.weight.shape[1]

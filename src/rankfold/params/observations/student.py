@@ -89,6 +89,8 @@ class StudentTObservation(ObservationModule):
 
     @classmethod
     def residuals(cls, sizes: Sizes) -> int:
+        if sizes.covariance != "diag":
+            return MultivariateTObservation.residuals(sizes)
         return sizes.num_states * sizes.num_features
 
     @property
