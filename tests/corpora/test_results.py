@@ -128,13 +128,13 @@ def test_a_full_disk_is_named_and_leaves_nothing(
     with Results(out, TASK) as results:
         result = results.write(source, "a.out")
         full_disk(600)
-        with pytest.raises(OSError, match="a.out could not be written: File too large"):
+        with pytest.raises(OSError, match=r"a\.out could not be written: File too large"):
             result.write("x" * 2**20)
         result.drop()
         assert not list(out.glob("a.out*"))
         result = results.write(source, "a.out")
         result.write("x" * 700)  # still in memory
-        with pytest.raises(OSError, match="a.out could not be written: File too large"):
+        with pytest.raises(OSError, match=r"a\.out could not be written: File too large"):
             result.finish()
         result.drop()
     assert sorted(path.name for path in out.iterdir()) == [JOB, "lock"]
@@ -148,7 +148,7 @@ def test_a_note_that_the_disk_cuts_short_finishes_nothing(
         result = results.write(source, "a.out")
         result.write("1\n")
         full_disk(40)
-        with pytest.raises(OSError, match="a.out could not be written: File too large"):
+        with pytest.raises(OSError, match=r"a\.out could not be written: File too large"):
             result.finish()
         result.drop()
     assert not list(out.glob("a.out*"))

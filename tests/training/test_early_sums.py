@@ -1,5 +1,6 @@
 """Gradients summed while the last backward pass goes on are those summed after it, to the last bit."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -9,11 +10,22 @@ import torch
 from torch import Tensor
 
 from rankfold.errors import DataError
+from rankfold.numerics.collectives import is_broken
 from rankfold.training import distributed
 from rankfold.training.distributed import EarlySums, add_gradients, joined
 from rankfold.training.gradients import Gradients
 from rankfold.training.loop import train
-from tests.training.processes import Group, at_update, case, in_float64, run_cases, write_data
+from tests.training.processes import (
+    Group,
+    at_update,
+    case,
+    hang,
+    in_float64,
+    kill_itself,
+    raise_memory,
+    run_cases,
+    write_data,
+)
 from tests.training.runs import expect_equal, metrics, state
 
 # Dropout; batches gathered; a start without gradient where a state is carried in; noise; parts; clipped.
@@ -107,10 +119,7 @@ def test_a_gradient_that_some_or_all_lack(fails: bool) -> None:
     assert [status for status, _ in done] == [0, 0], done
 
 
-def _faulty(folder: Path, out: Path) -> None:
-    def fault() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
-
+def _faulty(folder: Path, out: Path, fault: Callable[[], None]) -> None:
     at_update(3, fault)
     with mock.patch.object(distributed, "LARGE", 1):
         run_cases(folder, out, ["lhmm"])
@@ -118,6 +127,23 @@ def _faulty(folder: Path, out: Path) -> None:
 
 def test_an_error_amid_early_sums_ends_all(folder: Path, tmp_path: Path) -> None:
     """The others have sent some sums by then; they are told the error, and do not wait."""
-    done = Group(2, _faulty, folder, tmp_path).finish(120)
+    done = Group(2, _faulty, folder, tmp_path, raise_memory).finish(120)
     assert [status for status, _ in done] == [1, 1], done
     assert "rank 1: CUDA out of memory" in done[0].said, done[0].said
+
+
+def test_sums_that_end_with_another_sum_are_broken() -> None:
+    assert is_broken(RuntimeError("Application timeout caused pair closure"))
+    assert not is_broken(RuntimeError("size mismatch"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "told"), [(kill_itself, "is gone"), (hang, "hangs")])
+def test_a_process_that_is_lost_amid_early_sums(
+    fault: Callable[[], None], told: str, folder: Path, tmp_path: Path
+) -> None:
+    """Several sums are on their way; all others name the process that does not answer."""
+    done = Group(3, _faulty, folder, tmp_path, fault, RANKFOLD_TIMEOUT="4").finish(40)
+    for number in (0, 2):
+        assert done[number].status == 1
+        assert f"ConnectionError: rank {number} of 3: rank 1 {told}: no answer" in done[number].said, done[number].said

@@ -164,7 +164,9 @@ class ResultFile:
         try:
             yield
         except OSError as error:
-            text = f"{self.results.folder / self.name} could not be written: {error.strerror}. Finished results are kept"
+            text = (
+                f"{self.results.folder / self.name} could not be written: {error.strerror}. Finished results are kept"
+            )
             raise OSError(error.errno, text) from error
 
 

@@ -77,10 +77,13 @@ def restarted(out: str | Path, recipe: str) -> bool:
     Only the machine on which one had died counts that. A run of another job stays refused, however often it is tried.
     """
     again = not alone() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if not any_process(again) or not (Path(out) / recipe).is_file():
+    if not any_process(again):
         return False
-    begun = read_json(Path(out) / "environment.json", "the environment.json of a run, which says what began it,")
-    return isinstance(begun, dict) and begun.get("job") is not None and begun["job"] == job()
+    own = False
+    if rank() == 0 and (Path(out) / recipe).is_file():  # without a name, torchruns of other machines are other jobs
+        begun = read_json(Path(out) / "environment.json", "the environment.json of a run, which says what began it,")
+        own = isinstance(begun, dict) and begun.get("job") is not None and begun["job"] == job()
+    return any_process(own)
 
 
 def num_sharing(device: str) -> int:
