@@ -308,7 +308,7 @@ class EarlySums:
             while len(self.sent) < len(self.parameters) and id(self.parameters[len(self.sent)]) in whole:
                 self._send()
 
-        hooks = [x.register_post_accumulate_grad_hook(send) for x in self.parameters]
+        hooks = [x.register_post_accumulate_grad_hook(send) for x in self.parameters]  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
