@@ -31,6 +31,7 @@ from rankfold.files import write_text
 from rankfold.models import ModelConfig, build_model
 from rankfold.planning.measure import Spread
 from rankfold.training import distributed
+from rankfold.training.board import TIMEOUT
 from rankfold.training.config import Config, DataConfig, TrainConfig
 from rankfold.training.gradients import Gradients
 from rankfold.training.memory_budget import Budget
@@ -51,7 +52,7 @@ def main(given: Sequence[str]) -> int:
     parser.add_argument(
         "--num", type=int, nargs="*", default=[1, 2, 4], help="processes (default: 1 2 4); none: no sharing"
     )
-    parser.add_argument("--out", type=Path, help="a JSON file for the record")
+    parser.add_argument("--out", type=Path, help="a JSON file for the record, written row by row")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(given)
     if args.worker:
@@ -59,38 +60,48 @@ def main(given: Sequence[str]) -> int:
     torch.set_num_threads(1)
     size = f"{args.states:,} states, rank {args.rank}, {args.sequences} x {args.length} tokens, float32"
     kind = device_name(torch.device(args.device))
-    print(f"{kind}, torch {torch.__version__}, one thread each: {size}\n")
-    costs, plain = {}, None
-    print(f"| one process | {'ms' if args.device == 'cuda' else 'ms of CPU time'} | quartiles | ratio | quartiles |")
-    print("|---|---:|---:|---:|---:|")
-    for name, times in one_process(args).items():
-        plain = plain or times
-        found, ratio = Spread.of(times), Spread.of([x / y for x, y in zip(times, plain, strict=True)])
-        costs[name] = {"ms": found._asdict(), "ratio": ratio._asdict()}
-        quartiles = f"{ratio.low:.3f} to {ratio.high:.3f}"
-        print(
-            f"| {name} | {found.median:.2f} | {found.low:.2f} to {found.high:.2f} | {ratio.median:.3f} | {quartiles} |"
-        )
-    shares = [several(args, num) | {"share_ms": share(args, num)} for num in args.num]
-    if shares:
-        print("\n| processes | update, ms | one alone, its share of the batch | of it sums, ms | numbers summed |")
-        print("|---:|---:|---:|---:|---:|")
-    for row in shares:
-        cells = " | ".join(f"{row[name]:.1f}" for name in ("update_ms", "share_ms", "sum_ms"))
-        print(f"| {row['processes']} | {cells} | {row['numbers']:,} |")
-    record = {
+    _say(f"{kind}, torch {torch.__version__}, one thread each: {size}\n")
+    record: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
         "device": kind,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": os.getloadavg()[0],
         "torch": str(torch.__version__),
         **{name: getattr(args, name) for name in SIZES},
-        "one": costs,
-        "several": shares,
+        "one": {},
+        "several": [],
     }
-    if args.out:
-        write_text(args.out, json.dumps(record, indent=1) + "\n")
+    costs, plain = record["one"], None
+    _say(f"| one process | {'ms' if args.device == 'cuda' else 'ms of CPU time'} | quartiles | ratio | quartiles |")
+    _say("|---|---:|---:|---:|---:|")
+    for name, times in one_process(args).items():
+        plain = plain or times
+        found, ratio = Spread.of(times), Spread.of([x / y for x, y in zip(times, plain, strict=True)])
+        costs[name] = {"ms": found._asdict(), "ratio": ratio._asdict()}
+        quartiles = f"{ratio.low:.3f} to {ratio.high:.3f}"
+        _say(
+            f"| {name} | {found.median:.2f} | {found.low:.2f} to {found.high:.2f} | {ratio.median:.3f} | {quartiles} |"
+        )
+    _write(args.out, record)
+    if args.num:
+        _say("\n| processes | update, ms | one alone, its share of the batch | of it sums, ms | numbers summed |")
+        _say("|---:|---:|---:|---:|---:|")
+    for num in args.num:
+        row = several(args, num) | {"share_ms": share(args, num)}
+        cells = " | ".join(f"{row[name]:.1f}" for name in ("update_ms", "share_ms", "sum_ms"))
+        _say(f"| {row['processes']} | {cells} | {row['numbers']:,} |")
+        record["several"].append(row)
+        _write(args.out, record)
     return int(costs["torchrun, one process"]["ratio"]["median"] > 1 + ALLOWED)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # a run that is cut short has said what it knew
+
+
+def _write(out: Path | None, record: dict[str, Any]) -> None:
+    if out is not None:
+        write_text(out, json.dumps(record, indent=1) + "\n")
 
 
 def make_update(args: argparse.Namespace, device: Any, clock: Callable[[], float]) -> Update:
@@ -110,11 +121,15 @@ def make_update(args: argparse.Namespace, device: Any, clock: Callable[[], float
         gradients([batch], tokens, 0)
         steps.step()
         distributed.any_process(False)  # whether one was asked to stop
-        if device == "cuda":
-            torch.cuda.synchronize()
+        _wait_for(device)
         return 1e3 * (clock() - start)
 
     return update
+
+
+def _wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def one_process(args: argparse.Namespace) -> dict[str, list[float]]:
@@ -190,7 +205,7 @@ def several(args: argparse.Namespace, num: int) -> dict[str, Any]:
     sizes = [f"--{name}={getattr(args, name)}" for name in SIZES]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num)]
     command += ["-m", "benchmarks", "processes", "--worker", f"--device={args.device}", *sizes]
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), TIMEOUT: "60"}
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **own}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise DataError(f"{num} processes failed:\n{done.stderr[-2000:]}")
@@ -201,24 +216,43 @@ def several(args: argparse.Namespace, num: int) -> dict[str, Any]:
 def _worker(args: argparse.Namespace) -> int:
     """One of the processes; the first prints the medians."""
     torch.set_num_threads(1)
-    sums: list[float] = []
-    numbers: list[int] = []
-    add_up = distributed.add_up
+    add_up, finish = distributed.add_up, distributed.EarlySums.finish
+    sums: list[float] = []  # of each update, the time that it waits for sums
+    numbers = 0
 
-    def timed(tensors: Sequence[torch.Tensor]) -> None:
+    def timed(send: Callable[[], None]) -> None:
+        _wait_for(args.device)  # for the gradients: the time of sums is their own
         start = time.perf_counter()
-        add_up(tensors)
-        sums.append(1e3 * (time.perf_counter() - start))
-        numbers.append(sum(x.numel() for x in tensors))
+        send()
+        _wait_for(args.device)
+        sums[-1] += 1e3 * (time.perf_counter() - start)
 
-    with distributed.joined(), mock.patch.object(distributed, "add_up", timed):
+    def add_up_timed(tensors: Sequence[torch.Tensor]) -> None:
+        nonlocal numbers
+        numbers += sum(x.numel() for x in tensors)
+        timed(lambda: add_up(tensors))
+
+    def finish_timed(early: distributed.EarlySums) -> None:
+        nonlocal numbers
+        numbers += sum(x.numel() for x in early.parameters)
+        timed(lambda: finish(early))
+
+    with (
+        distributed.joined(),
+        mock.patch.object(distributed, "add_up", add_up_timed),
+        mock.patch.object(distributed.EarlySums, "finish", finish_timed),
+    ):
         update = make_update(args, args.device, time.perf_counter)
-        times = [update() for _ in range(3 + args.repeats)][3:]
+        times = []
+        for _ in range(3 + args.repeats):
+            numbers = 0
+            sums.append(0.0)
+            times.append(update())
         row = {
             "processes": distributed.num_processes(),
-            "update_ms": statistics.median(times),
-            "sum_ms": statistics.median(sums[3:]) if sums else 0.0,
-            "numbers": numbers[-1] if numbers else 0,
+            "update_ms": statistics.median(times[3:]),
+            "sum_ms": statistics.median(sums[3:]),
+            "numbers": numbers,
         }
     if int(os.environ["RANK"]) == 0:
         print(json.dumps(row), flush=True)

@@ -12,7 +12,7 @@
 set -euo pipefail
 data=$1 run=$2
 shift 2
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)  # head would end scontrol by SIGPIPE
 start=(--recipe small-lhmm)
 [ -f "$run/recipe.toml" ] && start=(--resume)
 srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" --max-restarts 3 \

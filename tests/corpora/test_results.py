@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,52 @@ def test_an_input_that_changes_meanwhile(tmp_path: Path, source: Path) -> None:
         result.drop()
     assert not (tmp_path / "out" / "a.out").exists()
     assert not list((tmp_path / "out").glob("*.part"))
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[int], None]]:
+    """A function after which no file grows beyond so many bytes."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(
+    tmp_path: Path, source: Path, full_disk: Callable[[int], None]
+) -> None:
+    out = tmp_path / "out"
+    with Results(out, TASK) as results:
+        result = results.write(source, "a.out")
+        full_disk(600)
+        with pytest.raises(OSError, match=r"a\.out could not be written: File too large"):
+            result.write("x" * 2**20)
+        result.drop()
+        assert not list(out.glob("a.out*"))
+        result = results.write(source, "a.out")
+        result.write("x" * 700)  # still in memory
+        with pytest.raises(OSError, match=r"a\.out could not be written: File too large"):
+            result.finish()
+        result.drop()
+    assert sorted(path.name for path in out.iterdir()) == [JOB, "lock"]
+
+
+def test_a_note_that_the_disk_cuts_short_finishes_nothing(
+    tmp_path: Path, source: Path, full_disk: Callable[[int], None]
+) -> None:
+    out = tmp_path / "out"
+    with Results(out, TASK) as results:
+        result = results.write(source, "a.out")
+        result.write("1\n")
+        full_disk(40)
+        with pytest.raises(OSError, match=r"a\.out could not be written: File too large"):
+            result.finish()
+        result.drop()
+    assert not list(out.glob("a.out*"))
+    full_disk(2**20)
+    write(out, source)  # the torn note is passed over
+    with Results(out, TASK) as results:
+        assert results.is_finished(source, "a.out")
 
 
 def test_every_file_of_a_model_counts(tmp_path: Path) -> None:

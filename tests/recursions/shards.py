@@ -23,7 +23,7 @@ from rankfold.recursions.blocks import in_shards
 from rankfold.recursions.blocks.in_shards import Places, ShardedBlockPotentials
 from rankfold.recursions.chain import carry
 from rankfold.training.distributed import joined
-from tests.training.processes import Group
+from tests.training.processes import Group, expect_done
 
 Z, B, T, R = 11, 5, 7, 3  # states that no number of processes shares evenly
 RTOL = ATOL = 1e-10
@@ -267,5 +267,4 @@ def run(cases: tuple[str, ...]) -> None:
 
 def solved(num: int, cases: list[str]) -> None:
     """Check some cases in so many processes; raises with what they said if one fails."""
-    done = Group(num, run, tuple(cases)).finish()
-    assert all(status == 0 for status, _ in done), "\n".join(text for _, text in done)
+    expect_done(Group(num, run, tuple(cases)))

@@ -180,7 +180,12 @@ def command(*arguments: str) -> int:
 
 def trained(num: int, folder: Path, out: Path, names: list[str], *, resume: bool = False, **settings: Any) -> None:
     """Train cases in so many processes; raises with what they said if one fails."""
-    done = Group(num, run_some, folder, out, tuple(names), resume, settings).finish()
+    expect_done(Group(num, run_some, folder, out, tuple(names), resume, settings))
+
+
+def expect_done(group: Group) -> None:
+    """Raise, with what they said, unless all processes end well."""
+    done = group.finish()
     assert all(status == 0 for status, _ in done), "\n".join(text for _, text in done)
 
 

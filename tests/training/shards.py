@@ -11,7 +11,7 @@ import rankfold
 from rankfold.models.pretrained import load_any
 from rankfold.training.distributed import joined
 from rankfold.training.loop import train
-from tests.training.processes import UPDATES, Group, in_float64
+from tests.training.processes import UPDATES, Group, expect_done, in_float64
 from tests.training.runs import DROPOUT, tiny
 
 CASES: dict[str, dict[str, Any]] = {
@@ -60,8 +60,7 @@ def _load_again(run: Path, shards: int) -> None:
 
 def trained(num: int, folder: Path, out: Path, names: list[str], *, resume: bool = False, **settings: Any) -> None:
     """Train cases in so many processes; raises with what they said if one fails."""
-    done = Group(num, run_some, folder, out, tuple(names), resume, {"shards": num, **settings}).finish()
-    assert all(status == 0 for status, _ in done), "\n".join(text for _, text in done)
+    expect_done(Group(num, run_some, folder, out, tuple(names), resume, {"shards": num, **settings}))
 
 
 def run_some(folder: Path, out: Path, names: tuple[str, ...], resume: bool, settings: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ import torch
 from rankfold.errors import DataError, DomainError
 from rankfold.training import distributed, loop
 from rankfold.training.board import waiting_time
-from rankfold.training.distributed import expect_rows, job, num_sharing, own_slice, restarted, together
+from rankfold.training.distributed import expect_rows, job, joined, num_sharing, own_slice, restarted, together
 from rankfold.training.gradients import Gradients
 from tests.training.processes import (
     Done,
@@ -273,6 +274,20 @@ def test_a_restart_goes_on_with_its_own_run_alone(monkeypatch: pytest.MonkeyPatc
     assert not restarted(tmp_path, "recipe.toml")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # of every torchrun that is given no name
     assert str(os.getppid()) in (job() or "")
+
+
+def _restarts(out: Path) -> None:
+    with mock.patch.object(distributed, "job", return_value=f"machine {os.environ['RANK']}"), joined():
+        assert restarted(out, "recipe.toml")
+        assert not restarted(out / "another", "recipe.toml")
+
+
+def test_machines_agree_on_a_restart(tmp_path: Path) -> None:
+    """A torchrun without a name is another job on each machine: the first says whether it began the run."""
+    (tmp_path / "recipe.toml").touch()
+    (tmp_path / "environment.json").write_text(json.dumps({"job": "machine 0"}))
+    done = Group(2, _restarts, tmp_path, TORCHELASTIC_RESTART_COUNT="1").finish()
+    assert [status for status, _ in done] == [0, 0], done
 
 
 def test_processes_share_the_memory_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

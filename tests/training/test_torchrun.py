@@ -111,7 +111,8 @@ def test_the_script_for_slurm(data: Path, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
     commands.mkdir()
     torchrun = f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'
-    hosts = '#!/bin/bash\n[ "$*" = "show hostnames node[1-2]" ] && printf "localhost\\nlocalhost\\n"\n'
+    # The second name comes when a reader of the first alone has gone.
+    hosts = '#!/bin/bash\n[ "$*" = "show hostnames node[1-2]" ] && echo localhost && sleep 0.3 && echo localhost\n'
     for name, text in (("srun", SRUN), ("scontrol", hosts), ("torchrun", torchrun)):
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -127,13 +127,15 @@ class ResultFile:
     def write(self, text: str) -> None:
         content = text.encode()
         self.digest.update(content)
-        self.stream.write(content)
+        with self._named():
+            self.stream.write(content)
 
     def finish(self) -> None:
         """Note the result, then give it its name: so a file of that name is never without its note."""
-        self.stream.flush()
-        os.fsync(self.stream.fileno())
-        self.stream.close()
+        with self._named():
+            self.stream.flush()
+            os.fsync(self.stream.fileno())
+            self.stream.close()
         record = {
             "name": self.name,
             "bytes": self.source.stat().st_size,
@@ -142,17 +144,30 @@ class ResultFile:
         }
         if _state(self.source) != self.before:
             raise DataError(f"{self.source}: changed while it was read.\n  Run the command again.")
-        _append(self.results.folder / DONE, json.dumps(record).encode() + b"\n")
         path = self.results.folder / self.name
-        os.replace(self.part, path)
-        sync_folder(path)
+        with self._named():
+            _append(self.results.folder / DONE, json.dumps(record).encode() + b"\n")
+            os.replace(self.part, path)
+            sync_folder(path)
         self.results.done.setdefault(self.name, []).append(record)
 
     def drop(self) -> None:
         """Leave nothing behind."""
-        self.stream.close()
+        with contextlib.suppress(OSError):  # a full disk does not take the rest
+            self.stream.close()
         with contextlib.suppress(OSError):
             self.part.unlink()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Where the disk takes no more, the error says of which result."""
+        try:
+            yield
+        except OSError as error:
+            text = (
+                f"{self.results.folder / self.name} could not be written: {error.strerror}. Finished results are kept"
+            )
+            raise OSError(error.errno, text) from error
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -176,14 +191,13 @@ def _lock(folder: Path) -> int | None:
 
 def _append(path: Path, line: bytes) -> None:
     descriptor = open_own(path, os.O_RDWR | os.O_APPEND)
-    try:
+    with os.fdopen(descriptor, "ab") as stream:  # writes all of it, or raises
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = b"\n" + line  # after one that a crash tore
-        os.write(descriptor, line)
+        stream.write(line)
+        stream.flush()
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read_done(path: Path) -> dict[str, list[dict[str, Any]]]:

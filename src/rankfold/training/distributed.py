@@ -27,9 +27,12 @@ from rankfold.errors import DataError, DomainError, UnsupportedError
 from rankfold.files import read_json
 from rankfold.numerics.collectives import (
     all_reduce,
+    exchange,
     gather_objects,
     is_broken,
+    is_sent_from,
     raise_told,
+    start_all_reduce,
     told_of,
 )
 from rankfold.training.board import Board, first_line, ranks_named, waiting_time
@@ -74,10 +77,13 @@ def restarted(out: str | Path, recipe: str) -> bool:
     Only the machine on which one had died counts that. A run of another job stays refused, however often it is tried.
     """
     again = not alone() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if not any_process(again) or not (Path(out) / recipe).is_file():
+    if not any_process(again):
         return False
-    begun = read_json(Path(out) / "environment.json", "the environment.json of a run, which says what began it,")
-    return isinstance(begun, dict) and begun.get("job") is not None and begun["job"] == job()
+    own = False
+    if rank() == 0 and (Path(out) / recipe).is_file():  # without a name, torchruns of other machines are other jobs
+        begun = read_json(Path(out) / "environment.json", "the environment.json of a run, which says what began it,")
+        own = isinstance(begun, dict) and begun.get("job") is not None and begun["job"] == job()
+    return any_process(own)
 
 
 def num_sharing(device: str) -> int:
@@ -278,17 +284,74 @@ def add_up(tensors: Sequence[Tensor]) -> None:
                 x.copy_(total.view(x.shape))
 
 
-def add_gradients(parameters: Sequence[Tensor], compute: Callable[[], float]) -> float:
+class EarlySums:
+    """Sums over all processes of the gradients of large parameters, begun while the last backward pass goes on.
+
+    They are the messages of `add_up`, one for each parameter, sent by every process in the order of the parameters:
+    those of transitions come first, as in a backward pass. gloo sends early on a CPU, NCCL on GPUs.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        def is_large(x: Tensor) -> bool:
+            return x.requires_grad and x.numel() >= LARGE and x.is_contiguous() and is_sent_from(x)
+
+        self.parameters = [] if alone() else [x for x in parameters if is_large(x)]
+        self.sent: list[Any] = []
+
+    @contextmanager
+    def during_backward(self) -> Iterator[None]:
+        """Inside, the last backward pass: a gradient is sent once it is whole, and those before it are sent."""
+        whole: set[int] = set()
+
+        def send(x: Tensor) -> None:
+            whole.add(id(x))
+            while len(self.sent) < len(self.parameters) and id(self.parameters[len(self.sent)]) in whole:
+                self._send()
+
+        hooks = [x.register_post_accumulate_grad_hook(send) for x in self.parameters]  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def finish(self) -> None:
+        """Send the others, zeros without a gradient, as after an error or without a row; wait for all sums."""
+
+        def send_and_wait() -> None:
+            while len(self.sent) < len(self.parameters):
+                self._send()
+            for begun in self.sent:
+                begun.wait()
+
+        exchange(send_and_wait)
+
+    def _send(self) -> None:
+        x = self.parameters[len(self.sent)]
+        x.grad = torch.zeros_like(x) if x.grad is None else x.grad
+        self.sent.append(start_all_reduce(x.grad))
+
+
+def add_gradients(parameters: Sequence[Tensor], compute: Callable[[], float], early: EarlySums | None = None) -> float:
     """The sum of all processes' values of `compute`, which fills gradients; then these are added up, too.
 
-    Where one raises, all do. A parameter that no process has a gradient of gets none.
+    Where one raises, all do. A parameter that no process has a gradient of gets none. `early` has begun some sums.
     """
-    total, used = _shared(compute, lambda: [float(x.grad is not None) for x in parameters])
+
+    def has_gradient() -> list[float]:
+        found = [float(x.grad is not None) for x in parameters]
+        if early is not None:
+            early.finish()
+        return found
+
+    total, used = _shared(compute, has_gradient)
     if alone():
         return total
-    own = []
+    begun, own = {id(x) for x in early.parameters} if early is not None else set(), []
     for x, num in zip(parameters, used, strict=True):
-        if num:
+        if not num:
+            x.grad = None
+        elif id(x) not in begun:
             x.grad = torch.zeros_like(x) if x.grad is None else x.grad
             own.append(x.grad)
     add_up(own)

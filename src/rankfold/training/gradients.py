@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from rankfold.training.carried import join_rows, leaves, rows_of
 from rankfold.training.checkpoint import update_seed
 from rankfold.training.config import Config
 from rankfold.training.distributed import (
+    EarlySums,
     add_gradients,
     alone,
     any_process,
@@ -54,7 +56,7 @@ class Gradients:
         self.streams = config.data.batching == "streams"
         # A stream of text stays with its process; recordings are dealt anew with each group of them.
         self.num_streams = config.data.num_streams if self.streams and config.model.data == "text" else 0
-        self.parameters = list(model.parameters())
+        self.parameters = self.sent_early = list(model.parameters())
         self.graphs = GraphedGradients.of(model, config, budget) if budget.graphs else None
         self.carried: Any = None  # the state of streams, after the last batch
         self.num_tokens, self.has_prior = num_tokens, model.log_prior().requires_grad
@@ -75,6 +77,7 @@ class Gradients:
             not all(self.graphs.takes(x) for batch in batches for x in self._parts(batch))
         ):
             self.optimizer.zero_grad(set_to_none=self.streams)
+            self.early = EarlySums(())  # a graph has no moment between two gradients
             graphs, carried = self.graphs, self.carried
             found = torch.zeros((), dtype=torch.float64, device=self.model.device)
 
@@ -94,6 +97,8 @@ class Gradients:
                 self.carried = carried
                 return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None or self.streams)
+        self.parts_left = sum(len(self._rows(batch)) for batch in batches)
+        self.early = EarlySums(self.sent_early)
         total = self._summed(
             lambda: sum(self._batch(batch, tokens, seed) for batch, seed in zip(batches, seeds, strict=True))
         )
@@ -108,7 +113,7 @@ class Gradients:
 
     def _summed(self, compute: Callable[[], float]) -> float:
         """The sum of all processes' values of `compute`, which fills gradients; these are added up, too."""
-        return add_gradients(self.parameters, compute)
+        return add_gradients(self.parameters, compute, self.early)
 
     def whole_carried(self) -> Any:
         """The state of all streams, for a checkpoint."""
@@ -174,7 +179,9 @@ class Gradients:
             value = float(log_likelihood.detach())
             if not math.isfinite(value):
                 raise self.not_finite([batch], f"its log-likelihood is {value}")
-            (log_likelihood / -tokens).backward()  # type: ignore[no-untyped-call]
+            self.parts_left -= 1
+            with nullcontext() if self.parts_left else self.early.during_backward():
+                (log_likelihood / -tokens).backward()  # type: ignore[no-untyped-call]
         return value, self.model.carry(p, parts) if self.streams and not batch.last else None
 
     def _add_prior(self) -> None:

@@ -53,6 +53,7 @@ class ShardedGradients(Gradients):
         tables, named = tables_of(model), dict(model.named_parameters())
         self.rows = [x for name, x in named.items() if name in tables]
         self.shared = [x for name, x in named.items() if name not in tables]
+        self.sent_early = []  # their backward pass has messages of its own
 
     def _own(self, batch: Batch, seed: int) -> Batch:
         return batch
