@@ -43,7 +43,9 @@ class _Rows(NamedTuple):
     @property
     def first(self) -> Ints:  # "n"
         """The place of each segment's first frame among all frames."""
-        return np.cumsum(self.end - self.start) - (self.end - self.start)
+        lengths = self.end - self.start
+        found: Ints = np.cumsum(lengths) - lengths
+        return found
 
     @property
     def frames(self) -> tuple[Ints, Ints, Ints]:  # "m" each

@@ -17,6 +17,7 @@ from rankfold.fgg.hypergraph import Edge, Fragment, Label, Names, Rule
 from rankfold.fgg.inference.fixed_point import fixed_point
 from rankfold.fgg.inference.schedule import Schedule, schedule
 from rankfold.fgg.inference.solve import log_z_of, solve, tensors_of, weights_of
+from rankfold.fgg.rewrite.query import end_label
 from rankfold.numerics.log_space import log_weights
 
 # The gradient of a weight near the smallest number of its dtype, 10^-45 or 10^-324, is beyond the largest, by less.
@@ -128,7 +129,7 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
             if (rule, node) in asked
         },
         {label: uses(x, is_log=False) for label, x in weights.items() if label},
-        _Named(lambda: _by_span(g, _parts(plan, {table: torch.cat(x) for table, x in of_rows.items()}))),
+        _Named(lambda: _by_span(g, _parts(g, plan, {table: torch.cat(x) for table, x in of_rows.items()}))),
     )
 
 
@@ -158,11 +159,22 @@ class _Named(Mapping[str, Tensor]):
 _Part = tuple[str, Tensor, list[tuple[int, int]]]  # a nonterminal of the grammar, its uses "row b ...", their spans
 
 
-def _parts(plan: Schedule, rows: Mapping[str, Tensor]) -> Iterator[_Part]:  # rows "row b ..."
+def _open_start(g: Grammar, origin: str, uses: Tensor) -> Iterator[_Part]:  # uses "b"
+    """The start symbol of sentences of unequal lengths: a span that ends where each sentence does."""
+    for domain in g.domains:
+        ends = g.factors.get(end_label(domain.name).name)
+        if isinstance(ends, Tensor):
+            here = (uses[:, None] * ends).mT
+            yield origin, here, [(0, j) for j in range(len(here))]
+
+
+def _parts(g: Grammar, plan: Schedule, rows: Mapping[str, Tensor]) -> Iterator[_Part]:  # rows "row b ..."
     """The uses of the nonterminals of a query, table by table."""
     for table, x in rows.items():
         if table in plan.spans:
             own = plan.spans[table]
+            for row in x[[k for k, width in enumerate(own.widths.tolist()) if not width]]:
+                yield from _open_start(g, own.label, row)
             pairs = list(zip(own.begins.tolist(), (own.begins + own.widths).tolist(), strict=True))
             chosen = [k for k, width in enumerate(own.widths.tolist()) if width]
             parts = {own.label: [(k, pairs[k]) for k in chosen]} if chosen else {}
@@ -170,6 +182,8 @@ def _parts(plan: Schedule, rows: Mapping[str, Tensor]) -> Iterator[_Part]:  # ro
             parts = {}
             for k, name in enumerate(plan.tables[table]):
                 label = plan.hrg.label(name)
+                if label.span is None and label.origin is not None and name == plan.start:
+                    yield from _open_start(g, label.origin, x[k])
                 if label.span is not None:
                     parts.setdefault(label.origin or name, []).append((k, label.span))
         for origin, found in parts.items():
@@ -222,11 +236,14 @@ def _of_fixed_point(g: Grammar, asked: tuple[tuple[str, str], ...]) -> Marginals
     def first(x: Tensor) -> Tensor:
         return x if g.batch is not None else x[0]
 
-    spans = [
+    spans: list[_Part] = [
         (label.origin or name, uses[tap][None], [label.span])
         for name, tap in taps.nonterminals.items()
         if (label := g.label(name)).span is not None
     ]
+    start = g.label(g.start)
+    if start.span is None and start.origin is not None:
+        spans += _open_start(g, start.origin, uses[taps.nonterminals[g.start]])
     return Marginals(
         first(log_z),
         {name: first(uses[tap]) for name, tap in taps.nonterminals.items()},
