@@ -48,6 +48,13 @@ def test_losses_of_a_grammar_go_by_length(tmp_path: Path, text: Path, capsys: Ca
     assert found["perplexity"] == pytest.approx(math.exp(found["nats"] / 21))
 
 
+def test_losses_of_a_compound_grammar_are_bounds(tmp_path: Path, text: Path, capsys: Captured) -> None:
+    for family, is_bound in (("cpcfg", True), ("npcfg", False)):
+        grammar = save_grammar(tmp_path / family, family)
+        assert as_json(capsys, "analyse", "losses", grammar, "--data", text)["bound"] is is_bound
+        assert ("bounds" in said(capsys, "analyse", "losses", grammar, "--data", text)) is is_bound
+
+
 def test_ranks_and_use(tmp_path: Path, text: Path, capsys: Captured) -> None:
     model = save_model(tmp_path / "model", "lhmm")
     found = as_json(capsys, "analyse", "ranks", model, "--threshold", "1e-9")

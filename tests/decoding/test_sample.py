@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rankfold import ChainPotentials, Dense, DomainError, sample
+from rankfold.kernels import dispatch
 from tests.decoding.build import path_probabilities
 from tests.recursions.build import BY_NAME, INF, potentials, seeded
 
@@ -27,9 +28,14 @@ def excess(counts: dict[tuple[int, ...], int], expected: dict[tuple[int, ...], f
     return sum((seen - mean) ** 2 / mean for seen, mean in classes), len(classes) - 1
 
 
+@pytest.mark.parametrize("has_numba", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["dense", "low_rank_2_zeros", "low_rank_log", "banded_near", "sum", "row_scaled"])
-def test_frequencies_are_probabilities(name: str, dtype: torch.dtype) -> None:
+def test_frequencies_are_probabilities(
+    name: str, dtype: torch.dtype, has_numba: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_numba:
+        monkeypatch.setattr(dispatch, "has_numba", lambda: False)
     lengths = [3, 2, 1]
     p = potentials(BY_NAME[name], 3, lengths, seed=80, dtype=dtype, initial="b z", final="z", zeros=False)
     paths = sample(p, num_samples=SAMPLES, generator=seeded(81)).path

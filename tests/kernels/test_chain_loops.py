@@ -23,8 +23,8 @@ def answers(p: rankfold.ChainPotentials) -> list[Tensor]:
     log_z = rankfold.log_z(p)
     inputs = [p.log_initial, *p.transition.factors(), p.log_obs, p.log_final]
     grads = torch.autograd.grad(torch.where(log_z > float("-inf"), log_z, 0.0).sum(), inputs)
-    best = rankfold.viterbi(p)
-    return [log_z, *grads, best.log_prob, best.path]
+    best, ranked = rankfold.viterbi(p), rankfold.k_best(p, 5)
+    return [log_z, *grads, best.log_prob, ranked.log_prob, best.path, ranked.path]
 
 
 @pytest.mark.parametrize("span", [3.0, 1000.0])
@@ -41,24 +41,26 @@ def test_the_loops_agree(
             expected = answers(p)
         # Sums in another order: a few roundings per position.
         rtol = 1e-4 if dtype == torch.float32 else 1e-11
-        for one, other in zip(compiled[:-1], expected[:-1], strict=True):
+        for one, other in zip(compiled[:-2], expected[:-2], strict=True):
             torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
-        assert torch.equal(compiled[-1], expected[-1])
+        assert all(torch.equal(*paths) for paths in zip(compiled[-2:], expected[-2:], strict=True))
 
 
 def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above compares two things."""
     entered = []
-    names = {"forward", "noise_is_small", "backward", "best_states"}
+    names = {"forward", "noise_is_small", "backward", "best_states", "k_best_states", "drawn_states"}
     for name in names:
         loop = getattr(chain_loops, name)
         monkeypatch.setattr(chain_loops, name, lambda *x, name=name, loop=loop: entered.append(name) or loop(*x))
     p = draw(5, 3, 17, 1, torch.float32, 100.0)
     answers(p)
+    rankfold.sample(p, generator=torch.Generator().manual_seed(0))
     assert set(entered) == names
     entered.clear()
     monkeypatch.setattr(dispatch, "has_numba", lambda: False)
     answers(p)
+    rankfold.sample(p, generator=torch.Generator().manual_seed(0))
     assert not entered
 
 
@@ -149,3 +151,22 @@ def test_threads_share_the_sequences() -> None:
 def test_ties_go_to_the_smallest_state() -> None:
     p = rankfold.ChainPotentials(torch.zeros(4), rankfold.Dense(torch.ones(4, 4)), torch.zeros(1, 6, 4))
     assert rankfold.viterbi(p).path.tolist() == [[0] * 6]
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 40])
+def test_the_k_best_with_ties_and_dead_ends(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are powers of e: sums of whole numbers are exact, and many paths have equal weights."""
+    generator = torch.Generator().manual_seed(5)
+    for num_states in (1, 2, 3, 5):
+        numbers = [(num_states,), (num_states, num_states), (3, 6, num_states), (num_states,)]
+        drawn = [torch.randint(-2, 2, shape, generator=generator).double() for shape in numbers]
+        drawn[1:3] = [x.masked_fill(torch.rand(x.shape, generator=generator) < 0.2, float("-inf")) for x in drawn[1:3]]
+        first, moves, log_obs, last = drawn
+        lengths = torch.tensor([6, 1, 4])
+        p = rankfold.ChainPotentials(first, rankfold.Dense.from_log(moves), log_obs, last, lengths=lengths)
+        found = rankfold.k_best(p, k)
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatch, "has_numba", lambda: False)
+            expected = rankfold.k_best(p, k)
+        assert torch.equal(found.path, expected.path)
+        assert torch.equal(found.log_prob, expected.log_prob)

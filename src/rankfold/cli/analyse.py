@@ -211,7 +211,8 @@ def run_losses(arguments: argparse.Namespace) -> int:
     words = text.sentences
     if model.config.data == "sentences" and not model.config.single_words:
         words = [sentence for sentence in words if len(sentence) > 1]
-        say(f"left out: {quantity(len(text.sentences) - len(words), 'sentence')} of one word")
+        if left_out := len(text.sentences) - len(words):
+            say(f"left out: {quantity(left_out, 'sentence')} of one word")
     if not words:
         raise DataError(f"{text.where}: no sentence that the model can say.")
     groups = {"length": losses_by_length(model, words)}
@@ -224,6 +225,7 @@ def run_losses(arguments: argparse.Namespace) -> int:
         "tokens": tokens,
         "nats": nats,
         "denominator": model.denominator,
+        "bound": model.is_bound,
         **{
             f"by_{name}": [{**group._asdict(), "perplexity": group.perplexity} for group in own]
             for name, own in groups.items()
@@ -234,11 +236,13 @@ def run_losses(arguments: argparse.Namespace) -> int:
         from rankfold.plots.analyses import plot_losses
 
         shown = {titles[name]: own for name, own in groups.items()}
-        say(f"wrote {plot_losses(shown, arguments.plot, perplexity=whole.perplexity)}")
+        say(f"wrote {plot_losses(shown, arguments.plot, perplexity=whole.perplexity, is_bound=model.is_bound)}")
     tables = [
         table([titles[name], "tokens", "perplexity", "share of nats"], _losses([*own, whole], nats))
         for name, own in groups.items()
     ]
+    if model.is_bound:
+        tables.append("These are bounds: the perplexities are lower.")
     return _show(arguments, found, "\n\n".join(tables))
 
 

@@ -20,6 +20,7 @@ from rankfold.decoding.dispatch import answer
 from rankfold.decoding.parsed_tree import ParsedTree
 from rankfold.decoding.viterbi import BestPath, BestSegments, Segment, TreeKind
 from rankfold.errors import DomainError
+from rankfold.kernels.dispatch import loops_serve
 from rankfold.operators.protocol import Operator, max_operator
 from rankfold.operators.row_operator import row_blocks
 from rankfold.recursions import Potentials, blocks, chain, segments, tree
@@ -121,6 +122,12 @@ class _Columns:
 def _of_chain(p: ChainPotentials, k: int) -> KBestPaths:
     c = chain.validate(p).detach()
     transition = max_operator(to_double(c.transition))
+    if loops_serve(c.log_obs.shape[-1], c.log_obs):
+        from rankfold.kernels.chain_loops import k_best_states
+
+        log_weight = transition.log_rows(torch.arange(c.log_obs.shape[-1])).double()
+        given = log_weight, c.log_initial.double(), c.log_obs, c.log_final.double(), c.lengths
+        return KBestPaths(*k_best_states(*given, k))
     columns = _Columns(transition)
     first = c.log_initial.double() + c.log_obs[:, 0].double()
     path, log_prob = _paths(

@@ -6,12 +6,13 @@ And whether segments longer than the longest duration would fit the sequences be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rankfold.decoding.counts import expected_counts
@@ -27,7 +28,34 @@ from rankfold.recursions.segments.potentials import SegmentPotentials
 from rankfold.recursions.segments.rungs import solve
 
 CLEAR = 5.0  # nats: odds of 150 to 1, very strong evidence in the words of Kass and Raftery 1995
-Weight = Callable[..., float]
+Ints = NDArray[np.int64]
+ENTRIES = 2**22  # of the rows of a transition that are written out at a time
+
+
+class _Rows(NamedTuple):
+    """The segments of all sequences, one after another, and their frames."""
+
+    sequence: Ints  # "n"
+    start: Ints  # "n"
+    end: Ints  # "n"
+    state: Ints  # "n"
+
+    @property
+    def first(self) -> Ints:  # "n"
+        """The place of each segment's first frame among all frames."""
+        lengths = self.end - self.start
+        found: Ints = np.cumsum(lengths) - lengths
+        return found
+
+    @property
+    def frames(self) -> tuple[Ints, Ints, Ints]:  # "m" each
+        """Of each frame its sequence, its place there and its state."""
+        lengths = self.end - self.start
+        here = np.arange(lengths.sum()) + np.repeat(self.start - self.first, lengths)
+        return np.repeat(self.sequence, lengths), here, np.repeat(self.state, lengths)
+
+
+Weight = Callable[[_Rows], Sequence[float]]
 
 
 class ScoredSegment(NamedTuple):
@@ -54,72 +82,75 @@ def segment_table(
     weigh = answer("segment_table", _WEIGHTS, p)
     best = viterbi(p) if best is None else best
     with torch.no_grad():
-        states, weight = weigh(p)
-    begins, shares = best.begins.tolist(), states.cpu().numpy()
-    return [
-        [
-            ScoredSegment(
-                *row,
-                weight(i, *row, carried=not begins[i][row.start]),
-                float(shares[i, row.start : row.end, row.state % shares.shape[-1]].mean()),  # of blocks: within its own
-            )
-            for row in rows
-        ]
-        for i, rows in enumerate(best.segments)
-    ]
+        states, weight = weigh(p, best.begins)
+    found = best.segments
+    table = [(i, *row) for i, rows in enumerate(found) for row in rows]
+    if not table:
+        return [[] for _ in found]
+    rows = _Rows(*np.array(table).T)
+    sequence, here, path = rows.frames
+    shares = states.double().cpu().numpy()[sequence, here, path % states.shape[-1]]  # of blocks: within its own
+    means = np.add.reduceat(shares, rows.first) / (rows.end - rows.start)
+    scored = iter(zip(weight(rows), means.tolist(), strict=True))
+    return [[ScoredSegment(*row, *next(scored)) for row in own] for own in found]
 
 
-def _of_chain(p: ChainPotentials) -> tuple[Tensor, Weight]:
-    """The state posterior "b t z", and the posterior of single stretches, from the messages on both sides."""
+def _of_chain(p: ChainPotentials, begins: Tensor) -> tuple[Tensor, Weight]:
+    """The state posterior "b t z", and the posterior of stretches, from the messages on both sides."""
     c = chain.validate(p).detach()
     filtered, log_z = log_filtered(c)
     future = solve_chain(c, "scaled").log_future()
-    # A stretch is a few numbers, each of which a call of torch would take ten times as long to read.
     before, after, obs, totals = (x.double().cpu().numpy() for x in (filtered, future, c.log_obs, log_z))
-    stays: dict[int, float] = {}
+    stays = np.empty(c.num_states)
 
-    def weight(i: int, start: int, end: int, state: int, *, carried: bool) -> float:
-        if state not in stays:
-            stays[state] = float(c.transition.log_rows(torch.tensor([state], device=filtered.device))[0, state])
-        inside = obs[i, start + 1 : end, state].sum() + ((end - start - 1) * stays[state] if end - start > 1 else 0.0)
-        total = before[start, i, state] + inside + after[end - 1, i, state] - totals[i]
-        return min(1.0, math.exp(total))
+    def weight(rows: _Rows) -> Sequence[float]:
+        used = np.unique(rows.state)
+        for own in np.array_split(used, 1 + len(used) * c.num_states // ENTRIES):
+            rows_of = c.transition.log_rows(torch.from_numpy(own).to(filtered.device))
+            stays[own] = rows_of[range(len(own)), own].double().cpu().numpy()
+        sequence, here, path = rows.frames
+        seen = obs[sequence, here, path] + stays[path]
+        seen[rows.first] = 0.0  # the message before it has the first
+        total = before[rows.start, rows.sequence, rows.state] + np.add.reduceat(seen, rows.first)
+        total += after[rows.end - 1, rows.sequence, rows.state] - totals[rows.sequence]
+        return np.minimum(1.0, np.exp(total)).tolist()  # type: ignore[no-any-return]
 
     return posterior(p).state, weight
 
 
-def _of_blocks(p: BlockPotentials) -> tuple[Tensor, Weight]:
+def _of_blocks(p: BlockPotentials, begins: Tensor) -> tuple[Tensor, Weight]:
     """The same of transitions of each position: the posterior is a chain, whose steps are pairs over states."""
     counts = expected_counts(p)
     state, pairs = counts.state.double(), counts.transition.double()
 
-    def weight(i: int, start: int, end: int, which: int, *, carried: bool) -> float:
+    def one(i: int, start: int, end: int, which: int) -> float:
         own = which % state.shape[-1]
         stays = pairs[i, start : end - 1, own, own] / state[i, start : end - 1, own]
         return min(1.0, float(state[i, start, own] * stays.prod()))
 
-    return state, weight
+    return state, lambda rows: list(map(one, *(x.tolist() for x in rows)))
 
 
-def _of_segments(p: SegmentPotentials) -> tuple[Tensor, Weight]:
+def _of_segments(p: SegmentPotentials, begins: Tensor) -> tuple[Tensor, Weight]:
     """The same of segments. A difference of large logarithms: of a Z that is good to float32 alone it may exceed 1."""
     c = segments.validate(p).detach().double()
     solution = solve(c, "scaled")
     found, lengths = solution.posteriors(), c.lengths.tolist()
     given = c.log_obs, found.after, found.opened, solution.log_z, c.durations(), c.closings(), c.log_initial
     obs, after, opened, log_z, durations, closings, initial = (x.double().cpu().numpy() for x in given)
+    begun = begins.tolist()
 
-    def weight(i: int, start: int, end: int, state: int, *, carried: bool) -> float:
+    def one(i: int, start: int, end: int, state: int) -> float:
         table = closings if end == lengths[i] else durations
         seen = obs[i, start:end, state].sum() + after[end - 1, i, state]
-        if c.is_carried and carried:
+        if c.is_carried and not begun[i][start]:
             room = len(table) - (end - start)
             log_open = np.logaddexp.reduce(initial[i, :room, state] + table[end - start :, state])
         else:
             log_open = opened[start, i, state] + table[end - start - 1, state]
         return math.exp(log_open + seen - log_z[i])
 
-    return found.states.transpose(0, 1), weight
+    return found.states.transpose(0, 1), lambda rows: list(map(one, *(x.tolist() for x in rows)))
 
 
 _WEIGHTS: dict[ModuleType, Any] = {chain: _of_chain, segments: _of_segments, blocks: _of_blocks}

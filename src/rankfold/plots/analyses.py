@@ -17,6 +17,7 @@ from rankfold.plots.picture import add_grid, new_figure, save_figure
 from rankfold.plots.profiles import BLUE, GREEN, RED
 
 COLOURS = (BLUE, RED, GREEN, "#CC79A7")
+FEW = 20  # states that a picture counts one by one
 SMALLEST = 1e-12  # singular values below it are rounding, and left out
 
 
@@ -69,26 +70,34 @@ def plot_use(use: Use, path: str | Path, *, of: str, counted: str, purity: Purit
     number = np.arange(1, len(falling) + 1)
     panels[0].plot(number, np.cumsum(falling), color=BLUE, linewidth=1.8, label="this model")
     panels[0].plot(number, number / len(number), color="0.35", linewidth=1, linestyle=(0, (5, 3)), label="equal use")
-    panels[0].set_xscale("log")
+    if len(number) > FEW:
+        panels[0].set_xscale("log")
+        panels[0].xaxis.set_major_formatter("{x:,.0f}")
+        panels[0].xaxis.set_minor_formatter("")
     panels[0].set_ylim(0, 1.02)
     panels[0].set_xlabel(f"so many of the most used {of}")
-    panels[0].set_ylabel(f"share of {counted}", parse_math=False, fontsize=8)
+    panels[0].set_ylabel("share of use")
     panels[0].legend(fontsize=8, frameon=False)
     if purity is not None:
         panels[1].hist(purity.purity, bins=20, range=(0, 1), weights=use.share, color=GREEN, edgecolor="white")
         panels[1].axvline(purity.mean, color=RED, linewidth=1.5, label=f"mean by use {purity.mean:.2f}")
         panels[1].axvline(purity.chance, color="0.35", linewidth=1, linestyle=(0, (5, 3)), label="one state for all")
         panels[1].set_xlabel("purity: share of a state's words in one cluster")
-        panels[1].set_ylabel("share of positions")
+        panels[1].set_ylabel("share of use")
         panels[1].legend(fontsize=8, frameon=False)
     for axes in panels:
         add_grid(axes)
-    figure.suptitle(f"use of {len(falling):,} {of}", fontsize=11)
+    figure.suptitle(f"use of {len(falling):,} {of}: {counted}", fontsize=9, parse_math=False)
     return save_figure(figure, path)
 
 
-def plot_losses(groups: Mapping[str, Sequence[Group]], path: str | Path, *, perplexity: float) -> Path:
-    """Save the perplexity of each group as a bar, with its share of the text's nats; one panel for each grouping."""
+def plot_losses(
+    groups: Mapping[str, Sequence[Group]], path: str | Path, *, perplexity: float, is_bound: bool = False
+) -> Path:
+    """Save the perplexity of each group as a bar, with its share of the text's nats; one panel for each grouping.
+
+    `is_bound`: they are bounds, of perplexities that are lower.
+    """
     figure = new_figure(5.5 * len(groups), 4.2)
     panels: Any = figure.subplots(1, len(groups), squeeze=False)[0]
     for axes, (title, found) in zip(panels, groups.items(), strict=True):
@@ -112,5 +121,6 @@ def plot_losses(groups: Mapping[str, Sequence[Group]], path: str | Path, *, perp
         axes.set_ylabel("perplexity")
         axes.legend(fontsize=8, frameon=False)
         add_grid(axes)
-    figure.suptitle("perplexity, and below it the share of all nats", fontsize=11)
+    title = "bound of the perplexity" if is_bound else "perplexity"
+    figure.suptitle(f"{title}, and below it the share of all nats", fontsize=11)
     return save_figure(figure, path)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rankfold.errors import DomainError
-from rankfold.fgg import Derivation, Grammar, best, marginals, parse, sample, sum_product
+from rankfold.fgg import Derivation, Grammar, best, conjoin, marginals, parse, sample, string_query, sum_product
 from tests.fgg.plain import plain, random_factors
 from tests.oracles import fgg as oracle
 
@@ -63,9 +63,31 @@ def test_the_best_derivation_is_the_best_of_all(text: str, by: float, depth: int
     assert isinstance(found, Derivation)
     weight, uses = max(oracle.trees(*plain(g), depth), key=lambda own: own[0])
     assert found.log_weight == pytest.approx(math.log(weight), rel=1e-12)
+    assert float(sum_product(g, "max")) == pytest.approx(math.log(weight), rel=1e-12)
     assert [(x.rule, x.values) for x in found] == [
         (g.rules_of(left)[place].name, values) for (left, place), values in uses
     ]
+
+
+def test_spans_of_a_query_whose_symbols_come_back_to_themselves() -> None:
+    """X may turn into W and back over the same words: with probability 1 it is used at least once, W less often."""
+    g = parse("""
+domain Z = 1; observed V = 2
+S() -> X(z: Z)
+X(z: Z) -> pair(z) X(z) X(z) | turn(z) W(z) | word(z, o: V)
+W(z: Z) -> back(z) X(z)
+""")
+    numbers = {"pair": [1.0], "turn": [0.5], "back": [0.5], "word": [[1.0, 2.0]]}
+    g = g.with_factors({name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()})
+    for words in ([0, 1], [[0, 1], [1, 1]]):
+        posterior = marginals(conjoin(g, string_query(words)))
+        # Each turn and return has weight 1/4: X is used 1 / (1 - 1/4) times, W once less.
+        expected = torch.zeros(3, 3, dtype=torch.float64)
+        expected[[0, 0, 1], [1, 2, 2]] = 4 / 3
+        spans = {name: posterior.spans[name][..., 0].reshape(-1, 3, 3) for name in ("X", "W")}
+        for name, by in (("X", 1.0), ("W", 0.25)):
+            wanted = (by * expected).expand_as(spans[name])
+            torch.testing.assert_close(spans[name], wanted, rtol=1e-10, atol=1e-12)
 
 
 def test_the_best_derivation_may_be_deep() -> None:

@@ -145,6 +145,19 @@ def test_the_fggs_package_agrees(name: str) -> None:
     assert found == pytest.approx(oracle.total(*plain(conjoined)), rel=1e-12)
 
 
+def test_what_no_rule_uses_is_kept_and_passed_over_by_fggs() -> None:
+    fggs = pytest.importorskip("fggs", reason="the fggs package is not installed")
+    text = "domain A = 2; domain B = 3; domain Z = 2\nS() -> first(z: A+B)"
+    g = parse(text + "\nfactor spare: Z").with_factors({"first": torch.ones(5), "spare": torch.ones(2)})
+    found = through_json(to_json(g))
+    assert set(found["interpretation"]["unused"]["domains"]) == {"A", "B", "Z"}
+    assert set(found["interpretation"]["unused"]["factors"]) == {"spare"}
+    assert set(fggs.json_to_fgg(found).factors) == {"first"}
+    again = from_json(found)
+    assert again.hrg == g.hrg
+    assert set(again.factors) == {"first", "spare"}
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [

@@ -99,3 +99,21 @@ def test_a_structure_serves_all_batches_as_long() -> None:
     g = example(TEXTS["pcfg"])
     first, second = (fgg.conjoin(g, fgg.string_query(own)) for own in ([[0], [1, 2, 0]], [[1, 1, 1], [2, 2]]))
     assert first.hrg is second.hrg
+
+
+@pytest.mark.parametrize("way", ["pattern", "written out", "recursive"])
+def test_spans_are_those_of_each_sentence_the_start_symbol_included(way: str) -> None:
+    turn = "\nX(n: N) -> turn(n) X(n)" if way == "recursive" else ""
+    g = example(TEXTS["pcfg"] + turn)
+    if turn:
+        g = g.with_factors({"turn": 0.5 * torch.ones_like(g.tensor("turn"))})
+    sentences = [[0, 1, 2, 1], [2, 2], [1, 0, 0]]
+    asked = fgg.conjoin(g, fgg.string_query(sentences))
+    spans = fgg.marginals(asked.plain() if way == "written out" else asked).spans
+    for k, own in enumerate(sentences):
+        alone = fgg.marginals(fgg.conjoin(g, fgg.string_query(own))).spans
+        assert {"S", "X"} <= alone.keys() <= spans.keys()
+        n = len(own) + 1
+        for name, expected in alone.items():
+            torch.testing.assert_close(spans[name][k, :n, :n], expected, rtol=1e-10, atol=1e-12)
+            assert float(spans[name][k].sum()) == pytest.approx(float(expected.sum()), rel=1e-10)

@@ -16,7 +16,7 @@ from rankfold.fgg.contraction import LOGS, MAX
 from rankfold.fgg.dependencies import cycle, productive_rules
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.inference.counting import count
-from rankfold.fgg.inference.fixed_point import fixed_point
+from rankfold.fgg.inference.fixed_point import fixed_point, max_rounds
 from rankfold.fgg.inference.solve import log_z_of, solve, solve_plain, tensors_of, z_of
 from rankfold.fgg.inference.zero_gradients import add_zero_gradients, mend_overflow
 from rankfold.fgg.rewrite.merge import recompose
@@ -38,9 +38,9 @@ def sum_product(g: Grammar, semiring: SemiringName = "log") -> Tensor:  # "" or 
     - "counting": how many derivations with an assignment have any weight, exactly, int64; see `count` beyond 2^63.
 
     Differentiable ("log", "real") in every factor, right where weights are exactly 0, and twice (in logarithms not at
-    such weights: `UnsupportedError`). Acyclic grammars, as they are after a query; for others see `fixed_point`. Cost:
-    `cost(g)`. Memory: a row for every nonterminal of the query, and for gradients what was read of them. Source: Chiang
-    and Riley 2020, theorem 15; equations 3 and 4 of Yang, Liu, Tu 2022.
+    such weights: `UnsupportedError`). Recursive grammars, too, but for "counting": once differentiable (`fixed_point`).
+    Cost: `cost(g)`. Memory: a row for every nonterminal of the query, and for gradients what was read of them. Source:
+    Chiang and Riley 2020, theorem 15; equations 3 and 4 of Yang, Liu, Tu 2022.
     """
     if semiring not in get_args(SemiringName):
         raise UnsupportedError(
@@ -54,11 +54,11 @@ def sum_product(g: Grammar, semiring: SemiringName = "log") -> Tensor:  # "" or 
         return torch.tensor(counts, device=g.device)
     if semiring == "max":
         g = recompose(g, "the maximum")
+        if cycle(g.hrg):
+            return _per_sentence(g, max_rounds(g, _factors_in_use(g))[0][g.start][-1])
         return _per_sentence(g, solve_plain(g, MAX).start()[0])
     if cycle(g.hrg):
-        rules = [rule for own in productive_rules(g.hrg).values() for rule in own]
-        labels = dict.fromkeys(edge.label for rule in rules for edge in g.hrg.terminal_edges(rule))
-        value, scale = fixed_point(g, tensors_of(g, labels))
+        value, scale = fixed_point(g, _factors_in_use(g))
         return _per_sentence(g, value * torch.exp(scale) if semiring == "real" else log_weights(value) + scale)
     run = solve(g)
     value = z_of(run) if semiring == "real" else log_z_of(run)
@@ -68,6 +68,12 @@ def sum_product(g: Grammar, semiring: SemiringName = "log") -> Tensor:  # "" or 
     elif run.scaling.has_nothing:
         mend_overflow(value, run, is_log=is_log)
     return _per_sentence(g, value)
+
+
+def _factors_in_use(g: Grammar) -> dict[str, Tensor]:
+    """The factors that take part in a derivation."""
+    rules = [rule for own in productive_rules(g.hrg).values() for rule in own]
+    return tensors_of(g, dict.fromkeys(edge.label for rule in rules for edge in g.hrg.terminal_edges(rule)))
 
 
 def _per_sentence(g: Grammar, x: Tensor) -> Tensor:  # "b" -> "" where the grammar has no batch

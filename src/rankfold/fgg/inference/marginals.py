@@ -17,6 +17,7 @@ from rankfold.fgg.hypergraph import Edge, Fragment, Label, Names, Rule
 from rankfold.fgg.inference.fixed_point import fixed_point
 from rankfold.fgg.inference.schedule import Schedule, schedule
 from rankfold.fgg.inference.solve import log_z_of, solve, tensors_of, weights_of
+from rankfold.fgg.rewrite.query import end_label
 from rankfold.numerics.log_space import log_weights
 
 # The gradient of a weight near the smallest number of its dtype, 10^-45 or 10^-324, is beyond the largest, by less.
@@ -46,8 +47,8 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
         E[uses of X at x] = psi_X[x] d log Z / d psi_X[x]
 
     Cost: one sum and its gradient; with nodes a little more. Differentiable where a factor wants a gradient. All 0
-    where nothing has weight. Of a recursive grammar without a query uses may be more than one, and are not
-    differentiable again. Source: Eisner 2016, inside-outside by back-propagation.
+    where nothing has weight. Of a recursive grammar uses may be more than one, and are not differentiable
+    again. Source: Eisner 2016, inside-outside by back-propagation.
     """
     asked = tuple(nodes)
     if asked:
@@ -128,7 +129,7 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
             if (rule, node) in asked
         },
         {label: uses(x, is_log=False) for label, x in weights.items() if label},
-        _Named(lambda: _by_span(g, plan, {table: torch.cat(x) for table, x in of_rows.items()})),
+        _Named(lambda: _by_span(g, _parts(g, plan, {table: torch.cat(x) for table, x in of_rows.items()}))),
     )
 
 
@@ -155,32 +156,54 @@ class _Named(Mapping[str, Tensor]):
         return repr(self._found)
 
 
-def _by_span(g: Grammar, plan: Schedule, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:  # rows "row b ..."
-    """The uses of the nonterminals of a query by the states between which they derive words."""
-    found: dict[str, list[tuple[Tensor, list[tuple[int, int]], list[int]]]] = {}
+_Part = tuple[str, Tensor, list[tuple[int, int]]]  # a nonterminal of the grammar, its uses "row b ...", their spans
+
+
+def _open_start(g: Grammar, origin: str, uses: Tensor) -> Iterator[_Part]:  # uses "b"
+    """The start symbol of sentences of unequal lengths: a span that ends where each sentence does."""
+    for domain in g.domains:
+        ends = g.factors.get(end_label(domain.name).name)
+        if isinstance(ends, Tensor):
+            here = (uses[:, None] * ends).mT
+            yield origin, here, [(0, j) for j in range(len(here))]
+
+
+def _parts(g: Grammar, plan: Schedule, rows: Mapping[str, Tensor]) -> Iterator[_Part]:  # rows "row b ..."
+    """The uses of the nonterminals of a query, table by table."""
     for table, x in rows.items():
         if table in plan.spans:
             own = plan.spans[table]
+            for row in x[[k for k, width in enumerate(own.widths.tolist()) if not width]]:
+                yield from _open_start(g, own.label, row)
             pairs = list(zip(own.begins.tolist(), (own.begins + own.widths).tolist(), strict=True))
             chosen = [k for k, width in enumerate(own.widths.tolist()) if width]
-            if chosen:
-                found.setdefault(own.label, []).append((x, [pairs[k] for k in chosen], chosen))
-            continue
-        labels = [plan.hrg.label(name) for name in plan.tables[table]]
-        chosen = [k for k, label in enumerate(labels) if label.span is not None]
-        for origin in dict.fromkeys(labels[k].origin or labels[k].name for k in chosen):
-            own_rows = [k for k in chosen if (labels[k].origin or labels[k].name) == origin]
-            spans = [span for k in own_rows if (span := labels[k].span) is not None]
-            found.setdefault(origin, []).append((x, spans, own_rows))
-    size = 1 + max((max(pair) for own in found.values() for _, pairs, _ in own for pair in pairs), default=-1)
+            parts = {own.label: [(k, pairs[k]) for k in chosen]} if chosen else {}
+        else:
+            parts = {}
+            for k, name in enumerate(plan.tables[table]):
+                label = plan.hrg.label(name)
+                if label.span is None and label.origin is not None and name == plan.start:
+                    yield from _open_start(g, label.origin, x[k])
+                if label.span is not None:
+                    parts.setdefault(label.origin or name, []).append((k, label.span))
+        for origin, found in parts.items():
+            index = torch.tensor([k for k, _ in found], device=x.device)
+            yield origin, x[index], [span for _, span in found]
+
+
+def _by_span(g: Grammar, parts: Iterable[_Part]) -> dict[str, Tensor]:
+    """The uses of the nonterminals of a query by the states between which they derive words."""
+    found: dict[str, list[tuple[Tensor, list[tuple[int, int]]]]] = {}
+    for name, x, spans in parts:
+        found.setdefault(name, []).append((x, spans))
+    size = 1 + max((max(pair) for own in found.values() for _, pairs in own for pair in pairs), default=-1)
     out: dict[str, Tensor] = {}
-    for name, parts in found.items():
-        shape = parts[0][0].shape[2:]
-        total = parts[0][0].new_zeros((size * size, parts[0][0].shape[1], *shape))
-        for x, pairs, chosen in parts:
-            index = torch.tensor([i * size + j for i, j in pairs], device=x.device, dtype=torch.int64)
-            total = total.index_add(0, index, x[torch.tensor(chosen, device=x.device, dtype=torch.int64)])
-        by_sentence = total.transpose(0, 1).reshape(-1, size, size, *shape)
+    for name, own in found.items():
+        first = own[0][0]
+        total = first.new_zeros((size * size, *first.shape[1:]))
+        for x, pairs in own:
+            total = total.index_add(0, torch.tensor([i * size + j for i, j in pairs], device=x.device), x)
+        by_sentence = total.transpose(0, 1).reshape(-1, size, size, *first.shape[2:])
         out[name] = by_sentence if g.batch is not None else by_sentence[0]
     return out
 
@@ -213,13 +236,21 @@ def _of_fixed_point(g: Grammar, asked: tuple[tuple[str, str], ...]) -> Marginals
     def first(x: Tensor) -> Tensor:
         return x if g.batch is not None else x[0]
 
+    spans: list[_Part] = [
+        (label.origin or name, uses[tap][None], [label.span])
+        for name, tap in taps.nonterminals.items()
+        if (label := g.label(name)).span is not None
+    ]
+    start = g.label(g.start)
+    if start.span is None and start.origin is not None:
+        spans += _open_start(g, start.origin, uses[taps.nonterminals[g.start]])
     return Marginals(
         first(log_z),
         {name: first(uses[tap]) for name, tap in taps.nonterminals.items()},
         {name: first(uses[tap]) for name, tap in taps.rules.items()},
         {pair: first(uses[tap]) for pair, tap in taps.nodes.items()},
         {name: x for name, x in uses.items() if name in g.hrg._label},
-        {},
+        _by_span(g, spans),
     )
 
 

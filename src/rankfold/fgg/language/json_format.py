@@ -1,9 +1,10 @@
 """The JSON of the `fggs` package (Chiang and Riley), to and from grammars.
 
 `grammar` holds terminals, nonterminals, start and rules, nodes by number; `interpretation` holds domains as lists
-of values and factors as nested lists of weights. Names of rules, parts of unions and the like are further keys,
-which `fggs` passes over. An observed node, which `fggs` does not know, has one more factor `is[V,3]`, 1 at its value
-and else 0; read back, it is observed again, as a constant. Of a batch, one sentence is written.
+of values and factors as nested lists of weights. Names of rules, parts of unions, domains and factors that no rule
+uses (`unused`) and the like are further keys, which `fggs` passes over. An observed node, which `fggs` does not know,
+has one more factor `is[V,3]`, 1 at its value and else 0; read back, it is observed again, as a constant. Of a batch,
+one sentence is written.
 """
 
 from __future__ import annotations
@@ -54,6 +55,14 @@ def to_json(grammar: Grammar, *, weights: bool = True, sentence: int | None = No
         domain, value = _VALUE.fullmatch(name).groups()  # type: ignore[union-attr]
         terminals[name] = {"type": [domain]}
         factors[name] = _factor_to_json(torch.eye(hrg.size(domain))[int(value)])
+    used = {edge["label"] for rule in rules for edge in rule["rhs"]["edges"]}
+    used_domains = {node["label"] for rule in rules for node in rule["rhs"]["nodes"]}
+    domains = {domain.name: _domain_to_json(hrg, domain) for domain in hrg.domains}
+    unused = {
+        "domains": {name: entry for name, entry in domains.items() if name not in used_domains},
+        "factors": {name: entry for name, entry in factors.items() if name not in used},
+        "order": list(domains),
+    }
     return {
         "grammar": {
             "terminals": terminals,
@@ -63,8 +72,9 @@ def to_json(grammar: Grammar, *, weights: bool = True, sentence: int | None = No
             "rules": rules,
         },
         "interpretation": {
-            "domains": {domain.name: _domain_to_json(hrg, domain) for domain in hrg.domains},
-            "factors": factors,
+            "domains": {name: entry for name, entry in domains.items() if name in used_domains},
+            "factors": {name: entry for name, entry in factors.items() if name in used},
+            **({"unused": unused} if unused["domains"] or unused["factors"] else {}),
         },
     }
 
@@ -75,7 +85,9 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
     A start symbol that attaches to nodes, as the `fggs` package allows, is below a new one, which sums over them.
     """
     structure, numbers = _key(found, "grammar", dict), _key(found, "interpretation", dict)
-    described = _key(numbers, "domains", dict, where="interpretation")
+    unused = _key(numbers, "unused", dict, where="interpretation", default={})
+    described, weighed = (_both(numbers, unused, kind) for kind in ("domains", "factors"))
+    order = _strings(unused, "order", where="interpretation.unused", default=[])
     labels: dict[str, Label] = {}
     for kind in ("terminals", "nonterminals"):
         for name, entry in _key(structure, kind, dict, where="grammar").items():
@@ -85,7 +97,13 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
             types = tuple(_strings(entry, "type", where=where))
             batched = _key(entry, "batched", bool, where=where, default=False)
             labels[name] = Label(name, types, is_terminal=kind == "terminals", is_batched=batched)
-    names = dict.fromkeys([*described, *(name for label in labels.values() for name in label.type)])
+    names = dict.fromkeys(
+        [
+            *(name for name in order if name in described),
+            *described,
+            *(name for label in labels.values() for name in label.type),
+        ]
+    )
     domains = tuple(_domain_from_json(name, described.get(name, {})) for name in names)
     rules: list[Rule] = []
     entries = _key(structure, "rules", list, where="grammar")
@@ -94,11 +112,13 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
         where = f"grammar.rules[{index}]"
         right = _fragment_from_json(_key(entry, "rhs", dict, where=where), f"{where}.rhs")
         rules.append(Rule(_key(entry, "name", str, where=where, default=automatic), left, right))
-    order = {name: k for k, name in enumerate(_strings(structure, "order", where="grammar", default=[]))}
-    names_kept = sorted((name for name in labels if not _VALUE.fullmatch(name)), key=lambda n: order.get(n, len(order)))
+    place_of = {name: k for k, name in enumerate(_strings(structure, "order", where="grammar", default=[]))}
+    names_kept = sorted(
+        (name for name in labels if not _VALUE.fullmatch(name)), key=lambda name: place_of.get(name, len(place_of))
+    )
     kept = {name: labels[name] for name in names_kept}
     factors: dict[str, Factor] = {}
-    for name, entry in _key(numbers, "factors", dict, where="interpretation").items():
+    for name, entry in weighed.items():
         where = f"interpretation.factors.{name}"
         if name not in labels or not labels[name].is_terminal:
             raise DataError(f"{where}: grammar.terminals has no {name!r}, and only terminals have factors.")
@@ -109,6 +129,12 @@ def from_json(found: Mapping[str, Any]) -> Grammar:
         closing, label = _close(kept[start], Names([*kept, *(rule.name for rule in rules)]))
         return Grammar(HRG(domains, (*kept.values(), label), (closing, *rules), label.name), factors)
     return Grammar(HRG(domains, tuple(kept.values()), tuple(rules), start), factors)
+
+
+def _both(numbers: Mapping[str, Any], unused: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The domains, or factors, that rules use and those that none uses."""
+    used: dict[str, Any] = _key(numbers, kind, dict, where="interpretation")
+    return {**used, **_key(unused, kind, dict, where="interpretation.unused", default={})}
 
 
 def _close(start: Label, taken: Names) -> tuple[Rule, Label]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from rankfold.kernels.dispatch import loops_serve
 from rankfold.numerics.log_space import pick
 from rankfold.recursions.chain import in_chunks, in_shards
 from rankfold.recursions.chain.potentials import Chain
@@ -65,6 +66,12 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     known = c.inside() & (solution.log_z > float("-inf"))[:, None]
     if c.shard is not None:
         return torch.where(known, in_shards.draw(c, transition, c.shard, log_ahead, num_samples, generator), -1)
+    if loops_serve(num_states, log_ahead):
+        from rankfold.kernels.chain_loops import drawn_states
+
+        log_weight = transition.log_rows(torch.arange(num_states)).double()
+        given = log_weight, c.log_initial.double(), log_ahead, c.lengths
+        return torch.where(known, drawn_states(*given, num_samples, generator), -1)
     if in_chunks.chunks_serve(c):
         rows = transition.log_rows(torch.arange(num_states, device=c.lengths.device))
         drawn = [in_chunks.draw(c, rows, log_ahead, generator) for _ in range(num_samples)]
