@@ -322,6 +322,23 @@ def test_low_rank_transitions() -> None:
     assert low.rank == 2
 
 
+@pytest.mark.parametrize(
+    ("observations", "table", "shape"),
+    [
+        ("gaussian", "covariances", (2, 2)),
+        ("student_t", "scales", (2, 2)),
+        ("gaussian_mixture", "covariances", (1, 2, 2)),
+    ],
+)
+def test_one_state_has_tables_of_the_shape_of_several(observations: str, table: str, shape: tuple[int, ...]) -> None:
+    """A covariance that all states share is a matrix, of one state, too; that of a mixture has an axis of states."""
+    model = HMM(1, observations=observations, covariance_type="tied", max_iter=2, tol=None, random_state=0)
+    model.fit(np.random.default_rng(0).standard_normal((30, 2)))
+    assert getattr(model, f"{table}_").shape == shape
+    again = HMM.from_tables(**model.tables_, observations=observations, covariance_type="tied")
+    assert again.score(X) == pytest.approx(model.score(X), rel=1e-12)
+
+
 def test_symbols_have_names() -> None:
     model = HMM.from_tables(
         initial=INITIAL, transition=MOVES, observations="categorical", emission=EMISSION, symbols=["c", "a", "b"]

@@ -6,7 +6,7 @@ EM takes a precision of each frame for hidden: t is a Gaussian of gamma distribu
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from rankfold.params.observations.linear_gaussian import (
     marginal_root,
     patterns,
 )
-from rankfold.params.observations.protocol import Sizes, draw_table
 from rankfold.params.prior import Prior, Table
 
 # Bounds of the parameter: below 0.5 tails are heavier than data can tell, at 1000 it is a Gaussian to three digits.
@@ -53,14 +52,11 @@ class MultivariateT(NamedTuple):
 class MultivariateTObservation(FullGaussianObservation):
     """As a Gaussian with scale matrices for covariances, and degrees of freedom "z", between 0.5 and 1000."""
 
-    def __init__(self, mean: Tensor, num_scales: int, *, min_variance: float = 0.0) -> None:  # "z f"
-        super().__init__(mean, num_scales, min_variance=min_variance)
+    def __init__(
+        self, mean: Tensor, num_scales: int, *, min_variance: float = 0.0, shared: bool = False
+    ) -> None:  # "z f"
+        super().__init__(mean, num_scales, min_variance=min_variance, shared=shared)
         self.log_dof = nn.Parameter(torch.full_like(mean[:, 0], math.log(10.0)))
-
-    @classmethod
-    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
-        num = 1 if sizes.covariance == "tied" else sizes.num_states
-        return cls(draw_table(sizes, generator), num, min_variance=sizes.min_variance)
 
     @property
     def dof(self) -> Tensor:  # "z"
