@@ -36,6 +36,12 @@ CASES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (HMM(2, tol="small"), FRAMES, {}, "tol is 'small'"),  # type: ignore[arg-type]
     (HMM(2, smoothing=-1.0), FRAMES, {}, "smoothing is -1.0"),
     (HMM(2, rank=0), FRAMES, {}, "rank is 0"),
+    (
+        HMM(2, observations="student_t", tied_variance=True),
+        FRAMES,
+        {},
+        "student_t observations have variances for each",
+    ),
     (HMM(2, observations="bernoulli"), FRAMES, {}, "sequence 0, row 0: feature 0 is .*are 0 or 1"),
     (HMM(2, observations="categorical"), "abba", {}, "one string came"),
     (HMM(2, observations="categorical"), [["a"], [1]], {}, "whole numbers for symbols and others strings"),

@@ -98,6 +98,22 @@ def test_the_objective_is_the_one_that_is_stated() -> None:
     assert max(float(g.abs().max()) for g in grads) < 1e-2
 
 
+@pytest.mark.parametrize(("observations", "sharing"), [("gaussian", 3), ("gaussian_mixture", 2)])
+def test_a_shared_covariance_has_the_prior_of_all_that_share_it(observations: str, sharing: int) -> None:
+    """One of all three states; in a mixture one of the two Gaussians of each state."""
+    x = measured()
+    model = HMM(
+        3, observations=observations, covariance_type="tied", variance_prior=2.0, max_iter=200, tol=1e-9, random_state=0
+    ).fit(x)
+    spread = np.diag(np.concatenate(x).var(0))
+    stated = 0.0
+    for covariance in model.covariances_.reshape(-1, 3, 3):
+        inverse = np.linalg.inv(covariance)
+        stated -= sharing * 2.0 / 2 * (np.linalg.slogdet(covariance)[1] + np.trace(inverse @ spread))
+    assert model.converged_
+    assert model.history_[-1] == pytest.approx(model.score(x) + stated, rel=1e-10)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_steps_and_gradients_have_one_objective(name: str) -> None:
     """Where EM with priors ends, gradients of likelihood and priors vanish: of every observation, in all parameters."""

@@ -38,9 +38,10 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
     spread = mean_of((frames - centre).square_(), 0)
     if kind.measured:
         _expect_spread(params, frames, here, spread, complete=complete)
-    # A prior is of each state's variance: a shared one has seen the frames of all.
+    # A prior is of each state's variance: a shared one has seen the frames of all that share it.
     tied = params["tied_variance"] or params["covariance_type"] == "tied" or kind.shares_covariance
-    frames_seen = params["variance_prior"] * (params["n_states"] if tied else 1)
+    each = params["n_mix"] if params["observations"] == "gaussian_mixture" else params["n_states"]
+    frames_seen = params["variance_prior"] * (each if tied else 1)
     return Prior(
         centre=centre, spread=spread, min_variance=params["min_variance"] * spread, variance_frames=frames_seen
     )
