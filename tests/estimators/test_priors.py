@@ -163,6 +163,24 @@ def test_tables_are_fixed_by_the_names_of_attributes(algorithm: Any) -> None:
     assert model.history_[-1] > model.history_[0]
 
 
+@pytest.mark.parametrize("fixed", ["loadings", "noises"])
+def test_a_part_of_a_low_rank_covariance_is_fixed(fixed: str) -> None:
+    """The other part is maximised around it: where EM ends, its gradient vanishes."""
+    x = measured()
+    low: dict[str, Any] = {"covariance_type": "low_rank", "min_variance": 0.0, "variance_prior": 2.0, "random_state": 0}
+    known = HMM(2, max_iter=3, tol=None, **low).fit(x)
+    start = {"loadings": 0.7 * known.loadings_, "noises": 1.3 * known.noises_}
+    model = HMM(2, start=start, fixed=(fixed,), max_iter=2000, tol=1e-9, **low).fit(x)
+    np.testing.assert_allclose(getattr(model, f"{fixed}_"), start[fixed], rtol=1e-9)
+    assert (np.diff(model.history_) >= -1e-9 * np.abs(model.history_[1:])).all()
+    total = log_prior(model.model_, model._prior)
+    for one in x:
+        total = total + model.model_.log_likelihood(model.model_.batch([one])).sum()
+    free: Any = model.model_.observation.log_diagonal if fixed == "loadings" else model.model_.observation.loading
+    (gradient,) = torch.autograd.grad(total, [free])
+    assert float(gradient.abs().max()) < 1e-2
+
+
 @pytest.mark.parametrize("algorithm", ["em", "sgd"])
 def test_fixed_entries_stay(algorithm: Any) -> None:
     """The others share what is left, in proportion to their counts: the maximum, and no step loses."""

@@ -140,6 +140,7 @@ class Estimator(Tables, ScikitLearnMethods):
         self._take(found, found._started(), [], False)
         outcome = every.run(found)
         self._take(found, outcome.model, outcome.history, outcome.converged)
+        self._running = outcome.running(every.num_frames)
         self._warn_of_cut(found)
         return self
 
