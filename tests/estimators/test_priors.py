@@ -114,6 +114,24 @@ def test_a_shared_covariance_has_the_prior_of_all_that_share_it(observations: st
     assert model.history_[-1] == pytest.approx(model.score(x) + stated, rel=1e-10)
 
 
+def test_a_prior_of_emission_counts_for_ones_and_for_symbols_of_columns() -> None:
+    """A concentration of 1 + c adds c to each value, of zeros and ones and of symbols next to other columns."""
+    x, labels = CASES["bernoulli"][1](), [np.zeros(len(a), int) for a in CASES["bernoulli"][1]()]
+    for prior in (3.0, np.array([[3.0, 1.0, 2.0, 5.0]])):
+        model = HMM(1, observations="bernoulli", emission_prior=prior, max_iter=2, tol=None, random_state=0)
+        model.fit(x, labels=labels)
+        added, frames = np.broadcast_to(prior, (1, 4)) - 1, np.concatenate(x)
+        expected = (frames.sum(0) + added) / (len(frames) + 2 * added)
+        np.testing.assert_allclose(model.emission_, expected, rtol=1e-12)
+        stated = (added * (np.log(expected) + np.log(1 - expected))).sum()
+        assert model.history_[-1] == pytest.approx(model.score(x) + stated, rel=1e-12)
+    mixed = CASES["product"][1]()
+    columns = ("gaussian", "gaussian", "poisson", "categorical")
+    model = HMM(1, observations=columns, emission_prior=3.0, max_iter=1, tol=None, random_state=0).fit(mixed)
+    counts = np.bincount(np.concatenate(mixed)[:, 3].astype(int), minlength=4) + 2
+    np.testing.assert_allclose(model.emission_[0], counts / counts.sum(), rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_steps_and_gradients_have_one_objective(name: str) -> None:
     """Where EM with priors ends, gradients of likelihood and priors vanish: of every observation, in all parameters."""
