@@ -617,3 +617,18 @@ def test_steps_of_a_known_regression_take_inputs_apart() -> None:
     assert state.log_likelihood == pytest.approx(model.score(x, inputs=u), rel=1e-12)
     with pytest.raises(rankfold.DomainError, match="but 1 finite features were expected"):
         model.step([1.0, 2.0], inputs=u[0])
+
+
+def test_steps_of_a_regression_sum_out_missing_outputs() -> None:
+    """One of two outputs, and both; the inputs stand apart."""
+    rng = np.random.default_rng(0)
+    model = HMM.from_tables(
+        initial=[0.5, 0.5], transition=[[0.9, 0.1], [0.2, 0.8]], observations="regression",
+        coefficients=rng.normal(size=(2, 2, 1)), intercepts=rng.normal(size=(2, 2)), covariances=np.ones((2, 2)),
+    )  # fmt: skip
+    x, u = rng.normal(size=(5, 2)), rng.normal(size=(5, 1))
+    x[1, 0] = x[3] = np.nan
+    state = None
+    for t in range(5):
+        now, state = model.step(x[t], state, inputs=u[t])
+        np.testing.assert_allclose(now, model.filter(x, inputs=u)[t], rtol=0, atol=1e-12)

@@ -437,6 +437,12 @@ class Estimator(Tables, ScikitLearnMethods):
         """One frame of a stream, and its inputs where they drive the transition."""
         given = self._with_inputs(Inputs([x.cpu().numpy()], None, False), None if inputs is None else [inputs])
         frame = torch.from_numpy(given.sequences[0]).to(x)
+        wrong = None if self.model_.observation.symbols else self.model_.config.invalid(frame)
+        if wrong is not None:
+            raise DomainError(
+                f"feature {wrong.at[1]} of a frame is {float(frame[wrong.at]):g}, but observations="
+                f'"{self.model_.config.observations}" are {wrong.expected}.\n  {wrong.remedy}'
+            )
         return frame, None if given.inputs is None else torch.from_numpy(given.inputs[0]).to(self.model_.device)
 
     def _one(self, frame: Any, *, apart: bool) -> Tensor:  # "1 f" or "1"
@@ -454,12 +460,6 @@ class Estimator(Tables, ScikitLearnMethods):
             raise DomainError(
                 f"a frame is {x.tolist() if x.ndim else frame!r:.60}, but {width} finite features were "
                 "expected, or NaN."
-            )
-        wrong = self.model_.config.invalid(torch.from_numpy(x)[None])
-        if wrong is not None:
-            raise DomainError(
-                f"feature {wrong.at[1]} of a frame is {x[wrong.at[1]]:g}, but observations="
-                f'"{self.model_.config.observations}" are {wrong.expected}.\n  {wrong.remedy}'
             )
         return torch.from_numpy(x)[None].to(self.model_.device, self.model_.dtype)
 
