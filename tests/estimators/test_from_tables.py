@@ -627,7 +627,7 @@ def test_steps_of_a_regression_sum_out_missing_outputs() -> None:
         coefficients=rng.normal(size=(2, 2, 1)), intercepts=rng.normal(size=(2, 2)), covariances=np.ones((2, 2)),
     )  # fmt: skip
     x, u = rng.normal(size=(5, 2)), rng.normal(size=(5, 1))
-    x[1, 0] = x[3] = np.nan
+    x[1, 1] = x[3] = np.nan
     state = None
     for t in range(5):
         now, state = model.step(x[t], state, inputs=u[t])
