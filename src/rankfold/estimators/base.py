@@ -293,10 +293,10 @@ class Estimator(Tables, ScikitLearnMethods):
     def segment(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> Any:
         """The segments of the best path: a structured array of start, end (exclusive), state, posterior, frames.
 
-        `posterior` is that of the segment as a whole, `frames` the mean over its frames of that of its state. Of one
-        array cut by `lengths`, starts and ends count its rows. A table with an index (pandas) adds `first` and `last`,
-        the index's labels of a segment's first and last frame. Warns where longer segments than the model has would
-        explain the frames better.
+        `posterior` is the probability of exactly this segment, of an HMM that all its frames have its state; `frames`
+        is the mean over its frames of the probability of its state. Of one array cut by `lengths`, starts and ends
+        count its rows. A table with an index (pandas) adds `first` and `last`, the index's labels of a segment's first
+        and last frame. Warns where longer segments than the model has would explain the frames better.
         """
         given = self._read(X, lengths, labels, inputs)
         rows = self._ask(given, lambda at: self.model_.segments(at.batch, allowed=at.allowed), strict=True)
