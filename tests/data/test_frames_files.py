@@ -98,7 +98,7 @@ def test_csv_with_names_and_missing_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("1,2\n3,walk\n", "line 2, column 2: 'walk' is no number"),
+        ("1,2\n3,walk\n", "line 2, column 2: 'walk' is no number(.|\n)*rankfold data prepare, --label"),
         ("x,1\n3,4\n", "line 1, column 1: 'x' is no number"),
         ("x,y\n1_000,4\n", "line 2, column 1: '1_000'"),
         ("1;2\n3;4\n4;5\n", "line 2, column 1: '3;4' is no number(.|\n)*commas"),

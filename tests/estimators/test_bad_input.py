@@ -36,6 +36,27 @@ CASES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (HMM(2, tol="small"), FRAMES, {}, "tol is 'small'"),  # type: ignore[arg-type]
     (HMM(2, smoothing=-1.0), FRAMES, {}, "smoothing is -1.0"),
     (HMM(2, rank=0), FRAMES, {}, "rank is 0"),
+    (HMM(2), FRAMES[0], {"labels": [0] * len(FRAMES[0])}, "Labels of a single sequence are an array"),
+    (HMM(2, input_driven="start"), FRAMES[0], {"inputs": FRAMES[0][:, 0]}, r"A single input is inputs\[:, None\]"),
+    (
+        HMM(2, observations=["gaussian", "poisson"]),
+        FRAMES[0],
+        {},
+        "feature 1 is .* poisson in this column, whole numbers",
+    ),
+    (HMM(2, observations=["poisson", "gaussian"]), np.ones((9, 2)), {}, "feature 1 has the same value, 1"),
+    (
+        HMM(2, observations=["gaussian", "categorical"], emission_prior=[2.0, 3.0]),
+        np.array([[0.5, 1.0], [2.0, 0.0]]),
+        {},
+        r"emission_prior has shape \(2,\), but where observations are a list it is one number",
+    ),
+    (
+        HMM(2, observations="student_t", tied_variance=True),
+        FRAMES,
+        {},
+        "student_t observations have variances for each",
+    ),
     (HMM(2, observations="bernoulli"), FRAMES, {}, "sequence 0, row 0: feature 0 is .*are 0 or 1"),
     (HMM(2, observations="categorical"), "abba", {}, "one string came"),
     (HMM(2, observations="categorical"), [["a"], [1]], {}, "whole numbers for symbols and others strings"),

@@ -218,6 +218,10 @@ def test_parts_from_files_are_one_fit(model: Any, tmp_path: Path) -> None:
     for name, table in whole.tables_.items():
         np.testing.assert_allclose(some.tables_[name], table, rtol=1e-6, atol=1e-9)
     assert files.read <= 1 + 3 * (6 + 1)  # the first, then all: once to count frames, and at each step
+    for one in (whole, some):  # goes on from the last step, in the same way after both
+        assert len(one.partial_fit(frames[:2]).history_) == 7
+    np.testing.assert_allclose(some.history_, whole.history_, rtol=1e-10)
+    np.testing.assert_allclose(some.score(frames), whole.score(frames), rtol=1e-6)
 
 
 def test_parts_that_cannot_be_read_again_are_refused() -> None:

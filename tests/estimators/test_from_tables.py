@@ -353,6 +353,35 @@ def test_low_rank_transitions() -> None:
     assert low.rank == 2
 
 
+@pytest.mark.parametrize(
+    ("observations", "table", "shape"),
+    [
+        ("gaussian", "covariances", (2, 2)),
+        ("student_t", "scales", (2, 2)),
+        ("gaussian_mixture", "covariances", (1, 2, 2)),
+    ],
+)
+def test_one_state_has_tables_of_the_shape_of_several(observations: str, table: str, shape: tuple[int, ...]) -> None:
+    """A covariance that all states share is a matrix, of one state, too; that of a mixture has an axis of states."""
+    model = HMM(1, observations=observations, covariance_type="tied", max_iter=2, tol=None, random_state=0)
+    model.fit(np.random.default_rng(0).standard_normal((30, 2)))
+    assert getattr(model, f"{table}_").shape == shape
+    again = HMM.from_tables(**model.tables_, observations=observations, covariance_type="tied")
+    assert again.score(X) == pytest.approx(model.score(X), rel=1e-12)
+
+
+def test_rows_of_a_transition_may_be_tuples() -> None:
+    """A pair of matrices is a low rank, a tuple of rows is not."""
+    rows = tuple(map(tuple, MOVES))
+    two = HMM.from_tables(
+        initial=(0.5, 0.5), transition=((0.9, 0.1), (0.2, 0.8)), means=MEANS[:2], covariances=VARIANCES[:2]
+    )
+    assert two.rank is None
+    np.testing.assert_allclose(two.transition_, [[0.9, 0.1], [0.2, 0.8]])
+    three = HMM.from_tables(initial=INITIAL, transition=rows, means=MEANS, covariances=VARIANCES)
+    np.testing.assert_allclose(three.transition_, MOVES)
+
+
 def test_symbols_have_names() -> None:
     model = HMM.from_tables(
         initial=INITIAL, transition=MOVES, observations="categorical", emission=EMISSION, symbols=["c", "a", "b"]
@@ -419,7 +448,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (full(transition=MOVES + 0.1), "is no distribution"),
     (full(means=MEANS * NAN), "not finite"),
     (full(rates=RATES), "tables has 'rates', but a model of this kind has"),
-    ({"means": MEANS}, "'variance' is not given"),
+    ({"means": MEANS}, "'covariances' is not given, but a model of gaussian observations needs .*means, covariances"),
+    (full(covariance_typ="full"), "covariance_typ is 'full', but a table is an array of numbers(.|\n)*get_params"),
+    (full(means=[[0.0], [1.0, 2.0]]), "means is .*, but a table is an array of numbers"),
+    (full(n_states=2), "initial has 3 states, but n_states is 2"),
     ({"observations": "poisson", "rates": -RATES}, "not at least 0"),
     ({"observations": "poisson", "lambdas": RATES}, "tables has 'lambdas', but a model of this kind has .*rate"),
     ({"observations": "poison", "rates": RATES}, "observations is 'poison', but must be one of"),
@@ -562,6 +594,23 @@ def test_known_symbols_in_a_column_are_counted_by_their_table() -> None:
     np.testing.assert_allclose(known.score(np.array([[0.0, 2.0]])), np.log(weight.sum()), rtol=1e-12)
 
 
+def test_tables_that_several_columns_have_are_named_by_column() -> None:
+    """Read, given, and fixed."""
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.integers(0, 3, 40), rng.standard_normal(40), rng.integers(0, 2, 40), rng.integers(0, 4, 40)], 1)
+    columns = ["categorical", "student_t", "bernoulli", "categorical"]
+    model = HMM(2, observations=columns, smoothing=0.2, max_iter=2, tol=None, random_state=0).fit(x)
+    again = HMM.from_tables(**model.tables_, observations=columns)
+    assert again.score(x) == pytest.approx(model.score(x), rel=1e-12)
+    start = {"emission_0": [[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]], "emission_2": [[0.3], [0.6]], "means": [[0.5], [-0.5]]}
+    for fixed in start:
+        held = HMM(2, observations=columns, start=start, fixed=(fixed,), max_iter=3, tol=None, random_state=0).fit(x)
+        own = {"means": "mean"}.get(fixed, fixed.replace("emission", "probability"))
+        np.testing.assert_allclose(held.tables_[own], start[fixed], rtol=1e-12)
+        assert not np.allclose(held.tables_["probability_3"], model.tables_["probability_3"])
+        assert (np.diff(held.history_) > 0).all()
+
+
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
@@ -600,3 +649,18 @@ def test_steps_of_a_known_regression_take_inputs_apart() -> None:
     assert state.log_likelihood == pytest.approx(model.score(x, inputs=u), rel=1e-12)
     with pytest.raises(rankfold.DomainError, match="but 1 finite features were expected"):
         model.step([1.0, 2.0], inputs=u[0])
+
+
+def test_steps_of_a_regression_sum_out_missing_outputs() -> None:
+    """One of two outputs, and both; the inputs stand apart."""
+    rng = np.random.default_rng(0)
+    model = HMM.from_tables(
+        initial=[0.5, 0.5], transition=[[0.9, 0.1], [0.2, 0.8]], observations="regression",
+        coefficients=rng.normal(size=(2, 2, 1)), intercepts=rng.normal(size=(2, 2)), covariances=np.ones((2, 2)),
+    )  # fmt: skip
+    x, u = rng.normal(size=(5, 2)), rng.normal(size=(5, 1))
+    x[1, 1] = x[3] = np.nan
+    state = None
+    for t in range(5):
+        now, state = model.step(x[t], state, inputs=u[t])
+        np.testing.assert_allclose(now, model.filter(x, inputs=u)[t], rtol=0, atol=1e-12)

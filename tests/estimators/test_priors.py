@@ -100,6 +100,40 @@ def test_the_objective_is_the_one_that_is_stated() -> None:
     assert max(float(g.abs().max()) for g in grads) < 1e-2
 
 
+@pytest.mark.parametrize(("observations", "sharing"), [("gaussian", 3), ("gaussian_mixture", 2)])
+def test_a_shared_covariance_has_the_prior_of_all_that_share_it(observations: str, sharing: int) -> None:
+    """One of all three states; in a mixture one of the two Gaussians of each state."""
+    x = measured()
+    model = HMM(
+        3, observations=observations, covariance_type="tied", variance_prior=2.0, max_iter=200, tol=1e-9, random_state=0
+    ).fit(x)
+    spread = np.diag(np.concatenate(x).var(0))
+    stated = 0.0
+    for covariance in model.covariances_.reshape(-1, 3, 3):
+        inverse = np.linalg.inv(covariance)
+        stated -= sharing * 2.0 / 2 * (np.linalg.slogdet(covariance)[1] + np.trace(inverse @ spread))
+    assert model.converged_
+    assert model.history_[-1] == pytest.approx(model.score(x) + stated, rel=1e-10)
+
+
+def test_a_prior_of_emission_counts_for_ones_and_for_symbols_of_columns() -> None:
+    """A concentration of 1 + c adds c to each value, of zeros and ones and of symbols next to other columns."""
+    x, labels = CASES["bernoulli"][1](), [np.zeros(len(a), int) for a in CASES["bernoulli"][1]()]
+    for prior in (3.0, np.array([[3.0, 1.0, 2.0, 5.0]])):
+        model = HMM(1, observations="bernoulli", emission_prior=prior, max_iter=2, tol=None, random_state=0)
+        model.fit(x, labels=labels)
+        added, frames = np.broadcast_to(prior, (1, 4)) - 1, np.concatenate(x)
+        expected = (frames.sum(0) + added) / (len(frames) + 2 * added)
+        np.testing.assert_allclose(model.emission_, expected, rtol=1e-12)
+        stated = (added * (np.log(expected) + np.log(1 - expected))).sum()
+        assert model.history_[-1] == pytest.approx(model.score(x) + stated, rel=1e-12)
+    mixed = CASES["product"][1]()
+    columns = ("gaussian", "gaussian", "poisson", "categorical")
+    model = HMM(1, observations=columns, emission_prior=3.0, max_iter=1, tol=None, random_state=0).fit(mixed)
+    counts = np.bincount(np.concatenate(mixed)[:, 3].astype(int), minlength=4) + 2
+    np.testing.assert_allclose(model.emission_[0], counts / counts.sum(), rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_steps_and_gradients_have_one_objective(name: str) -> None:
     """Where EM with priors ends, gradients of likelihood and priors vanish: of every observation, in all parameters."""
@@ -147,6 +181,24 @@ def test_tables_are_fixed_by_the_names_of_attributes(algorithm: Any) -> None:
     np.testing.assert_allclose(model.means_, means, rtol=1e-9)
     np.testing.assert_allclose(model.covariances_, covariances, rtol=1e-9, atol=1e-12)
     assert model.history_[-1] > model.history_[0]
+
+
+@pytest.mark.parametrize("fixed", ["loadings", "noises"])
+def test_a_part_of_a_low_rank_covariance_is_fixed(fixed: str) -> None:
+    """The other part is maximised around it: where EM ends, its gradient vanishes."""
+    x = measured()
+    low: dict[str, Any] = {"covariance_type": "low_rank", "min_variance": 0.0, "variance_prior": 2.0, "random_state": 0}
+    known = HMM(2, max_iter=3, tol=None, **low).fit(x)
+    start = {"loadings": 0.7 * known.loadings_, "noises": 1.3 * known.noises_}
+    model = HMM(2, start=start, fixed=(fixed,), max_iter=2000, tol=1e-9, **low).fit(x)
+    np.testing.assert_allclose(getattr(model, f"{fixed}_"), start[fixed], rtol=1e-9)
+    assert (np.diff(model.history_) >= -1e-9 * np.abs(model.history_[1:])).all()
+    total = log_prior(model.model_, model._prior)
+    for one in x:
+        total = total + model.model_.log_likelihood(model.model_.batch([one])).sum()
+    free: Any = model.model_.observation.log_diagonal if fixed == "loadings" else model.model_.observation.loading
+    (gradient,) = torch.autograd.grad(total, [free])
+    assert float(gradient.abs().max()) < 1e-2
 
 
 @pytest.mark.parametrize("algorithm", ["em", "sgd"])

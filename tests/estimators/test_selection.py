@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankfold.errors import DomainError
 from rankfold.estimators import HMM, select
 from rankfold.plots.selection import plot_selection
 
@@ -85,3 +86,11 @@ def test_refused(settings: Any, choices: Any, says: str) -> None:
         select(HMM(input_driven="transition" if "inputs" in choices else ()), drawn(), settings, **choices)
     with pytest.raises(ValueError, match="a single sequence came"):
         select(HMM(), drawn()[0], {"n_states": [1]}, criterion="held_out")
+
+
+@pytest.mark.parametrize("values", [3, "full"])
+def test_settings_are_lists(values: Any) -> None:
+    with pytest.raises(DomainError, match=r"a list of values was expected: \["):
+        select(HMM(), np.zeros((4, 1)), {"n_states": values})
+    x = np.random.default_rng(0).standard_normal((30, 1))
+    assert len(select(HMM(max_iter=2, random_state=0), x, {"n_states": iter([1, 2])}, n_init=1).candidates) == 2

@@ -82,6 +82,15 @@ def test_every_observation_is_tied_and_em_rises(tmp_path: Any) -> None:
             HMM(4, tied_states=wrong).fit(x)  # type: ignore[arg-type]
 
 
+def test_all_states_may_share_one_group() -> None:
+    """Segments differ by their durations alone; none follows one of its own state."""
+    x = CASES["gaussian-diag"][1](seed=0)
+    one = HSMM(2, tied_states=[0, 0], max_duration=5, max_iter=3, tol=None, random_state=0).fit(x)
+    assert one.means_.shape == (1, 3)
+    gaussian = HMM(1, max_iter=1, tol=None, random_state=0).fit(x)
+    np.testing.assert_allclose(one.means_, gaussian.means_, rtol=1e-10)
+
+
 def test_copies_of_tied_states_are_segments_of_a_least_duration() -> None:
     """Three copies in a row, the last of which stays: a geometric duration from 3 on, cut by the end."""
     stay, means = np.array([0.8, 0.6]), np.array([[0.0], [2.0]])

@@ -266,8 +266,14 @@ def _is_number(field: str) -> bool:
 
 def _number(field: str, where: str) -> float:
     if not _is_number(field):
-        hint = "Fields are parted by commas." if ";" in field or "\t" in field else "Leave columns of text out."
-        raise DataError(f"{where}: {field[:40]!r} is no number.\n  {hint} A first line of names has no numbers in it.")
+        hint = (
+            "Fields are parted by commas."
+            if ";" in field or "\t" in field
+            else "Leave columns of text out. Those of labels or recordings: rankfold data prepare, --label, --group."
+        )
+        raise DataError(
+            f"{where}: {field[:40]!r} is no number.\n  {hint}\n  A first line of names has no numbers in it."
+        )
     return float(field or "nan")
 
 

@@ -311,7 +311,10 @@ def _labels(
         return None
     arrays = [as_array(y, f"{where}labels") for y in _sequences(given, lengths, f"{where}labels")]
     if len(arrays) != len(features):
-        raise DataError(f"{where}labels of {len(arrays)} sequences for {len(features)}; one array each was expected.")
+        raise DataError(
+            f"{where}labels of {len(arrays)} sequences for {len(features)}; one array each was expected.\n"
+            "  Labels of a single sequence are an array, or a list of one."
+        )
     for y, x, spot in zip(arrays, features, spots, strict=True):
         if y.dtype.kind not in "iu":
             raise DataError(

@@ -140,6 +140,7 @@ class Estimator(Tables, ScikitLearnMethods):
         self._take(found, found._started(), [], False)
         outcome = every.run(found)
         self._take(found, outcome.model, outcome.history, outcome.converged)
+        self._running = outcome.running(every.num_frames)
         self._warn_of_cut(found)
         return self
 
@@ -292,10 +293,10 @@ class Estimator(Tables, ScikitLearnMethods):
     def segment(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> Any:
         """The segments of the best path: a structured array of start, end (exclusive), state, posterior, frames.
 
-        `posterior` is that of the segment as a whole, `frames` the mean over its frames of that of its state. Of one
-        array cut by `lengths`, starts and ends count its rows. A table with an index (pandas) adds `first` and `last`,
-        the index's labels of a segment's first and last frame. Warns where longer segments than the model has would
-        explain the frames better.
+        `posterior` is the probability of exactly this segment, of an HMM that all its frames have its state; `frames`
+        is the mean over its frames of the probability of its state. Of one array cut by `lengths`, starts and ends
+        count its rows. A table with an index (pandas) adds `first` and `last`, the index's labels of a segment's first
+        and last frame. Warns where longer segments than the model has would explain the frames better.
         """
         given = self._read(X, lengths, labels, inputs)
         rows = self._ask(given, lambda at: self.model_.segments(at.batch, allowed=at.allowed), strict=True)
@@ -436,6 +437,12 @@ class Estimator(Tables, ScikitLearnMethods):
         """One frame of a stream, and its inputs where they drive the transition."""
         given = self._with_inputs(Inputs([x.cpu().numpy()], None, False), None if inputs is None else [inputs])
         frame = torch.from_numpy(given.sequences[0]).to(x)
+        wrong = None if self.model_.observation.symbols else self.model_.config.invalid(frame)
+        if wrong is not None:
+            raise DomainError(
+                f"feature {wrong.at[1]} of a frame is {float(frame[wrong.at]):g}, but observations="
+                f'"{self.model_.config.observations}" are {wrong.expected}.\n  {wrong.remedy}'
+            )
         return frame, None if given.inputs is None else torch.from_numpy(given.inputs[0]).to(self.model_.device)
 
     def _one(self, frame: Any, *, apart: bool) -> Tensor:  # "1 f" or "1"
@@ -453,12 +460,6 @@ class Estimator(Tables, ScikitLearnMethods):
             raise DomainError(
                 f"a frame is {x.tolist() if x.ndim else frame!r:.60}, but {width} finite features were "
                 "expected, or NaN."
-            )
-        wrong = self.model_.config.invalid(torch.from_numpy(x)[None])
-        if wrong is not None:
-            raise DomainError(
-                f"feature {wrong.at[1]} of a frame is {x[wrong.at[1]]:g}, but observations="
-                f'"{self.model_.config.observations}" are {wrong.expected}.\n  {wrong.remedy}'
             )
         return torch.from_numpy(x)[None].to(self.model_.device, self.model_.dtype)
 

@@ -15,10 +15,12 @@ from rankfold.estimators.known_tables import (
     MissingTableError,
     driven_sizes,
     fill_start,
+    is_low_rank,
     known_tables,
     model_of,
     observation_sizes,
     own_names,
+    shape_of,
 )
 from rankfold.models.frame_model import FrameModel
 from rankfold.params.prior import Prior
@@ -207,21 +209,22 @@ class Tables:
         """
         expect_kind(observations)
         known = set(cls._names())  # type: ignore[attr-defined]
-        driven = driven_sizes({name: np.shape(value) for name, value in given.items()})
-        if driven:
-            given = {"input_driven": driven["driven"], **given}
-        if given.get("end") is not None:
-            given = {"ends": True, **given}
         tables = {name: value for name, value in given.items() if name not in known or name == "durations"}
-        params = {name: value for name, value in given.items() if name not in tables}
+        params: dict[str, Any] = {"n_states": next(iter(shape_of(initial, "initial")), 1)}
+        shapes = {name: shape_of(value, name) for name, value in tables.items() if value is not None}
+        if driven := driven_sizes(shapes):
+            params["input_driven"] = driven["driven"]
+        if "end" in shapes:
+            params["ends"] = True
+        params |= {name: value for name, value in given.items() if name not in tables}
         if "durations" in tables and "durations" not in known:
             raise DomainError("durations are given, but an HMM has none.\n  Use HSMM.from_tables.")
         start = dict(tables)
         if "durations" in tables:
             start["duration"] = start.pop("durations")
-            params |= {"max_duration": np.shape(tables["durations"])[-1], "durations": "categorical"}
+            params |= {"max_duration": next(reversed(shapes["durations"]), 1), "durations": "categorical"}
         start["initial"] = initial
-        if isinstance(transition, tuple):
+        if is_low_rank(transition):
             start["left"], start["right"] = transition
             params["rank"] = np.shape(transition[0])[-1]
         else:
@@ -230,8 +233,8 @@ class Tables:
             start["emission"] = np.asarray(start["emission"])[
                 :, np.argsort(list(symbols))[: np.shape(start["emission"])[1]]
             ]
-        made = cls(len(np.atleast_1d(initial)), observations=observations, start=start, **params)  # type: ignore[call-arg]
-        _, sizes = observation_sizes(made.get_params(), {name: np.shape(x) for name, x in tables.items()})  # type: ignore[attr-defined]
+        made = cls(observations=observations, start=start, **params)  # type: ignore[call-arg]
+        _, sizes = observation_sizes(made.get_params(), shapes)  # type: ignore[attr-defined]
         made.set_params(  # type: ignore[attr-defined]
             n_mix=sizes["num_components"], order=sizes["order"], n_inputs=sizes["num_covariates"],
             covariance_rank=sizes["covariance_rank"],

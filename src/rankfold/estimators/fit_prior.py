@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError, has_nan
 from rankfold.estimators.check_parameters import forbidden_table, groups_of
-from rankfold.estimators.known_tables import NAMES, own_names
+from rankfold.estimators.known_tables import own_choices, own_names
 from rankfold.params.observations import OBSERVATIONS
 from rankfold.params.prior import Prior
 
@@ -36,23 +36,31 @@ def features_prior(params: Mapping[str, Any], sequences: list[Tensor]) -> Prior:
     mean_of = Tensor.mean if complete else Tensor.nanmean  # which takes three times as long
     centre = mean_of(frames, 0)
     spread = mean_of((frames - centre).square_(), 0)
-    if kind.measured:
-        _expect_spread(params, frames, here, spread, complete=complete)
-    # A prior is of each state's variance: a shared one has seen the frames of all.
+    measured = [
+        i for i in range(frames.shape[1]) if (OBSERVATIONS[columns[i].partition(":")[0]] if columns else kind).measured
+    ]
+    if measured:
+        _expect_spread(params, frames, here, spread, measured, complete=complete)
+    # A prior is of each state's variance: a shared one has seen the frames of all that share it.
     tied = params["tied_variance"] or params["covariance_type"] == "tied" or kind.shares_covariance
-    frames_seen = params["variance_prior"] * (params["n_states"] if tied else 1)
+    each = params["n_mix"] if params["observations"] == "gaussian_mixture" else params["n_states"]
+    frames_seen = params["variance_prior"] * (each if tied else 1)
     return Prior(
         centre=centre, spread=spread, min_variance=params["min_variance"] * spread, variance_frames=frames_seen
     )
 
 
-def _expect_spread(params: Mapping[str, Any], frames: Tensor, here: Tensor, spread: Tensor, *, complete: bool) -> None:
+def _expect_spread(
+    params: Mapping[str, Any], frames: Tensor, here: Tensor, spread: Tensor, measured: list[int], *, complete: bool
+) -> None:
+    """Raise where there is a single frame, or one of the `measured` features is constant."""
     if len(frames) == 1 if complete else int(here.all(1).sum()) == 1 == int(here.any(1).sum()):
         raise DataError(
             "a single frame (one sample) has no variance: there is nothing to fit.\n  Give sequences of several frames."
         )
     # Features whose first and last values differ are not looked at any further.
-    for which in (~(frames[0] != frames[-1]) | ~(here[0] & here[-1])).nonzero()[:, 0].tolist():
+    same = ~(frames[0] != frames[-1]) | ~(here[0] & here[-1])
+    for which in (i for i in measured if same[i]):
         values = frames[here[:, which], which]
         if bool((values == values[0]).all()):
             raise DataError(
@@ -60,8 +68,8 @@ def _expect_spread(params: Mapping[str, Any], frames: Tensor, here: Tensor, spre
                 "tells no states apart.\n  Leave it out."
             )
     held = torch.finfo(getattr(torch, params["dtype"]))
-    if bool((spread < held.tiny / held.eps).any()):
-        which = int(spread.argmin())
+    if bool((spread[measured] < held.tiny / held.eps).any()):
+        which = measured[int(spread[measured].argmin())]
         raise DataError(
             f"feature {which} has a variance of {float(spread[which]):g}, too small for {params['dtype']}.\n"
             "  Rescale the feature."
@@ -93,12 +101,12 @@ def whole_prior(params: Mapping[str, Any], scale: Prior, width: int, device: tor
         forbidden=None if forbidden is None else torch.from_numpy(forbidden).to(device),
         initial=_pseudo_counts(params, "initial_prior", (num_states,), device),
         transition=transition,
-        emission=_pseudo_counts(params, "emission_prior", (len(set(groups_of(params))) or num_states, width), device),
+        emission=_emission_counts(params, width, device),
         mean=mean,
         mean_frames=float(params["mean_weight"]),
         end=_pseudo_counts(params, "end_prior", (num_states, 2), device) if params.get("ends") else 0.0,
         weight_precision=float(params.get("input_prior", 0.0)),
-        fixed=frozenset(own for name in names for own in (name, *NAMES.get(name, ()))),
+        fixed=frozenset(own for name in names for own in own_choices(name)),
         fixed_entries=None if entries is None else torch.from_numpy(entries).to(device),
     )
 
@@ -131,6 +139,20 @@ def _pseudo_counts(params: Mapping[str, Any], name: str, shape: tuple[int, ...],
     if (found == 1).all():
         return 0.0
     return torch.as_tensor(np.broadcast_to(found - 1, shape).copy(), device=device)
+
+
+def _emission_counts(params: Mapping[str, Any], width: int, device: torch.device) -> Any:
+    """Those of symbols; a number alone where columns are of different kinds."""
+    if isinstance(params["observations"], str):
+        num_groups = len(set(groups_of(params))) or params["n_states"]
+        return _pseudo_counts(params, "emission_prior", (num_groups, width), device)
+    if np.ndim(params["emission_prior"]):
+        raise ShapeError(
+            f"emission_prior has shape {np.shape(params['emission_prior'])}, but where observations are a list it is "
+            "one number, for all columns of symbols."
+        )
+    found = _pseudo_counts(params, "emission_prior", (1,), device)
+    return found if isinstance(found, float) else float(found)
 
 
 def fixed_of(given: Any, num_states: int) -> tuple[frozenset[str], Any]:

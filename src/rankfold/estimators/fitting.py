@@ -264,7 +264,7 @@ class Parts:
                 f"parts is a {type(parts).__name__}, which can be gone through once, but every step reads all parts.\n"
                 "  Give a list, or an object whose __iter__ begins anew."
             )
-        self.estimator, self.parts = estimator, parts
+        self.estimator, self.parts, self.num_frames = estimator, parts, 0
 
     def first(self) -> Fit:
         """The fit of the first part alone."""
@@ -273,8 +273,10 @@ class Parts:
         raise DomainError("parts is empty, but at least one part was expected.")
 
     def __iter__(self) -> Iterator[Group]:
+        self.num_frames = 0
         for x in self.parts:
             found = prepare_fit(self.estimator, x, None, None, again=True)
+            self.num_frames += found.num_frames
             yield from with_statistics(found._groups(), self.estimator.model_, found.prior)
 
     def run(self, found: Fit) -> Outcome:

@@ -168,7 +168,7 @@ def read_inputs(inputs: Any, given: Inputs) -> list[NDArray[np.float64]]:  # "t 
         if whole.ndim != 2 or len(whole) != sum(lengths):
             raise ShapeError(
                 f"inputs have shape {whole.shape}, but an array of {sum(lengths)} rows, one for each frame, was "
-                "expected."
+                "expected.\n  A single input is inputs[:, None]."
             )
         each = np.split(whole, np.cumsum(lengths)[:-1])
     else:

@@ -63,13 +63,28 @@ def own_names(tables: Mapping[str, Any], known: Mapping[str, Any], what: str) ->
     """By the names that the model knows, those by which the tables came; raises on others."""
     found: dict[str, str] = {}
     for name in tables:
-        choices = [x for x in (name, *NAMES.get(name, ())) if x in known]
+        choices = [x for x in own_choices(name) if x in known]
         if not choices:
-            raise DomainError(f"{what} has {name!r}, but a model of this kind has {', '.join(known)}.")
+            raise DomainError(
+                f"{what} has {name!r}, but a model of this kind has {', '.join(map(public_name, known))}."
+            )
         if choices[0] in found:
             raise DomainError(f"{what} has the table {choices[0]!r} twice: {found[choices[0]]} and {name}.")
         found[choices[0]] = name
     return found
+
+
+def own_choices(name: str) -> tuple[str, ...]:
+    """What a model may call the table that users call so; "emission_3" is that of column 3, where several have one."""
+    table, _, column = name.rpartition("_")
+    if not column.isdigit():
+        return (name, *NAMES.get(name, ()))
+    return (name, *(f"{own}_{column}" for own in NAMES.get(table, ())))
+
+
+def public_name(own: str) -> str:
+    """What users call a table that the model knows by this name."""
+    return next((name for name, names in NAMES.items() if own in names), own)
 
 
 def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: str = "start") -> None:
@@ -215,12 +230,11 @@ def _expect_definite(x: Tensor, name: str) -> None:  # "... f f"
 
 def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel:
     """The model with these tables, all that it needs; sizes are those of the tables."""
-    kind = OBSERVATIONS[params["observations"] if isinstance(params["observations"], str) else "product"]
     for name in ("initial", "transition"):
         if tables.get(name) is None:
             raise MissingTableError(f"{name} is not given, but a model needs it.")
     transition = tables["transition"]
-    low_rank = isinstance(transition, tuple)
+    low_rank = is_low_rank(transition)
     given: dict[str, Any] = {"initial": tables["initial"]}
     given |= {"left": transition[0], "right": transition[1]} if low_rank else {"transition": transition}
     given |= {name: x for name, x in tables.items() if name not in given and name != "transition"}
@@ -232,17 +246,16 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
         given["durations"] = durations
     elif durations is not None:
         raise DomainError("durations are given, but an HMM has none.\n  Use HSMM.from_tables.")
-    arrays = {name: np.array(x, dtype=np.float64) for name, x in given.items()}
-    num_states = len(np.atleast_1d(arrays["initial"]))
-    shapes = {name: arrays[name].shape for name in arrays}
+    shapes = {name: shape_of(x, name) for name, x in given.items()}
+    num_states = next(iter(shapes["initial"]), 1)
     num_features, sizes = observation_sizes(params, shapes)
     sizes |= {**driven_sizes(shapes), "ends": "end" in given, "tied_states": groups_of(params)}
     config = FrameConfig(
         family=frame_family(segments=has_segments, low_rank=low_rank),
         num_states=num_states,
         num_features=num_features,
-        rank=arrays["left"].shape[-1] if low_rank else 1,
-        max_duration=arrays["durations"].shape[-1] if has_segments and arrays["durations"].ndim == 2 else 1,
+        rank=shapes["left"][-1] if low_rank else 1,
+        max_duration=(shapes["durations"] or (1,))[-1] if has_segments else 1,
         durations="categorical",
         min_duration=int(params.get("min_duration", 1)),
         self_transitions=bool(params.get("self_transitions", True)),
@@ -254,14 +267,31 @@ def model_of(params: Mapping[str, Any], tables: Mapping[str, Any]) -> FrameModel
     known = known_tables(model)
     missing = set(known) - set(own_names(given, known, TABLES))
     if missing:
+        what, needed = public_name(min(missing)), ", ".join(map(public_name, known))
         raise MissingTableError(
-            f"{sorted(missing)[0]!r} is not given, but a model of {kind.__name__} needs {', '.join(known)}."
+            f"{what!r} is not given, but a model of {config.observations} observations needs {needed}."
         )
     forbidden = None
     if has_segments and not config.may_repeat and not low_rank:
         forbidden = torch.eye(num_states, dtype=torch.bool, device=model.device)
     fill_start(model, given, Prior(forbidden=forbidden), TABLES)
     return model
+
+
+def is_low_rank(transition: Any) -> bool:
+    """Whether it is a pair of factors; a tuple of rows is a matrix."""
+    return isinstance(transition, tuple) and len(transition) == 2 and np.ndim(transition[0]) == 2
+
+
+def shape_of(given: Any, name: str) -> tuple[int, ...]:
+    """The shape of a table; raises unless it is an array of numbers."""
+    try:
+        return np.array(given, dtype=np.float64).shape
+    except (TypeError, ValueError) as error:
+        raise DomainError(
+            f"{name} is {given!r:.40}, but a table is an array of numbers ({error!s:.80}).\n"
+            "  Other arguments of from_tables are parameters of the estimator: see its get_params()."
+        ) from None
 
 
 def driven_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -277,13 +307,14 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
 
     `shapes` are those of known tables: sizes follow from them; without any, from the parameters.
     """
-    by_name = {own: shapes[name] for name in shapes for own in (name, *NAMES.get(name, ()))}
+    by_name = {own: shapes[name] for name in shapes for own in own_choices(name)}
     observations = params["observations"]
     columns: tuple[str, ...] = ()
     if not isinstance(observations, str):
         observations, columns = "product", tuple(observations)
-        symbols = by_name.get("probability", ())
-        columns = tuple(f"{x}:{symbols[-1]}" if x == "categorical" and symbols else x for x in columns)
+        symbols = [by_name.get(f"probability_{i}", by_name.get("probability", ())) for i in range(len(columns))]
+        pairs = zip(columns, symbols, strict=True)
+        columns = tuple(f"{x}:{shape[-1]}" if x == "categorical" and shape else x for x, shape in pairs)
     sizes: dict[str, Any] = {
         "observations": observations,
         "columns": columns,

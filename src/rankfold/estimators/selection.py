@@ -6,7 +6,7 @@ import itertools
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -60,7 +60,7 @@ class Selection:
 def select(
     estimator: Estimator,
     X: Any,
-    settings: Mapping[str, Sequence[Any]],
+    settings: Mapping[str, Iterable[Any]],
     *,
     criterion: Criterion = "bic",
     lengths: Any = None,
@@ -77,11 +77,15 @@ def select(
     """
     if criterion not in ("bic", "aic", "held_out"):
         raise DomainError(f'criterion is {criterion!r}, but must be "bic", "aic" or "held_out".')
+    for name, values in settings.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise DomainError(
+                f"settings have {values!r:.40} for {name!r}, but a list of values was expected: [{values!r:.40}]."
+            )
+    settings = {name: list(values) for name, values in settings.items()}
     names = list(settings)
-    if not names or not all(len(list(values)) for values in settings.values()):
-        raise DomainError(
-            f"settings are {dict(settings)!r:.80}, but at least one with at least one value was expected."
-        )
+    if not names or not all(settings.values()):
+        raise DomainError(f"settings are {settings!r:.80}, but at least one with at least one value was expected.")
     if strange := [name for name in names if name not in estimator.get_params()]:
         raise DomainError(
             f"settings have {strange[0]!r}, but {type(estimator).__name__} has {', '.join(estimator.get_params())}."

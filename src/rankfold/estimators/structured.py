@@ -23,6 +23,7 @@ from rankfold.estimators.known_tables import (
     known_tables,
     observation_sizes,
     own_names,
+    public_name,
 )
 from rankfold.models.catalog import build_model
 from rankfold.models.config import FrameConfig
@@ -54,7 +55,8 @@ class Structured(Fitted):
         model = build_model(config).to(torch.device(params["device"]), getattr(torch, params["dtype"]))
         known = known_tables(model)
         if missing := sorted(set(known) - set(own_names(tables, known, TABLES))):
-            raise MissingTableError(f"{missing[0]!r} is not given, but this model needs {', '.join(known)}.")
+            needed = ", ".join(map(public_name, known))
+            raise MissingTableError(f"{public_name(missing[0])!r} is not given, but this model needs {needed}.")
         fill_start(model, tables, Prior(), TABLES)
         return model
 

@@ -113,9 +113,13 @@ def _frames(config: FrameConfig, num_features: int, _: Clusters | None, generato
     config = dataclasses.replace(config, num_features=num_features)
     # Always in this order: every draw advances the generator, so another order makes another model of the same seed.
     dynamics = _dynamics(config, generator)
+    groups: dict[str, Any] = {
+        "num_states": config.num_groups,
+        "tied_states": (),
+        "self_transitions": True,
+    }  # one group is enough
     observation = config.observation.draw(
-        dataclasses.replace(config, num_states=config.num_groups, tied_states=()) if config.tied_states else config,
-        generator,
+        dataclasses.replace(config, **groups) if config.tied_states else config, generator
     )
     if config.tied_states:
         observation = TiedObservation(observation, torch.tensor(config.tied_states))

@@ -382,6 +382,16 @@ class FrameConfig:
                 f'tied_variance is true and covariance "{self.covariance}", but only diagonal ones are tied so.\n'
                 '  covariance = "tied" is one full matrix for all states.'
             )
+        if self.tied_variance and self.observations in (
+            "gaussian_mixture",
+            "student_t",
+            "regression",
+            "autoregressive",
+        ):
+            raise DomainError(
+                f"tied_variance is true, but {self.observations} observations have variances for each state alone.\n"
+                "  Set tied_variance = false."
+            )
         if (self.observations == "product") != bool(self.columns):
             raise DomainError(
                 'columns name the observations of each column, and go with observations = "product" alone, which needs '

@@ -14,7 +14,7 @@ from rankfold.errors import expect, expect_weights, may_look
 from rankfold.numerics.precision import products_in
 from rankfold.params.networks import Network, take_rows
 from rankfold.params.observations.protocol import ObservationModule, Sizes, draw_table, means_of, network_of
-from rankfold.params.prior import Prior, Table
+from rankfold.params.prior import Prior, Table, weighted_logs
 
 
 def log_mass(frames: Tensor, logit: Tensor) -> Tensor:  # "b t f" of 0, 1 and NaN, "z f" -> "b t z"
@@ -92,18 +92,19 @@ class BernoulliObservation(_YesOrNo):
 
     @torch.no_grad()
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z 2f"
-        """The share of ones, with `smoothing` frames of each value."""
+        """The share of ones, with `smoothing` frames of each value, and those of `emission`."""
         if "probability" in prior.fixed:
             return
-        ones, zeros = (x + prior.smoothing for x in counts.chunk(2, 1))
+        ones, zeros = (x + prior.smoothing + prior.emission for x in counts.chunk(2, 1))
         # Of the two counts, not of their share: 1 - p has no digits to spare.
         self.logit.copy_(torch.where(ones + zeros > 0, ones.log() - zeros.log(), self.logit.double()))
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
-        if not prior.smoothing:
+        if not prior.smoothing and not isinstance(prior.emission, Tensor) and not prior.emission:
             return super().log_prior(prior)
         logit = self.logit.double()
-        return prior.smoothing * (logsigmoid(logit) + logsigmoid(-logit)).sum()
+        both = logsigmoid(logit) + logsigmoid(-logit)
+        return weighted_logs(prior.smoothing + prior.emission, both)
 
     def move_to(self, frames: NDArray[np.float64]) -> None:  # "n f"
         """Drawn log-odds are added to those of all frames, and of one more frame of each value: none is impossible."""

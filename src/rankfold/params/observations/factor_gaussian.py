@@ -56,7 +56,7 @@ class FactorGaussianObservation(FullGaussianObservation):
         return FullGaussian(take_rows(self.mean, keep), take_rows(root.to(self.weight.dtype), keep))
 
     def set_covariance(self, scatter: Tensor, number: Tensor, weight: Tensor, prior: Prior) -> None:
-        if "covariance" in prior.fixed:
+        if {"loading", "noise"} <= prior.fixed:
             return
         seen = number > 0
         share = scatter / torch.where(seen, number, 1.0)[:, None, None]
@@ -64,13 +64,14 @@ class FactorGaussianObservation(FullGaussianObservation):
         gain = torch.linalg.solve(self.covariance.detach(), before).mT  # "z r f", of factors given frames
         eye = torch.eye(before.shape[2], dtype=before.dtype, device=before.device)
         factors = eye - gain @ before + gain @ share @ gain.mT
-        loading = torch.linalg.solve(factors, gain @ share).mT
-        left = (share - loading @ gain @ share).diagonal(dim1=1, dim2=2) * number[:, None]
+        loading = before if "loading" in prior.fixed else torch.linalg.solve(factors, gain @ share).mT
+        left = share - 2 * loading @ gain @ share + loading @ factors @ loading.mT
+        left = left.diagonal(dim1=1, dim2=2) * number[:, None]
         spread = torch.as_tensor(prior.spread).to(share).expand(left.shape[1])
         total = (number + prior.variance_frames)[:, None]
         noise = (left + prior.variance_frames * spread) / torch.where(total > 0, total, 1.0)
         noise = torch.maximum(noise, torch.as_tensor(prior.min_variance).to(noise))
-        noise = torch.where(seen[:, None], noise, self.noise.double())
+        noise = torch.where(seen[:, None] & ("noise" not in prior.fixed), noise, self.noise.double())
         low = noise <= 4 * torch.finfo(noise.dtype).eps * (weight[:, :, -1].square() + spread)
         if bool(low.any()):
             z, f = low.nonzero()[0].tolist()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -375,16 +375,20 @@ class LinearGaussianObservation(ObservationModule):
 
 
 class FullGaussianObservation(LinearGaussianObservation):
-    """A mean for each state, and covariance matrices, one for each state or `shared` by all."""
+    """A mean for each state, and covariance matrices, one for each state, or one `shared` by all: a table "f f"."""
 
-    def __init__(self, mean: Tensor, num_covariances: int, *, min_variance: float = 0.0) -> None:  # "z f"
+    def __init__(
+        self, mean: Tensor, num_covariances: int, *, min_variance: float = 0.0, shared: bool = False
+    ) -> None:  # "z f"
         super().__init__(mean.unsqueeze(2), num_covariances, min_variance=min_variance)
+        self.shared = shared
 
     @classmethod
-    def draw(cls, sizes: Sizes, generator: torch.Generator) -> FullGaussianObservation:
+    def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
         """Covariances of one, and means drawn from the standard normal; with `init` "papers" all means are 0."""
-        num = 1 if sizes.covariance == "tied" else sizes.num_states
-        return cls(draw_table(sizes, generator), num, min_variance=sizes.min_variance)
+        shared = sizes.covariance == "tied"
+        num = 1 if shared else sizes.num_states
+        return cls(draw_table(sizes, generator), num, min_variance=sizes.min_variance, shared=shared)
 
     @property
     def mean(self) -> Tensor:  # "z f"
@@ -432,10 +436,9 @@ class FullGaussianObservation(LinearGaussianObservation):
 
     def tables(self) -> dict[str, Table]:
         covariance = self.covariance.detach()
-        shared = len(covariance) == 1 < len(self.weight)
         return {
             "mean": Table(self.mean.detach().double()),
-            "covariance": Table(covariance[0] if shared else covariance, positive="definite"),
+            "covariance": Table(covariance[0] if self.shared else covariance, positive="definite"),
         }
 
     def fill(self, *, mean: Tensor | None = None, covariance: Tensor | None = None) -> None:  # type: ignore[override]

@@ -110,7 +110,8 @@ class ProductObservation(ObservationModule):
                 wrong, expected = wrong | (frames[..., own] >= most), f"a whole number from 0 to {most - 1}"
             found = first_index(wrong & inside.unsqueeze(-1))
             if found is not None:
-                return Invalid((*found[:-1], own[found[-1]]), expected, part.remedy)
+                kind = name.split(" ")[0].partition(":")[0]
+                return Invalid((*found[:-1], own[found[-1]]), f"{kind} in this column, {expected}", part.remedy)
         return None
 
     @classmethod
@@ -148,10 +149,11 @@ class ProductObservation(ObservationModule):
 
     def maximise(self, counts: Tensor, prior: Prior) -> None:  # "z s"
         at = 0
-        for part, own in self._each():
+        for (part, own), place in zip(self._each(), self._places(), strict=True):
             one = part.statistics(values_of(counts.new_zeros(1, len(own)), part.symbols), Prior())
             width = part.count(one, counts.new_zeros(1, len(counts))).shape[1]
-            part.maximise(counts[:, at : at + width], _prior_of(prior, own))
+            fixed = frozenset(name for name in part.tables() if self._name(name, own, place) in prior.fixed)
+            part.maximise(counts[:, at : at + width], _prior_of(prior, own)._replace(fixed=fixed))
             at += width
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
