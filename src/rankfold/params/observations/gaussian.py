@@ -15,11 +15,16 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from rankfold.errors import DomainError, expect, expect_weights, has_nan, may_look, same_kind
+from rankfold.kernels.dispatch import loops_serve
 from rankfold.params.networks import take_rows
 from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
 from rankfold.params.observations.linear_gaussian import LOG_TWO_PI, FullGaussianObservation
 from rankfold.params.observations.protocol import CollapseError, ObservationModule, Sizes, draw_table, moments_of
 from rankfold.params.prior import Prior, Table
+
+# States up to which densities are faster by a loop: of 2, 4, 16 and 64 states and 12 features 2.3, 2.1, 1.2 and 1.3
+# times as fast as one product with the statistics, of 3 features and 4, 16 and 64 states 1.5, 0.7 and 0.5 times.
+FEW_STATES = 8
 
 
 def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b t f", "z f", "z f" or "f" -> "b t z"
@@ -29,8 +34,13 @@ def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b
 
     each a sum over features: one product of "t 3f" and "3f z" (a shared variance: "t 2f" and "2f z"; on a CPU, where
     nothing is missing, no ones), never a tensor of frames, states and features. In float64, around the mean of the
-    means, which changes nothing but the rounding. Cost: 3 t f z multiply-adds.
+    means, which changes nothing but the rounding. Cost: 3 t f z multiply-adds. Of few states, on a CPU and without
+    gradients, a compiled loop over frames.
     """
+    if not (torch.is_grad_enabled() and any(x.requires_grad for x in (frames, mean, variance))):
+        found = _by_loops(frames.flatten(0, -2), 0, mean.double(), variance.double())
+        if found is not None:
+            return found.reshape(*frames.shape[:-1], -1).to(mean.dtype)
     centre = mean.detach().double().mean(0)
     m, v = mean.double() - centre, variance.double()
     plain = variance.ndim == 2 and not frames.is_cuda and not frames.requires_grad
@@ -52,6 +62,17 @@ def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b
     else:
         total = torch.cat([x.square(), x, ones], -1) @ _weights(m, v).mT
     return total.to(mean.dtype)
+
+
+def _by_loops(frames: Tensor, first: int, mean: Tensor, variance: Tensor) -> Tensor | None:  # "n z"
+    """The same of few states by a compiled loop over frames; None where it does not serve, or a feature is missing."""
+    if len(mean) > FEW_STATES or not loops_serve(len(mean), frames, mean):
+        return None
+    from rankfold.kernels import chain_loops
+
+    v = variance.expand_as(mean)
+    found = chain_loops.log_density(frames, first, mean, 0.5 / v, (v.log() + LOG_TWO_PI).sum(1) / -2)
+    return None if has_nan(found) else found
 
 
 def _weights(mean: Tensor, variance: Tensor) -> Tensor:  # "z f", "z f" or "f" -> "z 3f"
@@ -183,8 +204,11 @@ class GaussianObservation(ObservationModule):
 
     @torch.no_grad()
     def log_obs_of(self, statistics: Tensor, prior: Prior) -> Tensor:  # "n 3f" -> "n z"
-        weight = _weights(self.mean.double() - prior.centre, self.variance.double())
-        if statistics.shape[1] != weight.shape[1]:
+        mean, variance, width = self.mean.double() - prior.centre, self.variance.double(), self.mean.shape[1]
+        if statistics.shape[1] != 3 * width and (found := _by_loops(statistics, width, mean, variance)) is not None:
+            return found
+        weight = _weights(mean, variance)
+        if statistics.shape[1] != 3 * width:
             of_frames, of_ones = weight.tensor_split((statistics.shape[1] - 1,), 1)
             weight = torch.cat([of_frames, of_ones.sum(1, keepdim=True)], 1)
         return linear(statistics, weight)
