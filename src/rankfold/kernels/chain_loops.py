@@ -369,7 +369,8 @@ def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "n
 def moments(frames: Tensor, weight: Tensor) -> Tensor:  # "n f", "n z" -> "z 3f"   float64
     """The weighted sums of the squares of all features, of the features, and for each of them of the weights."""
     sums = np.zeros((weight.shape[1], 3 * frames.shape[1]))
-    _moments(*_arrays(weight, frames), sums)
+    weights, rows = _arrays(weight, frames)
+    _moments(weights, rows, sums)
     return torch.from_numpy(sums)
 
 
