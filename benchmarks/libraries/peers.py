@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 import rankfold
 from benchmarks.libraries.process import Case
+from rankfold.training.em import SMALL_STEP, one_thread
 
 NUM_SYMBOLS = 1000
 NUM_SEQUENCES = 4
@@ -112,6 +114,12 @@ class RankfoldEm:
         return rankfold.ChainPotentials(self.initial.log(), transition, log_obs)
 
     def step(self) -> None:
+        """On one thread where the work is small, as the fits of estimators are."""
+        small = self.tokens.numel() * self.emission.shape[0] ** 2 < SMALL_STEP
+        with one_thread() if small else nullcontext():
+            self._step()
+
+    def _step(self) -> None:
         counts = rankfold.expected_counts(self.potentials())
         states = counts.state.flatten(0, 1)
         uses = self.emission.new_zeros(self.emission.shape[1], states.shape[1])

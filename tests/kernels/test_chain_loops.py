@@ -9,7 +9,7 @@ from torch import Tensor
 import rankfold
 from rankfold.decoding import counts
 from rankfold.kernels import dispatch
-from rankfold.recursions.chain.filtering import StreamRung
+from rankfold.recursions.chain.filtering import StreamRung, log_filtered
 from rankfold.recursions.chain.potentials import validate
 from rankfold.recursions.chain.rungs import ScaledRung, uses
 from tests.kernels.chains import draw
@@ -95,6 +95,50 @@ def test_sequences_that_need_wider_arithmetic_are_not_counted_by_the_loops() -> 
     torch.testing.assert_close(
         rankfold.expected_counts(p).transition[0], torch.tensor([[2.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     )
+
+
+def structures(p: rankfold.ChainPotentials) -> dict[str, rankfold.Operator]:
+    """Transitions of the same states whose matrix is not one of their factors."""
+    (weight,) = p.transition.factors()
+    size = len(weight)
+    low_rank = rankfold.LowRank(weight[:, : max(1, size // 3)], weight[:, -max(1, size // 3) :])
+    band = rankfold.Banded(weight[:, :2], 0)
+    logs = (100 * x - 300 for x in low_rank.factors())
+    return {
+        "low rank": low_rank,
+        "logs": rankfold.LowRank.from_log(*logs),
+        "banded": band,
+        "sum": rankfold.Sum([band, low_rank]),
+        "rows scaled": rankfold.RowScaled(low_rank, weight[0]),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [(1, 1, 1), (2, 1, 40), (5, 3, 17), (63, 2, 12)])
+@pytest.mark.parametrize("structure", ["low rank", "logs", "banded", "sum", "rows scaled"])
+def test_the_loops_take_the_matrix_of_any_structure(
+    structure: str, size: tuple[int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(p: rankfold.ChainPotentials) -> list[Tensor]:
+        c = validate(p).detach()
+        filtered = torch.where(c.inside().mT.unsqueeze(-1), log_filtered(c)[0], 0.0)
+        return [filtered, *answers(p)[:-1]]
+
+    entered = []
+    loop = chain_loops.forward
+    monkeypatch.setattr(chain_loops, "forward", lambda *x: entered.append(x) or loop(*x))
+    for seed in range(6):
+        p = draw(*size, seed, dtype, 3.0 if seed % 2 else 1000.0)
+        p = p._replace(transition=structures(p)[structure])
+        entered.clear()
+        compiled = found(p)
+        assert entered
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatch, "has_numba", lambda: False)
+            expected = found(p)
+        rtol = 1e-4 if dtype == torch.float32 else 1e-11  # sums in another order
+        for one, other in zip(compiled, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
 
 
 def verdicts(p: rankfold.ChainPotentials) -> list[Tensor]:

@@ -10,6 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rankfold import DomainError
+from rankfold.kernels import dispatch
 from rankfold.params import durations
 from rankfold.params.observations import bernoulli, gaussian
 from rankfold.params.observations.bernoulli import BernoulliObservation
@@ -59,19 +60,30 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("rows", ["z f", "f", "z 1"])
-def test_the_steps_of_em_see_the_density(rows: str) -> None:
-    """A product with the statistics is the density; and so is the sum without ones, where nothing is missing."""
+def test_the_steps_of_em_see_the_density(rows: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product with the statistics is the density; where nothing is missing so is one without ones, and the loop."""
+    if compiled:
+        pytest.importorskip("numba", reason="the extra `fast` is not installed")
+    else:
+        monkeypatch.setattr(dispatch, "has_numba", lambda: False)
     frames, mean = drawn(2, 3, 5) + 7, drawn(4, 5, seed=1) + 7
     shape = {"z f": (4, 5), "f": (5,), "z 1": (4, 1)}[rows]
     spread = torch.rand(shape, generator=seeded(2), dtype=torch.float64) - 0.5
     kind = GaussianObservation(mean, spread, 0.1, spherical=rows == "z 1")
     for x in (frames, with_holes(frames)):
-        found = kind.log_obs_of(kind.sequence_statistics(x, Prior(centre=7.5)), Prior(centre=7.5))
+        statistics = kind.sequence_statistics(x, Prior(centre=7.5))
+        assert statistics.shape[1] == (15 if x is not frames else 5 if compiled else 11)
+        found = kind.log_obs_of(statistics, Prior(centre=7.5))
         states = list(zip(mean.tolist(), kind.variance.detach().expand(4, 5).tolist(), strict=True))
         want = [[[oracle.gaussian(y, m, v) for m, v in states] for y in sequence] for sequence in x.tolist()]
         close(found.reshape(3, 2, 4).transpose(0, 1), want)
-        close(kind.log_obs(x), want)
+        with torch.no_grad():
+            close(kind.log_obs(x), want)
+        posterior = torch.rand(6, 4, generator=seeded(3), dtype=torch.float64)
+        each = kind.statistics(x.transpose(0, 1).flatten(0, 1), Prior(centre=7.5))
+        close(kind.count(statistics, posterior), (posterior.mT @ each).tolist())
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "tied", "bernoulli"])

@@ -44,8 +44,7 @@ class Frames:
     fps: float | None = None  # frames per second
     source: Path | None = None
     constant: tuple[ConstantFeature, ...] = ()
-    num_missing: int = 0  # frames that are rows of NaN
-    num_partly_missing: int = 0  # of these, frames that had some values, given up by missing="row"
+    num_partly_missing: int = 0  # frames that are rows of NaN, but had some values, given up by missing="row"
 
     def __iter__(self) -> Iterator[Features]:
         return iter(self.features)
@@ -64,6 +63,12 @@ class Frames:
     @property
     def num_frames(self) -> int:
         return sum(self.lengths)
+
+    @property
+    def num_missing(self) -> int:
+        """Frames that are rows of NaN."""
+        # The least of all entries is NaN where any is: one pass, without a table of answers.
+        return sum(int(np.isnan(x).all(1).sum()) for x in self.features if np.isnan(x.min()))
 
     @property
     def num_gaps(self) -> int:
@@ -96,7 +101,6 @@ class Frames:
             labels=None if self.labels is None else [self.labels[i] for i in which],
             splits=None if self.splits is None else tuple(self.splits[i] for i in which),
             constant=constant_features(features, self.feature_names),
-            num_missing=num_missing(features),
         )
         # Which frames were made missing is not kept: of a part of the sequences their number is not known.
         return parts if len(which) == len(self) else replace(parts, num_partly_missing=0)
@@ -168,7 +172,6 @@ def frames_of(
         fps=fps,
         source=source,
         constant=constant_features(found, feature_names),
-        num_missing=num_missing(found),
         num_partly_missing=partly,
     )
 
@@ -258,12 +261,6 @@ def expect_one_width(arrays: Sequence[Features], spots: Sequence[str], feature_n
         raise DataError(
             f"{spots[0]}: {len(feature_names)} names of features for {width} features; one each was expected."
         )
-
-
-def num_missing(arrays: Sequence[Features]) -> int:
-    """The frames that are missing as a whole."""
-    # The least of all entries is NaN where any is: one pass, without a table of answers.
-    return sum(int(np.isnan(x).all(1).sum()) for x in arrays if np.isnan(x.min()))
 
 
 def constant_features(arrays: Sequence[Features], names: Sequence[str] | None) -> tuple[ConstantFeature, ...]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rankfold.data.frames import as_array, frames_of
+from rankfold.data.frames import Missing, as_array, frames_of
 from rankfold.errors import DataError, DomainError, ShapeError, UnsupportedError
 from rankfold.models.config import FrameConfig
-
-Missing = Literal["feature", "row", "error"]
 
 
 class NotANumberError(DataError, TypeError):
@@ -140,24 +138,14 @@ def read_features(
     if dtype == "float32":
         with np.errstate(over="ignore"):  # what overflows is found, and named, as infinite
             whole = [rows.astype(np.float32) if rows.dtype.kind in "fiub" else rows for rows in whole]
-    absent: list[NDArray[np.bool_] | None] = []
-    if missing == "feature":
-        absent = [_partly(rows) for rows in whole]
-        whole = [rows if gone is None else np.where(gone, 0, rows) for rows, gone in zip(whole, absent, strict=True)]
     frames = frames_of(
         whole[0] if together else whole,
         lengths=lengths,
         labels=labels,
         label_names=[str(i) for i in range(num_states)],
-        missing="row" if missing == "row" else "error",
+        missing=missing,
     )
-    sequences = list(frames)
-    if any(gone is not None for gone in absent):
-        if together and absent[0] is not None:
-            absent = list(np.split(absent[0], np.cumsum(frames.lengths)[:-1]))
-        pairs = zip(sequences, absent, strict=True)
-        sequences = [rows if gone is None else np.where(gone, np.nan, rows) for rows, gone in pairs]
-    return Inputs(sequences, frames.labels, together)
+    return Inputs(frames.features, frames.labels, together)
 
 
 def read_inputs(inputs: Any, given: Inputs) -> list[NDArray[np.float64]]:  # "t k" each
@@ -224,6 +212,8 @@ def with_inputs(given: Inputs, inputs: Any, *, observed: bool, driven: bool, num
 
 def expect_observed(sequences: Sequence[NDArray[Any]], config: FrameConfig) -> None:
     """Raise unless the observations can take every value: the first that they cannot, and what to do."""
+    if config.observation.takes_every_number():
+        return  # infinite ones were refused when they were read
     several = len(sequences) > 1 and len({x.dtype for x in sequences}) == 1
     if several and config.invalid(torch.from_numpy(np.concatenate(sequences))) is None:
         return  # all at once: each by itself would take a dozen calls
@@ -272,16 +262,6 @@ def expect_width(width: int, estimator: Any) -> None:
             f"X has {width} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} features "
             "as input."
         )
-
-
-def _partly(rows: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """The missing features of frames that are there in part; None where there are none."""
-    # The least of all entries is NaN where any is: one pass, without a table of answers.
-    if rows.dtype.kind != "f" or rows.ndim != 2 or not rows.size or not np.isnan(rows.min()):
-        return None
-    gone = np.isnan(rows)
-    gone &= ~gone.all(1, keepdims=True)
-    return gone if gone.any() else None
 
 
 def is_missing(value: Any) -> bool:

@@ -264,7 +264,9 @@ def few_threads(config: FrameConfig, num: int, num_frames: int) -> AbstractConte
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One thread for calls so small that waking a second one takes longer; the number is restored afterwards."""
-    before = torch.get_num_threads()
+    if (before := torch.get_num_threads()) == 1:
+        yield
+        return
     torch.set_num_threads(1)
     try:
         yield

@@ -108,6 +108,13 @@ class ObservationModule(nn.Module):
         return frames.isinf()
 
     @classmethod
+    def takes_every_number(cls) -> bool:
+        """Whether any finite features are valid, and any of them may be missing."""
+        own = cls.invalid.__func__, cls.first_invalid.__func__  # type: ignore[attr-defined]
+        base = ObservationModule.invalid.__func__, ObservationModule.first_invalid.__func__  # type: ignore[attr-defined]
+        return own == base and not cls.complete and cls.needs == "nothing"
+
+    @classmethod
     def first_invalid(cls, frames: Tensor, inside: Tensor, sizes: Sizes) -> Invalid | None:  # "... f", "..." bool
         """The first value of frames `inside` their sequences that cannot be observed; None if all can."""
         any_number = cls.invalid.__func__ is ObservationModule.invalid.__func__  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankfold.errors import UnsupportedError, may_look
 from rankfold.numerics.scaled import Scaled, visible
-from rankfold.operators.protocol import Operator, is_composed
+from rankfold.operators.protocol import Operator
 from rankfold.operators.sharded import whole_shard
 from rankfold.recursions.chain import scaled
 from rankfold.recursions.chain.potentials import Chain, ChainPotentials, validate
@@ -95,10 +95,10 @@ def _lost(c: Chain, f: scaled.Forward) -> Tensor:  # "b"
     if may_look(lost) and not bool(lost.any()):
         return lost  # every state of every position is whole, reached or not
     pattern = _pattern(c.transition)
-    if scaled.looped(c) is not None and is_composed(pattern):
+    if (reaches := scaled.looped(c.replace(transition=pattern))) is not None:
         from rankfold.kernels.chain_loops import lost_entries
 
-        return lost_entries(pattern.maps()[0] > 0, c.log_initial, c.log_obs, c.lengths, f, float(least))
+        return lost_entries(reaches > 0, c.log_initial, c.log_obs, c.lengths, f, float(least))
     reached = (c.log_initial > float("-inf")).to(least.dtype)
     lost = torch.zeros_like(lost)
     for t in range(len(f.filtered)):

@@ -175,22 +175,22 @@ def _filtered(c: Chain, x: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:  
 
 
 def looped(c: Chain) -> Tensor | None:  # "z y"
-    """The matrix of a transition that is written out, where compiled loops take the place of these."""
+    """The matrix of any transition, where compiled loops take the place of these.
+
+    A structure saves arithmetic, a loop calls: expected counts of 1 to 32 sequences were 1.1 to 4 times as fast by
+    loops, of 128 and 512 sequences 0.8 to 2.4 times (16 to 128 states; rank 2 to 16, or 3 diagonals; one core).
+    """
     if c.shard is not None or not loops_serve(c.log_obs.shape[-1], c.log_obs) or not may_look(c.log_obs):
         return None
     if torch.is_autocast_enabled("cpu"):  # products in bfloat16 are torch's
         return None
-    return _written(c)
+    return _rows(c)
 
 
 def scanned(c: Chain) -> Tensor | None:  # "z y"
     """The matrix of any transition, where kernels on a GPU run along all positions in one launch."""
     num_states = c.log_obs.shape[-1]
-    if c.shard is not None or not scans_serve(num_states, c.log_obs):
-        return None
-    if (weight := _written(c)) is not None:
-        return weight
-    return c.transition.rows(torch.arange(num_states, device=c.log_obs.device)).to(c.log_obs.dtype)
+    return None if c.shard is not None or not scans_serve(num_states, c.log_obs) else _rows(c)
 
 
 def losses_of_steps(c: Chain) -> tuple[Tensor | float, Tensor | float]:  # "y", "z"
@@ -199,6 +199,12 @@ def losses_of_steps(c: Chain) -> tuple[Tensor | float, Tensor | float]:  # "y", 
     if c.shard is not None or not scans_serve(c.log_obs.shape[-1], c.log_obs):
         return push, pull
     return written_loss(c, push), written_loss(c, pull)
+
+
+def _rows(c: Chain) -> Tensor:  # "z y"
+    if (weight := _written(c)) is not None:
+        return weight
+    return c.transition.rows(torch.arange(c.log_obs.shape[-1], device=c.log_obs.device)).to(c.log_obs.dtype)
 
 
 def _written(c: Chain) -> Tensor | None:  # "z y"
