@@ -344,7 +344,7 @@ class LinearGaussianObservation(ObservationModule):
 
 
 class FullGaussianObservation(LinearGaussianObservation):
-    """A mean for each state, and covariance matrices, one for each state or `shared` by all."""
+    """A mean for each state, and covariance matrices: one for each state, for so many neighbours, or for all."""
 
     def __init__(self, mean: Tensor, num_covariances: int, *, min_variance: float = 0.0) -> None:  # "z f"
         super().__init__(mean.unsqueeze(2), num_covariances, min_variance=min_variance)
@@ -352,7 +352,7 @@ class FullGaussianObservation(LinearGaussianObservation):
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> FullGaussianObservation:
         """Covariances of one, and means drawn from the standard normal; with `init` "papers" all means are 0."""
-        num = 1 if sizes.covariance == "tied" else sizes.num_states
+        num = 1 if sizes.covariance == "tied" else sizes.num_states // sizes.covariance_states
         return cls(draw_table(sizes, generator), num, min_variance=sizes.min_variance)
 
     @property
