@@ -26,7 +26,8 @@ RECIPES = (
     "segment-hsmm",
     "segment-activity",
     "segment-hsmm-labelled",
-    "segment-hsmm-labelled model.covariance=low_rank model.covariance_rank=4 model.variance_prior=50 data.smooth=9",
+    "segment-hsmm-labelled data.parts=4 model.num_states=20 data.smooth=5 "
+    "model.covariance=full model.covariance_states=4 model.variance_prior=100",
 )
 HEAD = ("recipe", "frame accuracy", "lowest", "highest", "F1@50", "people left out together", "runs")
 AT_ONCE = 4

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rankfold.analysis.decoded_frames import best_states
 from rankfold.cli import main
 from rankfold.cli.load import load_recordings
+from rankfold.data.batch import Batch
 from rankfold.data.frame_files import read_frames
+from rankfold.decoding.sample import sample
 from rankfold.models import ModelConfig, build_model
 from rankfold.models.frame_model import FrameModel
 from tests.training.recordings import NUM_TEST, NUM_TRAIN, recording, write_recordings
@@ -115,6 +118,53 @@ def test_labels_have_names(labelled: Path, data: Path, capsys: Captured) -> None
     found = json.loads(printed(capsys, "evaluate", labelled, "--data", data, "--json"))["segmentation"]
     assert found["as_labelled"]["frame_accuracy"] > 0.9
     assert found["as_labelled"] == found["one_to_one"]
+
+
+@pytest.mark.parametrize("family", ["hsmm", "frame_hmm"])
+def test_parts_of_a_segment_are_joined(family: str, data: Path, tmp_path: Path, capsys: Captured) -> None:
+    """States of parts are labels wherever somebody reads them; the posterior is that of the stretch as a whole."""
+    own = [f"model.family={family}", "model.num_states=6", "model.max_duration=9", "data.labelled=8", "data.parts=2"]
+    own += ["model.variance_prior=5", "train.smoothing=0.1", *SETTINGS[2:]]
+    out = tmp_path / "run"
+    start = ["train", "--recipe", "segment-hsmm-labelled", "--data", str(data), "--out", str(out), "--set"]
+    assert main([*start, *own]) == 0
+    noisy, rng = tmp_path / "noisy.npz", np.random.default_rng(0)  # nothing is sure in these
+    np.savez(noisy, *(x + 25 * rng.standard_normal(x.shape) for x in read_frames(data, split="test").features))
+    rows = json.loads(printed(capsys, "segment", out, noisy, "--json"))
+    loaded = load_recordings(out, noisy, split=None, device="cpu")
+    assert {row["label"] for row in rows} == {"sit", "walk", "turn"}
+    assert min(row["posterior"] for row in rows) < 0.5
+    states = best_states(loaded.model, loaded.frames)
+    for x, name, path in zip(loaded.frames.features, loaded.frames.names, states, strict=True):
+        batch = loaded.model.batch(x)
+        assert (loaded.model.states(batch)[0].numpy() // 2 == path).all()
+        table = loaded.model.posterior(batch)[0].numpy()
+        label_table = np.stack([table[:, 2 * k] + table[:, 2 * k + 1] for k in range(3)], 1)
+        mine = [row for row in rows if row["recording"] == name]
+        assert [row["start"] for row in mine] == [0, *(np.flatnonzero(np.diff(path)) + 1)]
+        assert mine[-1]["end"] == len(path)
+        drawn = labels_drawn(loaded.model, batch)
+        for row in mine:
+            begin, end = row["start"], row["end"]
+            assert (path[begin:end] == row["state"]).all()
+            assert row["frames"] == pytest.approx(label_table[begin:end, row["state"]].mean(), abs=1e-5)
+            inside = (drawn[:, begin:end] == row["state"]).all(1)
+            inside &= (drawn[:, begin - 1] != row["state"]) if begin else True
+            inside &= (drawn[:, end] != row["state"]) if end < len(path) else True
+            assert abs(inside.mean() - row["posterior"]) < 5 * np.sqrt(0.25 / len(drawn))  # five deviations
+    found = json.loads(printed(capsys, "evaluate", out, "--data", data, "--json"))["segmentation"]
+    assert found["states_used"] == 3
+    assert found["as_labelled"]["frame_accuracy"] > 0.9
+    printed(capsys, "explore", out, "--data", data, "--split", "test", "--out", tmp_path / "page.html")
+    drawn_rows = json.loads(printed(capsys, "sample", out, "--num", 2, "--max-length", 20, "--json"))["recordings"]
+    assert {z for one in drawn_rows for z in one["states"]} <= {0, 1, 2}
+
+
+def labels_drawn(model: FrameModel, batch: Batch, num: int = 4000) -> Any:  # "n t"
+    """Labels drawn from the posterior of one recording, two states a label."""
+    with torch.no_grad():
+        many = batch._replace(values=batch.values.expand(num, -1, -1), lengths=batch.lengths.expand(num))
+        return sample(model.potentials(many), generator=torch.Generator().manual_seed(1)).path.numpy() // 2
 
 
 def test_evaluate_scores_segments(run: Path, data: Path, capsys: Captured) -> None:

@@ -105,6 +105,7 @@ def test_what_is_saved_is_read(tmp_path: Path) -> None:
     for space in (
         FrameSpace.of(train, labelled=True),
         FrameSpace.of(train, standardise="recording", smooth=3),
+        FrameSpace.of(train, labelled=True, parts=3),
         FrameSpace(2),
     ):
         space.save(tmp_path / "frames.json")
@@ -118,6 +119,7 @@ def test_what_is_saved_is_read(tmp_path: Path) -> None:
     "content",
     [
         *("", "[]", '{"features": 3}', '{"num_features": 3, "mean": [1, 2, 3]}', "{}", "[" * 100_000, "\xff"),
+        '{"num_features": 3, "parts": 0}',
         *('{"num_features": "3"}', '{"num_features": 3, "smooth": 2}', '{"num_features": 3, "fps": -1}'),
         *('{"num_features": 1, "mean": ["a"], "scale": [1]}', '{"num_features": 1, "mean": [0], "scale": [0]}'),
     ],

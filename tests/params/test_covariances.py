@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from rankfold.errors import DomainError
 from rankfold.estimators import HSMM
+from rankfold.models.config import FrameConfig
 from rankfold.params.observations.factor_gaussian import FactorGaussianObservation
+from rankfold.params.observations.gaussian import GaussianObservation
 from rankfold.params.observations.linear_gaussian import marginal_root, raise_to_floor
 from rankfold.params.prior import Prior
 
@@ -44,6 +49,42 @@ def test_marginals_are_parts_of_the_covariance() -> None:
     features = torch.tensor([0, 2, 3])
     part = marginal_root(torch.linalg.cholesky(covariance), features)
     torch.testing.assert_close(part @ part.mT, covariance[:, features][:, :, features])
+
+
+def test_neighbours_share_a_matrix() -> None:
+    """Densities, and the maximum with a prior: each matrix is that of what its states leave of their frames."""
+    config = FrameConfig(num_states=4, num_features=3, covariance="full", covariance_states=2, min_variance=0.0)
+    module = GaussianObservation.draw(config, torch.Generator().manual_seed(0)).double()
+    rng = np.random.default_rng(1)
+    x, weight = rng.standard_normal((50, 3)) * [1.0, 2.0, 3.0], rng.dirichlet(np.ones(4), 50)
+    prior = Prior(centre=torch.from_numpy(x.mean(0)), spread=torch.tensor([1.0, 2.0, 0.5]), variance_frames=7.0)
+    frames = torch.from_numpy(x)
+    module.maximise(module.count(module.statistics(frames, prior), torch.from_numpy(weight)), prior)
+    means = weight.T @ x / weight.sum(0)[:, None]
+    found = module.log_obs(frames[None])[0].detach().numpy()
+    for pair in ((0, 1), (2, 3)):
+        scatter = sum((x - means[z]).T @ ((x - means[z]) * weight[:, z, None]) for z in pair)
+        number = sum(weight[:, z].sum() for z in pair)
+        covariance = (scatter + 7 * np.diag([1.0, 2.0, 0.5])) / (number + 7)
+        for z in pair:
+            away = x - means[z]
+            squares = (away @ np.linalg.inv(covariance) * away).sum(1)
+            expected = -(squares + np.linalg.slogdet(2 * np.pi * covariance)[1]) / 2
+            np.testing.assert_allclose(found[:, z], expected, rtol=1e-10, atol=1e-10)
+    assert module.num_free == 4 * 3 + 2 * 6
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"covariance": "low_rank"}, {"observations": "student_t", "covariance": "full"}, {"covariance": "tied"}],
+)
+def test_only_full_matrices_are_shared_by_neighbours(settings: dict[str, Any]) -> None:
+    with pytest.raises(DomainError, match=r"covariance_states is 2, but the matrices that states may share"):
+        FrameConfig(num_states=4, covariance_states=2, **settings)
+    with pytest.raises(DomainError, match=r"covariance_states is 3, but 4 states cannot be shared out evenly"):
+        FrameConfig(num_states=4, covariance_states=3, covariance="full")
+    with pytest.raises(DomainError, match=r"covariance_states is 0, but must be at least 1"):
+        FrameConfig(num_states=4, covariance_states=0)
 
 
 def test_low_rank_is_factor_analysis() -> None:

@@ -179,6 +179,45 @@ def test_some_labels(data: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "data.json").read_text())["train"]["labelled_recordings"] == 2
 
 
+def test_parts_of_labelled_segments(data: Path, tmp_path: Path) -> None:
+    """Every segment of a bound recording is cut into equal parts, in their order, each a state of its own."""
+    config = tiny(labelled=2, parts=3, num_states=9)
+    found = read_recordings(data, config.data, config.model)  # type: ignore[arg-type]
+    given = read_splits(data)
+    assert found.train.labels is not None
+    assert given["train"].labels is not None
+    for own, truth in zip(found.train.labels[:2], given["train"].labels, strict=False):
+        expected: list[int] = []
+        for label, group in itertools.groupby(truth.tolist()):
+            length = len(list(group))
+            expected += [3 * label + next(p for p in range(3) if t * 3 < (p + 1) * length) for t in range(length)]
+        assert own.tolist() == expected
+    assert all((y == -1).all() for y in found.train.labels[2:])
+    path = write_recordings(tmp_path / "all.npz", splits=False)
+    alone = read_recordings(path, config.data, config.model)  # type: ignore[arg-type]
+    for valid in (found.valid, alone.valid):  # what is not trained on keeps its labels
+        assert valid.labels is not None
+        assert max(int(y.max()) for y in valid.labels) == 2
+
+
+def test_parts_need_whole_labels(tmp_path: Path) -> None:
+    rows = [recording(seed) for seed in range(3)]
+    rows[1][1][4] = -1
+    labels = np.concatenate([y for _, y in rows])
+    lengths = [len(x) for x, _ in rows]
+    np.savez(tmp_path / "all.npz", features=np.concatenate([x for x, _ in rows]), lengths=lengths, labels=labels)
+    config = tiny(labelled=1, parts=2, num_states=6)
+    assert read_recordings(tmp_path / "all.npz", config.data, config.model).space.parts == 2  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"row 4: no label, .* data.parts is 2"):
+        train(tiny(labelled=2, parts=2, num_states=6), tmp_path / "all.npz", tmp_path / "run")
+
+
+def test_a_run_starts_from_one_of_as_many_parts(data: Path, tmp_path: Path) -> None:
+    train(tiny(labelled=2, parts=2, num_states=6, updates=1), data, tmp_path / "run")
+    with pytest.raises(DataError, match=r"data.parts is 1, but the model that the run starts from has 2"):
+        train(tiny(labelled=2, num_states=6), data, tmp_path / "other", init_from=tmp_path / "run")
+
+
 def test_a_prior_keeps_variances_up(data: Path, tmp_path: Path) -> None:
     """Weak data, strong prior: gradients and EM end near variance 1, where without it they are far below."""
     for optimizer, updates in (("adam", 60), ("em", 5)):
@@ -233,6 +272,7 @@ def test_other_recordings_are_not_the_same_run(data: Path, tmp_path: Path) -> No
     [
         ({"num_states": 2, "labelled": 1}, "3 labels, but model.num_states is 2"),
         ({"labelled": 9}, "data.labelled is 9, but there are 8 training recordings"),
+        ({"labelled": 1, "parts": 2, "num_states": 5}, "3 labels in 2 parts each, but model.num_states is 5"),
         ({"observations": "bernoulli"}, "row 0: feature 0 is .* bernoulli observations are 0 or 1"),
         ({"observations": "categorical"}, "3 features, but model.observations"),
         ({"num_features": 5}, "model.num_features is 5, but the recordings have 3"),
@@ -256,6 +296,10 @@ def test_what_does_not_go_together() -> None:
         tiny(optimizer="em", batching="streams")
     with pytest.raises(DomainError, match=r"state of a label would be dropped"):
         tiny(labelled=1, state_dropout=0.3, num_states=8)
+    with pytest.raises(DomainError, match=r"parts is 2, but labelled is 0"):
+        tiny(parts=2)
+    with pytest.raises(DomainError, match=r"parts is 0, but must be at least 1"):
+        tiny(parts=0, labelled=1)
     with pytest.raises(DomainError, match=r"smooth is 4, but must be an odd number"):
         tiny(smooth=4)
 

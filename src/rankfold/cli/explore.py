@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankfold.analysis.decoded_frames import answer_recordings, best_states
+from rankfold.analysis.decoded_frames import answer_recordings, best_states, num_parts, state_posteriors
 from rankfold.analysis.hidden_chain import HiddenChain
 from rankfold.cli.baselines import run_data
 from rankfold.cli.load import (
@@ -162,7 +162,7 @@ def _frames(folder: Path, data: Path | None, split: str | None, device: str) -> 
     states = best_states(model, frames)
 
     def posterior(batch: Batch) -> list[Any]:
-        return list(model.posterior(batch).cpu())
+        return list(state_posteriors(model, batch))
 
     tables = answer_recordings(model, frames, posterior)
     certainty = [table[range(len(own)), own].numpy() for table, own in zip(tables, states, strict=True)]
@@ -171,7 +171,7 @@ def _frames(folder: Path, data: Path | None, split: str | None, device: str) -> 
         loaded.given,
         states,
         certainty,
-        num_states=model.config.num_states,
+        num_states=model.config.num_states // num_parts(model),
         about_text={"title": folder.resolve().name, "family": model.config.family, "text": data.name},
     )
 

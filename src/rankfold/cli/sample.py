@@ -135,11 +135,12 @@ def sample_recordings(
     generator = seeded(model, seed)
     drawn = model.sample(length, num, generator=generator)
     features = [space.undo(x.cpu().numpy()) for x, _ in drawn]
+    states = [z.cpu().numpy() // space.parts for _, z in drawn]
     return {
         "seed": seed,
         "label_names": None if not space.labelled else space.label_names,
         "as_prepared": space.standardise == "recording" or space.smooth > 1,
-        "recordings": [{"features": x, "states": z.cpu().numpy()} for x, (_, z) in zip(features, drawn, strict=True)],
+        "recordings": [{"features": x, "states": z} for x, z in zip(features, states, strict=True)],
     }
 
 

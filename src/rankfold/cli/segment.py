@@ -14,7 +14,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rankfold.analysis.decoded_frames import ENTRIES, answer_recordings, impossible
+from rankfold.analysis.decoded_frames import (
+    ENTRIES,
+    answer_recordings,
+    impossible,
+    segment_tables,
+    state_posteriors,
+)
 from rankfold.analysis.segmentation import labels_of
 from rankfold.analysis.states import match_states
 from rankfold.cli.answer import (
@@ -212,7 +218,7 @@ def only(loaded: LoadedFrames, name: str) -> LoadedFrames:
 def segment_frames(model: FrameModel, space: FrameSpace, frames: Frames) -> list[dict[str, Any]]:
     """The rows of the table, recording by recording; raises on a recording that is impossible under the model."""
     rows = []
-    answers = answer_recordings(model, frames, model.segments)
+    answers = answer_recordings(model, frames, lambda batch: segment_tables(model, batch))
     for name, length, found in zip(frames.names, frames.lengths, answers, strict=True):
         if not found:
             raise DomainError(impossible(name, length, model.config))
@@ -279,7 +285,7 @@ def plot(
         )
     if kind == "posterior":
         one = frames.subset([number])
-        (table,) = answer_recordings(loaded.model, one, lambda batch: list(loaded.model.posterior(batch).cpu()))
+        (table,) = answer_recordings(loaded.model, one, lambda batch: list(state_posteriors(loaded.model, batch)))
         above = None if truth is None else truth[number]
         return plots.plot_frame_posterior(
             table[: one.lengths[0]].numpy(), path, truth=above, label_names=names, fps=fps, title=title

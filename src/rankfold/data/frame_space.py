@@ -93,6 +93,7 @@ class FrameSpace:
     standardise   "train": features by their mean and deviation in the training set, which `mean` and `scale` keep;
                   "recording": by those of each recording itself; "none": as they are.
     smooth        each feature is first replaced by its mean over so many frames, this one in the middle
+    parts         how many states stand for a label, those of label l from l parts on: the parts of its segments
     """
 
     num_features: int
@@ -104,10 +105,17 @@ class FrameSpace:
     label_names: tuple[str, ...] | None = None
     labelled: bool = False  # whether labels bound states in training: then the first states are the labels
     fps: float | None = None  # frames per second of the training set
+    parts: int = 1
 
     @classmethod
     def of(
-        cls, train: Frames, *, standardise: Standardise = "train", smooth: int = 1, labelled: bool = False
+        cls,
+        train: Frames,
+        *,
+        standardise: Standardise = "train",
+        smooth: int = 1,
+        labelled: bool = False,
+        parts: int = 1,
     ) -> FrameSpace:
         """The space of a training set."""
         train = smooth_frames(train, smooth)
@@ -122,6 +130,7 @@ class FrameSpace:
             train.label_names if train.label_names is not None else _numbered(train),
             labelled,
             train.fps,
+            parts,
         )
 
     def apply(self, frames: Frames) -> Frames:
@@ -165,7 +174,7 @@ class FrameSpace:
         return features if self.mean is None else self._scale().undo(np.asarray(features))
 
     def label_of(self, state: int) -> int | None:
-        """The label a state stands for, where training gave it one."""
+        """The label a state stands for, where training gave it one; of states whose parts are joined."""
         return state if self.labelled and state < len(self.label_names or ()) else None
 
     def save(self, path: Path) -> None:
@@ -184,8 +193,9 @@ class FrameSpace:
         sizes = [len(x) for x in (space.mean, space.scale, space.feature_names) if x is not None]
         if any(size != space.num_features for size in sizes) or (space.mean is None) != (space.scale is None):
             raise DataError(f"{path}: {sizes} numbers for {space.num_features} features.\n  {remedy}")
-        if space.smooth < 1 or space.smooth % 2 == 0 or not all(x > 0 for x in (*(space.scale or ()), space.fps or 1)):
-            raise DataError(f"{path}: smooth is odd, scales and fps are above 0; others came.\n  {remedy}")
+        above = (*(space.scale or ()), space.fps or 1, space.parts)
+        if space.smooth < 1 or space.smooth % 2 == 0 or not all(x > 0 for x in above):
+            raise DataError(f"{path}: smooth is odd, scales, fps and parts are above 0; others came.\n  {remedy}")
         return space
 
     def _scale(self) -> Scale:

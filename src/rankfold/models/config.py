@@ -292,6 +292,7 @@ class FrameConfig:
     min_variance: float = 1e-3  # gaussian: no variance is below it, in units of the features; 0: none
     variance_prior: float = 0.0  # gaussian: as if each variance had seen so many frames of variance 1
     covariance: CovarianceKind = "diag"  # gaussian and others like it; "tied": one matrix for all states
+    covariance_states: int = 1  # gaussian, covariance "full": so many neighbouring states share a matrix
     covariance_rank: int = 1  # covariance "low_rank": factors, besides the noise of each feature
     num_components: int = 2  # gaussian_mixture: Gaussians of a state
     num_covariates: int = 0  # regression: the last so many columns are inputs
@@ -319,7 +320,7 @@ class FrameConfig:
         if self.observations not in OBSERVATIONS:
             raise DomainError(f"observations is {self.observations!r}, but must be one of {', '.join(OBSERVATIONS)}.")
         _expect_least(self, 1, "num_states", "rank", "summed_states", "max_duration", "dim")
-        _expect_least(self, 1, "covariance_rank", "num_components", "order", "num_classes")
+        _expect_least(self, 1, "covariance_states", "covariance_rank", "num_components", "order", "num_classes")
         for name in ("num_features", "min_variance", "variance_prior", "num_covariates", "num_drivers", "drivers_rank"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
@@ -387,10 +388,23 @@ class FrameConfig:
             "student_t",
             "regression",
             "autoregressive",
+            "regression_student_t",
+            "autoregressive_student_t",
         ):
             raise DomainError(
                 f"tied_variance is true, but {self.observations} observations have variances for each state alone.\n"
                 "  Set tied_variance = false."
+            )
+        shared = self.covariance_states
+        if shared > 1 and (self.observations != "gaussian" or self.covariance != "full" or self.state_dropout):
+            raise DomainError(
+                f"covariance_states is {shared}, but the matrices that states may share are those of gaussian "
+                'observations with covariance = "full" and without state_dropout.'
+            )
+        if self.num_groups % shared:
+            raise DomainError(
+                f"covariance_states is {shared}, but {self.num_groups} states cannot be shared out evenly.\n"
+                f"  Set it to a divisor of {self.num_groups}."
             )
         if (self.observations == "product") != bool(self.columns):
             raise DomainError(

@@ -45,15 +45,21 @@ class DataConfig:
     smooth: int = 1  # frames, gaussian: each is the mean of so many around it, an odd number; before it is standardised
     labelled: int = 0  # frames: so many training recordings, the first, keep their labels, which bind their states
     unlabelled: bool = True  # frames: whether recordings without labels are trained on where others are labelled
+    parts: int = 1  # frames: so many states for each label, for the equal parts of its segments, in their order
     missing: Missing = "error"  # frames: a row with some values missing: an error, a missing row, or summed out exactly
     header: Header = "auto"  # frames: whether the first line of a .csv is names; "auto": if it holds no number
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _expect_at_least(self, 1, "min_count", "rounding", "num_streams", "window", "eval_tokens")
+        _expect_at_least(self, 1, "min_count", "rounding", "num_streams", "window", "eval_tokens", "parts")
         _expect_at_least(
             self, 0, "tokens", "sentences", "max_length", "curriculum_start", "curriculum_step", "labelled"
         )
+        if self.parts > 1 and not self.labelled:
+            raise DomainError(
+                f"parts is {self.parts}, but labelled is 0: only labelled segments have parts.\n"
+                "  Set labelled to the number of recordings whose labels count, or parts=1."
+            )
         if self.smooth < 1 or self.smooth % 2 == 0:
             raise DomainError(f"smooth is {self.smooth}, but must be an odd number of frames; 1: as they are.")
         if self.max_vocabulary is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rankfold.data.batch import (
     Batch,
@@ -115,7 +116,7 @@ def read_recordings(
         raise DataError(f"{path}: no split 'train'; there are {', '.join(found)}.\n  Training needs one.")
     for split in found.values():
         expect_observed(split, model)
-    train = _labelled(found["train"], config.labelled, model, path)
+    train = _labelled(found["train"], config, model, path)
     measured = model.observation.measured
     if space is None:
         space = FrameSpace.of(
@@ -123,11 +124,19 @@ def read_recordings(
             standardise=config.standardise if measured else "none",
             smooth=config.smooth if measured else 1,
             labelled=config.labelled > 0,
+            parts=config.parts,
+        )
+    elif space.parts != config.parts:
+        raise DataError(
+            f"{path}: data.parts is {config.parts}, but the model that the run starts from has {space.parts}.\n"
+            f"  Set data.parts={space.parts}."
         )
     scaled = {name: space.apply(split) for name, split in found.items()}
     train = space.apply(train if config.unlabelled or not config.labelled else train.subset(range(config.labelled)))
-    valid = scaled.get("valid")
-    return Recordings(space, train, train if valid is None else valid, scaled.get("test"), valid is not None)
+    valid = scaled.get("valid", train)
+    if config.parts > 1 and train.labels is not None:
+        train = replace(train, labels=[_in_parts(y, config.parts) for y in train.labels])
+    return Recordings(space, train, valid, scaled.get("test"), "valid" in scaled)
 
 
 def read_splits(path: Path, *, missing: Missing = "error", header: Header = "auto") -> dict[str, Frames]:
@@ -181,8 +190,9 @@ def num_labelled(frames: Frames) -> int:
     return 0 if frames.labels is None else sum(bool((y != UNKNOWN).any()) for y in frames.labels)
 
 
-def _labelled(train: Frames, num: int, model: FrameConfig, path: str) -> Frames:
-    """The training set with the labels of its first `num` recordings; those of the others are hidden."""
+def _labelled(train: Frames, config: DataConfig, model: FrameConfig, path: str) -> Frames:
+    """The training set with the labels of its first recordings, `config.labelled`; those of the others are hidden."""
+    num, parts = config.labelled, config.parts
     if not num:
         return replace(train, labels=None)
     if train.labels is None:
@@ -197,8 +207,27 @@ def _labelled(train: Frames, num: int, model: FrameConfig, path: str) -> Frames:
             f"{path}: {train.num_labels} labels, but model.num_states is {model.num_states}: a state has one label.\n"
             f"  Set model.num_states to at least {train.num_labels}."
         )
+    if parts > 1 and model.num_states != train.num_labels * parts:
+        raise DataError(
+            f"{path}: {train.num_labels} labels in {parts} parts each, but model.num_states is {model.num_states}: a "
+            f"state for each part was expected.\n  Set model.num_states={train.num_labels * parts}."
+        )
+    for name, y in zip(train.names[:num], train.labels, strict=False):
+        if parts > 1 and bool((y == UNKNOWN).any()):
+            raise DataError(
+                f"{path}: recording '{name}', row {int((y == UNKNOWN).argmax())}: no label, so the segments around it "
+                f"have no known ends, but data.parts is {parts}.\n  Set data.parts=1, or label whole recordings."
+            )
     labels = [y if i < num else np.full_like(y, UNKNOWN) for i, y in enumerate(train.labels)]
     return replace(train, labels=labels)
+
+
+def _in_parts(labels: NDArray[np.int64], num: int) -> NDArray[np.int64]:  # "t" -> "t"
+    """The states of labels: `num` equal parts of each segment, one after the other; unknown labels stay unknown."""
+    starts = np.flatnonzero(np.diff(labels, prepend=labels[:1] - 1))
+    lengths = np.diff(starts, append=len(labels))
+    place = np.arange(len(labels)) - np.repeat(starts, lengths)
+    return np.where(labels == UNKNOWN, UNKNOWN, labels * num + place * num // np.repeat(lengths, lengths))
 
 
 def _part(folder: Path, split: str) -> Path | None:

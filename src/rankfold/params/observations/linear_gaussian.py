@@ -375,7 +375,7 @@ class LinearGaussianObservation(ObservationModule):
 
 
 class FullGaussianObservation(LinearGaussianObservation):
-    """A mean for each state, and covariance matrices, one for each state, or one `shared` by all: a table "f f"."""
+    """A mean for each state, and covariance matrices: for each state, for several, or one `shared` by all, "f f"."""
 
     def __init__(
         self, mean: Tensor, num_covariances: int, *, min_variance: float = 0.0, shared: bool = False
@@ -387,7 +387,7 @@ class FullGaussianObservation(LinearGaussianObservation):
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:
         """Covariances of one, and means drawn from the standard normal; with `init` "papers" all means are 0."""
         shared = sizes.covariance == "tied"
-        num = 1 if shared else sizes.num_states
+        num = 1 if shared else sizes.num_states // sizes.covariance_states
         return cls(draw_table(sizes, generator), num, min_variance=sizes.min_variance, shared=shared)
 
     @property

@@ -46,6 +46,7 @@ class _Inner:
     min_variance: float
     init: str
     covariance_rank: int = 1
+    covariance_states: int = 1
     tied_variance: bool = False
 
 
