@@ -210,7 +210,7 @@ class Tables:
         expect_kind(observations)
         known = set(cls._names())  # type: ignore[attr-defined]
         tables = {name: value for name, value in given.items() if name not in known or name == "durations"}
-        params = {"n_states": next(iter(shape_of(initial, "initial")), 1)}
+        params: dict[str, Any] = {"n_states": next(iter(shape_of(initial, "initial")), 1)}
         shapes = {name: shape_of(value, name) for name, value in tables.items() if value is not None}
         if driven := driven_sizes(shapes):
             params["input_driven"] = driven["driven"]
