@@ -113,14 +113,10 @@ def _frames(config: FrameConfig, num_features: int, _: Clusters | None, generato
     config = dataclasses.replace(config, num_features=num_features)
     # Always in this order: every draw advances the generator, so another order makes another model of the same seed.
     dynamics = _dynamics(config, generator)
-    groups: dict[str, Any] = {
-        "num_states": config.num_groups,
-        "tied_states": (),
-        "self_transitions": True,
-    }  # one group is enough
-    observation = config.observation.draw(
-        dataclasses.replace(config, **groups) if config.tied_states else config, generator
-    )
+    each = config
+    if config.tied_states:  # a distribution for each group, of which one is enough
+        each = dataclasses.replace(config, num_states=config.num_groups, tied_states=(), self_transitions=True)
+    observation = config.observation.draw(each, generator)
     if config.tied_states:
         observation = TiedObservation(observation, torch.tensor(config.tied_states))
     duration = _durations(config, generator) if config.has_segments else None
