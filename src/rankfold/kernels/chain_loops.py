@@ -614,13 +614,11 @@ def best_states(
 
 
 def drawn_states(
-    log_weight: Tensor, log_initial: Tensor, log_ahead: Tensor, lengths: Tensor, num: int,
-    generator: torch.Generator | None,
-) -> Tensor:  # "n b t"  # fmt: skip
-    """Independent paths, each state drawn by its weight and by all that follows, `log_ahead` "t b z", float64."""
-    uniform = torch.rand(num, *log_ahead.shape[1::-1], dtype=torch.float64, generator=generator)
-    path = np.full(uniform.shape, -1)
+    log_weight: Tensor, log_initial: Tensor, log_ahead: Tensor, lengths: Tensor, uniform: Tensor
+) -> Tensor:  # "n b t"
+    """Paths, each state drawn by its weight and by all that follows, `log_ahead` "t b z"; `uniform` numbers "n b t"."""
     given = _arrays(log_weight, log_initial, log_ahead, lengths, uniform)
+    path = np.full(uniform.shape, -1)
     _share_out(_draw, given[2], *given, path)
     return torch.from_numpy(path)
 

@@ -36,3 +36,10 @@ def pick(logits: Tensor, generator: torch.Generator | None) -> Tensor:  # "... z
     # Beyond a length, or in an impossible sequence, nothing may have weight; what is drawn there is not used.
     weights = torch.where(top > float("-inf"), torch.exp(logits - top), 1.0)
     return torch.multinomial(weights.flatten(0, -2), 1, generator=generator).reshape(logits.shape[:-1])
+
+
+def pick_at(logits: Tensor, uniform: Tensor) -> Tensor:  # "... z", "..." -> "..."
+    """The same by a number in [0, 1) for each: the first whose weight, added to those before, is above its share."""
+    top = logits.amax(-1, keepdim=True)
+    total = torch.where(top > float("-inf"), torch.exp(logits - top), 1.0).cumsum(-1)
+    return (total <= uniform.unsqueeze(-1) * total[..., -1:]).sum(-1)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rankfold.kernels.dispatch import loops_serve
-from rankfold.numerics.log_space import pick
+from rankfold.kernels.dispatch import FEW_STATES, loops_serve
+from rankfold.numerics.log_space import pick, pick_at
 from rankfold.recursions.chain import in_chunks, in_shards
 from rankfold.recursions.chain.potentials import Chain
 from rankfold.recursions.chain.rungs import solve
@@ -66,20 +66,26 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     known = c.inside() & (solution.log_z > float("-inf"))[:, None]
     if c.shard is not None:
         return torch.where(known, in_shards.draw(c, transition, c.shard, log_ahead, num_samples, generator), -1)
-    if loops_serve(num_states, log_ahead):
+    uniform: Tensor | None = None
+    if num_states <= FEW_STATES and not log_ahead.is_cuda:  # a seed draws the same paths, compiled or not
+        uniform = torch.rand(num_samples, num_sequences, num_positions, dtype=torch.float64, generator=generator)
+    if uniform is not None and loops_serve(num_states, log_ahead):
         from rankfold.kernels.chain_loops import drawn_states
 
         log_weight = transition.log_rows(torch.arange(num_states)).double()
-        given = log_weight, c.log_initial.double(), log_ahead, c.lengths
-        return torch.where(known, drawn_states(*given, num_samples, generator), -1)
+        return torch.where(known, drawn_states(log_weight, c.log_initial.double(), log_ahead, c.lengths, uniform), -1)
     if in_chunks.chunks_serve(c):
         rows = transition.log_rows(torch.arange(num_states, device=c.lengths.device))
         drawn = [in_chunks.draw(c, rows, log_ahead, generator) for _ in range(num_samples)]
         return torch.where(known, torch.stack(drawn), -1)
-    state = pick((c.log_initial + log_ahead[0]).expand(num_samples, -1, -1), generator)
+
+    def chosen(t: int, logits: Tensor) -> Tensor:
+        return pick(logits, generator) if uniform is None else pick_at(logits, uniform[..., t])
+
+    state = chosen(0, (c.log_initial + log_ahead[0]).expand(num_samples, -1, -1))
     path = [state]
     for t in range(1, num_positions):
         log_row = transition.log_rows(state.reshape(-1)).reshape(num_samples, num_sequences, num_states)
-        state = torch.where(t < c.lengths, pick(log_row + log_ahead[t], generator), state)
+        state = torch.where(t < c.lengths, chosen(t, log_row + log_ahead[t]), state)
         path.append(state)
     return torch.where(known, torch.stack(path, -1), -1)
