@@ -115,7 +115,7 @@ def peaks(means: list[float], moves: Any, variance: float, num: int, seed: int) 
 def test_model_selection() -> None:
     """The likelihood rises with every state; BIC is least at the true number."""
     moves = [[0.3, 0.4, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.5, 0.2, 0.1, 0.2], [0.25, 0.25, 0.25, 0.25]]
-    x = peaks([-2.5, 0.0, 2.5, 5.0], moves, 0.5, 500, 0)
+    x = peaks([-2.5, 0.0, 2.5, 5.0], moves, 0.5, 1000, 0)
     found = select(HMM(max_iter=200, tol=1e-4, random_state=0), x, {"n_states": [2, 3, 4, 5]}, n_init=2)
     assert found.best.n_states == 4
     assert int(np.argmin([one.aic for one in found.candidates])) >= 2  # AIC sometimes takes one more

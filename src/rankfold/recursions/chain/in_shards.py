@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from rankfold.numerics.log_space import pick_at
 from rankfold.numerics.shard import Shard
 from rankfold.operators.protocol import Operator
 from rankfold.operators.sharded import Sharded
@@ -57,15 +58,25 @@ def _stacked(steps: list[Any]) -> Tensor | None:
 
 
 def draw(
-    c: Chain, transition: Operator, shard: Shard, log_ahead: Tensor, num_samples: int, generator: torch.Generator | None
-) -> Tensor:  # "t b z" -> "n b t"
-    """As `paths.draw`: states of all processes, the same on each."""
+    c: Chain,
+    transition: Operator,
+    shard: Shard,
+    log_ahead: Tensor,
+    num_samples: int,
+    generator: torch.Generator | None,
+    uniform: Tensor | None,
+) -> Tensor:  # "t b z", "n b t" -> "n b t"
+    """As `paths.draw`: states of all processes, the same on each; of few states by the numbers in `uniform`."""
     num_positions, num_sequences, num_states = log_ahead.shape
-    state = pick((c.log_initial + log_ahead[0]).expand(num_samples, -1, -1), shard, generator)
+
+    def chosen(t: int, logits: Tensor) -> Tensor:
+        return pick(logits, shard, generator) if uniform is None else pick_at(shard.gather(logits), uniform[..., t])
+
+    state = chosen(0, (c.log_initial + log_ahead[0]).expand(num_samples, -1, -1))
     path = [state]
     for t in range(1, num_positions):
         log_row = transition.log_rows(state.reshape(-1)).reshape(num_samples, num_sequences, num_states)
-        state = torch.where(t < c.lengths, pick(log_row + log_ahead[t], shard, generator), state)
+        state = torch.where(t < c.lengths, chosen(t, log_row + log_ahead[t]), state)
         path.append(state)
     return torch.stack(path, -1)
 

@@ -64,11 +64,14 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
     num_positions, num_sequences, num_states = log_ahead.shape
     transition = to_double(c.transition)
     known = c.inside() & (solution.log_z > float("-inf"))[:, None]
-    if c.shard is not None:
-        return torch.where(known, in_shards.draw(c, transition, c.shard, log_ahead, num_samples, generator), -1)
     uniform: Tensor | None = None
-    if num_states <= FEW_STATES and not log_ahead.is_cuda:  # a seed draws the same paths, compiled or not
+    size = num_states if c.shard is None else c.shard.size
+    if size <= FEW_STATES and not log_ahead.is_cuda:  # a seed draws the same paths, compiled or not, shared or not
         uniform = torch.rand(num_samples, num_sequences, num_positions, dtype=torch.float64, generator=generator)
+    if c.shard is not None:
+        return torch.where(
+            known, in_shards.draw(c, transition, c.shard, log_ahead, num_samples, generator, uniform), -1
+        )
     if uniform is not None and loops_serve(num_states, log_ahead):
         from rankfold.kernels.chain_loops import drawn_states
 
