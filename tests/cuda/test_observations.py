@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rankfold.estimators import HMM, HSMM
-from tests.estimators.observation_cases import CASES
+from tests.estimators.observation_cases import CASES, heeded
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -19,7 +19,7 @@ def test_a_gpu_takes_the_same_steps(name: str, kind: type[HMM] | type[HSMM]) -> 
     observations, make, params = CASES[name]
     x = make()
     more = {"max_duration": 5} if kind is HSMM else {}
-    settings = {**params, **more, "smoothing": 0.1, "variance_prior": 1.0, "mean_weight": 0.5}
+    settings = {**params, **more, "smoothing": 0.1, **heeded(observations, variance_prior=1.0, mean_weight=0.5)}
     cpu, gpu = (
         kind(3, observations=observations, max_iter=4, tol=None, random_state=0, device=device, **settings).fit(x)
         for device in ("cpu", "cuda")

@@ -21,10 +21,13 @@ from rankfold import (
     segment_table,
     viterbi,
 )
+from rankfold.decoding.viterbi import BestPath
 from rankfold.recursions import segments as semi_markov
+from tests.decoding.build import path_probabilities
 from tests.decoding.test_viterbi import NoMaximum
+from tests.operators.cases import CASES, Case
 from tests.oracles import semi_markov as oracle
-from tests.recursions.build import INF, seeded
+from tests.recursions.build import INF, potentials, seeded
 from tests.recursions.segment_batches import EXACT, batch, enumerated, padded, true_log_z
 
 flags = st.booleans()
@@ -103,6 +106,41 @@ def test_the_best_segmentation_and_its_table(problem: dict) -> None:
             assert row.posterior == pytest.approx(math.exp(share - float(log_z[i])), rel=1e-9)
             frames = posterior(p).state[i, row.start : row.end, row.state]
             assert row.frames == pytest.approx(float(frames.mean()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@settings(max_examples=4)
+@given(
+    seed=st.integers(0, 10**6),
+    z=st.integers(1, 4),
+    lengths=st.lists(st.integers(1, 5), min_size=3, max_size=4),
+    final=st.sampled_from(["none", "b z"]),
+    spread=st.sampled_from([1.0, 300.0]),
+    best=flags,
+)
+def test_the_table_of_a_chain(
+    case: Case, dtype: torch.dtype, seed: int, z: int, lengths: list[int], final: str, spread: float, best: bool
+) -> None:
+    """Stretches of the best path, or of any other: the probability of all paths that stay as long, before and after."""
+    p = potentials(case, z, lengths, seed=seed, dtype=dtype, initial="b z", final=final)
+    p = p._replace(log_obs=spread * p.log_obs)
+    path = viterbi(p).path
+    if not best:
+        path = torch.where(path < 0, -1, torch.randint(z, path.shape, generator=seeded(seed)))
+    table = segment_table(p, BestPath(path, torch.zeros(len(path))))
+    for i, rows in enumerate(table):
+        length = lengths[i] if path[i, 0] >= 0 else 0
+        assert [row.state for row in rows for _ in range(row.start, row.end)] == path[i, :length].tolist()
+        assert all(before.state != after.state for before, after in itertools.pairwise(rows))
+        shares = path_probabilities(p, i) if rows else {}
+        for row in rows:
+            inside = [(share, other[row.start : row.end].count(row.state)) for other, share in shares.items()]
+            frames = row.end - row.start
+            # Logarithms of some 1,000 nats, of operators in float32 some 1e-6 apart; so is what cancels in ratios.
+            close = {"rel": 1e-10, "abs": 1e-12} if dtype == torch.float64 else {"abs": 1e-4}
+            assert row.posterior == pytest.approx(math.fsum(x for x, num in inside if num == frames), **close)
+            assert row.frames == pytest.approx(math.fsum(x * num for x, num in inside) / frames, **close)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -95,6 +95,20 @@ def mixed(seed: int = 0) -> list[Any]:
     return [np.concatenate([a, b, c[:, None].astype(float)], 1) for a, b, c in parts]
 
 
+MEANS = {"gaussian", "gaussian_mixture", "additive_gaussian", "student_t", "log_normal", "zero_inflated_log_normal"}
+PRIORS = {
+    "mean_weight": MEANS,
+    "variance_prior": MEANS | {x + y for x in ("regression", "autoregressive") for y in ("", "_student_t")},
+    "emission_prior": {"bernoulli", "categorical", "multinomial"},
+}
+
+
+def heeded(observations: Any, **priors: Any) -> dict[str, Any]:
+    """Those of these priors that are of a table which the observations have."""
+    kinds = {observations} if isinstance(observations, str) else {x.partition(":")[0] for x in observations}
+    return {name: value for name, value in priors.items() if PRIORS[name] & kinds}
+
+
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     **{
         f"gaussian-{kind}": ("gaussian", measured, {"covariance_type": kind})

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from rankfold.errors import DomainError
-from rankfold.estimators import HMM, HSMM
+from rankfold.estimators import HMM, HSMM, check_parameters
 from rankfold.params.observations import OBSERVATIONS
 from rankfold.training.em import log_prior
-from tests.estimators.observation_cases import CASES, measured, symbols
+from tests.estimators.observation_cases import CASES, heeded, measured, symbols
 
 RNG = np.random.default_rng(0)
 # Where single features are not missing.
@@ -41,12 +41,14 @@ def random_settings(seed: int) -> tuple[Any, list[Any], dict[str, Any], dict[str
     elif rng.random() < 0.5:
         chosen["rank"] = 2
     if rng.random() < 0.5:
-        chosen |= {"variance_prior": 2.0, "mean_weight": 1.5}
+        chosen |= heeded(observations, variance_prior=2.0, mean_weight=1.5)
     kind: Any = HMM
     if rng.random() < 0.4:
         kind = HSMM
         chosen |= {"max_duration": 6, "durations": str(rng.choice(["poisson", "negative_binomial", "categorical"]))}
         chosen |= {"self_transitions": bool(rng.random() < 0.5), "censored": True}
+        if not chosen["self_transitions"]:
+            chosen.pop("sticky", None)
     elif "rank" not in chosen and rng.random() < 0.3:
         chosen["forbidden"] = "left_to_right"
     weights = {"sample_weight": [1.0, 2.5, 0.5, 1.0]} if rng.random() < 0.3 else {}
@@ -138,8 +140,9 @@ def test_a_prior_of_emission_counts_for_ones_and_for_symbols_of_columns() -> Non
 def test_steps_and_gradients_have_one_objective(name: str) -> None:
     """Where EM with priors ends, gradients of likelihood and priors vanish: of every observation, in all parameters."""
     observations, make, params = CASES[name]
-    priors: dict[str, Any] = {"smoothing": 0.4, "variance_prior": 2.0, "mean_weight": 1.5, "sticky": 1.0}
-    settings = {**params, **priors, "min_variance": 0.0, **({"input_prior": 0.3} if name == "logistic" else {})}
+    priors = {"smoothing": 0.4, "sticky": 1.0, **({"input_prior": 0.3} if name == "logistic" else {})}
+    priors |= heeded(observations, variance_prior=2.0, mean_weight=1.5)
+    settings: dict[str, Any] = {**params, **priors, "min_variance": 0.0}
     if "student_t" in name:  # degrees of freedom have no prior, and would take thousands of steps
         settings |= {"start": {"degrees": np.full((2, 3) if name == "student_t" else 2, 5.0)}, "fixed": ("degrees",)}
     x = make()
@@ -155,6 +158,32 @@ def test_steps_and_gradients_have_one_objective(name: str) -> None:
     parameters = [p for own, p in model.model_.named_parameters() if not own.endswith("log_dof")]
     grads = torch.autograd.grad(total, parameters, allow_unused=True)
     assert max(float(g.abs().max()) for g in grads if g is not None) < 1e-2
+
+
+@pytest.mark.filterwarnings("ignore:too little data")
+@pytest.mark.parametrize("name", CASES)
+def test_priors_that_would_change_nothing_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others change a step of EM; defaults are taken by every observation."""
+    observations, make, params = CASES[name]
+    x = make()
+
+    def tables(**prior: Any) -> dict[str, Any]:
+        model = HMM(2, observations=observations, max_iter=1, tol=None, random_state=0, **params, **prior)
+        return model.fit(x).tables_
+
+    plain = tables(mean_prior=None, mean_weight=0.0, variance_prior=0, emission_prior=None)
+    given: dict[str, Any] = {"mean_weight": 5.0, "variance_prior": 5.0, "emission_prior": 3.0}
+    taken = heeded(observations, **given)
+    for prior, value in taken.items():
+        found = tables(**{prior: value})
+        assert any((found[table] != plain[table]).any() for table in plain), prior
+    ignored = {prior: value for prior, value in given.items() if prior not in taken}
+    for prior, value in (ignored | ({"mean_prior": 1.0} if "mean_weight" in ignored else {})).items():
+        with pytest.raises(DomainError, match=rf"{prior} is .* no prior of that kind: .* have.\n  Leave {prior} out"):
+            tables(**{prior: value})
+    monkeypatch.setattr(check_parameters, "PRIORS", {})
+    found = tables(**ignored)
+    assert all((found[table] == plain[table]).all() for table in plain)
 
 
 @pytest.mark.parametrize("algorithm", ["em", "sgd"])
@@ -278,6 +307,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (HMM(3, sticky=-1.0), {}, "sticky is -1.0"),
     (HMM(3, sticky=1.0, rank=2), {}, "a low-rank matrix has no entries of its own"),
     (HMM(3, mean_prior=np.zeros(2)), {}, r"mean_prior has shape \(2,\)"),
+    (HSMM(3, max_duration=4, sticky=1.0), {}, "sticky is 1, but self_transitions is False"),
     (HMM(3, forbidden="circle"), {}, "forbidden is 'circle'"),
     (HMM(3), {"sample_weight": [1.0]}, "one number for each of 4 sequences"),
     (HMM(3), {"sample_weight": [1.0, -1.0, 0.0, 1.0]}, "below 0"),

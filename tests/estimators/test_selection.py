@@ -70,6 +70,29 @@ def test_inputs_go_with_their_sequences(criterion: Any) -> None:
         assert [a.aic for a in together.candidates] == pytest.approx([b.aic for b in apart.candidates])
 
 
+@pytest.mark.parametrize("criterion", ["bic", "aic", "held_out"])
+def test_labels_go_with_their_sequences(criterion: Any) -> None:
+    """Every criterion is that of frames and labels; one array for all is cut by lengths."""
+    x, rng = drawn(), np.random.default_rng(1)
+    labels = [np.where(rng.random(len(one)) < 0.3, np.repeat([1, 0, 1, 0], [15, 12, 10, 14]), -1) for one in x]
+    model, settings = HMM(max_iter=30, random_state=0), {"n_states": [2, 3]}
+    given: dict[str, Any] = {"criterion": criterion, "share": 0.3, "n_init": 1}
+    apart = select(model, x, settings, labels=labels, **given)
+    lengths = [len(one) for one in x]
+    together = select(model, np.concatenate(x), settings, labels=np.concatenate(labels), lengths=lengths, **given)
+    assert [str(one) for one in together.candidates] == [str(one) for one in apart.candidates]
+    seen = 4 if criterion == "held_out" else 6
+    for one in apart.candidates:
+        own = HMM(one.settings["n_states"], max_iter=30, random_state=0).fit(x[:seen], labels=labels[:seen])
+        assert one.log_likelihood == pytest.approx(own.score(x[:seen], labels=labels[:seen]))
+        assert one.bic == own.bic(x[:seen], labels=labels[:seen]) > own.bic(x[:seen])
+        assert one.aic == own.aic(x[:seen], labels=labels[:seen]) > own.aic(x[:seen])
+        if criterion == "held_out":
+            assert one.held_out == own.score(x[4:], labels=labels[4:]) / sum(lengths[4:])
+    with pytest.raises(ValueError, match="labels of 7 sequences for 6"):
+        select(model, x, settings, labels=[*labels, labels[0]])
+
+
 @pytest.mark.parametrize(
     ("settings", "choices", "says"),
     [

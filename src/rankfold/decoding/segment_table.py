@@ -17,11 +17,9 @@ from torch import Tensor
 
 from rankfold.decoding.counts import expected_counts
 from rankfold.decoding.dispatch import answer
-from rankfold.decoding.posterior import posterior
-from rankfold.decoding.viterbi import BestPath, BestSegments, viterbi
+from rankfold.decoding.viterbi import BestPath, BestSegments, stretches, viterbi
 from rankfold.recursions import blocks, chain, segments
 from rankfold.recursions.blocks.potentials import BlockPotentials
-from rankfold.recursions.chain.filtering import log_filtered
 from rankfold.recursions.chain.potentials import ChainPotentials
 from rankfold.recursions.chain.rungs import solve as solve_chain
 from rankfold.recursions.segments.potentials import SegmentPotentials
@@ -81,44 +79,49 @@ def segment_table(
     """
     weigh = answer("segment_table", _WEIGHTS, p)
     best = viterbi(p) if best is None else best
+    table: list[list[ScoredSegment]] = [[] for _ in range(len(best.path))]
+    rows = _Rows(*(x.cpu().numpy() for x in stretches(best)))
+    if not len(rows.state):
+        return table
     with torch.no_grad():
-        states, weight = weigh(p, best.begins)
-    found = best.segments
-    table = [(i, *row) for i, rows in enumerate(found) for row in rows]
-    if not table:
-        return [[] for _ in found]
-    rows = _Rows(*np.array(table).T)
+        states, weight = weigh(p, best)
     sequence, here, path = rows.frames
     shares = states.double().cpu().numpy()[sequence, here, path % states.shape[-1]]  # of blocks: within its own
     means = np.add.reduceat(shares, rows.first) / (rows.end - rows.start)
-    scored = iter(zip(weight(rows), means.tolist(), strict=True))
-    return [[ScoredSegment(*row, *next(scored)) for row in own] for own in found]
+    of, *known = (x.tolist() for x in rows)
+    for i, row in zip(of, map(ScoredSegment, *known, weight(rows), means.tolist()), strict=True):
+        table[i].append(row)
+    return table
 
 
-def _of_chain(p: ChainPotentials, begins: Tensor) -> tuple[Tensor, Weight]:
-    """The state posterior "b t z", and the posterior of stretches, from the messages on both sides."""
-    c = chain.validate(p).detach()
-    filtered, log_z = log_filtered(c)
-    future = solve_chain(c, "scaled").log_future()
-    before, after, obs, totals = (x.double().cpu().numpy() for x in (filtered, future, c.log_obs, log_z))
+def _of_chain(p: ChainPotentials, best: BestPath) -> tuple[Tensor, Weight]:
+    """The state posterior "b t z", and that of stretches: of their last state, times the share of paths that stayed.
+
+    p(z_s..z_t = k | x) = p(z_t = k | x) p(x_1..s, z_s = k) prod_{s<u<=t} A[k, k] obs_u[k] / p(x_1..t, z_t = k)
+    """
+    c = chain.validate(p).detach().double()
+    solution = solve_chain(c, "scaled")
+    found = solution.gradients(torch.ones_like(solution.log_z), of_factors=False)[1]
+    before, states, obs = (x.cpu().numpy() for x in (solution.log_filtered(), found, c.log_obs))
     stays = np.empty(c.num_states)
 
     def weight(rows: _Rows) -> Sequence[float]:
         used = np.unique(rows.state)
         for own in np.array_split(used, 1 + len(used) * c.num_states // ENTRIES):
-            rows_of = c.transition.log_rows(torch.from_numpy(own).to(filtered.device))
-            stays[own] = rows_of[range(len(own)), own].double().cpu().numpy()
+            rows_of = c.transition.log_rows(torch.from_numpy(own).to(found.device))
+            stays[own] = rows_of[range(len(own)), own].cpu().numpy()
         sequence, here, path = rows.frames
         seen = obs[sequence, here, path] + stays[path]
         seen[rows.first] = 0.0  # the message before it has the first
-        total = before[rows.start, rows.sequence, rows.state] + np.add.reduceat(seen, rows.first)
-        total += after[rows.end - 1, rows.sequence, rows.state] - totals[rows.sequence]
-        return np.minimum(1.0, np.exp(total)).tolist()  # type: ignore[no-any-return]
+        last = states[rows.sequence, rows.end - 1, rows.state]
+        stayed = before[rows.start, rows.sequence, rows.state] + np.add.reduceat(seen, rows.first)
+        stayed -= np.where(last > 0, before[rows.end - 1, rows.sequence, rows.state], np.inf)
+        return np.minimum(1.0, np.exp(stayed) * last).tolist()  # type: ignore[no-any-return]
 
-    return posterior(p).state, weight
+    return found, weight
 
 
-def _of_blocks(p: BlockPotentials, begins: Tensor) -> tuple[Tensor, Weight]:
+def _of_blocks(p: BlockPotentials, best: BestPath) -> tuple[Tensor, Weight]:
     """The same of transitions of each position: the posterior is a chain, whose steps are pairs over states."""
     counts = expected_counts(p)
     state, pairs = counts.state.double(), counts.transition.double()
@@ -131,14 +134,14 @@ def _of_blocks(p: BlockPotentials, begins: Tensor) -> tuple[Tensor, Weight]:
     return state, lambda rows: list(map(one, *(x.tolist() for x in rows)))
 
 
-def _of_segments(p: SegmentPotentials, begins: Tensor) -> tuple[Tensor, Weight]:
+def _of_segments(p: SegmentPotentials, best: BestSegments) -> tuple[Tensor, Weight]:
     """The same of segments. A difference of large logarithms: of a Z that is good to float32 alone it may exceed 1."""
     c = segments.validate(p).detach().double()
     solution = solve(c, "scaled")
     found, lengths = solution.posteriors(), c.lengths.tolist()
     given = c.log_obs, found.after, found.opened, solution.log_z, c.durations(), c.closings(), c.log_initial
     obs, after, opened, log_z, durations, closings, initial = (x.double().cpu().numpy() for x in given)
-    begun = begins.tolist()
+    begun = best.begins.tolist()
 
     def one(i: int, start: int, end: int, state: int) -> float:
         table = closings if end == lengths[i] else durations

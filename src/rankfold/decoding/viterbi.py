@@ -61,7 +61,7 @@ class BestPath(NamedTuple):
     @property
     def segments(self) -> list[list[Segment]]:
         """The stretches of equal states of each sequence; none of an impossible one."""
-        return _stretches(self)
+        return _segments(self)
 
 
 class BestSegments(NamedTuple):
@@ -75,7 +75,7 @@ class BestSegments(NamedTuple):
     @property
     def segments(self) -> list[list[Segment]]:
         """The segments of each sequence; none of an impossible one. One that was carried in starts at 0."""
-        return _stretches(self)
+        return _segments(self)
 
 
 class BestTrees(NamedTuple, Generic[TreeKind]):
@@ -85,12 +85,21 @@ class BestTrees(NamedTuple, Generic[TreeKind]):
     log_prob: Tensor  # "b"   float64, of tree and words together
 
 
-def _stretches(best: BestPath | BestSegments) -> list[list[Segment]]:
-    table = []
-    for path, begins in zip(best.path.tolist(), best.begins.tolist(), strict=True):
-        length = next((t for t, state in enumerate(path) if state < 0), len(path))
-        starts = sorted({0, *(t for t in range(length) if begins[t])}) if length else []
-        table.append([Segment(a, b, path[a]) for a, b in zip(starts, [*starts[1:], length], strict=False)])
+def stretches(best: BestPath | BestSegments) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # "n" each
+    """The segments of all sequences, one after another: sequence, first frame, the frame after the last, state."""
+    inside = best.path >= 0
+    starts = inside & best.begins
+    starts[:, 0] = inside[:, 0]
+    ends = inside & torch.cat([starts[:, 1:] | ~inside[:, 1:], torch.ones_like(inside[:, :1])], 1)
+    sequence, start = starts.nonzero(as_tuple=True)
+    return sequence, start, ends.nonzero()[:, 1] + 1, best.path[sequence, start]
+
+
+def _segments(best: BestPath | BestSegments) -> list[list[Segment]]:
+    table: list[list[Segment]] = [[] for _ in range(len(best.path))]
+    of, *known = (x.tolist() for x in stretches(best))
+    for i, row in zip(of, map(Segment, *known), strict=True):
+        table[i].append(row)
     return table
 
 

@@ -387,14 +387,15 @@ class Estimator(Tables, ScikitLearnMethods):
             frames = [self.symbols_[x] for x in frames]
         return (frames[0], states[0]) if n_sequences is None else (frames, states)
 
-    def aic(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> float:
+    def aic(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> float:
         """Akaike's information criterion, 2 k - 2 log L: the smaller the better."""
-        return 2 * self.n_parameters() - 2 * self.score(X, lengths=lengths, inputs=inputs)
+        return 2 * self.n_parameters() - 2 * self.score(X, lengths=lengths, labels=labels, inputs=inputs)
 
-    def bic(self, X: Any, lengths: Any = None, *, inputs: Any = None) -> float:
+    def bic(self, X: Any, lengths: Any = None, *, labels: Any = None, inputs: Any = None) -> float:
         """The Bayesian information criterion, k log(frames) - 2 log L: the smaller the better."""
-        given = self._read(X, lengths, None, inputs)
-        return self.n_parameters() * math.log(sum(given.lengths)) - 2 * self.score(X, lengths=lengths, inputs=inputs)
+        frames = sum(self._read(X, lengths, labels, inputs).lengths)
+        found = self.score(X, lengths=lengths, labels=labels, inputs=inputs)
+        return self.n_parameters() * math.log(frames) - 2 * found
 
     def n_parameters(self) -> int:
         """How many numbers of the model are free: what sums to 1 has one less, forbidden transitions have none.

@@ -29,6 +29,8 @@ FIXED = (
     "max_duration", "min_duration", "tied_states", "durations", "self_transitions", "censored", "ends", "dtype",
     "device", "covariance_type", "covariance_rank", "n_mix", "n_inputs", "order", "chains", "parents",
 )  # fmt: skip
+# What each is a prior of, in the words of `ObservationModule.priors`.
+PRIORS = {"mean_prior": "mean", "mean_weight": "mean", "variance_prior": "variance", "emission_prior": "emission"}
 DEPENDENT = tuple(name for name, kind in OBSERVATIONS.items() if kind.needs == "inputs")  # on inputs
 TRUTHS = ("tied_variance", "self_transitions", "censored", "verbose", "ends")
 
@@ -50,6 +52,7 @@ def expect_parameters(params: Mapping[str, Any]) -> None:
     for name in TRUTHS:
         if name in params and not isinstance(params[name], bool | np.bool_):
             raise DomainError(f"{name} is {params[name]!r}, but must be True or False.")
+    _expect_heeded(params)
     if isinstance(params["n_inputs"], bool) or not isinstance(params["n_inputs"], int | np.integer):
         raise DomainError(f"n_inputs is {params['n_inputs']!r}, but must be a whole number of at least 0.")
     if params["n_inputs"] < 0 or (params["n_inputs"] > 0 and params["observations"] not in DEPENDENT):
@@ -93,10 +96,37 @@ def has_counts(params: Mapping[str, Any]) -> bool:
     return not params.get("input_driven")
 
 
+def heeded_priors(observations: Any) -> set[str]:
+    """The names in `PRIORS` that these observations, or some of their columns, heed."""
+    names = [observations] if isinstance(observations, str) else observations
+    tables = {table for name in names for table in OBSERVATIONS[name.partition(":")[0]].priors}
+    return {name for name, table in PRIORS.items() if table in tables}
+
+
 def groups_of(params: Mapping[str, Any]) -> tuple[int, ...]:
     """The group of each state; none without `tied_states`."""
     tied = params.get("tied_states")
     return () if tied is None else tuple(int(x) for x in tied)
+
+
+def _expect_heeded(params: Mapping[str, Any]) -> None:
+    """Raise on counts and priors of tables, or entries of them, that the model does not have."""
+    if params.get("sticky") and not params.get("self_transitions", True):
+        raise DomainError(
+            f"sticky is {params['sticky']:g}, but self_transitions is False: no segment follows one of its own state.\n"
+            "  Leave sticky out, or set self_transitions=True."
+        )
+    observations = params["observations"]
+    heeded = heeded_priors(observations)
+    for name, table in PRIORS.items():
+        given = params.get(name)
+        if name in heeded or given is None or (name in AT_LEAST_ZERO and given == 0):
+            continue
+        having = ", ".join(kind for kind, own in OBSERVATIONS.items() if table in own.priors)
+        raise DomainError(
+            f"{name} is {given!r:.60}, but observations are {observations!r:.60}, which have no prior of that kind: "
+            f"only {having} have.\n  Leave {name} out."
+        )
 
 
 def _expect_driven(params: Mapping[str, Any]) -> None:

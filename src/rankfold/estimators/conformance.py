@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rankfold.data.batch import Batch
 from rankfold.errors import DomainError
+from rankfold.estimators.check_parameters import heeded_priors
 from rankfold.estimators.hidden_markov import HMM, HSMM
 from rankfold.models.frame_model import FrameModel
 from rankfold.params.prior import Prior
@@ -179,7 +180,8 @@ def em_never_loses(made: Any, x: list[Any], params: dict[str, Any]) -> None:
     """Steps of EM of an HMM and an HSMM never lower the objective, with and without priors and labels."""
     longest = min(5, *map(len, x))
     observations = made.observations
-    priors: dict[str, Any] = {"smoothing": 0.3, "variance_prior": 2.0, "mean_weight": 1.0}
+    both = {"variance_prior": 2.0, "mean_weight": 1.0}
+    priors = {"smoothing": 0.3, **{name: both[name] for name in both.keys() & heeded_priors(observations)}}
     kinds: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
         (HMM, {}, {}),
         (HMM, {}, priors),

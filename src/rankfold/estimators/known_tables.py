@@ -346,5 +346,12 @@ def observation_sizes(params: Mapping[str, Any], shapes: Mapping[str, tuple[int,
     if "loading" in by_name and len(by_name["loading"]) == 3:
         sizes["covariance_rank"] = by_name["loading"][2]
     if shapes and not width:
-        raise MissingTableError(f"no table of the observations is given: {', '.join(NAMES)} are such tables.")
+        kind = OBSERVATIONS[observations]
+        small = {"num_states": 1, "num_features": 2, "covariance_rank": 1}
+        small |= {"num_covariates": int(kind.needs == "inputs")}
+        needed = kind.draw(FrameConfig("frame_hmm", **{**sizes, **small}), torch.Generator()).tables()
+        raise MissingTableError(
+            "no table of the observations is given, but a model of "
+            f"{observations} observations needs {', '.join(map(public_name, needed))}."
+        )
     return width, sizes

@@ -64,6 +64,7 @@ def select(
     *,
     criterion: Criterion = "bic",
     lengths: Any = None,
+    labels: Any = None,
     inputs: Any = None,
     share: float = 0.25,
     n_init: int = 3,
@@ -73,7 +74,8 @@ def select(
 
     "bic", "aic": the smallest, of fits to all sequences. "held_out": the largest log-likelihood of a `share` of the
     sequences that the fits have not seen, the last ones; the winner is then fitted to all. Each fit is the best of
-    `n_init` starts. `inputs` as in `fit`. A candidate that cannot be fitted raises: nothing is passed over.
+    `n_init` starts. `labels` and `inputs` as in `fit`: likelihoods are of frames and labels, held out or not. A
+    candidate that cannot be fitted raises: nothing is passed over.
     """
     if criterion not in ("bic", "aic", "held_out"):
         raise DomainError(f'criterion is {criterion!r}, but must be "bic", "aic" or "held_out".')
@@ -91,22 +93,23 @@ def select(
             f"settings have {strange[0]!r}, but {type(estimator).__name__} has {', '.join(estimator.get_params())}."
         )
     sequences = _sequences(estimator, X, lengths)
-    beside = _inputs(sequences, inputs)
-    num = len(sequences) if criterion != "held_out" else _seen(sequences, share)
-    (seen, held), (by, by_held) = ((x[:num], x[num:]) if x is not None else (None, None) for x in (sequences, beside))
+    beside: dict[str, Any] = {"labels": _beside(sequences, labels), "inputs": _beside(sequences, inputs)}
+    num = _seen(sequences, share) if criterion == "held_out" else None
+    seen, by = sequences[:num], {name: x and x[:num] for name, x in beside.items()}
+    held, by_held = (sequences[num:], {name: x and x[num:] for name, x in beside.items()}) if num else ([], {})
     found, fitted = [], []
     for values in itertools.product(*settings.values()):
         chosen = dict(zip(names, values, strict=True))
         model = type(estimator)(**{**estimator.get_params(), "n_init": n_init, **chosen})
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "EM has not converged|too little data")
-            model.fit(seen, inputs=by)
+            model.fit(seen, **by)
         held_out = None
         if held:
-            held_out = model.score(held, inputs=by_held) / sum(map(len, held))
+            held_out = model.score(held, **by_held) / sum(map(len, held))
         candidate = Candidate(
-            chosen, model.n_parameters(), model.score(seen, inputs=by), model.bic(seen, inputs=by),
-            model.aic(seen, inputs=by), held_out, model.converged_,
+            chosen, model.n_parameters(), model.score(seen, **by), model.bic(seen, **by), model.aic(seen, **by),
+            held_out, model.converged_,
         )  # fmt: skip
         if verbose:
             value = getattr(candidate, criterion)
@@ -115,7 +118,7 @@ def select(
         fitted.append(model)
     scores = [-math.inf if one.held_out is None else one.held_out for one in found]
     best = int(np.argmax(scores)) if criterion == "held_out" else int(np.argmin([getattr(x, criterion) for x in found]))
-    return Selection(criterion, found, fitted[best].fit(sequences, inputs=beside) if held else fitted[best], best)
+    return Selection(criterion, found, fitted[best].fit(sequences, **beside) if held else fitted[best], best)
 
 
 def _sequences(estimator: Estimator, x: Any, lengths: Any) -> list[Any]:
@@ -127,11 +130,11 @@ def _sequences(estimator: Estimator, x: Any, lengths: Any) -> list[Any]:
     return list(read_features(x, lengths, None, num_states=1, missing=params["missing"]).sequences)
 
 
-def _inputs(sequences: list[Any], inputs: Any) -> list[Any] | None:
-    """The inputs of each sequence, of one array for all by their lengths; `fit` says what is wrong with them."""
-    if inputs is None or isinstance(inputs, list | tuple):
-        return inputs if inputs is None else list(inputs)
-    return np.split(np.asarray(inputs), np.cumsum([len(one) for one in sequences])[:-1])
+def _beside(sequences: list[Any], given: Any) -> list[Any] | None:
+    """Labels or inputs of each sequence, of one array for all by their lengths; `fit` says what is wrong with them."""
+    if given is None or isinstance(given, list | tuple):
+        return given if given is None else list(given)
+    return np.split(np.asarray(given), np.cumsum([len(one) for one in sequences])[:-1])
 
 
 def _seen(sequences: list[Any], share: float) -> int:

@@ -63,6 +63,8 @@ class _YesOrNo(ObservationModule):
 class BernoulliObservation(_YesOrNo):
     """Free log-odds "z f"; of any range, infinite ones included, which training does not change."""
 
+    priors = ("emission",)
+
     def __init__(self, logit: Tensor) -> None:  # "z f"
         super().__init__()
         self.logit = nn.Parameter(logit)

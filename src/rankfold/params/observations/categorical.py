@@ -155,6 +155,7 @@ class CategoricalObservation(ObservationModule):
     """Softmax over the symbols, of free logits or of inner products with a network. EM maximises free ones."""
 
     symbols = True
+    priors = ("emission",)
     values = "a whole number of at least 0"
 
     def __init__(self, emission: FreeEmission | CategoricalEmission) -> None:

@@ -110,6 +110,7 @@ class GaussianObservation(ObservationModule):
     """
 
     measured = True
+    priors = ("mean", "variance")
 
     def __init__(
         self, mean: Tensor, log_spread: Tensor, min_variance: float = 0.0, *, spherical: bool = False

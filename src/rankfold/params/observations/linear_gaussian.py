@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -124,6 +124,7 @@ class LinearGaussianObservation(ObservationModule):
     """
 
     measured = True
+    priors: ClassVar[tuple[str, ...]] = ("variance",)
     capturable = False  # which features are missing decides the shapes
     weight: nn.Parameter  # "z f p"
     log_diagonal: nn.Parameter  # "c f"
@@ -376,6 +377,8 @@ class LinearGaussianObservation(ObservationModule):
 
 class FullGaussianObservation(LinearGaussianObservation):
     """A mean for each state, and covariance matrices: for each state, for several, or one `shared` by all, "f f"."""
+
+    priors = ("mean", "variance")
 
     def __init__(
         self, mean: Tensor, num_covariances: int, *, min_variance: float = 0.0, shared: bool = False

@@ -35,6 +35,7 @@ class LogNormalObservation(WrappedObservation):
     """Means and covariances are those of logarithms, and so are their priors and `min_variance`."""
 
     values, remedy = GammaObservation.values, GammaObservation.remedy
+    priors = GaussianObservation.priors
 
     @classmethod
     def draw(cls, sizes: Sizes, generator: torch.Generator) -> Self:

@@ -54,6 +54,7 @@ class GaussianMixtureObservation(ObservationModule):
     """`num_components` Gaussians for each state; a "tied" covariance is shared by those of a state."""
 
     measured = True
+    priors = ("mean", "variance")
     capturable = False
 
     def __init__(

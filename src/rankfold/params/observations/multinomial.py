@@ -43,6 +43,7 @@ class MultinomialObservation(CountObservation):
 
     complete = True
     joins = False
+    priors = ("emission",)
 
     def __init__(self, logits: Tensor) -> None:  # "z f"
         super().__init__()

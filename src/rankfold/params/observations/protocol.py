@@ -90,6 +90,7 @@ class ObservationModule(nn.Module):
     needs: ClassVar[Literal["nothing", "inputs", "all"]] = "nothing"  # columns that may not be missing
     joins: ClassVar[bool] = True  # whether it can be part of a product, beside other columns
     covariances: ClassVar[tuple[str, ...]] = ()  # the kinds it may have; (): `draw` says so, or has none
+    priors: ClassVar[tuple[str, ...]] = ()  # of "mean", "variance", "emission": those fields of `Prior` that it heeds
     shares_covariance: ClassVar[bool] = False  # whether all states always have one
     capturable: ClassVar[bool] = True  # whether a CUDA graph can hold it: no shape depends on values
     lags: int = 0  # how many frames before a frame its distribution depends on

@@ -68,6 +68,7 @@ class StudentTObservation(ObservationModule):
     """
 
     measured = True
+    priors = ("mean", "variance")
 
     def __init__(self, mean: Tensor, log_scale: Tensor, log_dof: Tensor, min_variance: float = 0.0) -> None:  # "z f"
         super().__init__()

@@ -63,6 +63,7 @@ class ZeroInflatedObservation(WrappedObservation):
     def __init_subclass__(cls) -> None:
         cls.counts = issubclass(cls.kind, (CountObservation, NegativeBinomialObservation))
         cls.values = CountObservation.values if cls.counts else "at least 0"
+        cls.priors = cls.kind.priors
 
     counts: ClassVar[bool]  # whether the other distribution has zeros, too
 

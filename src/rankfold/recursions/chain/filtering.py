@@ -57,9 +57,7 @@ def log_filtered(c: Chain) -> tuple[Tensor, Tensor]:  # "t b z", "b"   float64
     While a CUDA graph is captured nothing can be repeated: such sequences are NaN.
     """
     solution = ChainSolution(StreamRung(c.double(), "float32"))
-    log_z, out = solution.log_z, solution.rung.log_filtered()
-    for index, wider in solution.wider:
-        out[:, index] = wider.rung.log_filtered()
+    log_z, out = solution.log_z, solution.log_filtered()
     return out if may_look(out) else torch.where(log_z.isnan()[:, None], float("nan"), out), log_z
 
 

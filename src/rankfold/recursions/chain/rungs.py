@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -153,13 +154,20 @@ class ChainSolution(Ladder[Chain, ScaledRung | LogRung]):
         """Messages of a chain of the same values, each sequence on its own rung, as ordinary autograd operations."""
         return Scaled(*self.each(c, lambda rung, part, index: rung.message(part, index, which), axis=1))
 
+    def log_filtered(self) -> Tensor:  # "t b z"
+        """The logarithms of the filtered messages, float64; -inf where an entry underflowed without effect on log Z."""
+        return self._logs(lambda rung: rung.log_filtered())
+
     def log_future(self) -> Tensor:  # "t b z"
         """The logarithms of the future messages, float64; -inf where an entry underflowed without effect on log Z."""
-        with torch.no_grad():
-            self.settle()
-            out = self.rung.log_future()
-            for index, wider in self.wider:
-                out[:, index] = wider.log_future()
+        self.settle()
+        return self._logs(lambda rung: rung.log_future())
+
+    @torch.no_grad()
+    def _logs(self, ask: Callable[[ScaledRung | LogRung], Tensor]) -> Tensor:  # "t b z"
+        out = ask(self.rung)
+        for index, wider in self.wider:
+            out[:, index] = wider._logs(ask)
         return out
 
 
