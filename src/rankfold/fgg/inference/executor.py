@@ -374,7 +374,7 @@ def _take(whole: Tensor, index: Tensor | slice | None) -> Tensor:
 def rows_in(group: Group, block: Block, device: torch.device) -> Tensor:  # "p"
     """The rows of a group's parents within their block."""
     return memoise(
-        group, ("rows", device), lambda: torch.tensor([row - block.begin for row in group.rows], device=device)
+        group, ("rows", device), lambda: torch.from_numpy(group.rows - block.begin).to(device)
     )
 
 

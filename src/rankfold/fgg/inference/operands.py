@@ -6,10 +6,10 @@ fragment. At the end one rule by itself, for questions that go through a grammar
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,17 +78,17 @@ def gather(group: Group, k: int, begins: Sequence[int], blocks: Sequence[Tensor]
 
     def make() -> Gather:
         rows = group.children[k][2]
-        used = sorted({bisect_right(begins, row) - 1 for row in rows})
-        starts, total = {}, 0
+        block_of = np.searchsorted(begins, rows, side="right") - 1
+        used = tuple(np.unique(block_of).tolist())
+        starts, total = np.zeros(len(begins), dtype=np.int64), 0
         for block in used:
             starts[block] = total - begins[block]
             total += len(blocks[block])
-        found = [row + starts[bisect_right(begins, row) - 1] for row in rows]
-        if found == list(range(total)):
-            return Gather(tuple(used), None)
-        if found == list(range(found[0], found[0] + len(found))):
-            return Gather(tuple(used), slice(found[0], found[0] + len(found)))
-        return Gather(tuple(used), torch.tensor(found, device=device))
+        found = rows + starts[block_of]
+        first = int(found[0])
+        if not np.array_equal(found, np.arange(first, first + len(found))):
+            return Gather(used, torch.from_numpy(found).to(device))
+        return Gather(used, None if len(found) == total else slice(first, first + len(found)))
 
     return memoise(group, ("gather", k, device), make)
 

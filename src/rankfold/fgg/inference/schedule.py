@@ -25,27 +25,29 @@ from rankfold.fgg.rewrite.spans import Grid, Numbers, SpanHRG, Spans, find_spans
 Signature = tuple[object, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Rules of one shape and one level: P parents with S rules each, rule p S + s is the s-th of parent p.
 
     `rows` are the parents' rows in the table of `left`. Edges and nodes are those of the first rule; `children` has
     for each nonterminal edge its table and the row of every rule, `observed` for each observed node its value or
-    cell of every rule. `grid`: the pattern of the rules, where they are not written out.
+    cell of every rule. `grid`: the pattern of the rules, where they are not written out. `sentences`: those of the
+    parents, where each sentence has rows of its own.
     """
 
     left: str
-    rows: tuple[int, ...]
+    rows: Numbers  # "p"
     splits: int
     nodes: tuple[Node, ...]
     externals: tuple[str, ...]
-    children: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...]  # table, nodes, rows
+    children: tuple[tuple[str, tuple[str, ...], Numbers], ...]  # table, nodes, rows
     factors: tuple[tuple[str, tuple[str, ...]], ...]  # label, nodes
     observed: Mapping[str, tuple[int | Cell, ...]]
     rules: tuple[str, ...]
     template: str
     is_added: bool = False  # whether rewriting added the rules
     grid: Grid | None = None
+    sentences: Numbers | None = None  # "p"
     made: dict[object, object] = field(default_factory=dict, compare=False)  # by `memoise`
 
     @property
@@ -234,13 +236,12 @@ class _SpanSchedule:
     def group(self, grid: Grid) -> Group:
         rule, slots, items = grid.rule, self.spans.slots[grid.rule.name], self.spans.items
         is_root, number = grid.width == 0, grid.states[0].size
-        rows = (0,) if is_root else tuple(items[rule.left][grid.begins, grid.width].tolist())
+        rows = np.zeros(1, dtype=np.int64) if is_root else items[rule.left][grid.begins, grid.width]
         own = [k for k, (_, is_symbol) in enumerate(slots) if not is_symbol]
         children = []
         for k, edge in zip(own, self.rules.nonterminal_edges(rule), strict=True):
             here, then = grid.states[k : k + 2]
-            found = items[edge.label][here, then - here].reshape(-1).tolist()
-            children.append((self.table(edge.label), edge.nodes, tuple(found)))
+            children.append((self.table(edge.label), edge.nodes, items[edge.label][here, then - here].reshape(-1)))
         cells: dict[str, tuple[int | Cell, ...]] = {
             name: tuple((self.hrg.domain_read, position) for position in grid.states[k].reshape(-1).tolist())
             for k, (name, is_symbol) in enumerate(slots)
@@ -338,7 +339,7 @@ def _group(
     nonterminal = [k for k, edge in enumerate(first.edges) if not hrg.label(edge.label).is_terminal]
     return Group(
         table,
-        tuple(rows),
+        np.array(rows),
         splits,
         first.nodes,
         first.externals,
@@ -346,7 +347,7 @@ def _group(
             (
                 row_of[first.edges[k].label][0],
                 first.edges[k].nodes,
-                tuple(row_of[rule.right.edges[k].label][1] for rule in rules),
+                np.array([row_of[rule.right.edges[k].label][1] for rule in rules]),
             )
             for k in nonterminal
         ),
