@@ -244,9 +244,7 @@ class _Descent:
         scores, places = [], []
         for group in groups:
             first = torch.full((block.end - block.begin,), -1, device=device)
-            first[rows_in(group, block, device)] = torch.arange(
-                len(group.rows), device=device
-            )
+            first[rows_in(group, block, device)] = torch.arange(len(group.rows), device=device)
             parent = first[items.rows - block.begin]
             own = (parent >= 0).nonzero()[:, 0]
             score = torch.full((len(parent), group.splits), float("-inf"), dtype=torch.float64, device=device)

@@ -105,12 +105,18 @@ class Schedule:
     hrg: HRG  # the rules that are summed: those given (of a pattern: before the query), rewritten by `share_sums`
     spans: Mapping[str, RowSpans] = field(default_factory=dict)
     made: dict[object, object] = field(default_factory=dict, compare=False)  # what depends on the structure alone
+    whole: Schedule | None = None  # of packed sentences: the schedule whose rows all of them have
+    origins: Mapping[str, Numbers] = field(default_factory=dict)  # and by table the row there of each row here
 
     def groups(self) -> Iterator[Group]:
         """All groups, in order."""
         for level in self.levels:
             for block in level:
                 yield from block.groups
+
+    def labels(self) -> dict[str, None]:
+        """The factors in use, in order."""
+        return dict.fromkeys(label for group in self.groups() for label, _ in group.factors)
 
     def names(self, table: str) -> Sequence[str]:
         """The nonterminals of a table, by row."""
@@ -176,6 +182,49 @@ def _of_spans(hrg: SpanHRG, whole: frozenset[str], *, is_cut: bool) -> Schedule 
             return None
         spans = found
     return _SpanSchedule(hrg, shared, spans).build()
+
+
+@lru_cache(maxsize=1)  # it may be large
+def packed(hrg: SpanHRG, lengths: tuple[int, ...]) -> Schedule:
+    """The same sums for sentences of these lengths as one: each has rows of its own, none for a span beyond its end.
+
+    The schedule of all rows where rules are written out, or where some factor would be left out. Cost: array
+    operations for every grid, and numbers for every use of a rule in a sentence.
+    """
+    plan, ends = schedule(hrg, frozenset()), np.array(lengths)
+    if not plan.spans:
+        return plan
+    inside = {table: (own.begins + own.widths)[:, None] <= ends for table, own in plan.spans.items()}  # "row b"
+    firsts = {table: np.concatenate(([0], np.cumsum(x.sum(1)))) for table, x in inside.items()}
+    numbers = {table: np.cumsum(x).reshape(x.shape) - 1 for table, x in inside.items()}
+
+    def pack(group: Group) -> Group:
+        rows, uses = group.rows, np.arange(group.num_rules).reshape(-1, group.splits)  # "p s"
+        if group.grid is not None and not group.grid.width:  # the start symbol: of its uses the one with this end
+            sentences, parents = np.nonzero(group.grid.states[-1] == ends[:, None])
+            rows, uses = np.repeat(rows, group.splits), uses.T
+        else:
+            parents, sentences = np.nonzero(inside[group.left][rows])
+        uses = uses[parents]
+        children = tuple(
+            (table, nodes, numbers[table][own[uses], sentences[:, None]].reshape(-1))
+            for table, nodes, own in group.children
+        )
+        return replace(
+            group, rows=numbers[group.left][rows[parents], sentences], splits=uses.shape[1], children=children,
+            observed={name: tuple(own[k] for k in uses.flat) for name, own in group.observed.items()},
+            grid=None, sentences=sentences, made={},
+        )  # fmt: skip
+
+    levels = []
+    for (block,) in plan.levels:
+        begin, end = firsts[block.table][[block.begin, block.end]].tolist()
+        if begin < end:
+            groups = tuple(own for group in block.groups if len((own := pack(group)).rows))
+            levels.append((Block(block.table, begin, end, groups),))
+    origins = {table: np.nonzero(x)[0] for table, x in inside.items()}
+    found = replace(plan, levels=tuple(levels), made={}, whole=plan, origins=origins)
+    return found if found.labels() == plan.labels() else plan
 
 
 @lru_cache(maxsize=64)
