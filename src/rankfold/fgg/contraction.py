@@ -43,12 +43,11 @@ class Step(NamedTuple):
 
     @property
     def is_matrix_product(self) -> bool:
-        """Whether it is rows of the left times one matrix, the right or its transpose."""
-        if len(self.right_axes) != 2 or self.left_axes[-1:] == self.out_axes[-1:]:
-            return False
-        first, last = self.right_axes
-        other = last if self.left_axes[-1:] == (first,) else first if self.left_axes[-1:] == (last,) else None
-        return other is not None and other not in self.left_axes and self.out_axes == (*self.left_axes[:-1], other)
+        """Whether it is rows of the left times one matrix, the right or its transpose; several axes may be summed."""
+        rows, other, num = self.out_axes[:-1], self.out_axes[-1:], len(self.right_axes) - 1
+        summed = self.left_axes[-num:]
+        is_matrix = num > 0 and self.right_axes in ((*summed, *other), (*other, *summed))
+        return is_matrix and self.left_axes == (*rows, *summed)
 
 
 class Contraction(NamedTuple):
@@ -96,7 +95,8 @@ def _plan(inputs: tuple[Axes, ...], output: Axes, size_items: tuple[tuple[int, i
         left = [axes for k, axes in enumerate(left) if k not in (i, j)]
         needed = set(output).union(*left)
         out = output if not left else tuple(axis for axis in dict.fromkeys((*a, *b)) if axis in needed)
-        steps.append(_step(i, j, a, b, out, sizes))
+        step, turned = _step(i, j, a, b, out, sizes), _step(j, i, b, a, out, sizes)
+        steps.append(turned if turned.is_matrix_product else step)
         left.append(out)
     if left[0] != output:
         steps.append(_step(0, None, left[0], (), output, sizes))
@@ -190,7 +190,9 @@ class Linear:
             summed = [k for k, axis in enumerate(step.left_axes) if axis not in step.out_axes]
             return (left * right).sum(summed) if summed else left * right
         if step.is_matrix_product:
-            return left @ (right if step.left_axes[-1] == step.right_axes[0] else right.mT)
+            num = right.ndim - 1
+            is_first = step.right_axes[0] == step.out_axes[-1]
+            return left.flatten(-num) @ (right.flatten(1).mT if is_first else right.flatten(0, -2))
         return torch.einsum(step.equation, left, right)
 
     def add(self, left: Tensor, right: Tensor) -> Tensor:

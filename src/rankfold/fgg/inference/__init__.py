@@ -60,7 +60,7 @@ def sum_product(g: Grammar, semiring: SemiringName = "log") -> Tensor:  # "" or 
     if cycle(g.hrg):
         value, scale = fixed_point(g, _factors_in_use(g))
         return _per_sentence(g, value * torch.exp(scale) if semiring == "real" else log_weights(value) + scale)
-    run = solve(g)
+    run = solve(g, is_packed=True)
     value = z_of(run) if semiring == "real" else log_z_of(run)
     is_log = semiring == "log"
     if run.arithmetic is LOGS:

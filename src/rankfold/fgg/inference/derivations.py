@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from rankfold.fgg.contraction import LOGS, MAX, Semiring, contract, plan_contrac
 from rankfold.fgg.dependencies import cycle
 from rankfold.fgg.grammar import Grammar
 from rankfold.fgg.hypergraph import Derivation
-from rankfold.fgg.inference.executor import Execution
+from rankfold.fgg.inference.executor import Execution, rows_in
 from rankfold.fgg.inference.fixed_point import log_tables, max_rounds
 from rankfold.fgg.inference.operands import Operand, diagonal, memoise, node_axes
 from rankfold.fgg.inference.schedule import Block, Group, Schedule, group_of_rule, unshared
@@ -134,17 +135,17 @@ def _unrolled(g: Grammar) -> _Chart:
     tables, peers = max_rounds(g, weights)
     blocks = []
     for name, table in tables.items():
-        rows = range(1, len(table))
+        rows = np.arange(1, len(table))
         groups = []
         for rule in g.rules_of(name):
             if _is_there(g, rule.name, tables):
                 group = group_of_rule(g.hrg, rule)
                 children = tuple(
-                    (child, nodes, tuple(t - 1 if child in peers[name] else len(tables[child]) - 1 for t in rows))
+                    (child, nodes, rows - 1 if child in peers[name] else np.full_like(rows, len(tables[child]) - 1))
                     for child, nodes, _ in group.children
                 )
                 seen = {node: cells * len(rows) for node, cells in group.observed.items()}
-                groups.append(replace(group, rows=tuple(rows), children=children, observed=seen, made={}))
+                groups.append(replace(group, rows=rows, children=children, observed=seen, made={}))
         blocks.append(Block(name, 1, len(table), tuple(groups)))
     start = (g.start, len(tables[g.start]) - 1)
     earliest = {name: _earliest(table) for name, table in tables.items()}
@@ -243,9 +244,7 @@ class _Descent:
         scores, places = [], []
         for group in groups:
             first = torch.full((block.end - block.begin,), -1, device=device)
-            first[torch.tensor([row - block.begin for row in group.rows], device=device)] = torch.arange(
-                len(group.rows), device=device
-            )
+            first[rows_in(group, block, device)] = torch.arange(len(group.rows), device=device)
             parent = first[items.rows - block.begin]
             own = (parent >= 0).nonzero()[:, 0]
             score = torch.full((len(parent), group.splits), float("-inf"), dtype=torch.float64, device=device)
@@ -301,7 +300,7 @@ class _Descent:
 
     def child_rows(self, group: Group, k: int) -> Tensor:  # "p*s"
         device = self.g.device
-        return memoise(group, ("children", k, device), lambda: torch.tensor(group.children[k][2], device=device))
+        return memoise(group, ("children", k, device), lambda: torch.from_numpy(group.children[k][2]).to(device))
 
     def of_sentence(self, label: str, x: Tensor, sentences: Tensor) -> list[Tensor]:
         """The index of the sentences' own tables of a factor."""

@@ -182,8 +182,9 @@ class Execution:
         """The value of the start symbol and the logarithm of its scale (0 without)."""
         table, row = self.schedule.row_of[self.schedule.start]
         here = row - self.begins[table][-1]
-        value = self.blocks[table][-1][here]
-        return value, self.scaling.scales[table][-1][here] if self.arithmetic.is_scaled else value.new_zeros(())
+        at = here if self.schedule.whole is None else (slice(None), 0)  # of packed sentences each has a row
+        value = self.blocks[table][-1][at]
+        return value, self.scaling.scales[table][-1][at] if self.arithmetic.is_scaled else value.new_zeros(())
 
     def _block(self, block: Block) -> None:
         self.begins.setdefault(block.table, []).append(block.begin)
@@ -333,6 +334,8 @@ class Execution:
 
         def make() -> tuple[Contraction, tuple[int, ...]]:
             sizes = {axis: size for own in operands for axis, size in zip(own.axes, own.tensor.shape, strict=True)}
+            if group.sentences is not None and PARENT in sizes:  # the order serves all batches with about as many rows
+                sizes[PARENT] = 1 << sizes[PARENT].bit_length()
             axis_of = node_axes(group)
             wanted = (PARENT, SENTENCE, *(axis_of[node] for node in group.externals))
             output = tuple(axis for axis in wanted if axis in sizes)
@@ -373,9 +376,7 @@ def _take(whole: Tensor, index: Tensor | slice | None) -> Tensor:
 
 def rows_in(group: Group, block: Block, device: torch.device) -> Tensor:  # "p"
     """The rows of a group's parents within their block."""
-    return memoise(
-        group, ("rows", device), lambda: torch.tensor([row - block.begin for row in group.rows], device=device)
-    )
+    return memoise(group, ("rows", device), lambda: torch.from_numpy(group.rows - block.begin).to(device))
 
 
 def _device(log_scales: list[Tensor]) -> torch.device:

@@ -6,10 +6,10 @@ fragment. At the end one rule by itself, for questions that go through a grammar
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,17 +78,15 @@ def gather(group: Group, k: int, begins: Sequence[int], blocks: Sequence[Tensor]
 
     def make() -> Gather:
         rows = group.children[k][2]
-        used = sorted({bisect_right(begins, row) - 1 for row in rows})
-        starts, total = {}, 0
-        for block in used:
-            starts[block] = total - begins[block]
-            total += len(blocks[block])
-        found = [row + starts[bisect_right(begins, row) - 1] for row in rows]
-        if found == list(range(total)):
-            return Gather(tuple(used), None)
-        if found == list(range(found[0], found[0] + len(found))):
-            return Gather(tuple(used), slice(found[0], found[0] + len(found)))
-        return Gather(tuple(used), torch.tensor(found, device=device))
+        sizes = np.diff([*begins, begins[-1] + blocks[-1].shape[0]])
+        block_of = np.searchsorted(begins, rows, side="right") - 1
+        is_used = np.bincount(block_of, minlength=len(sizes)) > 0
+        used, starts = tuple(np.flatnonzero(is_used).tolist()), np.cumsum(sizes * is_used) - sizes
+        found = rows - np.array(begins)[block_of] + starts[block_of]
+        first = int(found[0])
+        if not np.array_equal(found, np.arange(first, first + len(found))):
+            return Gather(used, torch.from_numpy(found).to(device))
+        return Gather(used, None if len(found) == sizes[is_used].sum() else slice(first, first + len(found)))
 
     return memoise(group, ("gather", k, device), make)
 
@@ -98,6 +96,13 @@ def memoise(group: Group, key: object, make: Callable[[], T]) -> T:
     if key not in group.made:
         group.made[key] = make()
     return cast(T, group.made[key])
+
+
+def sentences_of(group: Group, device: torch.device) -> Tensor:  # "p*s"
+    """Of packed sentences that of every rule of the group."""
+    assert group.sentences is not None
+    own = np.repeat(group.sentences, group.splits)
+    return memoise(group, ("sentences", device), lambda: torch.from_numpy(own).to(device))
 
 
 def values_of(
@@ -115,6 +120,8 @@ def values_of(
         lambda: torch.tensor([cast(tuple[str, int], c)[1] for c in cells], device=device),
     )
     table = observed[first[0]]
+    if group.sentences is not None and table.ndim == 2:
+        return table[sentences_of(group, device), positions]
     return table.index_select(-1, positions).mT if table.ndim == 2 else table.index_select(-1, positions)
 
 
@@ -143,9 +150,12 @@ def slice_observed(
     table = moved.reshape(*moved.shape[:lead], -1, *inner)
     if is_batched:
         num = table.shape[1]
-        index = flat_index if flat_index.ndim == 2 else flat_index[:, None]
-        index = index + num * torch.arange(len(table), device=index.device)
-        table, flat_index = table.flatten(0, 1), index
+        if group.sentences is not None:
+            flat_index = flat_index + num * sentences_of(group, x.device)
+        else:
+            index = flat_index if flat_index.ndim == 2 else flat_index[:, None]
+            flat_index = index + num * torch.arange(len(table), device=index.device)
+        table = table.flatten(0, 1)
     picked = table.index_select(0, flat_index.reshape(-1)).reshape(*flat_index.shape, *inner)
     axes = [SENTENCE] * (flat_index.ndim - 1) + [axis_of[nodes[k]] for k in rest]
     found = by_rule(picked, group, axes)

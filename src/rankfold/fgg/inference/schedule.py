@@ -25,27 +25,29 @@ from rankfold.fgg.rewrite.spans import Grid, Numbers, SpanHRG, Spans, find_spans
 Signature = tuple[object, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Rules of one shape and one level: P parents with S rules each, rule p S + s is the s-th of parent p.
 
     `rows` are the parents' rows in the table of `left`. Edges and nodes are those of the first rule; `children` has
     for each nonterminal edge its table and the row of every rule, `observed` for each observed node its value or
-    cell of every rule. `grid`: the pattern of the rules, where they are not written out.
+    cell of every rule. `grid`: the pattern of the rules, where they are not written out. `sentences`: those of the
+    parents, where each sentence has rows of its own.
     """
 
     left: str
-    rows: tuple[int, ...]
+    rows: Numbers  # "p"
     splits: int
     nodes: tuple[Node, ...]
     externals: tuple[str, ...]
-    children: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...]  # table, nodes, rows
+    children: tuple[tuple[str, tuple[str, ...], Numbers], ...]  # table, nodes, rows
     factors: tuple[tuple[str, tuple[str, ...]], ...]  # label, nodes
     observed: Mapping[str, tuple[int | Cell, ...]]
     rules: tuple[str, ...]
     template: str
     is_added: bool = False  # whether rewriting added the rules
     grid: Grid | None = None
+    sentences: Numbers | None = None  # "p"
     made: dict[object, object] = field(default_factory=dict, compare=False)  # by `memoise`
 
     @property
@@ -103,12 +105,18 @@ class Schedule:
     hrg: HRG  # the rules that are summed: those given (of a pattern: before the query), rewritten by `share_sums`
     spans: Mapping[str, RowSpans] = field(default_factory=dict)
     made: dict[object, object] = field(default_factory=dict, compare=False)  # what depends on the structure alone
+    whole: Schedule | None = None  # of packed sentences: the schedule whose rows all of them have
+    origins: Mapping[str, Numbers] = field(default_factory=dict)  # and by table the row there of each row here
 
     def groups(self) -> Iterator[Group]:
         """All groups, in order."""
         for level in self.levels:
             for block in level:
                 yield from block.groups
+
+    def labels(self) -> dict[str, None]:
+        """The factors in use, in order."""
+        return dict.fromkeys(label for group in self.groups() for label, _ in group.factors)
 
     def names(self, table: str) -> Sequence[str]:
         """The nonterminals of a table, by row."""
@@ -176,6 +184,49 @@ def _of_spans(hrg: SpanHRG, whole: frozenset[str], *, is_cut: bool) -> Schedule 
     return _SpanSchedule(hrg, shared, spans).build()
 
 
+@lru_cache(maxsize=1)  # it may be large
+def packed(hrg: SpanHRG, lengths: tuple[int, ...]) -> Schedule:
+    """The same sums for sentences of these lengths as one: each has rows of its own, none for a span beyond its end.
+
+    The schedule of all rows where rules are written out, or where some factor would be left out. Cost: array
+    operations for every grid, and numbers for every use of a rule in a sentence.
+    """
+    plan, ends = schedule(hrg, frozenset()), np.array(lengths)
+    if not plan.spans:
+        return plan
+    inside = {table: (own.begins + own.widths)[:, None] <= ends for table, own in plan.spans.items()}  # "row b"
+    firsts = {table: np.concatenate(([0], np.cumsum(x.sum(1)))) for table, x in inside.items()}
+    numbers = {table: np.cumsum(x).reshape(x.shape) - 1 for table, x in inside.items()}
+
+    def pack(group: Group) -> Group:
+        rows, uses = group.rows, np.arange(group.num_rules).reshape(-1, group.splits)  # "p s"
+        if group.grid is not None and not group.grid.width:  # the start symbol: of its uses the one with this end
+            sentences, parents = np.nonzero(group.grid.states[-1] == ends[:, None])
+            rows, uses = np.repeat(rows, group.splits), uses.T
+        else:
+            parents, sentences = np.nonzero(inside[group.left][rows])
+        uses = uses[parents]
+        children = tuple(
+            (table, nodes, numbers[table][own[uses], sentences[:, None]].reshape(-1))
+            for table, nodes, own in group.children
+        )
+        return replace(
+            group, rows=numbers[group.left][rows[parents], sentences], splits=uses.shape[1], children=children,
+            observed={name: tuple(own[k] for k in uses.flat) for name, own in group.observed.items()},
+            grid=None, sentences=sentences, made={},
+        )  # fmt: skip
+
+    levels = []
+    for (block,) in plan.levels:
+        begin, end = firsts[block.table][[block.begin, block.end]].tolist()
+        if begin < end:
+            groups = tuple(own for group in block.groups if len((own := pack(group)).rows))
+            levels.append((Block(block.table, begin, end, groups),))
+    origins = {table: np.nonzero(x)[0] for table, x in inside.items()}
+    found = replace(plan, levels=tuple(levels), made={}, whole=plan, origins=origins)
+    return found if found.labels() == plan.labels() else plan
+
+
 @lru_cache(maxsize=64)
 def unshared(hrg: HRG) -> Schedule:
     """The schedule of the rules as they are, none rewritten; in a pattern tables have the rows of `schedule`."""
@@ -234,13 +285,12 @@ class _SpanSchedule:
     def group(self, grid: Grid) -> Group:
         rule, slots, items = grid.rule, self.spans.slots[grid.rule.name], self.spans.items
         is_root, number = grid.width == 0, grid.states[0].size
-        rows = (0,) if is_root else tuple(items[rule.left][grid.begins, grid.width].tolist())
+        rows = np.zeros(1, dtype=np.int64) if is_root else items[rule.left][grid.begins, grid.width]
         own = [k for k, (_, is_symbol) in enumerate(slots) if not is_symbol]
         children = []
         for k, edge in zip(own, self.rules.nonterminal_edges(rule), strict=True):
             here, then = grid.states[k : k + 2]
-            found = items[edge.label][here, then - here].reshape(-1).tolist()
-            children.append((self.table(edge.label), edge.nodes, tuple(found)))
+            children.append((self.table(edge.label), edge.nodes, items[edge.label][here, then - here].reshape(-1)))
         cells: dict[str, tuple[int | Cell, ...]] = {
             name: tuple((self.hrg.domain_read, position) for position in grid.states[k].reshape(-1).tolist())
             for k, (name, is_symbol) in enumerate(slots)
@@ -338,7 +388,7 @@ def _group(
     nonterminal = [k for k, edge in enumerate(first.edges) if not hrg.label(edge.label).is_terminal]
     return Group(
         table,
-        tuple(rows),
+        np.array(rows),
         splits,
         first.nodes,
         first.externals,
@@ -346,7 +396,7 @@ def _group(
             (
                 row_of[first.edges[k].label][0],
                 first.edges[k].nodes,
-                tuple(row_of[rule.right.edges[k].label][1] for rule in rules),
+                np.array([row_of[rule.right.edges[k].label][1] for rule in rules]),
             )
             for k in nonterminal
         ),

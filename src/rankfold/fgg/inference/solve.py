@@ -9,6 +9,7 @@ and bring their own backward passes, whereas autograd follows a pass whose table
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import cast
 
@@ -21,19 +22,40 @@ from rankfold.fgg.factors import Derived, FactorCache, Factored, value_at
 from rankfold.fgg.grammar import Grammar, check_weights, expect_one_batch
 from rankfold.fgg.hrg import HRG, inclusion, is_inclusion
 from rankfold.fgg.inference.executor import Execution, Tapped
-from rankfold.fgg.inference.schedule import Group, Schedule, schedule
+from rankfold.fgg.inference.schedule import Group, Schedule, packed, schedule
+from rankfold.fgg.rewrite.query import end_label
+from rankfold.fgg.rewrite.spans import SpanHRG
 from rankfold.numerics.log_space import log_weights
 
 Weights = Mapping[str, Tensor]
 At = Mapping[int, Tensor]  # by place of a node, the entries wanted there
 
 
-def solve(g: Grammar, tapped: Tapped = (), *, weights: Weights | None = None) -> Execution:
-    """A sound pass in scaled arithmetic or, where there is none, in logarithms; autograd follows it."""
+def solve(g: Grammar, tapped: Tapped = (), *, weights: Weights | None = None, is_packed: bool = False) -> Execution:
+    """A sound pass in scaled arithmetic or, where there is none, in logarithms; autograd follows it.
+
+    `is_packed`: of sentences of unequal lengths without rows beyond their ends, where that pays; for sums alone.
+    """
     plan = schedule(g.hrg, _whole(tapped))
     if weights is None:  # views: hooks on their gradients touch no tensor of the caller's
         weights = {label: x.view_as(x) if x.requires_grad else x for label, x in _weights_at_words(g, plan).items()}
+    if is_packed:
+        plan = _packed(g, plan, weights)
     return fall_back(g, plan, weights, tapped)
+
+
+def _packed(g: Grammar, plan: Schedule, weights: Weights) -> Schedule:
+    """The schedule without rows beyond the sentences' ends; this schedule where all are as long, or it would not pay.
+
+    On a GPU launches take the time, not sums; and sentences' own tables of a factor would be copied for each row.
+    """
+    ends = g.factors.get(end_label(g.hrg.domain_read).name) if isinstance(g.hrg, SpanHRG) else None
+    if not isinstance(ends, Tensor) or ends.requires_grad or ends.device.type != "cpu" or not may_look(ends):
+        return plan
+    is_one = bool(((ends != 0).sum(1) == 1).all()) and len(ends) == g.batch
+    if not is_one or sum(g.label(label).is_batched for label in weights) > 1:
+        return plan
+    return packed(g.hrg, tuple(ends.argmax(1).tolist()))
 
 
 def solve_plain(g: Grammar, arithmetic: Semiring) -> Execution:
@@ -44,7 +66,7 @@ def solve_plain(g: Grammar, arithmetic: Semiring) -> Execution:
 
 def execute(g: Grammar, plan: Schedule, arithmetic: Semiring, weights: Weights, tapped: Tapped = ()) -> Execution:
     """A pass over this schedule with these weights."""
-    return Execution(g, plan, arithmetic, weights, g.batch or 1, tapped).run()
+    return Execution(g, plan, arithmetic, weights, 1 if plan.whole else g.batch or 1, tapped).run()
 
 
 def fall_back(g: Grammar, plan: Schedule, weights: Weights, tapped: Tapped = ()) -> Execution:
@@ -109,8 +131,20 @@ def structural_support(run: Execution) -> Support:  # "row 1 ..." each
 
     key = ("support", run.like.device)
     if key not in run.schedule.made:
-        run.schedule.made[key] = make()
+        run.schedule.made[key] = make() if run.schedule.whole is None else _packed_support(run, run.schedule.whole)
     return cast(Support, run.schedule.made[key])
+
+
+def _packed_support(run: Execution, whole: Schedule) -> Support:  # "row 1 ..." each
+    """The same of packed sentences, by that of all rows."""
+    found = structural_support(replace(run, schedule=whole))
+    every = {table: torch.cat([x for (name, _), x in found.items() if name == table]) for table in run.blocks}
+    own = {table: every[table][torch.from_numpy(run.schedule.origins[table])] for table in run.blocks}
+    return {
+        (table, begin): own[table][begin : begin + len(x)]
+        for table, begins in run.begins.items()
+        for begin, x in zip(begins, run.blocks[table], strict=True)
+    }
 
 
 def _blocks(run: Execution) -> Support:
@@ -161,7 +195,7 @@ def z_of(run: Execution) -> Tensor:  # "b"   in the factors' dtype
 
 def weights_of(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
     """The tensors of all factors that a schedule uses, each made once."""
-    return tensors_of(g, _labels(plan))
+    return tensors_of(g, plan.labels())
 
 
 def _weights_at_words(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
@@ -170,11 +204,7 @@ def _weights_at_words(g: Grammar, plan: Schedule) -> dict[str, Tensor]:
         label: {k: g.observed[table].reshape(-1) for k, table in places.items()}
         for label, places in word_places(g).items()
     }
-    return tensors_of(g, _labels(plan), at)
-
-
-def _labels(plan: Schedule) -> Iterable[str]:
-    return dict.fromkeys(label for group in plan.groups() for label, _ in group.factors)
+    return tensors_of(g, plan.labels(), at)
 
 
 def tensors_of(g: Grammar, labels: Iterable[str], at: Mapping[str, At] | None = None) -> dict[str, Tensor]:

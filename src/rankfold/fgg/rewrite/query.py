@@ -88,7 +88,8 @@ def string_query(
 
     `words` are ids or, where the domain names its values, words; None (in tensors -1) is a missing word, which sums
     over all. `lengths`: those of the rows of a tensor, whose ids beyond are never looked at; lists tell theirs by
-    themselves. A batch of unequal lengths has the structure of its longest sentence, and costs as much for each.
+    themselves. A batch of unequal lengths has the structure of its longest sentence, and costs as much for each, but
+    for sums on a CPU, which leave out what lies beyond a sentence's end.
     `domain`: the observed domain, needed where a grammar has several. `brackets`: spans `(i, j)`, words i to j - 1,
     that every derivation must have as the words of one nonterminal, or `(i, j, "X")` as those of an X; the same for a
     whole batch.
