@@ -92,7 +92,8 @@ def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: 
 
     Raises, too, on tables that the fit's own constraints rule out: EM would step away from it, to a lower likelihood.
     """
-    known = known_tables(model)
+    each = [(module, module.tables()) for module in modules_of(model)]
+    known = {name: table for _, tables in each for name, table in tables.items()}
     given = own_names(start, known, what)
     called = {name: word if what == TABLES else f"{what}[{word!r}]" for name, word in given.items()}
     found = {
@@ -105,8 +106,8 @@ def fill_start(model: FrameModel, start: Mapping[str, Any], prior: Prior, what: 
     spherical = model.config.covariance == "spherical"
     matrices = {name for name, table in known.items() if table.positive == "definite"}
     _expect_allowed(found, prior, called, matrices, negative_binomial="log_shape" in known, spherical=spherical)
-    for module in modules_of(model):
-        own = {name: found[name] for name in module.tables() if name in found}
+    for module, tables in each:
+        own = {name: found[name] for name in tables if name in found}
         if own:
             module.fill(**own)
     tables = {**{name: table.value for name, table in known.items()}, **found}

@@ -21,6 +21,8 @@ from torch import Tensor
 from rankfold.numerics.scaled import visible
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
+# Without the call, passes of 2 to 16 states were 1.1 to 1.4 times as fast.
+inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
 # Sums in any order, so that several terms are added at once; NaN and infinity stay what they are.
 compiled_sums = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 # Multiply-adds below which a second thread costs more than it brings, next to libraries whose threads spin: an EM
@@ -37,15 +39,20 @@ def _shift(
     num, _, z = log_obs.shape
     for t in range(num):
         for b in range(b0, b1):
-            most = -np.inf
-            if t < lengths[b]:
+            if t >= lengths[b]:
+                top[t, b] = log_scale
                 for j in range(z):
-                    most = max(most, log_obs[t, b, j])
+                    shifted[t, b, j] = 0.0
+                continue
+            most = -np.inf
+            for j in range(z):
+                here = log_obs[t, b, j]
+                most = here if here > most else most
             if most == -np.inf:
                 most = 0.0
             top[t, b] = most + log_scale if t > 0 else most
             for j in range(z):
-                one = log_obs[t, b, j] - most if t < lengths[b] else 0.0
+                one = log_obs[t, b, j] - most
                 # What would be below the smallest normal number is lost anyway, and its exponential takes long.
                 shifted[t, b, j] = one if one >= least else -np.inf
 
@@ -63,7 +70,7 @@ def _exp(b: int, log_x: Any, x: Any) -> float:
     return top
 
 
-@compiled
+@inlined
 def _times(x: Any, weight: Any, y: Any) -> None:
     """Write x weight to y: few states entry by entry, which keeps a sum in a register, more of them by rows."""
     z = len(x)
@@ -191,7 +198,7 @@ def _backward(
                 posterior[t, b, j] = 0.0
                 target[t, b, j] = 0.0
         for t in range(last, -1, -1):
-            peak = 1.0
+            peak, by = 1.0, 1.0
             if t < last:
                 _times(ahead, transposed, y)
                 peak = 0.0
@@ -199,11 +206,11 @@ def _backward(
                     if y[j] > peak:
                         peak = y[j]
                 by = 1.0 / max(peak, tiny)
-                for j in range(z):
-                    y[j] *= by
             mass = 0.0
             for j in range(z):
+                y[j] *= by
                 mass += filtered[t, b, j] * y[j]
+                ahead[j] = emission[t, b, j] * y[j]
             # Z is filtered times future at every position: so the ratio of two neighbours' is known without logarithms.
             here = peak * mass
             if t < last:
@@ -211,10 +218,8 @@ def _backward(
             fine = fine and low <= gap <= high and here > least
             known = norm[t, b] * mass
             by_state, by_step = weight[b] / mass, weight[b] / known
-            for j in range(z):
-                ahead[j] = emission[t, b, j] * y[j]
-                target[t, b, j] = ahead[j] * by_step
             for j in range(z):  # last: the posteriors may take the emissions' place
+                target[t, b, j] = ahead[j] * by_step
                 posterior[t, b, j] = filtered[t, b, j] * y[j] * by_state
         trusted[b] = fine
 
@@ -440,28 +445,33 @@ def _density(t0: int, t1: int, frames: Any, mean: Any, variance: Any, log_obs: A
 @compiled_sums
 def _moments(weight: Any, frames: Any, sums: Any) -> None:
     (num, z), f = weight.shape, frames.shape[1]
-    both = np.empty((4, 2 * f))
+    square = np.empty((4, f))
     for start in range(0, num, 4):  # four frames are added at once, which reads and writes the sums once
         here = min(4, num - start)
         for k in range(here):
             for i in range(f):
-                x = frames[start + k, i]
-                both[k, i], both[k, f + i] = x * x, x
+                square[k, i] = frames[start + k, i] * frames[start + k, i]
         for j in range(z):
-            if here == 4:
-                first, second, third, fourth = (
-                    weight[start, j], weight[start + 1, j], weight[start + 2, j], weight[start + 3, j]
-                )  # fmt: skip
-                for i in range(2 * f):
-                    sums[j, i] += (first * both[0, i] + second * both[1, i]) + (
-                        third * both[2, i] + fourth * both[3, i]
-                    )
-            else:
+            if here < 4:
                 for k in range(here):
-                    for i in range(2 * f):
-                        sums[j, i] += weight[start + k, j] * both[k, i]
-            for k in range(here):
-                sums[j, 2 * f] += weight[start + k, j]
+                    one = weight[start + k, j]
+                    for i in range(f):
+                        sums[j, i] += one * square[k, i]
+                        sums[j, f + i] += one * frames[start + k, i]
+                    sums[j, 2 * f] += one
+                continue
+            first, second, third, fourth = (
+                weight[start, j], weight[start + 1, j], weight[start + 2, j], weight[start + 3, j]
+            )  # fmt: skip
+            for i in range(f):
+                sums[j, i] += (first * square[0, i] + second * square[1, i]) + (
+                    third * square[2, i] + fourth * square[3, i]
+                )
+            for i in range(f):
+                sums[j, f + i] += (first * frames[start, i] + second * frames[start + 1, i]) + (
+                    third * frames[start + 2, i] + fourth * frames[start + 3, i]
+                )
+            sums[j, 2 * f] += (first + second) + (third + fourth)
     for j in range(z):
         sums[j, 2 * f + 1 :] = sums[j, 2 * f]
 

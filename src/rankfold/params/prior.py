@@ -82,8 +82,8 @@ def log_shares(counts: Tensor, before: Tensor, axis: int = 1, added: Tensor | fl
     """
     if isinstance(added, Tensor):
         counts, added = counts + added, 0.0
-    total = counts.sum(axis, keepdim=True) + added * counts.shape[axis]
-    some = total > 0
-    total = torch.where(some, total, 1.0)
-    found = torch.addcdiv(added / total, counts, total).log_()
-    return found if added > 0 else torch.where(some, found, before.to(found))
+    total = counts.sum(axis, keepdim=True)
+    if added > 0:
+        total = total + added * counts.shape[axis]
+        return torch.addcdiv(added / total, counts, total).log_()
+    return torch.where(total > 0, (counts / total).log_(), before.to(counts))

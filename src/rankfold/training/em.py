@@ -297,8 +297,7 @@ def maximise(model: FrameModel, counts: Counts, prior: Prior) -> None:
 def log_prior(model: FrameModel, prior: Prior) -> Tensor:  # ""
     """The log-density of the priors, up to a constant; 0 without any. Differentiable in the parameters."""
     total: Tensor = model.observation.log_prior(prior) + _tables(model).log_prior(prior)
-    more = [x.log_prior(prior) for x in (model.duration, model.ending) if x is not None]
-    return total + sum(more)
+    return sum((x.log_prior(prior) for x in (model.duration, model.ending) if x is not None), total)
 
 
 def em(
@@ -321,7 +320,8 @@ def em(
     num_frames = sum(one.batch.num_tokens for one in groups)
     history: list[float] = []
     converged = False
-    before, counts = model.state_dict(), None
+    held, counts = model.state_dict(), None  # the parameters themselves, which steps write into
+    before = held
     for _ in range(num_steps):
         last = counts
         counts = expect(model, groups)
@@ -343,7 +343,7 @@ def em(
         if tol is not None and gain < tol * num_frames:
             converged = True
             break
-        before = {name: x.clone() for name, x in model.state_dict().items()}
+        before = {name: x.clone() for name, x in held.items()}
         maximise(model, counts, prior)
     assert counts is not None
     return Fitted(history, converged, counts)

@@ -113,9 +113,9 @@ class FreeDense(nn.Module):
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""   float64
         """The log-density of the Dirichlet prior, up to a constant; 0 without one."""
-        log_initial, transition = self.log_initial.double(), self.log_transition.double()
         if not any(isinstance(x, Tensor) or x for x in (prior.smoothing, prior.initial, prior.transition)):
-            return log_initial.new_zeros(())
+            return self.log_initial.new_zeros((), dtype=torch.float64)
+        log_initial, transition = self.log_initial.double(), self.log_transition.double()
         by_start, by_move = self.pseudo_counts(prior)
         found = log_initial.new_zeros(())
         if bool(by_start.any()):

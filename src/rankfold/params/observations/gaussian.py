@@ -39,8 +39,10 @@ def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b
     """
     watched = torch.is_grad_enabled() and any(x.requires_grad for x in (frames, mean, variance))
     if not watched and _looped(mean, frames):
-        found = _by_loops(frames.flatten(0, -2), mean.double(), variance.double())
-        if found is not None:
+        from rankfold.kernels import chain_loops
+
+        found = chain_loops.log_density(frames.flatten(0, -2), mean.double(), variance.double().expand_as(mean))
+        if not has_nan(found):  # no feature is missing
             return found.reshape(*frames.shape[:-1], -1).to(mean.dtype)
     centre = mean.detach().double().mean(0)
     m, v = mean.double() - centre, variance.double()
@@ -68,14 +70,6 @@ def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "b
 def _looped(mean: Tensor, frames: Tensor) -> bool:
     """Whether compiled loops over frames take the place of products with their squares."""
     return len(mean) <= FEW_STATES and loops_serve(len(mean), frames, mean)
-
-
-def _by_loops(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor | None:  # "n f", "z f" -> "n z"   float64
-    """The log-density by a compiled loop; None where a feature is missing."""
-    from rankfold.kernels import chain_loops
-
-    found = chain_loops.log_density(frames, mean, variance.expand_as(mean))
-    return None if has_nan(found) else found
 
 
 def _weights(mean: Tensor, variance: Tensor) -> Tensor:  # "z f", "z f" or "f" -> "z 3f"
@@ -163,20 +157,20 @@ class GaussianObservation(ObservationModule):
         """
         with torch.no_grad():
             if mean is not None:
-                self.mean.copy_(mean.expand(*self.mean.shape))
+                self.mean.copy_(mean)
             if variance is None:
                 return
             if self.spherical and variance.ndim == 1:
                 variance = variance[:, None]
             if self.spherical and variance.shape[1] > 1:
                 variance = variance.mean(1, keepdim=True)
-            variance = torch.maximum(variance, torch.full_like(variance, 2 * self.min_variance))
-            if not bool((variance > 0).all()):
+            variance = variance.clamp(min=2 * self.min_variance)
+            if not bool(variance.amin() > 0):
                 raise DomainError(
                     "a variance is 0, but there is no floor.\n"
                     "  Set min_variance, or leave features out that never change."
                 )
-            self.log_spread.copy_(_log_spread(variance, self.min_variance).expand(*self.log_spread.shape))
+            self.log_spread.copy_(_log_spread(variance, self.min_variance))
 
     @property
     def variance(self) -> Tensor:  # "z f" or "f"
@@ -216,9 +210,9 @@ class GaussianObservation(ObservationModule):
     def log_obs_of(self, statistics: Tensor, prior: Prior) -> Tensor:  # "n 3f", "n 2f+1" or "n f" -> "n z"
         mean, variance, width = self.mean.double() - prior.centre, self.variance.double(), self.mean.shape[1]
         if statistics.shape[1] == width:
-            if (found := _by_loops(statistics, mean, variance)) is not None:
-                return found
-            statistics = self.statistics(statistics, Prior())
+            from rankfold.kernels import chain_loops
+
+            return chain_loops.log_density(statistics, mean, variance.expand_as(mean))
         weight = _weights(mean, variance)
         if statistics.shape[1] != 3 * width:
             of_frames, of_ones = weight.tensor_split((statistics.shape[1] - 1,), 1)
@@ -241,11 +235,14 @@ class GaussianObservation(ObservationModule):
         With a floor the maximum is the one without it, clamped: the likelihood still never decreases.
         """
         squares, sums, number = counts.chunk(3, 1)
-        before, at = self.mean.double() - prior.centre, torch.as_tensor(prior.mean).to(sums) - prior.centre
-        weight = number + prior.mean_frames
-        mean = torch.where(weight > 0, (sums + prior.mean_frames * at) / torch.where(weight > 0, weight, 1.0), before)
-        mean = before if "mean" in prior.fixed else mean
-        scatter = squares - 2 * mean * sums + mean * mean * number + prior.mean_frames * (mean - at).square()
+        before, total, weight = self.mean.double() - prior.centre, sums, number
+        if prior.mean_frames:
+            at = torch.as_tensor(prior.mean).to(sums) - prior.centre
+            total, weight = sums + prior.mean_frames * at, number + prior.mean_frames
+        mean = before if "mean" in prior.fixed else torch.where(weight > 0, total / weight, before)
+        scatter = squares - mean * (2 * sums - mean * number)
+        if prior.mean_frames:
+            scatter = scatter + prior.mean_frames * (mean - at).square()
         variance = self._best_variance(scatter, number, prior)
         tied = self.log_spread.ndim == 1
         # A variance is a difference of sums: below their rounding error it is taken for 0.
@@ -264,17 +261,16 @@ class GaussianObservation(ObservationModule):
         """The variances of this scatter around the means, with the prior's frames and above the floor."""
         if "variance" in prior.fixed:
             return self.variance.double()
-        spread, least = (torch.as_tensor(x).to(scatter) for x in (prior.spread, prior.min_variance))
+        least, frames = torch.as_tensor(prior.min_variance).to(scatter), prior.variance_frames
         if self.log_spread.ndim == 1:
             scatter, number = scatter.sum(0), number.sum(0)
-        frames = torch.full_like(scatter, prior.variance_frames)
-        scatter = scatter + frames * spread
+        if frames:
+            scatter = scatter + frames * torch.as_tensor(prior.spread).to(scatter)
         if self.spherical:
-            scatter, number, frames = (x.sum(1, keepdim=True) for x in (scatter, number, frames))
-            least = least.mean()
-        total = number + frames
-        variance = torch.maximum(scatter / torch.where(total > 0, total, 1.0), least)
-        return torch.where(number > 0, variance.expand(*self.variance.shape), self.variance.double())
+            frames, least = frames * scatter.shape[1], least.mean()
+            scatter, number = (x.sum(1, keepdim=True) for x in (scatter, number))
+        variance = torch.maximum(scatter / (number + frames if frames else number), least)
+        return torch.where(number > 0, variance, self.variance.double())
 
     def log_prior(self, prior: Prior) -> Tensor:  # ""
         """-variance_frames / 2 sum (log v + spread / v), up to a constant: an inverse gamma distribution.
@@ -282,6 +278,8 @@ class GaussianObservation(ObservationModule):
         It counts as n' = variance_frames more frames of variance `spread`: the most probable variance is
         (squares + n' spread) / (n + n'). Of means -mean_frames / 2 sum (m - mean)^2 / v, a normal distribution.
         """
+        if not (prior.variance_frames or prior.mean_frames):
+            return self.mean.new_zeros((), dtype=torch.float64)
         return prior.of_normals(self.mean, self.variance)
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -215,10 +216,11 @@ def uses_in_place(c: Chain, room: tuple[Any, Any]) -> Uses | None:
         return None
     from rankfold.kernels.chain_loops import expected_uses
 
-    ends = c.log_initial, c.log_obs.transpose(0, 1), c.log_final, c.lengths, torch.ones_like(c.log_obs[:, 0, 0])
+    ones = torch.ones_like(c.lengths, dtype=torch.float64)
+    ends = c.log_initial, c.log_obs.transpose(0, 1), c.log_final, c.lengths, ones
     losses = c.transition.push_loss(), c.transition.pull_loss()
     found = expected_uses(matrix, float(c.transition.log_scale), *ends, losses, scaled.tolerance(c, "float32"), room)
-    return Uses(*found) if found is not None and bool(found[1].isfinite().all()) else None
+    return Uses(*found) if found is not None and math.isfinite(found[1].sum()) else None
 
 
 def dead_end(c: Chain, sequence: int) -> int:
