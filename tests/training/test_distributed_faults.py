@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from unittest import mock
 import pytest
 import torch
 
+import rankfold
 from rankfold.errors import DataError, DomainError
 from rankfold.training import distributed, loop
 from rankfold.training.board import waiting_time
@@ -312,3 +315,29 @@ def test_bad_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKFOLD_TIMEOUT", "soon")
     with pytest.raises(DomainError, match="soon"):
         waiting_time()
+
+
+ENDS = """
+from pathlib import Path
+import torch
+from rankfold.training.distributed import joined
+
+with joined():
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    torch.optim.AdamW([weight]).step()  # loads parts of torch that hold a group
+left = [x.read_text().strip() for x in Path("/proc/self/task").glob("*/comm")]
+raise SystemExit(any("gloo" in name for name in left))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of threads are read from /proc")
+def test_no_thread_of_the_group_outlives_it(tmp_path: Path) -> None:
+    """One that does may abort the process at its end, when all is done."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    own = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(rankfold.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*own, str(tmp_path / "ends.py")], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

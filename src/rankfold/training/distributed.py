@@ -7,6 +7,7 @@ first, rank 0, is the only one that writes.
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import platform
 import signal
@@ -109,6 +110,9 @@ def joined() -> Iterator[None]:
     own = "nccl" if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= gpus else "gloo"
     backend = "cpu:gloo,cuda:nccl" if set(board.meet(own)) == {"nccl"} else "gloo"
     waited = timedelta(seconds=waiting_time())
+    # Before the group: loaded later, as optimisers do, its functions would keep the group as their default argument,
+    # whose threads then abort a process that ends.
+    importlib.import_module("torch.distributed.nn.functional")
     with board.heartbeat():
         try:
             dist.init_process_group(backend, store=board.store, rank=number, world_size=size, timeout=waited)
