@@ -15,6 +15,7 @@ from rankfold.recursions.chain.rungs import ScaledRung, uses
 from tests.kernels.chains import draw
 
 chain_loops = pytest.importorskip("rankfold.kernels.chain_loops", reason="the extra `fast` is not installed")
+path_loops = pytest.importorskip("rankfold.kernels.path_loops", reason="the extra `fast` is not installed")
 
 SIZES = [(1, 1, 1), (2, 1, 40), (3, 4, 9), (5, 3, 17), (17, 2, 33), (63, 2, 12), (128, 2, 7)]
 
@@ -50,13 +51,13 @@ def test_the_loops_agree(
 def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above compares two things."""
     entered = []
-    names = {"forward", "noise_is_small", "backward", "best_states", "k_best_states", "drawn_states"}
-    for name in names:
-        loop = getattr(chain_loops, name)
-        monkeypatch.setattr(chain_loops, name, lambda *x, name=name, loop=loop: entered.append(name) or loop(*x))
+    sums, paths = {"forward", "noise_is_small", "backward"}, {"best_states", "k_best_states", "drawn_states"}
+    for module, name in [*((chain_loops, name) for name in sums), *((path_loops, name) for name in paths)]:
+        loop = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *x, name=name, loop=loop: entered.append(name) or loop(*x))
     p = draw(5, 3, 17, 1, torch.float32, 100.0)
     answers(p)
-    assert set(entered) == names
+    assert set(entered) == sums | paths
     entered.clear()
     monkeypatch.setattr(dispatch, "has_numba", lambda: False)
     answers(p)

@@ -123,7 +123,7 @@ def _of_chain(p: ChainPotentials, k: int) -> KBestPaths:
     c = chain.validate(p).detach()
     transition = max_operator(to_double(c.transition))
     if loops_serve(c.log_obs.shape[-1], c.log_obs):
-        from rankfold.kernels.chain_loops import k_best_states
+        from rankfold.kernels.path_loops import k_best_states
 
         log_weight = transition.log_rows(torch.arange(c.log_obs.shape[-1])).double()
         given = log_weight, c.log_initial.double(), c.log_obs, c.log_final.double(), c.lengths

@@ -145,7 +145,7 @@ def _of_chain(p: ChainPotentials, of: Of) -> BestPath:
         return (came[0].gather(1, state[:, None])[:, 0].long(),)
 
     if loops_serve(c.log_obs.shape[-1], c.log_obs):
-        from rankfold.kernels.chain_loops import best_states
+        from rankfold.kernels.path_loops import best_states
 
         log_weight = transition.log_rows(torch.arange(c.log_obs.shape[-1])).double()
         path, log_prob = best_states(log_weight, c.log_initial.double(), c.log_obs, c.log_final.double(), c.lengths)

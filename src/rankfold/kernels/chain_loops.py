@@ -282,148 +282,6 @@ def _lost(
             before, here = here, before
 
 
-@compiled
-def _best(
-    b0: int, b1: int, log_weight: Any, log_initial: Any, log_obs: Any, log_final: Any, lengths: Any,
-    came: Any, path: Any, log_prob: Any,
-) -> None:  # fmt: skip
-    z = log_obs.shape[2]
-    score, moved = np.empty(z, np.float64), np.empty(z, np.float64)
-    for b in range(b0, b1):
-        for j in range(z):
-            score[j] = log_initial[b, j] + log_obs[b, 0, j]
-        for t in range(1, lengths[b]):
-            for j in range(z):
-                moved[j] = score[0] + log_weight[0, j]
-                came[b, t, j] = 0
-            for i in range(1, z):
-                for j in range(z):
-                    one = score[i] + log_weight[i, j]
-                    if one > moved[j]:
-                        moved[j] = one
-                        came[b, t, j] = i
-            for j in range(z):
-                score[j] = moved[j] + log_obs[b, t, j]
-        state = 0
-        top = score[0] + log_final[b, 0]
-        for j in range(1, z):
-            if score[j] + log_final[b, j] > top:
-                state, top = j, score[j] + log_final[b, j]
-        log_prob[b] = top
-        if top > -np.inf:
-            for t in range(lengths[b] - 1, -1, -1):
-                path[b, t] = state
-                state = came[b, t, state]
-
-
-@compiled
-def _draw(
-    b0: int, b1: int, log_weight: Any, log_initial: Any, log_ahead: Any, lengths: Any, uniform: Any, path: Any
-) -> None:
-    z = log_weight.shape[1]
-    share = np.empty(z, np.float64)
-    for b in range(b0, b1):
-        for n in range(len(path)):
-            state = 0
-            for t in range(lengths[b]):
-                top = -np.inf
-                for j in range(z):
-                    share[j] = log_ahead[t, b, j] + (log_weight[state, j] if t > 0 else log_initial[b, j])
-                    top = max(top, share[j])
-                if top == -np.inf:
-                    break
-                total = 0.0
-                for j in range(z):
-                    if share[j] > -np.inf:
-                        total += math.exp(share[j] - top)
-                    share[j] = total
-                at, state = uniform[n, b, t] * total, 0
-                while share[state] <= at:  # below the total, and so at no state without weight
-                    state += 1
-                path[n, b, t] = state
-
-
-@compiled
-def _choose(values: Any, num: int, heap: Any, chosen: Any) -> int:
-    """Write the places of the largest of num values, in order, and return how many there are above -inf.
-
-    As many as the heap has room for; ties go to the smaller place. The heap's smallest is its first.
-    """
-    k, size = len(heap), 0
-    for i in range(num):
-        one = values[i]
-        if one > -np.inf and size < k:
-            here = size
-            size += 1
-            while here > 0 and heap[(here - 1) // 2] > one:
-                heap[here] = heap[(here - 1) // 2]
-                here = (here - 1) // 2
-            heap[here] = one
-        elif size == k and one > heap[0]:
-            here, below = 0, 1
-            while below < k:
-                if below + 1 < k and heap[below + 1] < heap[below]:
-                    below += 1
-                if heap[below] >= one:
-                    break
-                heap[here] = heap[below]
-                here, below = below, 2 * below + 1
-            heap[here] = one
-    least, level, found = heap[0] if size == k else -np.inf, 0, 0
-    for i in range(size):
-        level += heap[i] == least
-    for i in range(num):
-        if values[i] > least or (values[i] == least and level > 0):
-            level -= values[i] == least
-            chosen[found] = i
-            found += 1
-    return found
-
-
-@compiled
-def _k_best(
-    b0: int, b1: int, log_weight: Any, log_initial: Any, log_obs: Any, log_final: Any, lengths: Any,
-    past: Any, states: Any, parents: Any, path: Any, log_prob: Any,
-) -> None:  # fmt: skip
-    k, z = len(path), log_obs.shape[2]
-    heap, chosen, rest = np.empty(k, np.float64), np.empty(k, np.int64), np.empty(k, np.float64)
-    options, links = np.empty(k * z, np.float64), np.empty(k * z, np.float64)
-    for b in range(b0, b1):
-        last = lengths[b] - 1
-        for j in range(z):
-            past[b, 0, j] = log_initial[b, j] + log_obs[b, 0, j]
-        for t in range(1, last + 1):
-            for j in range(z):
-                past[b, t, j] = past[b, t - 1, 0] + log_weight[0, j]
-            for i in range(1, z):
-                for j in range(z):
-                    past[b, t, j] = max(past[b, t, j], past[b, t - 1, i] + log_weight[i, j])
-            for j in range(z):
-                past[b, t, j] += log_obs[b, t, j]
-        for j in range(z):
-            options[j], links[j] = past[b, last, j] + log_final[b, j], log_final[b, j]
-        num = z
-        for t in range(last, -1, -1):
-            found = _choose(options, num, heap, chosen)
-            for one in range(found):
-                states[b, t, one], parents[b, t, one] = chosen[one] % z, chosen[one] // z
-                rest[one] = links[chosen[one]]
-                log_prob[one, b] = options[chosen[one]]
-            num = found * z if t > 0 else found
-            if t > 0:
-                for one in range(found):
-                    here = states[b, t, one]
-                    decided = rest[one] + log_obs[b, t, here]
-                    for i in range(z):
-                        links[one * z + i] = log_weight[i, here] + decided
-                        options[one * z + i] = past[b, t - 1, i] + links[one * z + i]
-        for one in range(num):
-            here = one
-            for t in range(last + 1):
-                path[one, b, t] = states[b, t, here]
-                here = parents[b, t, here]
-
-
 @compiled_sums
 def _density(t0: int, t1: int, frames: Any, mean: Any, variance: Any, log_obs: Any) -> None:
     z, f = mean.shape
@@ -478,16 +336,16 @@ def _moments(weight: Any, frames: Any, sums: Any) -> None:
 
 def log_density(frames: Tensor, mean: Tensor, variance: Tensor) -> Tensor:  # "n f", "z f", "z f" -> "n z"   float64
     """The log-density of each frame under normal distributions of independent features; NaN where a feature is."""
-    given = _arrays(frames, mean, variance)
+    given = arrays(frames, mean, variance)
     log_obs = np.empty((len(frames), len(mean)))
-    _share_out(_density, log_obs[None], *given, log_obs)
+    share_out(_density, log_obs[None], *given, log_obs)
     return torch.from_numpy(log_obs)
 
 
 def moments(frames: Tensor, weight: Tensor) -> Tensor:  # "n f", "n z" -> "z 3f"   float64
     """The weighted sums of the squares of all features, of the features, and for each of them of the weights."""
     sums = np.zeros((weight.shape[1], 3 * frames.shape[1]))
-    weights, rows = _arrays(weight, frames)
+    weights, rows = arrays(weight, frames)
     _moments(weights, rows, sums)
     return torch.from_numpy(sums)
 
@@ -500,7 +358,7 @@ def forward(
 
     Filtered messages and norms are 0 and 1 beyond a length.
     """
-    matrix, initial, obs, end, ends = _arrays(weight, log_initial, log_obs.transpose(0, 1), log_final, lengths)
+    matrix, initial, obs, end, ends = arrays(weight, log_initial, log_obs.transpose(0, 1), log_final, lengths)
     emission, filtered = np.empty_like(obs), np.empty_like(obs)
     found = _filter(matrix, log_scale, initial, obs, end, ends, push_loss, emission, filtered)
     return (*map(torch.from_numpy, (filtered, emission, *found)),)  # type: ignore[return-value]
@@ -513,12 +371,12 @@ def _filter(
     """Write emissions and filtered messages; norm, log_step, final, log_z, sound. `emission` may be `obs` itself."""
     info = torch.finfo(torch.from_numpy(obs).dtype)
     norm, log_step = np.empty(obs.shape[:2], obs.dtype), np.empty(obs.shape[:2])
-    _share_out(_shift, emission, obs, ends, log_scale, math.log(info.tiny), emission, log_step)
+    share_out(_shift, emission, obs, ends, log_scale, math.log(info.tiny), emission, log_step)
     torch.from_numpy(emission).exp_()
     final, log_z, sound = np.empty(obs.shape[1:], obs.dtype), np.empty(len(ends)), np.empty(len(ends), np.bool_)
     given = matrix, initial, emission, log_step, end, ends, matrix.sum(0), _vector(push_loss, matrix)
     least = visible(torch.from_numpy(obs).dtype)
-    _share_out(_forward, emission, *given, info.tiny, least, filtered, norm, final, log_z, sound)
+    share_out(_forward, emission, *given, info.tiny, least, filtered, norm, final, log_z, sound)
     return norm, log_step, final, log_z, sound
 
 
@@ -526,12 +384,12 @@ def noise_is_small(
     weight: Tensor, log_initial: Tensor, log_obs: Tensor, lengths: Tensor, f: Any, push_loss: Tensor | float
 ) -> Tensor:  # "b"
     """Whether what may be missing, on its way through the steps of the forward pass f, is below the round-off of Z."""
-    matrix, *given = _arrays(
+    matrix, *given = arrays(
         weight, log_initial, log_obs.transpose(0, 1), f.filtered, f.emission, f.norm, f.final, lengths
     )
     small = np.empty(len(lengths), np.bool_)
     losses = matrix.sum(0), _vector(push_loss, matrix)
-    _share_out(_noise, given[2], matrix, *given, *losses, visible(f.norm.dtype), small)
+    share_out(_noise, given[2], matrix, *given, *losses, visible(f.norm.dtype), small)
     return torch.from_numpy(small)
 
 
@@ -543,7 +401,7 @@ def backward(
     E[use of z -> y at t] = filtered_t-1[z] weight[z, y] target_t[y]. The passes agree within `tolerance` nats where no
     mass is so small that underflow could be seen in it.
     """
-    matrix, filtered, emission, norm, final, ends, each = _arrays(
+    matrix, filtered, emission, norm, final, ends, each = arrays(
         weight.mT, f.filtered, f.emission, f.norm, f.final, lengths, share
     )
     posterior, target = np.empty_like(filtered), np.empty_like(filtered)
@@ -565,7 +423,7 @@ def _smooth(
     least = max(lost * visible(dtype), info.tiny**0.75)
     bounds = info.tiny, math.exp(-tolerance), math.exp(tolerance), least
     given = filtered, emission, norm, final, ends, share
-    _share_out(_backward, posterior, matrix, *given, *bounds, posterior, target, trusted)
+    share_out(_backward, posterior, matrix, *given, *bounds, posterior, target, trusted)
     return trusted
 
 
@@ -578,7 +436,7 @@ def expected_uses(
     `forward` and `backward` with `losses` of a push and of a pull, without new tables: log_obs "t b z" becomes the
     posteriors, and `room`, two arrays of its shape, is written over.
     """
-    matrix, initial, obs, end, ends, each = _arrays(weight, log_initial, log_obs, log_final, lengths, share)
+    matrix, initial, obs, end, ends, each = arrays(weight, log_initial, log_obs, log_final, lengths, share)
     filtered, target = room
     norm, _, final, log_z, sound = _filter(matrix, log_scale, initial, obs, end, ends, losses[0], obs, filtered)
     if not sound.all():
@@ -593,9 +451,9 @@ def expected_uses(
 
 def future_messages(weight: Tensor, emission: Tensor, final: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The future messages and their products with the emissions "t b z", and the divisors "t b"."""
-    matrix, *given = _arrays(weight.mT, emission, final, lengths)
+    matrix, *given = arrays(weight.mT, emission, final, lengths)
     future, target, norm = np.empty_like(given[0]), np.empty_like(given[0]), np.empty_like(given[0][..., 0])
-    _share_out(_ahead, future, matrix, *given, torch.finfo(emission.dtype).tiny, future, target, norm)
+    share_out(_ahead, future, matrix, *given, torch.finfo(emission.dtype).tiny, future, target, norm)
     return torch.from_numpy(future), torch.from_numpy(target), torch.from_numpy(norm)
 
 
@@ -603,54 +461,14 @@ def lost_entries(
     reaches: Tensor, log_initial: Tensor, log_obs: Tensor, lengths: Tensor, f: Any, least: float
 ) -> Tensor:  # "z y" bool -> "b"
     """Whether some state that can be reached has an entry of the forward pass f without all its digits."""
-    given = _arrays(reaches, log_initial, log_obs.transpose(0, 1), f.filtered, f.emission, f.norm, lengths)
+    given = arrays(reaches, log_initial, log_obs.transpose(0, 1), f.filtered, f.emission, f.norm, lengths)
     lost = np.empty(len(lengths), np.bool_)
-    _share_out(_lost, given[3], *given, least, lost)
+    share_out(_lost, given[3], *given, least, lost)
     return torch.from_numpy(lost)
 
 
-def best_states(
-    log_weight: Tensor, log_initial: Tensor, log_obs: Tensor, log_final: Tensor, lengths: Tensor
-) -> tuple[Tensor, Tensor]:  # "b t", "b"
-    """The best path of each sequence, -1 beyond its length and for one that is impossible, and its log-weight.
-
-    Scores are float64; ties go to the smallest state. Memory: b t z numbers of one byte.
-    """
-    given = _arrays(log_weight, log_initial, log_obs, log_final, lengths)
-    came = np.empty(log_obs.shape, np.uint8)
-    path, log_prob = np.full(log_obs.shape[:2], -1), np.empty(len(log_obs))
-    _share_out(_best, given[2].transpose(1, 0, 2), *given, came, path, log_prob)
-    return torch.from_numpy(path), torch.from_numpy(log_prob)
-
-
-def drawn_states(
-    log_weight: Tensor, log_initial: Tensor, log_ahead: Tensor, lengths: Tensor, uniform: Tensor
-) -> Tensor:  # "n b t"
-    """Paths, each state drawn by its weight and by all that follows, `log_ahead` "t b z"; `uniform` numbers "n b t"."""
-    given = _arrays(log_weight, log_initial, log_ahead, lengths, uniform)
-    path = np.full(uniform.shape, -1)
-    _share_out(_draw, given[2], *given, path)
-    return torch.from_numpy(path)
-
-
-def k_best_states(
-    log_weight: Tensor, log_initial: Tensor, log_obs: Tensor, log_final: Tensor, lengths: Tensor, k: int
-) -> tuple[Tensor, Tensor]:  # "k b t", "k b"
-    """The k best paths of each sequence, in order: float64; -1 and -inf where there are fewer.
-
-    Ties go to the smallest last state, then to the smallest one before it.
-    """
-    given = _arrays(log_weight, log_initial, log_obs, log_final, lengths)
-    num, length, _ = log_obs.shape
-    past = np.empty(log_obs.shape)
-    states, parents = np.empty((num, length, k), np.uint8), np.empty((num, length, k), np.int32)
-    path, log_prob = np.full((k, num, length), -1), np.full((k, num), -np.inf)
-    _share_out(_k_best, past.transpose(1, 0, 2), *given, past, states, parents, path, log_prob)
-    score, order = torch.from_numpy(log_prob).sort(dim=0, descending=True, stable=True)
-    return torch.from_numpy(path).gather(0, order.unsqueeze(-1).expand(path.shape)), score
-
-
-def _arrays(*tensors: Tensor) -> list[Any]:
+def arrays(*tensors: Tensor) -> list[Any]:
+    """The numbers of tensors, contiguous, for a compiled loop."""
     return [np.ascontiguousarray(x.detach().numpy()) for x in tensors]
 
 
@@ -658,7 +476,7 @@ def _vector(loss: Tensor | float, like: Any) -> Any:  # "z"
     return np.full(len(like), loss.numpy() if isinstance(loss, Tensor) else loss, like.dtype)
 
 
-def _share_out(loop: Callable[..., None], like: Any, *given: Any) -> None:
+def share_out(loop: Callable[..., None], like: Any, *given: Any) -> None:
     """Run a loop over all sequences of `like` "t b z", by torch's number of threads where the work is worth it."""
     _, num, num_states = like.shape
     parts = min(torch.get_num_threads(), num, max(1, like.size * num_states // SMALL))

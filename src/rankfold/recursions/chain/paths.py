@@ -73,7 +73,7 @@ def draw(c: Chain, num_samples: int, generator: torch.Generator | None) -> Tenso
             known, in_shards.draw(c, transition, c.shard, log_ahead, num_samples, generator, uniform), -1
         )
     if uniform is not None and loops_serve(num_states, log_ahead):
-        from rankfold.kernels.chain_loops import drawn_states
+        from rankfold.kernels.path_loops import drawn_states
 
         log_weight = transition.log_rows(torch.arange(num_states)).double()
         return torch.where(known, drawn_states(log_weight, c.log_initial.double(), log_ahead, c.lengths, uniform), -1)
