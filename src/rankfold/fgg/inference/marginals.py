@@ -59,8 +59,7 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
     plan = schedule(g.hrg)
     weights = weights_of(g, plan)
     tracked = torch.is_grad_enabled() and any(x.requires_grad for x in weights.values())
-    if not tracked:
-        weights = {label: x.detach().requires_grad_() for label, x in weights.items()}
+    weights = {k: x if tracked and x.requires_grad else x.detach().requires_grad_() for k, x in weights.items()}
     with torch.enable_grad():
         run = solve(g, (("*", None), *asked), weights=weights)
         log_z = log_z_of(run)
