@@ -189,6 +189,15 @@ def test_sentences_of_a_batch_with_weights_of_either_sign(upstream: tuple[float,
     assert found[1][0, 1].item() == 0.0  # nothing is ever in state 0
 
 
+def test_nothing_times_a_scale_beyond_the_range() -> None:
+    """Z = a b^3, by z, which is 0, has the gradient 1e250; what it is multiplied by is 1e450 and 1e-200."""
+    weights = {"z": _leaf(0.0), "a": _leaf([1e-200, 1.0]), "b": _leaf(1e150)}
+    g = parse("domain A = 2; factor a: A\nS() -> b() X()\nX() -> b() Y()\nY() -> b() z() a(0)").with_factors(weights)
+    z = sum_product(g, "real")
+    assert z.item() == 0.0
+    assert torch.autograd.grad(z, weights["z"])[0].item() == pytest.approx(1e250, rel=1e-10)
+
+
 def test_a_sum_of_nothing_beyond_the_range() -> None:
     """Z is 0, its gradient 5; log Z has none."""
     g = parse("domain A = 2\nfactor f: A; factor g: A; factor h: A\nS() -> f(n: A) g(n) h(n)")

@@ -41,7 +41,7 @@ class Scaling:
 
     `low` are the smallest entries of each block, `high` its largest, `least` the level below which entries may have
     lost digits; `unscaled` are the blocks with that level, `lost` says whether scaling took digits of a factor,
-    `has_nothing` whether sums are 0 because factors are, `has_gaps` whether rules that a constant makes 0 have no scale.
+    `has_nothing` whether sums are 0 because factors are, `has_gaps` whether rules of weight 0 have no scale.
     """
 
     scales: dict[str, list[Tensor]] = field(default_factory=dict)
