@@ -56,7 +56,9 @@ def test_sums_are_those_of_enumeration(name: str, is_written_out: bool) -> None:
 
 def test_a_start_symbol_of_two_parts() -> None:
     """Sentences of different lengths have different numbers of places to part them at."""
-    g = example("observed V = 2\nS() -> A() B() | B() A() | t(w: V)\nA() -> t(w) A() | t(w)\nB() -> u(w: V)")
+    g = example(
+        "observed V = 2\nS() -> A() B() | B() A() | t(w: V)\nA() -> t(w) A() | t(w)\nB() -> u(w: V) B() | u(w: V)"
+    )
     read = fgg.conjoin(g, fgg.string_query([[0, 1], [1], [1, 0, 0, 1], [0, 1, 1]]))
     found = fgg.sum_product(read, "real")
     truth = [oracle.total(*plain(read, k)) for k in range(4)]
