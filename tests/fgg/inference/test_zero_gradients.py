@@ -111,6 +111,8 @@ def test_posteriors_have_derivatives_there() -> None:
     assert found.factors["b"].tolist() == [1.0]
     for x in (found.rules["S.2"], found.factors["b"].sum()):
         assert torch.autograd.grad(x, a, retain_graph=True)[0].tolist() == pytest.approx([-2.0], rel=1e-12)
+    for x in (found.rules["S.1"], found.factors["a"].sum()):
+        assert torch.autograd.grad(x, a, retain_graph=True)[0].tolist() == pytest.approx([2.0], rel=1e-12)
 
 
 def test_of_z_near_the_largest_number() -> None:

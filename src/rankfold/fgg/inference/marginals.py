@@ -90,7 +90,7 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
         else:
             # A weight of 0 is never used, however large its gradient; nor is a gradient that overflows the use.
             use = grad * x if id(x) not in less else torch.where(grad.isfinite(), grad * x, less[id(x)] * x * LESS)
-            out = torch.where(x == 0, 0.0, use)
+            out = torch.where((x == 0) & ~use.isfinite(), 0.0, use)
         return out if tracked else out.detach()
 
     def first(x: Tensor) -> Tensor:
