@@ -202,13 +202,13 @@ def packed(hrg: SpanHRG, lengths: tuple[int, ...]) -> Schedule:
         uses = np.arange(group.num_rules).reshape(-1, group.splits)  # "p s"
         if group.grid is not None and not group.grid.width:  # the start symbol: of its uses those with this end
             for sentences, own in by_count(np.arange(len(ends)), group.grid.states[-1] == ends[:, None]):
-                yield take(group, group.rows.repeat(len(own)), uses.repeat(len(own), 0)[own], sentences)
+                own_uses = uses.repeat(len(own), 0)[own].reshape(len(own), -1)
+                yield take(group, group.rows.repeat(len(own)), own_uses, sentences)
         else:
             parents, sentences = np.nonzero(inside[group.left][group.rows])
             yield take(group, group.rows[parents], uses[parents], sentences)
 
     def take(group: Group, rows: Numbers, uses: Numbers, sentences: Numbers) -> Group:
-        uses = uses.reshape(len(rows), -1)
         children = tuple(
             (table, nodes, numbers[table][own[uses], sentences[:, None]].reshape(-1))
             for table, nodes, own in group.children
