@@ -54,6 +54,17 @@ def test_sums_are_those_of_enumeration(name: str, is_written_out: bool) -> None:
         assert float(best[k].exp()) == pytest.approx(max(weights, default=0.0), rel=1e-10)
 
 
+def test_a_start_symbol_of_two_parts() -> None:
+    """Sentences of different lengths have different numbers of places to part them at."""
+    g = example(
+        "observed V = 2\nS() -> A() B() | B() A() | t(w: V)\nA() -> t(w) A() | t(w)\nB() -> u(w: V) B() | u(w: V)"
+    )
+    read = fgg.conjoin(g, fgg.string_query([[0, 1], [1], [1, 0, 0, 1], [0, 1, 1]]))
+    found = fgg.sum_product(read, "real")
+    truth = [oracle.total(*plain(read, k)) for k in range(4)]
+    assert found.tolist() == pytest.approx(truth, rel=1e-12)
+
+
 def test_rows_of_a_tensor_are_read_up_to_their_lengths() -> None:
     g = example(TEXTS["pcfg"])
     words = torch.tensor([[0, 1, 2, -7], [2, 2, 99, 99]])

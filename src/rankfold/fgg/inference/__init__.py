@@ -65,7 +65,7 @@ def sum_product(g: Grammar, semiring: SemiringName = "log") -> Tensor:  # "" or 
     is_log = semiring == "log"
     if run.arithmetic is LOGS:
         value = add_zero_gradients(value, run, is_log=is_log)
-    elif run.scaling.has_nothing:
+    elif run.scaling.has_nothing or (not is_log and run.sound is None):
         mend_overflow(value, run, is_log=is_log)
     return _per_sentence(g, value)
 

@@ -41,7 +41,7 @@ class Scaling:
 
     `low` are the smallest entries of each block, `high` its largest, `least` the level below which entries may have
     lost digits; `unscaled` are the blocks with that level, `lost` says whether scaling took digits of a factor,
-    `has_nothing` whether sums are 0 because factors are, `has_gaps` whether rules without weight have no scale.
+    `has_nothing` whether sums are 0 because factors are, `has_gaps` whether rules of weight 0 have no scale.
     """
 
     scales: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -269,7 +269,12 @@ class Execution:
                 here = values | {node: values_of(group, node, self._word_numbers, device) for node in sliced}
             found.append(slice_observed(weights, group, nodes, here, is_batched=is_batched))
             log_scales += [] if log_scale is None else [log_scale]
-            if log_scale is not None and found[-1].axes and max(found[-1].axes) <= SENTENCE:
+            if (
+                log_scale is not None
+                and found[-1].axes
+                and max(found[-1].axes) <= SENTENCE
+                and self._is_constant(label)
+            ):
                 log_scales.append(self._gaps(found[-1], shape))
         if self.tapped:
             found += self._tap(group)
@@ -278,13 +283,18 @@ class Execution:
         return found, total if total.shape == shape else total.expand(shape)
 
     def _gaps(self, operand: Operand, shape: tuple[int, ...]) -> Tensor:  # "p s b" ("p b": one split)
-        """-inf for rules whose weight is 0 for a sentence, whatever their nodes: their scale is none."""
+        """-inf for rules that a constant makes 0 for a sentence, whatever their nodes: no scale, and no gradient."""
         self.scaling.has_gaps = True
         x = operand.tensor
         for place, axis in enumerate((PARENT, SPLIT, SENTENCE) if len(shape) == 3 else (PARENT, SENTENCE)):
             if axis not in operand.axes:
                 x = x.unsqueeze(place)
         return torch.where(x.detach() == 0, float("-inf"), self._no_scale)
+
+    def _is_constant(self, label: str) -> bool:
+        """Whether nobody wants a gradient of a factor: `marginals` follows every factor, but not at weights of 0."""
+        factor = self.grammar.factors.get(label)
+        return isinstance(factor, Tensor) and not factor.requires_grad
 
     def _factor(self, label: str) -> tuple[Tensor, Tensor | None]:
         """A factor in the arithmetic, its largest entry 1 if that is scaled, and the logarithm of its scale."""

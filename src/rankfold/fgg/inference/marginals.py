@@ -59,8 +59,7 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
     plan = schedule(g.hrg)
     weights = weights_of(g, plan)
     tracked = torch.is_grad_enabled() and any(x.requires_grad for x in weights.values())
-    if not tracked:
-        weights = {label: x.detach().requires_grad_() for label, x in weights.items()}
+    weights = {k: x if tracked and x.requires_grad else x.detach().requires_grad_() for k, x in weights.items()}
     with torch.enable_grad():
         run = solve(g, (("*", None), *asked), weights=weights)
         log_z = log_z_of(run)
@@ -91,7 +90,7 @@ def marginals(g: Grammar, nodes: Iterable[tuple[str, str]] = ()) -> Marginals:
         else:
             # A weight of 0 is never used, however large its gradient; nor is a gradient that overflows the use.
             use = grad * x if id(x) not in less else torch.where(grad.isfinite(), grad * x, less[id(x)] * x * LESS)
-            out = torch.where(x == 0, 0.0, use)
+            out = torch.where((x == 0) & ~use.isfinite(), 0.0, use)
         return out if tracked else out.detach()
 
     def first(x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from rankfold.fgg.hypergraph import Cell, Fragment, Node, Rule
 from rankfold.fgg.rewrite.query import end_label
 from rankfold.fgg.rewrite.query_grammar import end_node, slots_of_rule
 from rankfold.fgg.rewrite.share_sums import Uses, cut_long_rules, has_long_rules, share_sums, share_templates
-from rankfold.fgg.rewrite.spans import Grid, Numbers, SpanHRG, Spans, find_spans
+from rankfold.fgg.rewrite.spans import Grid, Numbers, SpanHRG, Spans, by_count, find_spans
 
 Signature = tuple[object, ...]
 
@@ -198,20 +198,23 @@ def packed(hrg: SpanHRG, lengths: tuple[int, ...]) -> Schedule:
     firsts = {table: np.concatenate(([0], np.cumsum(x.sum(1)))) for table, x in inside.items()}
     numbers = {table: np.cumsum(x).reshape(x.shape) - 1 for table, x in inside.items()}
 
-    def pack(group: Group) -> Group:
-        rows, uses = group.rows, np.arange(group.num_rules).reshape(-1, group.splits)  # "p s"
-        if group.grid is not None and not group.grid.width:  # the start symbol: of its uses the one with this end
-            sentences, parents = np.nonzero(group.grid.states[-1] == ends[:, None])
-            rows, uses = np.repeat(rows, group.splits), uses.T
+    def pack(group: Group) -> Iterator[Group]:
+        uses = np.arange(group.num_rules).reshape(-1, group.splits)  # "p s"
+        if group.grid is not None and not group.grid.width:  # the start symbol: of its uses those with this end
+            for sentences, own in by_count(np.arange(len(ends)), group.grid.states[-1] == ends[:, None]):
+                own_uses = uses.repeat(len(own), 0)[own].reshape(len(own), -1)
+                yield take(group, group.rows.repeat(len(own)), own_uses, sentences)
         else:
-            parents, sentences = np.nonzero(inside[group.left][rows])
-        uses = uses[parents]
+            parents, sentences = np.nonzero(inside[group.left][group.rows])
+            yield take(group, group.rows[parents], uses[parents], sentences)
+
+    def take(group: Group, rows: Numbers, uses: Numbers, sentences: Numbers) -> Group:
         children = tuple(
             (table, nodes, numbers[table][own[uses], sentences[:, None]].reshape(-1))
             for table, nodes, own in group.children
         )
         return replace(
-            group, rows=numbers[group.left][rows[parents], sentences], splits=uses.shape[1], children=children,
+            group, rows=numbers[group.left][rows, sentences], splits=uses.shape[1], children=children,
             observed={name: tuple(own[k] for k in uses.flat) for name, own in group.observed.items()},
             grid=None, sentences=sentences, made={},
         )  # fmt: skip
@@ -220,7 +223,7 @@ def packed(hrg: SpanHRG, lengths: tuple[int, ...]) -> Schedule:
     for (block,) in plan.levels:
         begin, end = firsts[block.table][[block.begin, block.end]].tolist()
         if begin < end:
-            groups = tuple(own for group in block.groups if len((own := pack(group)).rows))
+            groups = tuple(own for group in block.groups for own in pack(group) if len(own.rows))
             levels.append((Block(block.table, begin, end, groups),))
     origins = {table: np.nonzero(x)[0] for table, x in inside.items()}
     found = replace(plan, levels=tuple(levels), made={}, whole=plan, origins=origins)

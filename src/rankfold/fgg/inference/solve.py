@@ -189,7 +189,11 @@ def log_z_of(run: Execution) -> Tensor:  # "b"   float64
 def z_of(run: Execution) -> Tensor:  # "b"   in the factors' dtype
     """The start symbol's weight, which may be beyond the dtype's numbers: 0 or infinite."""
     value, scale = run.start()
-    found = torch.exp(value) if run.arithmetic is LOGS else value.double() * torch.exp(scale)
+    if run.arithmetic is LOGS:
+        found = torch.exp(value)
+    else:
+        factor = torch.exp(scale)
+        found = torch.where((value == 0) & factor.isinf(), 0.0, value.double() * factor)  # gradients: `mend_overflow`
     return found.to(run.grammar.dtype)
 
 

@@ -37,7 +37,8 @@ def add_zero_gradients(value: Tensor, run: Execution, *, is_log: bool) -> Tensor
 def mend_overflow(value: Tensor, run: Execution, *, is_log: bool) -> None:  # "b"
     """Have autograd take gradients of a scaled pass that overflow on their way by logarithms instead.
 
-    Only where sums are 0 can they: elsewhere a gradient times what it is of is a probability.
+    Those of log Z only where sums are 0 can: elsewhere a gradient times what it is of is a probability. Those of Z are
+    as large as Z.
     """
     if not (torch.is_grad_enabled() and value.requires_grad):
         return

@@ -199,7 +199,7 @@ def find_spans(hrg: HRG, shape: QueryShape, slots: tuple[Slots, ...]) -> Spans |
         for rule in reversed(rules):
             begins = np.flatnonzero(need[rule.left][:, width])
             valid, states = uses[rule.name, width]
-            for chosen, mask in _by_count(begins, valid):
+            for chosen, mask in by_count(begins, valid):
                 picked = tuple(own[chosen][mask].reshape(len(chosen), -1) for own in states)
                 add(Grid(rule, width, chosen, picked))
     items = {}
@@ -209,7 +209,7 @@ def find_spans(hrg: HRG, shape: QueryShape, slots: tuple[Slots, ...]) -> Spans |
     return Spans(tuple(reversed(grids)), items, slots_of) if grids else None
 
 
-def _by_count(begins: Numbers, valid: Mask) -> Iterator[tuple[Numbers, Mask]]:
+def by_count(begins: Numbers, valid: Mask) -> Iterator[tuple[Numbers, Mask]]:
     """The parents that have any use, those with equally many at a time, with the mask of their uses."""
     own = valid[begins]
     counts = own.sum(1)
