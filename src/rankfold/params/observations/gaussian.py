@@ -164,7 +164,7 @@ class GaussianObservation(ObservationModule):
                 variance = variance[:, None]
             if self.spherical and variance.shape[1] > 1:
                 variance = variance.mean(1, keepdim=True)
-            variance = variance.clamp(min=2 * self.min_variance)
+            variance = torch.maximum(variance, variance.new_tensor(2 * self.min_variance))
             if not bool(variance.amin() > 0):
                 raise DomainError(
                     "a variance is 0, but there is no floor.\n"
