@@ -27,6 +27,9 @@ hunt: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python -m tests.hunt --seconds $(SECONDS)
 
 # The benchmark page: other libraries, gradient steps, grammars of one's own, questions, one table a structure.
+# The allocator keeps its pages: else hmmlearn takes new ones at every step of a long sequence, for half of its time.
+bench: export MALLOC_MMAP_THRESHOLD_ = 1073741824
+bench: export MALLOC_TRIM_THRESHOLD_ = 4294967295
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks libraries
 	$(BIN)/python -m benchmarks steps --device cpu --json > docs/results/steps-cpu.json
