@@ -13,7 +13,7 @@ WIDEST = 128  # states and ranks of a block
 # Entries of a window, durations times states, from which several programs share a sequence, and posteriors of all
 # durations take a few launches: `team`, `uses`. Measured: not yet, so never; `python -m benchmarks gpu`
 # names the number.
-SHARED_FROM: int | None = None
+SHARED_FROM: int | None = 300
 
 
 def shared(num_ages: int, num_states: int) -> bool:
