@@ -26,6 +26,7 @@ from rankfold.recursions.chain import in_chunks, scaled
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LOOPED = 20_000  # positions of which the loop is timed, too
+DIAGONALS, RANK = 5, 4
 ROWS = [  # question, sequences, positions, states, transition, whether the loop is timed
     ("gradient", 64, 500, 15, "dense", True),
     ("gradient", 1, LOOPED, 15, "dense", True),
@@ -50,7 +51,7 @@ def main(given: Sequence[str]) -> int:
     """Print the table; 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks long", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="of each time (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the gradients' rows, for `structures`")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the rows, for `structures`")
     args = parser.parse_args(given)
     if not torch.cuda.is_available():
         raise UnsupportedError("chains are cut into chunks on a GPU alone, and there is none here.")
@@ -67,8 +68,7 @@ def main(given: Sequence[str]) -> int:
         captured = "-" if found["captured_ms"] is None else f"{found['captured_ms']:,.1f}"
         cells = (*row[:1], found["size"], row[3], row[4], f"{found['eager_ms']:,.1f}", captured, f"{found['mib']:,.0f}")
         print("| " + " | ".join(str(x) for x in (*cells, *loop, f"{found['error']:.0e}")) + " |", flush=True)
-        if (own := timed_row(row, found)) is not None:
-            rows.append(own)
+        rows.append(timed_row(row, found))
     if args.json is not None:
         write(args.json, "python -m benchmarks long", rows)
     return int(failed)
@@ -104,13 +104,14 @@ def record(
     }
 
 
-def timed_row(row: tuple[str, int, int, int, str, bool], found: dict[str, Any]) -> Timed | None:
-    """The row of `structures`: a captured gradient of a dense chain."""
+def timed_row(row: tuple[str, int, int, int, str, bool], found: dict[str, Any]) -> Timed:
+    """The row of `structures`, next to the loop over positions where that was timed."""
     question, num, length, states, kind, _ = row
-    if question != "gradient" or kind != "dense":
-        return None
-    work = chain_step(num, length, states)
-    return Timed("Chains", f"dense chain, {states} states", found["size"], "float32", found["captured_ms"], *work)
+    adds, numbers = chain_step(num, length, states)
+    adds *= 1.0 if question == "gradient" else 1 / 3  # one pass of three
+    adds *= {"dense": 1.0, "banded": DIAGONALS / states, "low rank": 2 * RANK / states}[kind]
+    peer = "-" if found["loop_ms"] is None else "position by position"
+    return Timed("Chains", found["row"], found["size"], "float32", found["ms"], adds, numbers, peer, found["loop_ms"])
 
 
 def chain(num: int, length: int, states: int, kind: str, dtype: torch.dtype) -> rankfold.ChainPotentials:
@@ -123,9 +124,9 @@ def chain(num: int, length: int, states: int, kind: str, dtype: torch.dtype) -> 
     log_initial, log_obs = rand(states).log_softmax(-1), 2 * rand(num, length, states)
     make: dict[str, Callable[[], rankfold.Operator]] = {
         "dense": lambda: rankfold.Dense.from_log(rand(states, states).log_softmax(-1).requires_grad_()),
-        "banded": lambda: rankfold.Banded(rand(states, 5).softmax(-1).requires_grad_(), -2),
+        "banded": lambda: rankfold.Banded(rand(states, DIAGONALS).softmax(-1).requires_grad_(), -2),
         "low rank": lambda: rankfold.LowRank(
-            rand(states, 4).softmax(-1).requires_grad_(), rand(states, 4).softmax(0).requires_grad_()
+            rand(states, RANK).softmax(-1).requires_grad_(), rand(states, RANK).softmax(0).requires_grad_()
         ),
     }
     return rankfold.ChainPotentials(log_initial, make[kind](), log_obs.requires_grad_())
