@@ -62,6 +62,7 @@ def test_parts_leave_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     from rankfold.kernels.segment_scan import team
 
     taken: list[str] = []
+    chosen, least = packed.CHOSEN, segment_scan.SHARED_FROM
     for module in (packed, sweep, passes):
         monkeypatch.setattr(module, "triton_serves", lambda *tensors: True)
     monkeypatch.setattr(team, "multiprocessors", lambda x: 64)
@@ -81,8 +82,7 @@ def test_parts_leave_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (PACKED.name, "bf16", True),
     ]
     assert set(taken) == {"inside", "scan"}
-    assert not packed.CHOSEN
-    assert segment_scan.SHARED_FROM is None
+    assert (chosen, least) == (packed.CHOSEN, segment_scan.SHARED_FROM)
 
 
 @no_gpu

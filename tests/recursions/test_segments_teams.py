@@ -112,9 +112,9 @@ def test_small_windows_keep_to_one_program(teams: list[tuple[int, int]], monkeyp
         assert len(teams) == passes_of_teams
 
 
-def test_off_unless_asked_for(teams: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_of_three_hundred_entries_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert segment_scan.SHARED_FROM is None
+    assert [segment_scan.shared(num_ages, 5) for num_ages in (59, 60)] == [False, True]
 
 
 COMPILE = """

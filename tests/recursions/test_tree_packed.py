@@ -152,11 +152,11 @@ def test_other_rules_go_another_way(name: str) -> None:
     assert not packed.serves(validate(potentials("shared")), "float32")
 
 
-def test_the_usual_way_is_the_default(taken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounded_products_go_this_way_by_default(taken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert not packed.CHOSEN
     monkeypatch.setattr(packed, "triton_serves", lambda *tensors: True)
-    assert not packed.serves(validate(potentials("shared", dtype=torch.float32)), "float32")
+    f = validate(potentials("shared", dtype=torch.float32))
+    assert [packed.serves(f, x) for x in ("float32", "tf32", "bf16")] == [False, True, True]  # type: ignore[arg-type]
 
 
 def test_precisions_and_heads_are_chosen_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

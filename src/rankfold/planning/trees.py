@@ -50,6 +50,7 @@ class Rules(NamedTuple):
     once: int = 0  # products of the rules' factors, once per batch
     networks: Peak = WORD_NETWORK
     own_rules: bool = False  # whether each sentence has rules of its own
+    packed: tuple[int, int] | None = None  # `per_span` and `once` of packed charts (`recursions/tree/packed.py`)
 
 
 def pair_rules(num_spans: int, num_leaves: int, ranks: Sequence[int | None], *, own_rules: bool = False) -> Rules:
@@ -66,13 +67,14 @@ def pair_rules(num_spans: int, num_leaves: int, ranks: Sequence[int | None], *, 
 
 
 def factored_rules(num_spans: int, num_leaves: int, rank: int, *, shallow: bool = False) -> list[Rules]:
-    """Rules with a rank between parent and children: through the parents, or with the parents summed out."""
+    """Rules with a rank between parent and children: with the parents summed out, or through them."""
     n, p, r = num_spans, num_leaves, rank
     cells, networks = (3 * n + 2 * p) * r, SHALLOW_NETWORKS if shallow else NETWORKS
     tables, chart, token = FACTORED * cells, RANK_CHART * r, LEAVES * p
-    state = Rules("state", r, 3 * n * r, r, 2 * p * r, cells, tables, chart, token, networks=networks)
+    products = 2 * r * r, 2 * n * r * r
+    state = Rules("state", r, 3 * n * r, r, 2 * p * r, cells, tables, chart, token, networks=networks, packed=products)
     squares = tables + SQUARES * (2 * r * r)
-    return [state, state._replace(order="rank", per_span=2 * r * r, tables=squares, once=2 * n * r * r)]
+    return [state._replace(order="rank", per_span=products[0], tables=squares, once=products[1]), state]
 
 
 def simple_rules(num_spans: int, num_leaves: int) -> Rules:
@@ -80,7 +82,10 @@ def simple_rules(num_spans: int, num_leaves: int) -> Rules:
     n, p = num_spans, num_leaves
     cells = 2 * n * (n + p)
     chart, token = RANK_CHART * n, LEAVES * p
-    return Rules("state", n, 2 * n * n, n, 2 * p * n, cells, SIMPLE * cells, chart, token, networks=NETWORKS)
+    tables = SIMPLE * cells
+    return Rules(
+        "state", n, 2 * n * n, n, 2 * p * n, cells, tables, chart, token, networks=NETWORKS, packed=(2 * n * n, 0)
+    )
 
 
 def tree_plans(
@@ -95,14 +100,16 @@ def _plan(sizes: TreeSizes, way: Rules, batch: int, length: int, device: str, pr
     tokens, spans, splits = batch * length, batch * length * length // 2, batch * length**3 // 6
     symbols, times = sizes.num_spans + sizes.num_leaves, batch if way.own_rules else 1
     leaves = times * sizes.num_leaves
-    moved = STEP * FLOAT
+    moved, exact = STEP * FLOAT, way.packed is None or kind != "cuda" or precision == "float32"
+    if way.packed is not None and not exact:  # both orders of elimination are then one
+        way = way._replace(per_span=way.packed[0], once=way.packed[1])
     parts = (
         made_work("rules", times * way.cells, dim),
         normaliser_work("emission normaliser", leaves, words, dim, kind, precision),
         network_work(symbols, dim),
         Work("products of factors", STEP * way.once, 2 * moved * way.child**2 if way.once else 0),
-        Work("words", STEP * tokens * way.per_word, moved * tokens * sizes.num_leaves, exact=True),
-        Work("spans", STEP * spans * way.per_span, 6 * moved * spans * way.child, exact=True),
+        Work("words", STEP * tokens * way.per_word, moved * tokens * sizes.num_leaves, exact=exact),
+        Work("spans", STEP * spans * way.per_span, 6 * moved * spans * way.child, exact=exact),
         Work("splits", STEP * splits * way.per_split, 2 * moved * splits * way.child),
     )
     fixed = with_emission(Peak(0, 0) if way.own_rules else way.tables, leaves, words, dim, kind, precision)
