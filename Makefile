@@ -27,15 +27,17 @@ hunt: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python -m tests.hunt --seconds $(SECONDS)
 
 # The benchmark page: other libraries, gradient steps, grammars of one's own, questions, one table a structure.
+# On a machine with no other work, so threads wait as they do by default.
 # The allocator keeps its pages: else hmmlearn takes new ones at every step of a long sequence, for half of its time.
+ALONE = env -u OMP_WAIT_POLICY $(BIN)/python
 bench: export MALLOC_MMAP_THRESHOLD_ = 1073741824
 bench: export MALLOC_TRIM_THRESHOLD_ = 4294967295
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks libraries
-	$(BIN)/python -m benchmarks steps --device cpu --json > docs/results/steps-cpu.json
-	$(BIN)/python -m benchmarks fgg --json docs/results/timed-fgg-cpu.json
-	$(BIN)/python -m benchmarks questions
-	$(BIN)/python -m benchmarks structures
+	$(ALONE) -m benchmarks libraries
+	$(ALONE) -m benchmarks steps --device cpu --json > docs/results/steps-cpu.json
+	$(ALONE) -m benchmarks fgg --json docs/results/timed-fgg-cpu.json
+	$(ALONE) -m benchmarks questions
+	$(ALONE) -m benchmarks structures
 
 # The same of a GPU: which prepared ways serve (build/gpu/decisions.json), records, then the tables.
 bench-gpu: $(VENV)/.bench
