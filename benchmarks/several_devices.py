@@ -2,7 +2,8 @@
 
 Compute is what one H200 was measured to take (docs/results/steps-million.json), in proportion to states; links are
 those that their makers state. Nothing here was run on several GPUs. Next to it the measured updates of 1, 2 and 4
-processes on a CPU (docs/results/processes.json, `python -m benchmarks processes --out`), and a picture.
+processes on a CPU (docs/results/processes.json, `python -m benchmarks processes --out`), what one process that torchrun
+starts costs there and on a GPU (docs/results/processes-gpu.json), and a picture.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def main(given: Sequence[str]) -> int:
     parser.add_argument("--docs", type=Path, default=DOCS, help="the folder with scaling.md and results")
     args = parser.parse_args(given)
     record = json.loads((args.docs / "results" / "steps-million.json").read_text())
-    processes = json.loads((args.docs / "results" / "processes.json").read_text())
+    processes, on_gpu = (
+        json.loads((args.docs / "results" / name).read_text()) for name in ("processes.json", "processes-gpu.json")
+    )
     speed = record["ceilings"]["bytes_per_second"]
     low, large, dense = (
         measured(record, name)
@@ -82,7 +85,9 @@ def main(given: Sequence[str]) -> int:
     for power in (20, 22, 24):
         curves[f"sharded, 2^{power} states, rank 1,024"] = [sharded(large, n, 2**power, speed) for n in DEVICES]
     curves["sharded dense, 2^16 states"] = [sharded(dense, n, 2**16, speed) for n in DEVICES]
-    text = marks.join(*(_table(name, rows) for name, rows in curves.items()), _measured(processes))
+    text = marks.join(
+        *(_table(name, rows) for name, rows in curves.items()), _measured(processes), _alone(on_gpu, "time")
+    )
     if not marks.replace(args.docs, ["scaling.md"], "prediction", lambda name: text):
         raise DataError(f"{args.docs / 'scaling.md'}: no part that <!-- prediction --> opens.")
     _picture(curves, processes, args.docs / "images" / "scaling.png")
@@ -180,10 +185,15 @@ def _measured(record: dict[str, Any]) -> str:
         lines.append([str(row["processes"]), *(f"{x:.1f}" for x in times), f"{row['numbers']:,}"])
     head = ("processes", "update, ms", "as predicted", "of it sums", "numbers summed")
     title = f"**Measured: {record['device']}, {cores} cores, load {record['load']:.1f}, gloo; {size}**"
+    return f"{title}\n\n{marks.table(head, lines, left=())}\n\n{_alone(record, 'CPU time')}"
+
+
+def _alone(record: dict[str, Any], what: str) -> str:
+    """What one process that torchrun starts costs."""
     one = record["one"]["torchrun, one process"]["ratio"]
     spread = f"{one['low']:.3f} to {one['high']:.3f}, n = {one['repeats']}"
-    cost = f"One process that torchrun started takes {one['median']:.3f} times the CPU time of one without ({spread})."
-    return f"{title}\n\n{marks.table(head, lines, left=())}\n\n{cost}"
+    times = f"{one['median']:.3f} times the {what} of one without ({spread})"
+    return f"{record['device']}, {record['date']}: one process that torchrun started takes {times}."
 
 
 def _picture(curves: dict[str, list[Predicted]], record: dict[str, Any], path: Path) -> None:

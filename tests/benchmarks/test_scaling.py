@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_page_has_the_figures_of_its_records(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "images").mkdir()
-    for name in ("scaling.md", "results/steps-million.json", "results/processes.json"):
+    for name in ("scaling.md", "results/steps-million.json", "results/processes.json", "results/processes-gpu.json"):
         shutil.copy(DOCS / name, tmp_path / name)
     assert several_devices.main(["--docs", str(tmp_path)]) == 0
     assert (tmp_path / "scaling.md").read_text() == (DOCS / "scaling.md").read_text()
