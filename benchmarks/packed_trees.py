@@ -22,7 +22,7 @@ from rankfold.models.config import FACTORED
 from rankfold.numerics.precision import Precision
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bf16")
-LAUNCHES = ((8, 256, 4), (4, 256, 4), (4, 512, 4), (8, 128, 4), (8, 512, 8), (16, 128, 4), (8, 128, 2), (4, 128, 2))
+LAUNCHES = ((8, 256, 4), (4, 512, 4), (8, 512, 4), (8, 512, 8), (4, 1024, 8), (8, 1024, 8), (16, 256, 4), (8, 128, 2))
 
 
 def cases(*, small: bool) -> list[Case]:

@@ -2,8 +2,8 @@
 
 Cells are packed: width by width, sentence by sentence, start by start. The ranks of a span, `raw`, are in units of
 exp(top), and so is its row of `side`, its left vector and then its right one, the products of `raw` with both factors.
-The largest entry of `raw`, its `norm`, is divided out by whoever reads the row: a width is one launch and one product,
-and nothing waits for the largest entry. Who reads knows its log-scale, too: top + log norm + span.
+The largest entry of `raw`, its `norm`, is divided out by whoever reads the row. A width is one product and two launches;
+the small one writes the divisor and the log-scale, top + log norm + span, that all readers share.
 """
 
 # mypy: ignore-errors
@@ -25,6 +25,8 @@ class Cells(NamedTuple):
     top: Tensor  # "c"   float64   the scale that the splits of a span were brought to; of a word its own
     norm: Tensor  # "c"  float32   the largest entry of its ranks, 0 if there is none; of a word 1
     span: Tensor  # "c"  float64   the logarithm of its own weight
+    scale: Tensor  # "c"  float64   top + log norm + span
+    inverse: Tensor  # "c"  float32   1 / norm
     num: int  # sentences
     num_words: int
 
@@ -45,17 +47,21 @@ def _row(sentence, start, width, num, num_words):
 
 
 @triton.jit
-def _inverse(norm):
-    return 1.0 / tl.where(norm == 0.0, 1.0, norm)
+def _finish(top, norm, span, scale, inverse, first, end, SIZE: tl.constexpr):
+    """What readers of cells need, once their norms are known."""
+    at = first + tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    there = at < end
+    size = tl.load(norm + at, mask=there, other=1.0)
+    size = tl.where(size == 0.0, 1.0, size)
+    base = tl.load(top + at, mask=there, other=float("-inf")) + tl.load(span + at, mask=there, other=0.0)
+    tl.store(scale + at, base + tl.log(size.to(tl.float64)), mask=there)
+    tl.store(inverse + at, 1.0 / size, mask=there)
 
 
 @triton.jit
-def _scale(top, norm, span, at, known):
+def _scale(scale, at, known):
     """The log-scale of cells' vectors over their norm."""
-    size = tl.load(norm + at, mask=known, other=1.0)
-    size = tl.where(size == 0.0, 1.0, size)
-    base = tl.load(top + at, mask=known, other=float("-inf")) + tl.load(span + at, mask=known, other=0.0)
-    return base + tl.log(size.to(tl.float64))
+    return tl.load(scale + at, mask=known, other=float("-inf"))
 
 
 @triton.jit
@@ -67,7 +73,7 @@ def _rounded(x, ROUND: tl.constexpr):
 
 @triton.jit
 def _combine(
-    side, top, norm, span, raw, width, num, num_words, rank,
+    side, top, norm, scale, inverse, raw, width, num, num_words, rank,
     ROUND: tl.constexpr, ALL: tl.constexpr, SOME: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The ranks of a span: the sum over its splits of left times right, in units of the largest scale of a split."""
@@ -78,7 +84,7 @@ def _combine(
     there = every < width
     lefts = _row(sentence, start, every, num, num_words)
     rights = _row(sentence, start + every, width - every, num, num_words)
-    scales = _scale(top, norm, span, lefts, there) + _scale(top, norm, span, rights, there)
+    scales = _scale(scale, lefts, there) + _scale(scale, rights, there)
     most = tl.max(tl.where(there, scales, float("-inf")), 0)
     unit = tl.where(most > float("-inf"), most, 0.0)
     if tl.program_id(1) == 0:
@@ -90,10 +96,10 @@ def _combine(
         known = split < width
         left = _row(sentence, start, split, num, num_words)
         right = _row(sentence, start + split, width - split, num, num_words)
-        scale = _scale(top, norm, span, left, known) + _scale(top, norm, span, right, known)
-        share = tl.where(known, tl.exp(scale - unit), 0.0).to(tl.float32)
-        of_left = _inverse(tl.load(norm + left, mask=known, other=1.0)) * share
-        of_right = _inverse(tl.load(norm + right, mask=known, other=1.0))
+        own = _scale(scale, left, known) + _scale(scale, right, known)
+        share = tl.where(known, tl.exp(own - unit), 0.0).to(tl.float32)
+        of_left = tl.load(inverse + left, mask=known, other=1.0) * share
+        of_right = tl.load(inverse + right, mask=known, other=1.0)
         inside = known[:, None] & (at < rank)[None, :]
         one = tl.load(side + left.to(tl.int64)[:, None] * (2 * rank) + at[None, :], mask=inside, other=0.0)
         other = tl.load(side + right.to(tl.int64)[:, None] * (2 * rank) + rank + at[None, :], mask=inside, other=0.0)
@@ -105,7 +111,7 @@ def _combine(
 
 @triton.jit
 def _gather(
-    side, top, norm, span, of_raw, of_side, width, num, num_words, rank,
+    side, top, scale, inverse, of_raw, of_side, width, num, num_words, rank,
     ROUND: tl.constexpr, SOME: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a cell's left vector, from all spans that it begins; of the right one, from those it ends."""
@@ -113,8 +119,7 @@ def _gather(
     sentence, start = tl.program_id(0) // count, tl.program_id(0) % count
     stop, is_left = start + width, tl.program_id(2) == 0
     here = _row(sentence, start, width, num, num_words)
-    own = _scale(top, norm, span, here, here >= 0)
-    inverse = _inverse(tl.load(norm + here))
+    own, divisor = tl.load(scale + here), tl.load(inverse + here)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     column = tl.where(is_left, rank, 0)  # of the siblings' vectors
     total = tl.zeros((SOME, BLOCK), tl.float32)
@@ -131,9 +136,9 @@ def _gather(
             num_words,
         )
         unit = tl.load(top + parent, mask=known, other=float("-inf"))
-        scale = own + _scale(top, norm, span, sibling, known) - tl.where(unit > float("-inf"), unit, 0.0)
-        weight = tl.where(known, tl.exp(scale), 0.0).to(tl.float32) * inverse
-        weight *= _inverse(tl.load(norm + sibling, mask=known, other=1.0))
+        whole = own + _scale(scale, sibling, known) - tl.where(unit > float("-inf"), unit, 0.0)
+        weight = tl.where(known, tl.exp(whole), 0.0).to(tl.float32) * divisor
+        weight *= tl.load(inverse + sibling, mask=known, other=1.0)
         inside = known[:, None] & (at < rank)[None, :]
         of = tl.load(of_raw + parent.to(tl.int64)[:, None] * rank + at[None, :], mask=inside, other=0.0)
         x = tl.load(side + sibling.to(tl.int64)[:, None] * (2 * rank) + column + at[None, :], mask=inside, other=0.0)
@@ -153,11 +158,17 @@ SIZES = {"SOME": 8, "BLOCK": 256, "num_warps": 4}
 
 
 def combine(side: Tensor, cells: Cells, raw: Tensor, width: int, *, rounded: bool) -> None:  # "c 2r", "c r"
-    """Write `raw`, `top` and `norm` of a width, from 2; `norm` is 0 there before. `rounded`: to TF32."""
-    rank = raw.shape[1]
+    """Write `raw`, `top` and `norm` of a width, from 2; `norm` is 0 there before. `rounded`: to TF32.
+
+    Widths come in their order: what readers need of the narrower one is written first.
+    """
+    rank, narrower = raw.shape[1], cells.of(width - 1)
+    _finish[(triton.cdiv(narrower.stop - narrower.start, 256),)](
+        cells.top, cells.norm, cells.span, cells.scale, cells.inverse, narrower.start, narrower.stop, SIZE=256,
+    )  # fmt: skip
     grid = (cells.num * (cells.num_words - width + 1), triton.cdiv(rank, SIZES["BLOCK"]))
     _combine[grid](
-        side, cells.top, cells.norm, cells.span, raw, width, cells.num, cells.num_words, rank,
+        side, cells.top, cells.norm, cells.scale, cells.inverse, raw, width, cells.num, cells.num_words, rank,
         ROUND=rounded, ALL=triton.next_power_of_2(cells.num_words), **SIZES,
     )  # fmt: skip
 
@@ -169,7 +180,7 @@ def gather(
     rank = of_raw.shape[1]
     grid = (cells.num * (cells.num_words - width + 1), triton.cdiv(rank, SIZES["BLOCK"]), 2)
     _gather[grid](
-        side, cells.top, cells.norm, cells.span, of_raw, of_side, width, cells.num, cells.num_words, rank,
+        side, cells.top, cells.scale, cells.inverse, of_raw, of_side, width, cells.num, cells.num_words, rank,
         ROUND=rounded, **SIZES,
     )  # fmt: skip
 

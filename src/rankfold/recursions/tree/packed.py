@@ -64,7 +64,9 @@ class Chart:
         total, wide = num * num_words * (num_words + 1) // 2, len(self.by_rank) // 2
         top = torch.full((total,), float("-inf"), dtype=torch.float64, device=scale.device)
         norm = torch.zeros(total, dtype=torch.float32, device=scale.device)
-        self.cells = cells = rank_chart.Cells(top, norm, span, num, num_words)
+        self.cells = cells = rank_chart.Cells(
+            top, norm, span, torch.full_like(top, float("-inf")), torch.ones_like(norm), num, num_words
+        )
         words = cells.of(1)
         top[words] = torch.where(known, scale, float("-inf")).flatten()
         norm[words] = 1.0
@@ -115,7 +117,9 @@ class Chart:
 
     def forget(self, index: Tensor) -> None:  # "k"
         """Leave nothing of some sentences, so that whatever they hold, infinities too, adds 0 to a gradient."""
-        for kept, value in ((self.side, 0.0), (self.raw, 0.0), (self.cells.norm, 1.0), (self.cells.top, float("-inf"))):
+        cells = self.cells
+        nothing = ((cells.top, float("-inf")), (cells.scale, float("-inf")), (cells.norm, 1.0), (cells.inverse, 1.0))
+        for kept, value in ((self.side, 0.0), (self.raw, 0.0), *nothing):
             for x in self.by_sentence(kept):
                 x[index] = value
         self.leaf[index] = 0.0
