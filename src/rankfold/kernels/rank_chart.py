@@ -2,8 +2,8 @@
 
 Cells are packed: width by width, sentence by sentence, start by start. The ranks of a span, `raw`, are in units of
 exp(top), and so is its row of `side`, its left vector and then its right one, the products of `raw` with both factors.
-The largest entry of `raw`, its `norm`, is divided out by whoever reads the row. A width is one product and two launches;
-the small one writes the divisor and the log-scale, top + log norm + span, that all readers share.
+The largest entry of `raw`, its `norm`, is divided out by whoever reads it. A width is one product and two launches.
+The small one writes the divisor and the log-scale, top + log norm + span, that all readers share.
 """
 
 # mypy: ignore-errors
