@@ -55,10 +55,11 @@ def test_the_next_word_is_that_of_a_cpu(family: str) -> None:
         torch.testing.assert_close(found.cpu(), cpu, rtol=1e-10, atol=1e-10)
 
 
-def test_graphs_in_float64_serve_where_float32_is_in_doubt() -> None:
-    """One rank gives 1e-35 to all nonterminals as left children: NaN in float32, in float64 the eager gradient."""
+@pytest.mark.parametrize("nats", [80.0, 800.0], ids=["small", "zero"])
+def test_graphs_in_float64_serve_where_float32_is_in_doubt(nats: float) -> None:
+    """One rank gives e^-80 or 0 to all nonterminals as left children: NaN in float32, in float64 the eager gradient."""
     config = tiny("tnpcfg", model={"neural": False}, sentences=4, tokens=0)
-    model = with_a_dead_rank(build_model(config.model, 12, seed=3)).to(CUDA)
+    model = with_a_dead_rank(build_model(config.model, 12, seed=3), nats).to(CUDA)
     graphs = GraphedGradients(model, TreeShapes(config.data), "float32")
 
     def step(i: int) -> None:

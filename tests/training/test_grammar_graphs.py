@@ -106,17 +106,17 @@ def test_graphs_in_float64_give_the_gradients_of_plain_steps(family: str) -> Non
     assert replayed.graphs.wide
 
 
-def with_a_dead_rank(model: AnyModel) -> AnyModel:
-    """A free TN-PCFG, one rank of which gives nonterminals 1e-35 as left children: float32 cannot vouch for that."""
+def with_a_dead_rank(model: AnyModel, nats: float = 80.0) -> AnyModel:
+    """A free TN-PCFG, one rank of which gives nonterminals e^-80 as left children: float32 cannot vouch for that."""
     with torch.no_grad():
-        model.rules.log_left[: model.config.num_nonterminals, 0] -= 80.0  # type: ignore[union-attr,operator]
+        model.rules.log_left[: model.config.num_nonterminals, 0] -= nats  # type: ignore[union-attr,operator]
     return model
 
 
-def doubtful(may_widen: bool = True) -> tuple[Gradients, list[str], list[int]]:
+def doubtful(may_widen: bool = True, nats: float = 80.0) -> tuple[Gradients, list[str], list[int]]:
     """Gradients in float32 of such a grammar; what is said, and the updates that are repeated without graphs."""
     config = tiny("tnpcfg", model={"neural": False}, sentences=4, tokens=0)
-    model = with_a_dead_rank(build_model(config.model, 12, seed=2))
+    model = with_a_dead_rank(build_model(config.model, 12, seed=2), nats)
 
     def never(batches: list[Batch], what: str) -> Any:
         raise AssertionError(what)
@@ -146,8 +146,9 @@ def plain_of(gradients: Gradients, update: int) -> list[torch.Tensor]:
     return take(other, update)
 
 
-def test_graphs_in_doubt_are_captured_anew_in_float64() -> None:
-    gradients, said, repeated = doubtful()
+@pytest.mark.parametrize("nats", [80.0, 800.0], ids=["small", "zero"])
+def test_graphs_in_doubt_are_captured_anew_in_float64(nats: float) -> None:
+    gradients, said, repeated = doubtful(nats=nats)
     assert gradients.graphs is not None
     narrow: list[Any] = []
     for update in range(14):
