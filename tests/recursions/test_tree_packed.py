@@ -1,5 +1,6 @@
 """Charts over ranks as a GPU takes them, in Triton's interpreter: values, gradients, and what is repeated."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from rankfold import BinaryCPD, Branch, TreePotentials
 from rankfold.numerics.precision import Precision
 from rankfold.recursions.tree import log_z, packed
 from rankfold.recursions.tree.potentials import Forest, validate
-from tests.recursions.test_tree_ranges import doubled, solved
+from tests.recursions.test_tree_ranges import LOST, doubled, solved
 from tests.recursions.trees import enumerated, leaves, potentials
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes this path without an interpreter")
@@ -111,6 +112,15 @@ def test_large_weights_bring_back_what_underflowed_on_the_way(taken: list[str]) 
     pairs = ((side, side), (side, leaf), (leaf, side), (leaf, leaf))
     p = TreePotentials(torch.zeros(1, 3, 3), Branch(*(BinaryCPD(None, *pair) for pair in pairs)), torch.zeros(2))
     near(solved(p)[:2], solved(doubled(p), "log")[:2], 1e-5)
+    assert taken == ["float32"]
+
+
+@LOST
+def test_what_weighs_is_lost_next_to_what_does_not(
+    lost: Callable[[torch.dtype], TreePotentials], taken: list[str]
+) -> None:
+    p = lost(torch.float32)
+    near(solved(p, counts=True), solved(doubled(p), "log", counts=True), 1e-5)
     assert taken == ["float32"]
 
 

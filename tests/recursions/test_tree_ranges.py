@@ -1,6 +1,7 @@
 """Trees whose weights no single float can hold, and trees that cannot be."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -101,6 +102,62 @@ def apart(gap: float, dtype: torch.dtype, name: str = "dense") -> TreePotentials
         other(rule.factors()).zero_()
     p.log_leaf[1, :, :2] -= gap
     return p
+
+
+def of_ranks(*logs: Tensor, log_root: Tensor, log_span: Tensor, dtype: torch.dtype) -> TreePotentials:
+    """One sentence, rules without a head that share their factors (left, right; then of words), one preterminal."""
+    left, right, leaf_left, leaf_right = (x.double().exp().to(dtype) for x in logs)
+    pairs = ((left, right), (left, leaf_right), (leaf_left, right), (leaf_left, leaf_right))
+    words = torch.zeros(1, log_span.shape[1] - 1, 1, dtype=dtype)
+    rules = Branch(*(BinaryCPD(None, *pair) for pair in pairs))
+    return TreePotentials(words, rules, log_root.to(dtype), words[:, 0], log_span.to(dtype))
+
+
+def unlikely_roots(dtype: torch.dtype) -> TreePotentials:
+    """Two words. What the dtype keeps of their labels is one that hardly any root takes; the others' weighs more."""
+    reach = math.log(torch.finfo(dtype).tiny)
+    words = torch.tensor([[0.42, 0.63]]) * reach, torch.tensor([[0.39, 0.63]]) * reach
+    root, span = torch.tensor([[0.8 * reach, 0.0]]), torch.zeros(1, 3, 3)
+    return of_ranks(torch.zeros(2, 2), torch.zeros(2, 2), *words, log_root=root, log_span=span, dtype=dtype)
+
+
+def unlikely_splits(dtype: torch.dtype) -> TreePotentials:
+    """Three words. The split of the larger scale has small sides; the other one's are large, but its share is lost."""
+    reach = math.log(torch.finfo(dtype).tiny)
+    large, small, span = torch.tensor([[-0.49 * reach]]), torch.tensor([[0.32 * reach]]), torch.zeros(1, 4, 4)
+    span[0, 1, 3] = -1.2 * reach
+    return of_ranks(large, small, small, large, log_root=torch.zeros(1, 1), log_span=span, dtype=dtype)
+
+
+LOST = pytest.mark.parametrize("lost", [unlikely_roots, unlikely_splits])
+
+
+@both_dtypes
+@LOST
+def test_what_weighs_is_lost_next_to_what_does_not(
+    lost: Callable[[torch.dtype], TreePotentials], dtype: torch.dtype
+) -> None:
+    p = lost(dtype)
+    for x, y in zip(solved(p, counts=True), solved(doubled(p), "log", counts=True), strict=True):
+        torch.testing.assert_close(x, y, **NEAR[dtype])
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_random_labels_of_unlikely_roots(seed: int) -> None:
+    """Factors of words between 1e-26 and 1e-8, roots between e^-90 and 1: 200 sentences that may lose what weighs."""
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(shape, generator=g, dtype=torch.float64)
+
+    left, right = (10 ** draw(-3, 0, 3, 3).float() for _ in range(2))
+    leaf_left, leaf_right = (10 ** draw(-26, -8, 3, 3).float() for _ in range(2))
+    pairs = ((left, right), (left, leaf_right), (leaf_left, right), (leaf_left, leaf_right))
+    rules = Branch(*(BinaryCPD(None, *pair) for pair in pairs))
+    words, root, root_leaf = draw(-20, 0, 200, 3, 3), draw(-90, 0, 200, 3), draw(-5, 0, 200, 3)
+    lengths = torch.randint(2, 4, (200,), generator=g)
+    p = TreePotentials(words.float(), rules, root.float(), root_leaf.float(), torch.zeros(200, 4, 4), lengths)
+    torch.testing.assert_close(log_z(p), log_z(doubled(p), "log"), **NEAR[torch.float32])
 
 
 @both_dtypes

@@ -134,7 +134,7 @@ class Eager:
         self.model, self.rows, self.result = model, rows, torch.zeros((), dtype=torch.float64)
         self.filled = Shapes(DataConfig())
         self.taken: list[tuple[int, int]] = []
-        self.broken = False
+        self.broken = self.wide = False
 
     def takes(self, batch: Batch) -> bool:
         return len(batch.values) <= self.rows

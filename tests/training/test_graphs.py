@@ -201,3 +201,21 @@ def test_the_stand_in_refuses_what_a_capture_would() -> None:
     for look in looks:
         with capturing(), pytest.raises(AssertionError, match="in a capture"):
             look()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_graphs_in_float64_give_the_gradients_of_plain_steps(family: str, corpus: Corpus) -> None:
+    """Of parameters in float32, to its rounding."""
+    config = tiny(family=family, batching="unsorted", tokens=30, **DROPOUT)
+    (replayed, model), (plain, other) = (gradients_of(config, corpus, graphs=graphs) for graphs in (True, False))
+    only_graphs(replayed)
+    replayed.progress.recaptured = 1
+    model.float()
+    other.float()
+    for update, batch in enumerate(list(corpus.epoch(config.data, 1, 0))[:3]):
+        found = (each([batch], batch.num_tokens, update) for each in (replayed, plain))
+        assert next(found) == pytest.approx(next(found), rel=1e-5, abs=0)
+        for name, grad in grads(model).items():
+            torch.testing.assert_close(grad, grads(other)[name], msg=name, rtol=1e-4, atol=1e-6)
+    assert replayed.graphs is not None
+    assert replayed.graphs.wide

@@ -19,7 +19,7 @@ from rankfold.training import memory_budget as memory
 from rankfold.training.checkpoint import Progress
 from rankfold.training.config import Config
 from rankfold.training.loop import train
-from rankfold.training.memory_budget import Budget, DataSizes, budget_in, fit, least_memory, meta_model
+from rankfold.training.memory_budget import FLOAT, Budget, DataSizes, budget_in, fit, least_memory, meta_model
 from rankfold.training.recipes import load_recipe
 from tests.training.runs import DROPOUT, FAMILIES, replaced, tiny, write_corpus
 
@@ -213,6 +213,27 @@ def test_graphs_of_unsorted_batches_hold_more_than_their_tokens() -> None:
     more = (16 * 300 // 9 - 300) * step.token_bytes
     assert least("unsorted", graphs=False) == least("length", graphs=False)
     assert least("unsorted", graphs=True) - least("length", graphs=True) == pytest.approx(2 * more, rel=1e-3, abs=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_graphs_in_float64_fit_where_they_are_said_to(family: str) -> None:
+    """Parts that graphs hold once and steps without them again, once more in twice the width; added up here."""
+    config = larger(family, precision="tf32", **DROPOUT)
+    least, model = least_memory(config, TEXT, "cuda").total, meta_model(config.model, TEXT.num_inputs)
+    way = model.plan(1, 1, "cuda", "tf32").best
+    found = []
+    for eighths in range(8, 48):
+        there = int(least * 2 ** (eighths / 8))
+        budget = budget_in(config, TEXT, "cuda", there, graphs=True)
+        if budget is not None:
+            part = budget.part_tokens or config.data.tokens
+            rest = there - way.state_bytes - 3 * (way.work_bytes + part * way.token_bytes)
+            if budget.wide:
+                assert rest >= way.work_bytes + part * way.token_bytes
+                evaluated = budget.eval_tokens or config.data.eval_tokens
+                assert rest >= FLOAT * way.parameters + way.eval_fixed_bytes + evaluated * way.eval_token_bytes
+            found.append(budget.wide)
+    assert set(found) == {False, True}
 
 
 SIZES = {

@@ -26,7 +26,7 @@ from rankfold.models.supervision import allowed_states
 from rankfold.numerics.precision import Precision
 from rankfold.numerics.shard import Shard
 from rankfold.planning.cost import Plans
-from rankfold.recursions import log_z
+from rankfold.recursions import log_z, validate
 from rankfold.recursions.ladder import Arithmetic
 from rankfold.recursions.problem import validate_lengths
 
@@ -162,10 +162,16 @@ class Model(nn.Module, ABC, Generic[Parts, Potentials]):
             )
 
     def log_z(
-        self, potentials: Potentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+        self,
+        potentials: Potentials,
+        arithmetic: Arithmetic = "scaled",
+        precision: Precision = "float32",
+        *,
+        wide: bool = False,
     ) -> Tensor:  # "b"   float64
-        """The log-probability of each sequence, -inf for one that is impossible."""
-        return log_z(cast(Any, potentials), arithmetic, precision)
+        """The log-probability of each sequence, -inf for one that is impossible. `wide`: in float64 from the first."""
+        p: Any = potentials
+        return log_z(validate(p).double() if wide else p, arithmetic, precision)
 
     def carry(self, potentials: Potentials, parts: Parts | None = None) -> Any:
         """The state of streams after a batch, detached. `parts`: the ones of this batch, if states were dropped."""

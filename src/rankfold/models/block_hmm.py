@@ -155,7 +155,12 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
         return torch.logsumexp(log_filtered.unsqueeze(-1) + step, 1)
 
     def log_z(
-        self, potentials: BlockPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+        self,
+        potentials: BlockPotentials,
+        arithmetic: Arithmetic = "scaled",
+        precision: Precision = "float32",
+        *,
+        wide: bool = False,
     ) -> Tensor:  # "b"
         """The log-probability of each sequence. Block chains always run in logarithms: "log" asks for float64."""
         if isinstance(potentials, ShardedBlockPotentials):
@@ -164,7 +169,7 @@ class BlockHMM(SequenceModel[BlockModelParts, BlockPotentials, BlockCarried]):
         if arithmetic == "log":
             log_initial, log_transition, log_obs = (x.double() for x in potentials[:3])
             potentials = potentials._replace(log_initial=log_initial, log_transition=log_transition, log_obs=log_obs)
-        return super().log_z(potentials, arithmetic, precision)
+        return super().log_z(potentials, arithmetic, precision, wide=wide)
 
     def carried_of(self, tensors: Sequence[Tensor]) -> BlockCarried:
         return BlockCarried(*tensors)

@@ -111,10 +111,15 @@ class CompoundPCFG(Grammar[CompoundParts, BoundPotentials]):
         return self.widen(potentials, make, lambda p: Shares(linear(p.rules)))
 
     def log_z(
-        self, potentials: BoundPotentials, arithmetic: Arithmetic = "scaled", precision: Precision = "float32"
+        self,
+        potentials: BoundPotentials,
+        arithmetic: Arithmetic = "scaled",
+        precision: Precision = "float32",
+        *,
+        wide: bool = False,
     ) -> Tensor:  # "b"
         """A lower bound of each sentence's log-probability, in expectation over the draws."""
-        return super().log_z(potentials, arithmetic, precision) - potentials.divergence
+        return super().log_z(potentials, arithmetic, precision, wide=wide) - potentials.divergence
 
     def ask(self, batch: Batch, *, parts: CompoundParts | None = None) -> TreeQuery:
         """The questions of a batch, given the mean of q."""

@@ -6,6 +6,7 @@ Captured work must not look at values (`errors.may_look` says whether it may).
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -22,7 +23,8 @@ def capture_graph(
     """The graph of `work`, and its result: tensors that every replay writes again.
 
     `work` runs twice beforehand, because libraries set themselves up on first use, which cannot be captured.
-    Random numbers inside come from `generator`, which may be seeded anew before each replay.
+    Random numbers inside come from `generator`, which may be seeded anew before each replay. Other threads may use the
+    device meanwhile.
     """
     graph = torch.cuda.CUDAGraph()
     if generator is not None:
@@ -33,9 +35,22 @@ def capture_graph(
         for _ in range(2):
             work()
     torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph, pool=pool):
+    with _collector_off(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         result = work()
     return graph, result
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Garbage is collected before, not inside: memory or a graph that the device is told to free ends a capture."""
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

@@ -47,6 +47,8 @@ class Progress:
     plateau: Plateau = field(default_factory=Plateau)
     part_tokens: int = 0  # what fitted at once when the run began: sums round as they did then
     eval_tokens: int = 0
+    repeated: int = 0  # of the last updates by captured graphs, bit by bit: 1 was repeated without
+    recaptured: int = 0  # how often all graphs were captured anew: once, in float64; twice, as they were, for good
 
 
 def save_checkpoint(

@@ -20,7 +20,7 @@ from rankfold.errors import DomainError
 from rankfold.models.base import Model
 from rankfold.numerics.precision import matmul_precision, parameter_precision
 from rankfold.training.carried import join_rows, leaves, rows_of
-from rankfold.training.checkpoint import update_seed
+from rankfold.training.checkpoint import Progress, update_seed
 from rankfold.training.config import Config
 from rankfold.training.distributed import (
     EarlySums,
@@ -35,6 +35,8 @@ from rankfold.training.distributed import (
 from rankfold.training.graphs import GraphedGradients
 from rankfold.training.memory_budget import Budget
 from rankfold.training.shapes import rows_that_fit
+
+RECENT = 16  # updates by graphs; where more than half were repeated, graphs are captured anew
 
 
 class Gradients:
@@ -60,6 +62,10 @@ class Gradients:
         self.graphs = GraphedGradients.of(model, config, budget) if budget.graphs else None
         self.carried: Any = None  # the state of streams, after the last batch
         self.num_tokens, self.has_prior = num_tokens, model.log_prior().requires_grad
+        # A state that goes from window to window is in float32, whatever log Z is in.
+        self.may_widen = budget.wide and not self.streams
+        self.progress = Progress()  # of the run, which remembers the updates that graphs could not vouch for
+        self.say: Callable[[str], None] = lambda line: None
 
     def carried_of(self, tensors: Sequence[Tensor]) -> Any:
         """The state of streams in a checkpoint."""
@@ -76,6 +82,9 @@ class Gradients:
         if self.graphs is not None and not any_process(
             not all(self.graphs.takes(x) for batch in batches for x in self._parts(batch))
         ):
+            wide = self.may_widen and self.progress.recaptured == 1
+            if wide != self.graphs.wide:
+                self.graphs.recapture(wide=wide)
             self.optimizer.zero_grad(set_to_none=self.streams)
             self.early = EarlySums(())  # a graph has no moment between two gradients
             graphs, carried = self.graphs, self.carried
@@ -93,7 +102,9 @@ class Gradients:
             lost = [x.isnan().sum().double() for x in leaves(carried)]
             total, norm, *lost = torch.stack([found, self._clipped().double(), *lost]).tolist()
             total, doubt = total_of([total, float(any(lost))])
-            if math.isfinite(total) and math.isfinite(norm) and not doubt:
+            sound = math.isfinite(total) and math.isfinite(norm) and not doubt
+            self._remember(batches, update, repeated=not sound)
+            if sound:
                 self.carried = carried
                 return total, norm
         self.optimizer.zero_grad(set_to_none=self.graphs is None or self.streams)
@@ -104,6 +115,26 @@ class Gradients:
         )
         self._add_prior()
         return total, float(self._clipped())
+
+    def _remember(self, batches: list[Batch], update: int, *, repeated: bool) -> None:
+        """Decide how the next updates' graphs are captured: by counts and sizes alone, so a resumed run decides alike.
+
+        In float64 once most updates are repeated, if that is quick; if most are repeated then, too, as before for good.
+        """
+        progress, graphs = self.progress, self.graphs
+        progress.repeated = (2 * progress.repeated + repeated) % 2**RECENT
+        num = progress.repeated.bit_count()
+        if graphs is None or not self.may_widen or progress.recaptured == 2 or num <= RECENT // 2:
+            return
+        if progress.recaptured:
+            progress.recaptured, how = 2, "they are captured as before, and such updates repeated without"
+        elif any_process(not all(graphs.quick(x) for batch in batches for x in self._parts(batch))):
+            progress.recaptured, how = 2, "float64 would take longer than to repeat such updates without"
+        else:
+            progress.recaptured, how = 1, "they are captured anew in float64"
+        progress.repeated = 0
+        what = f"captured graphs could not vouch for {num} of the last {RECENT} updates"
+        self.say(f"update {update + 1:,}: {what}; {how}")
 
     def _own(self, batch: Batch, seed: int) -> Batch:
         """The rows of a batch that this process takes, with the noise that is drawn for all of the batch."""

@@ -4,7 +4,8 @@ The expected counts of mini-batch EM are captured likewise (`training/batch_em.p
 Shapes repeat: batches are filled up to a few, with rows of weight 0 (`training/shapes.py`), and states that are dropped
 each by itself are masked. A state carried along streams goes in and out by buffers; the first batch has a graph of its
 own. A graph cannot look at values: a sequence it cannot vouch for is NaN, and the loop repeats that update without
-graphs. A row that only fills is missing, or the shortest sentence.
+graphs; where these are most updates, it has all graphs captured anew in float64. A row that only fills is missing, or
+the shortest sentence.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from rankfold.training.memory_budget import Budget
 from rankfold.training.shapes import Shapes, shapes_of
 
 Recorded = TypeVar("Recorded")
+
+# An update without graphs took 60 ms longer than with them, on one H200 (tnpcfg-250-500-ptb, 2026-11-19), where the
+# planner's bound on the float32 step is 1 ms and graphs took 5. Float64 takes at least twice the time of float32.
+QUICK = 0.01  # seconds of that bound, up to which graphs in float64 are taken to be faster than none
 
 
 def graphs_serve(config: Config, device: str) -> bool:
@@ -94,7 +99,7 @@ class GraphedGradients(Graphs):
 
     def __init__(self, model: Model[Any, Any], filled: Shapes | int, precision: Precision) -> None:
         super().__init__(model, filled, precision)
-        self.streams = self.filled.data.batching == "streams"
+        self.streams, self.wide = self.filled.data.batching == "streams", False
         self.parameters = [x for x in model.parameters() if x.requires_grad]
         self.grads: list[Tensor] = []  # where all graphs add, whatever becomes of the parameters' own between updates
         # rows, width; whether a state is carried in, sequences end, some states are known, and noise is given
@@ -111,6 +116,18 @@ class GraphedGradients(Graphs):
     def takes(self, batch: Batch) -> bool:
         """Not windows with labels: impossible states carry exact zeros, which a graph cannot tell from lost ones."""
         return super().takes(batch) and not (self.streams and batch.labels is not None)
+
+    def recapture(self, *, wide: bool) -> None:
+        """Capture every shape anew when it comes, `wide`: with potentials in float64. What is there goes first."""
+        self.wide = wide
+        self.shapes.clear()
+        torch.cuda.empty_cache()
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def quick(self, batch: Batch) -> bool:
+        """Whether a replay in float64 takes less time than a step without graphs, as the planner bounds it."""
+        shape, device = self.filled.of(batch), self.model.device.type
+        return shape is not None and self.model.plan(*shape, device, "float32").best.seconds < QUICK
 
     def __call__(self, batch: Batch, tokens: int, seed: int) -> Tensor:  # ""   float64
         """The log-likelihood of a batch, NaN where a graph cannot vouch for it; gradients are added as said."""
@@ -161,7 +178,7 @@ class GraphedGradients(Graphs):
                     generator=self.generator,
                     allowed=self.model.label_constraint(batch),
                 )
-                log_z = self.model.log_z(p, precision=self.precision)
+                log_z = self.model.log_z(p, precision=self.precision, wide=self.wide)
                 total = torch.where(weight > 0, log_z, 0.0).sum()
                 found = torch.autograd.grad(-share * total, self.parameters, allow_unused=True)
                 goes_on = self.streams and not batch.last

@@ -274,6 +274,7 @@ class Trainer:
         self.model.to(self.device)
         self.optimizer = optimizer(self.model, config.train)
         self.gradients = task.steps(self.model, self.optimizer, config, budget, self._not_finite)
+        self.gradients.progress, self.gradients.say = self.progress, self._say
         if origin is not None:
             origin.fill(self.model)
         self.average = Average(self.model, config.train.average)
@@ -421,6 +422,12 @@ class Trainer:
 
     def _bound(self) -> dict[str, Any]:  # said by every record of a compound grammar
         return {"bound": True} if self.model.is_bound else {}
+
+    def _say(self, line: str) -> None:
+        """On the screen and in the run's log."""
+        self.report.say(line)
+        if self.leads:
+            self.run_dir.note(line)
 
     def _write(self, record: dict[str, Any]) -> None:
         self.run_dir.append({**record, "seconds": round(self.progress.seconds, 3)})

@@ -45,6 +45,7 @@ class Budget(NamedTuple):
     eval_tokens: int = 0  # padded tokens of an evaluation; 0: as the recipe says
     graphs: bool = True  # whether captured graphs fit, whose memory stays theirs
     tree_width: int = 0  # of a grammar: `part_tokens` are of sentences so long; shorter ones take less per token
+    wide: bool = True  # whether graphs in float64 would fit in the place of captured graphs
 
 
 class Need(NamedTuple):
@@ -88,6 +89,7 @@ def agreed(budget: Budget, progress: Progress) -> Budget:
     for other in gathered(budget):
         part, evaluated = (_smaller(x, y) for x, y in zip(budget[:2], other[:2], strict=True))
         budget = budget._replace(part_tokens=part, eval_tokens=evaluated, graphs=budget.graphs and other.graphs)
+        budget = budget._replace(wide=budget.wide and other.wide)
     progress.part_tokens, progress.eval_tokens = budget.part_tokens, budget.eval_tokens
     return budget
 
@@ -128,13 +130,20 @@ def budget_in(config: Config, data: DataSizes, device: str, memory: int, *, grap
     part = min(largest, (share - step.work_bytes) // step.token_bytes)
     if part < longest:
         return None
+    taken = step.work_bytes + part * step.token_bytes
     if graphs:
-        rest -= step.work_bytes + part * step.token_bytes
+        rest -= taken
     fitting = evaluation.largest_evaluation(rest - FLOAT * step.parameters)
     if fitting < eval_tokens:
         return None
+    fitting = min(fitting, config.data.eval_tokens)
+    # In float64 everything is there a second time, twice as wide, next to what the parameters' dtype makes.
+    rest -= 2 * taken
+    wide = rest >= taken and evaluation.largest_evaluation(rest - FLOAT * step.parameters) >= fitting
     width = longest if config.model.data == "sentences" else 0
-    return Budget(part if part < largest else 0, fitting if fitting < config.data.eval_tokens else 0, graphs, width)
+    return Budget(
+        part if part < largest else 0, fitting if fitting < config.data.eval_tokens else 0, graphs, width, wide
+    )
 
 
 def least_memory(config: Config, data: DataSizes, device: str) -> Need:

@@ -221,10 +221,11 @@ def _at_least_one(x: Tensor) -> Tensor:
     return torch.where(x < 1, 1.0, x)
 
 
-def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
+def kept(f: Forest, chart: Chart, tops: Tops) -> Tensor:  # "b"
     """Whether the loss to underflow in a sentence is below the round-off of the rest: as `soundness.ranks_kept`.
 
-    Vectors are held before their division by the norm, so the bound on their entries is multiplied by it.
+    Vectors are held before their division by the norm. A factor of a term that underflows is below `tiny`, the others
+    are two sides and a norm at most: with h the largest sum of weights, or 1, no more than h^2 each.
     """
     cells, info = chart.cells, torch.finfo(torch.float32)
     bound, end = info.tiny / info.eps, cells.first(cells.num_words)
@@ -235,10 +236,13 @@ def kept(f: Forest, chart: Chart) -> Tensor:  # "b"
     def gain(by_rank: Tensor) -> Tensor:
         return _at_least_one(by_rank.sum(1, dtype=torch.float32).amax().double())
 
-    needed = bound * gain(chart.by_rank) * _at_least_one(cells.norm.double())
-    needed[words] = bound * gain(chart.leaf_by_rank)
+    of_spans, of_words = gain(chart.by_rank), gain(chart.leaf_by_rank)
+    least = bound * torch.maximum(of_spans, of_words) ** 4
+    needed = (of_spans * least).expand(end).clone()
+    needed[words] = bound * of_words
     fine = cells.norm >= bound
-    fine &= cells.norm < float("inf")
-    fine[:end] &= (low.double() >= needed[:end]) & (high < float("inf"))
+    fine &= cells.norm < 1 / bound  # and so is its inverse
+    fine[:end] &= (low.double() >= needed) & (high < float("inf"))
     good = fine | (cells.top == float("-inf"))
-    return torch.stack([x.all(1) for x in chart.by_sentence(good)]).all(0)
+    rooted = tops.total >= least * tops.root.double().sum(-1) / cells.norm[_whole(f, chart)].double().clamp(max=1.0)
+    return torch.stack([x.all(1) for x in chart.by_sentence(good)]).all(0) & rooted

@@ -52,7 +52,10 @@ class ScaledRung:
     def sound(self) -> Tensor:  # "b"
         f, one = self.problem, self._one
         with torch.no_grad(), self._products():
-            kept = (soundness.vectors_kept if self.over_symbols else soundness.ranks_kept)(f, self.chart)
+            if self.over_symbols:
+                kept = soundness.vectors_kept(f, self.chart)
+            else:
+                kept = soundness.ranks_kept(f, self.chart, self.tops)
             sound = one | (kept & soundness.clear(self.tops.total, f.log_leaf.dtype))
             if f.log_leaf.dtype == torch.float64:  # narrower, all zeros are losses
                 unclear = sound & ~one & ~soundness.zeros_are_losses(f)
@@ -152,7 +155,7 @@ class PackedRung(ScaledRung):
     def sound(self) -> Tensor:  # "b"
         with torch.no_grad(), self._products():
             clear = soundness.clear(self.tops.total, self.problem.log_leaf.dtype)
-            return self._one | (packed.kept(self.problem, self.chart) & clear)
+            return self._one | (packed.kept(self.problem, self.chart, self.tops) & clear)
 
     def repeat(self, part: Forest, *, in_logs: bool) -> ScaledRung | LogRung:
         return ScaledRung(part)

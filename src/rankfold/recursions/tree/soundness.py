@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.recursions.tree import ranks, scaled
+from rankfold.recursions.tree.charts import Tops
 from rankfold.recursions.tree.potentials import Forest
 
 
@@ -35,14 +36,16 @@ def vectors_kept(f: Forest, chart: scaled.Chart) -> Tensor:  # "b"
     return (~(reached & inside) | fine).all(1)
 
 
-def ranks_kept(f: Forest, chart: ranks.Chart) -> Tensor:  # "b"
+def ranks_kept(f: Forest, chart: ranks.Chart, tops: Tops) -> Tensor:  # "b"
     """Whether the loss to underflow in a sentence is below the round-off of the rest.
 
-    A term that underflows is below `tiny`. In a vector over ranks that makes at most k tiny / norm, for k terms; in the
-    sides made of it that times the sums of their factors (`gain`). So every entry of a side, those of rank vectors need
-    not be seen, must be `gain` / norm times the bound of `clear`. Zeros are losses where no rule explains them.
+    What underflows is a term below `tiny`, or a share below it next to both sides: with h the largest left entry times
+    the largest right one, or 1, a vector over ranks loses at most k h tiny / norm, for k terms; what is made of it that
+    times the sums of the weights (`gain`). So every entry of a side, those of rank vectors need not be seen, and the
+    sum at the root must be `gain` h / norm times the bound of `clear`. Zeros are losses where no rule explains them.
     """
     low, high = chart.grid.amin(-1), chart.grid.amax(-1)
+    grown = (high.triu().amax((1, 2)).double() * high.tril().amax((1, 2)).double()).clamp(min=1.0)
     low, high = torch.minimum(low, low.mT), torch.maximum(high, high.mT)
     strict = zeros_are_losses(f)[:, None]
     info = torch.finfo(chart.leaf.dtype)
@@ -54,11 +57,18 @@ def ranks_kept(f: Forest, chart: ranks.Chart) -> Tensor:  # "b"
     norm = torch.cat(chart.norms, 1)[..., 0]
     reached = torch.cat(chart.tops, 1) > float("-inf")
     fine = clear(norm)
+    least = bound * grown[:, None] / norm.double().clamp(max=1.0)
     below = list(range(2, chart.num_words))  # the whole sentence, last, has no sides
     if below:
-        needed = bound * chart.sides.gain(leaf=False)[..., None] / norm[:, :-1].double().clamp(max=1.0)
+        needed = chart.sides.gain(leaf=False)[..., None] * least[:, :-1]
         fine[:, :-1] &= (~strict | (_packed(low, below).double() >= needed)) & (_packed(high, below) < float("inf"))
-    return sound.all(-1) & (~reached | fine).all(-1)
+    width = torch.where(f.lengths > 1, f.lengths, 2)
+    whole = (width - 2) * (chart.num_words + 1) - (width * (width - 1) // 2 - 1)  # of its spans, packed from width 2
+    gain = tops.root.double().sum(-1)
+    if chart.sides.head is not None:
+        gain = gain * chart.sides.head.most(-1)
+    rooted = tops.total >= gain * least.gather(1, whole[:, None])[:, 0]
+    return sound.all(-1) & (~reached | fine).all(-1) & rooted
 
 
 def _packed(cells: Tensor, widths: list[int]) -> Tensor:  # "b e e" -> "b s"
