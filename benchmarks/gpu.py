@@ -24,9 +24,8 @@ import torch
 from benchmarks import fgg, long_chains, long_segments, packed_trees
 from benchmarks.steps.aims import ON_H200
 from benchmarks.steps.cases import Case, shrink
-from benchmarks.steps.command import run_cases
 from benchmarks.steps.tables import frame_cases, grammar_cases
-from benchmarks.two_ways import PACKED, SHARED, compare
+from benchmarks.two_ways import PACKED, PAIRS, SHARED, compare
 from rankfold.cli.bench import device_name
 from rankfold.errors import UnsupportedError
 from rankfold.models.config import FrameConfig
@@ -75,20 +74,11 @@ def _alone(record: Callable[..., dict[str, Any]], *given: Any) -> Iterator[dict[
     yield record(*given)
 
 
-def _grammars(small: bool) -> Iterator[tuple[str, Job]]:
+def _pairs(small: bool) -> Iterator[tuple[str, Job]]:
     for case in grammar_cases():
         if case.config.family in ("npcfg", "lpcfg"):
-            yield case.name, partial(_step, shrink(case) if small else case, small)
-
-
-def _step(case: Case, small: bool) -> Iterator[dict[str, Any]]:
-    """A gradient step as it is, with the checks of `steps`; the plain code is left out of the times."""
-    report = run_cases([case], ["float32" if small else "tf32"], _device(), repeats=_repeats(small), reference=False)
-    for row in report["rows"]:
-        size, ms = f"{row['batch']} x {row['length']}", row["step_ms"] and row["step_ms"]["median"]
-        checks = [check["text"] for check in row["checks"]]
-        kept = {name: row[name] for name in ("precision", "passed", "error", "recursion_ms", "peak_mib", "floor_ms")}
-        yield {"row": row["name"], "size": size, "ms": ms, **kept, "checks": checks}
+            given = shrink(case) if small else case
+            yield case.name, partial(compare, given, PAIRS, ("tf32", "bf16"), _device(), _repeats(small))
 
 
 def _grammars_of_ones_own(small: bool) -> Iterator[tuple[str, Job]]:
@@ -107,7 +97,7 @@ PARTS = {
     "ranks": Part(120, _packed("rankpcfg", "tnpcfg")),
     "segments": Part(100, _segments),
     "durations": Part(100, _durations),
-    "grammars": Part(100, _grammars),
+    "pairs": Part(120, _pairs),
     "fgg": Part(60, _grammars_of_ones_own),
     "chains": Part(120, _chains),
 }
@@ -155,7 +145,13 @@ def decisions(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "device": made.get("device"),
         "torch": made.get("torch"),
         "date": datetime.now(UTC).date().isoformat(),
-        "recursions/tree/packed.py CHOSEN": _chosen([x for x in rows if x.get("way") == PACKED.name]),
+        "recursions/tree/packed.py CHOSEN": _chosen(
+            [x for x in rows if x.get("way") == PACKED.name], lambda row: row["row"].startswith("tnpcfg")
+        ),
+        "recursions/tree/pairs.py CHOSEN": _chosen(
+            [x for x in rows if x.get("way") == PAIRS.name],
+            lambda row: "low rank" if row["row"].startswith("lpcfg") else "dense",
+        ),
         "kernels/segment_scan SHARED_FROM": _shared_from([x for x in rows if x.get("way") == SHARED.name]),
         "ways": [
             {**{x: row[x] for x in ("row", "size", "precision")}, "time": _gain(row)} for row in rows if "way" in row
@@ -174,12 +170,12 @@ def _gain(row: dict[str, Any]) -> float | None:
     return None if both is None else float(row[both] / row[f"usual_{both}"])
 
 
-def _chosen(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Precisions, and whether with heads, in which every row is right and faster."""
-    gains: dict[tuple[str, bool], list[float]] = {}
+def _chosen(rows: Sequence[dict[str, Any]], kind_of: Callable[[dict[str, Any]], object]) -> list[list[Any]]:
+    """Precisions and kinds of charts of which every row is right and faster."""
+    gains: dict[tuple[str, object], list[float]] = {}
     for row in rows:
         if (gain := _gain(row)) is not None:
-            gains.setdefault((row["precision"], row["row"].startswith("tnpcfg")), []).append(gain)
+            gains.setdefault((row["precision"], kind_of(row)), []).append(gain)
     return [list(kind) for kind, found in gains.items() if max(found) <= FASTER]
 
 

@@ -23,7 +23,7 @@ from rankfold.kernels import segment_scan
 from rankfold.numerics.capture import capture_graph
 from rankfold.numerics.precision import Precision
 from rankfold.planning.measure import Turn, in_turns, release, replay_time
-from rankfold.recursions.tree import packed
+from rankfold.recursions.tree import packed, pairs
 
 
 class Way(NamedTuple):
@@ -41,6 +41,7 @@ class Way(NamedTuple):
 
 
 PACKED = Way("packed charts", packed, "CHOSEN", packed.EVERY, frozenset())
+PAIRS = Way("charts over pairs", pairs, "CHOSEN", pairs.EVERY, frozenset())
 SHARED = Way("shared segments", segment_scan, "SHARED_FROM", 0, None)
 
 

@@ -5,7 +5,8 @@
 | `potentials` | `TreePotentials`, and their validation |
 | `rungs` | the arithmetics in which trees are solved, for the ladder |
 | `ranks` | inside and outside over ranks, for rules that share their factors |
-| `packed` | the same on a GPU, a width in one launch and one product; off until measured |
+| `packed` | the same on a GPU, a width in one launch and one product |
+| `pairs` | as packed, over pairs of children, for rules without ranks of a child's own; off until measured |
 | `scaled` | inside and outside over symbols, for any rules |
 | `charts` | what both kinds of charts share |
 | `soundness` | the bound on what underflow took |

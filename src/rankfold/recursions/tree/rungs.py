@@ -15,7 +15,7 @@ from rankfold.errors import may_look
 from rankfold.numerics.log_space import log_sum
 from rankfold.numerics.precision import Precision, products_in, round_off
 from rankfold.recursions.ladder import Arithmetic, Backward, Ladder, LastRung
-from rankfold.recursions.tree import packed, plain, ranks, scaled, soundness
+from rankfold.recursions.tree import packed, pairs, plain, ranks, scaled, soundness
 from rankfold.recursions.tree.charts import Labels
 from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.scaled import SeeLabels
@@ -139,14 +139,14 @@ class ScaledRung:
 
 
 class PackedRung(ScaledRung):
-    """A chart over ranks on a GPU, whose products are as exact as the caller asks."""
+    """A packed chart on a GPU, over ranks or over pairs of children, whose products are as exact as the caller asks."""
 
-    def __init__(self, f: Forest, precision: Precision) -> None:
-        self.problem, self.over_symbols, self.precision = f, False, precision
+    def __init__(self, f: Forest, precision: Precision, kind: Any) -> None:
+        self.problem, self.over_symbols, self.precision, self._kind = f, False, precision, kind
         self._one = f.lengths == 1
         with torch.no_grad(), self._products():
-            self.chart = packed.inside(f, precision)
-            self.tops = packed.roots(f, self.chart)
+            self.chart = self._kind.inside(f, precision)
+            self.tops = self._kind.roots(f, self.chart)
             self.log_z = self._with_one(self.tops.log_z)
 
     def _products(self) -> AbstractContextManager[None]:
@@ -155,7 +155,8 @@ class PackedRung(ScaledRung):
     def sound(self) -> Tensor:  # "b"
         with torch.no_grad(), self._products():
             clear = soundness.clear(self.tops.total, self.problem.log_leaf.dtype)
-            return self._one | (packed.kept(self.problem, self.chart, self.tops) & clear)
+            kept: Tensor = self._kind.kept(self.problem, self.chart, self.tops)
+            return self._one | (kept & clear)
 
     def repeat(self, part: Forest, *, in_logs: bool) -> ScaledRung | LogRung:
         return ScaledRung(part)
@@ -168,7 +169,9 @@ class PackedRung(ScaledRung):
 
     def _outside(self, weight: Tensor, see: SeeLabels | None = None, *, of_factors: bool) -> list[Tensor]:
         with torch.no_grad(), self._products():
-            found = packed.gradients(self.problem, self.chart, self.tops, weight, of_factors=of_factors)
+            found: list[Tensor] = self._kind.gradients(
+                self.problem, self.chart, self.tops, weight, of_factors=of_factors
+            )
             return found if of_factors else found[:3]
 
 
@@ -244,6 +247,8 @@ class TreeSolution(Ladder[Forest, ScaledRung | LogRung]):
 
 def solve(f: Forest, arithmetic: Arithmetic = "scaled", precision: Precision | None = None) -> TreeSolution:
     """Run the inside pass; it keeps a chart for the gradient. A precision: nothing but log Z and that will be asked."""
-    if arithmetic == "scaled" and precision is not None and packed.serves(f, precision):
-        return TreeSolution(PackedRung(f, precision))
+    if arithmetic == "scaled" and precision is not None:
+        for kind in (packed, pairs):
+            if kind.serves(f, precision):
+                return TreeSolution(PackedRung(f, precision, kind))
     return TreeSolution(LogRung(f.double()) if arithmetic == "log" else ScaledRung(f))
