@@ -133,6 +133,7 @@ def main(given: Sequence[str]) -> int:
         except subprocess.TimeoutExpired:
             _add(args.out, {"part": name, "failed": f"was not done after {limit:.0f} s"})
         (args.out / "decisions.json").write_text(json.dumps(decisions(_rows(args.out)), indent=1) + "\n")
+        (args.out / "timed-ways.json").write_text(json.dumps(timed(_rows(args.out)), indent=1) + "\n")
     found = decisions(_rows(args.out))
     print(json.dumps(found, indent=1))
     return int(bool(found["failed"]))
@@ -162,11 +163,46 @@ def decisions(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def timed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The record of both ways for `structures`: the way before is the peer; of what was wrong or not timed nothing.
+
+    Long durations have a record of their own, `python -m benchmarks segments`.
+    """
+    found = [row for row in rows if "way" in row and row["part"] != "durations" and row["passed"]]
+    made = next((row for row in rows if "device" in row), {})
+    return {
+        "device": made.get("device"),
+        "on": "GPU",
+        "torch": made.get("torch"),
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": "python -m benchmarks gpu",
+        "rows": [
+            {
+                "structure": "Segments" if row["way"] == SHARED.name else "Trees",
+                "name": row["row"],
+                "size": row["size"],
+                "precision": row["precision"],
+                "ours_ms": row[best],
+                "peer": "before",
+                "peer_ms": row[f"usual_{best}"],
+                "floor_ms": None,
+            }
+            for row in found
+            if (best := _best(row)) is not None
+        ],
+    }
+
+
+def _best(row: dict[str, Any]) -> str | None:
+    """Which times of both ways there are: of captured steps where they were captured."""
+    return next((x for x in ("captured_ms", "ms") if row.get(x) and row.get(f"usual_{x}")), None)
+
+
 def _gain(row: dict[str, Any]) -> float | None:
     """The prepared way's time over the usual one's; infinite where it is wrong; None where it was not timed."""
     if not row["passed"]:
         return float("inf")
-    both = next((x for x in ("captured_ms", "ms") if row.get(x) and row.get(f"usual_{x}")), None)
+    both = _best(row)
     return None if both is None else float(row[both] / row[f"usual_{both}"])
 
 

@@ -55,7 +55,8 @@ def main(given: Sequence[str]) -> int:
         print(in_words(found), flush=True)
         right &= found["passed"]
         if row[1] is None:
-            rows.append(timed_row(row, found["ms" if segment_scan.shared(row[2], row[0]) else "usual_ms"]))
+            way = "" if segment_scan.shared(row[2], row[0]) else "usual_"
+            rows.append(timed_row(row, found[f"{way}captured_ms"] or found[f"{way}ms"]))
     if args.json is not None:
         write(args.json, "python -m benchmarks segments", rows)
     return 0 if right else 1

@@ -21,11 +21,18 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the co
 
 
 def row(
-    way: Any, name: str, gain: float | None, *, passed: bool = True, precision: str = "tf32", window: int = 0
+    way: Any,
+    name: str,
+    gain: float | None,
+    *,
+    passed: bool = True,
+    precision: str = "tf32",
+    window: int = 0,
+    part: str = "simple",
 ) -> Any:
     ms = {} if gain is None else {"usual_ms": 10.0, "ms": 10 * gain}
     size = {"row": name, "size": "16 x 40", "precision": precision, "window": window}
-    return {"way": way.name, **size, "passed": passed, **ms}
+    return {"part": part, "way": way.name, **size, "passed": passed, **ms}
 
 
 def test_a_precision_is_chosen_where_every_row_is_right_and_faster() -> None:
@@ -47,6 +54,21 @@ def test_a_precision_is_chosen_where_every_row_is_right_and_faster() -> None:
     aims = {x["precision"]: x for x in found["aims"] if x["row"].startswith("spcfg")}
     assert (aims["tf32"]["ms"], aims["tf32"]["kept"]) == (5.0, True)
     assert [x["row"] for x in found["failed"]] == ["rankpcfg, 4,500 / 9,000 symbols"]
+
+
+def test_the_record_has_what_is_right_and_was_timed() -> None:
+    rows = [
+        row(PACKED, "a tree", 0.5),
+        row(PACKED, "a wrong one", 0.5, passed=False),
+        row(PACKED, "one without times", None),
+        row(SHARED, "segments", 0.25),
+        row(SHARED, "long ones", 0.25, part="durations"),
+    ]
+    found = gpu.timed(rows)["rows"]
+    assert [(x["structure"], x["name"], x["ours_ms"] / x["peer_ms"]) for x in found] == [
+        ("Trees", "a tree", 0.5),
+        ("Segments", "segments", 0.25),
+    ]
 
 
 @pytest.mark.parametrize(

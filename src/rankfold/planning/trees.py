@@ -50,7 +50,9 @@ class Rules(NamedTuple):
     once: int = 0  # products of the rules' factors, once per batch
     networks: Peak = WORD_NETWORK
     own_rules: bool = False  # whether each sentence has rules of its own
-    packed: tuple[int, int] | None = None  # `per_span` and `once` of packed charts (`recursions/tree/packed.py`)
+    packed: tuple[int, int] | None = (
+        None  # `per_span`, `once` of charts with few launches (`recursions/tree/packed.py`)
+    )
 
 
 def pair_rules(num_spans: int, num_leaves: int, ranks: Sequence[int | None], *, own_rules: bool = False) -> Rules:
@@ -63,7 +65,11 @@ def pair_rules(num_spans: int, num_leaves: int, ranks: Sequence[int | None], *, 
     # Two words next to each other are spans of two words, as many as there are words; their rules are in no other span.
     per_span, per_word = sum(passes[:3]) + 2 * n * p, passes[3] + p * p
     chart, token = PAIR_CHART * n, PAIRS * (n * n) + LEAVES * p
-    return Rules("state", n, per_span, n * n, per_word, cells, tables * cells, chart, token, own_rules=own_rules)
+    way = Rules("state", n, per_span, n * n, per_word, cells, tables * cells, chart, token, own_rules=own_rules)
+    if own_rules:
+        return way
+    written = sum(pairs * n * rank for pairs, rank in kinds if rank is not None)
+    return way._replace(packed=(sum(pairs * n for pairs, _ in kinds[:3]) + 2 * n * p, written))
 
 
 def factored_rules(num_spans: int, num_leaves: int, rank: int, *, shallow: bool = False) -> list[Rules]:
@@ -101,7 +107,7 @@ def _plan(sizes: TreeSizes, way: Rules, batch: int, length: int, device: str, pr
     symbols, times = sizes.num_spans + sizes.num_leaves, batch if way.own_rules else 1
     leaves = times * sizes.num_leaves
     moved, exact = STEP * FLOAT, way.packed is None or kind != "cuda" or precision == "float32"
-    if way.packed is not None and not exact:  # both orders of elimination are then one
+    if way.packed is not None and not exact:  # both orders of elimination are then one, rules of low rank written out
         way = way._replace(per_span=way.packed[0], once=way.packed[1])
     parts = (
         made_work("rules", times * way.cells, dim),

@@ -30,6 +30,17 @@ def test_a_row_has_the_ratio_and_the_share_of_the_floor() -> None:
     assert "| CPU | a chain | 2 x 3 | tf32 | plain torch | 6.00 | 4.00 | 1.50x |" in tables([record("a CPU")], {})
 
 
+def test_a_step_that_was_timed_later_has_that_time() -> None:
+    again = {"name": "a chain", "size": "2 x 3", "precision": "tf32", "structure": "Chains", "ours_ms": 2.0}
+    again |= {"peer": "before", "peer_ms": 3.0, "floor_ms": None}
+    other = again | {"name": "another"}
+    for date, ms in (("tomorrow", "2.00"), ("before", "4.00")):
+        body = tables([record()], {"ways": record() | {"date": date, "on": "GPU", "rows": [again, other]}})
+        assert body.count("| a chain |") == 1
+        assert f"| GPU | a chain | 2 x 3 | tf32 | authors | 8.00 | {ms} |" in body
+        assert "| GPU | another | 2 x 3 | tf32 | before | 3.00 | 2.00 | 1.50x |" in body
+
+
 def test_a_loss_is_in_bold_and_what_is_not_known_a_dash() -> None:
     assert "| **0.500x** | **2.00x** |" in tables([record(published_ms=2.0)], {})
     assert "| - | 4.00 | - | - | - | - |" in tables([record(published_ms=None, floor_ms=None)], {})
