@@ -28,6 +28,9 @@ compiled_sums = njit(cache=True, nogil=True, error_model="numpy", fastmath={"rea
 # Multiply-adds below which a second thread costs more than it brings, next to libraries whose threads spin: an EM
 # step of 64 states, 4 x 64 tokens took two to three times as long by two threads.
 SMALL = 2**21
+# States below which a product is summed up entry by entry, and goes into what follows without a loop in between: each
+# loop waits for the numbers that the one before wrote.
+FEW = 8
 # Products of norms are kept between these: a logarithm is taken once in many steps.
 FAR_BELOW, FAR_ABOVE = 2.0**-500, 2.0**500
 
@@ -71,15 +74,21 @@ def _exp(b: int, log_x: Any, x: Any) -> float:
 
 
 @inlined
+def _entry(x: Any, weight: Any, j: int) -> Any:
+    """Entry j of x weight."""
+    total = x[0] * weight[0, j]
+    for i in range(1, len(x)):
+        total += x[i] * weight[i, j]
+    return total
+
+
+@inlined
 def _times(x: Any, weight: Any, y: Any) -> None:
     """Write x weight to y: few states entry by entry, which keeps a sum in a register, more of them by rows."""
     z = len(x)
-    if z < 8:
+    if z < FEW:
         for j in range(z):
-            total = x[0] * weight[0, j]
-            for i in range(1, z):
-                total += x[i] * weight[i, j]
-            y[j] = total
+            y[j] = _entry(x, weight, j)
         return
     for j in range(z):
         y[j] = x[0] * weight[0, j]
@@ -112,21 +121,29 @@ def _forward(
         # A product that overflows leaves NaN in its vector, and so in all that follow, up to the last one's mass.
         fine, each, product, total = True, 0.0, 1.0, 0.0
         for t in range(lengths[b]):
-            if t == 0:
-                for j in range(z):
-                    y[j] = final[b, j]
-                    fine &= log_initial[b, j] == -np.inf or least * emission[t, b, j] <= y[j] * emission[t, b, j]
-            else:
-                _times(x, weight, y)
-                for j in range(z):
-                    missing = (each * column[j] + loss[j]) * least
-                    fine &= missing * emission[t, b, j] <= y[j] * emission[t, b, j]
             peak = 0.0
-            for j in range(z):
-                here = y[j] * emission[t, b, j]
-                y[j] = here
-                if here > peak:
-                    peak = here
+            if 0 < t and z < FEW:
+                for j in range(z):
+                    here = _entry(x, weight, j) * emission[t, b, j]
+                    fine &= (each * column[j] + loss[j]) * least * emission[t, b, j] <= here
+                    y[j] = here
+                    if here > peak:
+                        peak = here
+            else:
+                if t == 0:
+                    for j in range(z):
+                        y[j] = final[b, j]
+                        fine &= log_initial[b, j] == -np.inf or least * emission[t, b, j] <= y[j] * emission[t, b, j]
+                else:
+                    _times(x, weight, y)
+                    for j in range(z):
+                        missing = (each * column[j] + loss[j]) * least
+                        fine &= missing * emission[t, b, j] <= y[j] * emission[t, b, j]
+                for j in range(z):
+                    here = y[j] * emission[t, b, j]
+                    y[j] = here
+                    if here > peak:
+                        peak = here
             norm[t, b] = peak
             by = 1.0 / max(peak, tiny)
             for j in range(z):
@@ -200,11 +217,18 @@ def _backward(
         for t in range(last, -1, -1):
             peak, by = 1.0, 1.0
             if t < last:
-                _times(ahead, transposed, y)
                 peak = 0.0
-                for j in range(z):
-                    if y[j] > peak:
-                        peak = y[j]
+                if z < FEW:
+                    for j in range(z):
+                        one = _entry(ahead, transposed, j)
+                        y[j] = one
+                        if one > peak:
+                            peak = one
+                else:
+                    _times(ahead, transposed, y)
+                    for j in range(z):
+                        if y[j] > peak:
+                            peak = y[j]
                 by = 1.0 / max(peak, tiny)
             mass = 0.0
             for j in range(z):
