@@ -410,7 +410,16 @@ def _filter(
     _, num, z = obs.shape
     norm, log_step = np.empty(obs.shape[:2], obs.dtype), np.empty(obs.shape[:2])
     rows = obs.reshape(1, -1, z)
-    share_out(_shift, rows, rows[0], num, log_scale, math.log(info.tiny), emission.reshape(-1, z), log_step.reshape(-1))
+    share_out(
+        _shift,
+        rows[..., :1],
+        rows[0],
+        num,
+        log_scale,
+        math.log(info.tiny),
+        emission.reshape(-1, z),
+        log_step.reshape(-1),
+    )
     torch.from_numpy(emission).exp_()
     final, log_z, sound = np.empty(obs.shape[1:], obs.dtype), np.empty(len(ends)), np.empty(len(ends), np.bool_)
     given = matrix, initial, emission, log_step, end, ends, matrix.sum(0), _vector(push_loss, matrix), log_scale
