@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -46,6 +49,29 @@ def test_the_loops_agree(
         for one, other in zip(compiled[:-3], expected[:-3], strict=True):
             torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
         assert all(torch.equal(*paths) for paths in zip(compiled[-3:], expected[-3:], strict=True))
+
+
+@pytest.mark.parametrize("num_states", [2, 4, 5])
+def test_more_rows_than_are_shifted_at_a_time(num_states: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = (num_states,), (num_states, num_states), (3, chain_loops.ROWS // 2, num_states)
+    rand = partial(torch.rand, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    initial, moves, log_obs = (-60.0 * rand(*shape) for shape in shapes)
+    p = rankfold.ChainPotentials(initial, rankfold.Dense.from_log(moves + 90.0), log_obs)  # the largest is kept apart
+    compiled = rankfold.log_z(p)
+    monkeypatch.setattr(dispatch, "has_numba", lambda: False)
+    torch.testing.assert_close(compiled, rankfold.log_z(p), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("part", [(0, 1), (0, 3), (1, 4), (2, 6)])
+def test_the_densities_of_some_frames_are_written_there_alone(part: tuple[int, int]) -> None:
+    frames, mean, variance = (np.arange(1.0, 4.0 * n + 1).reshape(n, 4) for n in (7, 2, 2))
+    log_obs = np.full((7, 2), np.nan)
+    chain_loops._density(*part, frames, mean, variance, log_obs)
+    within = slice(*part)
+    log_p = -((frames[:, None] - mean) ** 2 / variance + np.log(2 * np.pi * variance)).sum(-1) / 2
+    np.testing.assert_allclose(log_obs[within], log_p[within], rtol=1e-13)
+    log_obs[within] = np.nan
+    assert np.isnan(log_obs).all()
 
 
 def test_the_loops_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,8 +59,9 @@ def _expect_spread(
             "a single frame (one sample) has no variance: there is nothing to fit.\n  Give sequences of several frames."
         )
     # Features whose first and last values differ are not looked at any further.
-    same = ~(frames[0] != frames[-1]) | ~(here[0] & here[-1])
-    for which in (i for i in measured if same[i]):
+    differ = frames[0] != frames[-1]
+    unlike = (differ if complete else differ & here[0] & here[-1]).tolist()
+    for which in (i for i in measured if not unlike[i]):
         values = frames[here[:, which], which]
         if bool((values == values[0]).all()):
             raise DataError(
@@ -68,7 +69,8 @@ def _expect_spread(
                 "tells no states apart.\n  Leave it out."
             )
     held = torch.finfo(getattr(torch, params["dtype"]))
-    if bool((spread[measured] < held.tiny / held.eps).any()):
+    small = (spread < held.tiny / held.eps).tolist()
+    if any(small[i] for i in measured):
         which = measured[int(spread[measured].argmin())]
         raise DataError(
             f"feature {which} has a variance of {float(spread[which]):g}, too small for {params['dtype']}.\n"

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from rankfold.numerics.log_space import log_weights
 from rankfold.numerics.precision import Rounded
-from rankfold.numerics.scaled import largest
 
 
 class Factor:
@@ -26,7 +25,8 @@ class Factor:
         self.log_scale: Tensor | float = 0.0  # "" float64, a constant to autograd
         self.linear = value
         if is_log:
-            top = largest(value.reshape(-1)).squeeze(-1)
+            top = value.detach().amax()
+            top = torch.where(top > float("-inf"), top, 0.0)
             self.log_scale = top.double()
             self.linear = torch.exp(value - top)
         self._logs: dict[tuple[bool, bool], Tensor] = {}

@@ -197,7 +197,8 @@ def expect(model: FrameModel, groups: Iterable[Group]) -> Counts:
 
     Cost: a forward and a backward pass and two products with the frames' statistics; memory O(t b z) of one group.
     """
-    with one_thread() if sum(x.numel() for x in model.parameters()) < SMALL_STEP else nullcontext():
+    alone = torch.get_num_threads() == 1  # few states: the fit has said so already
+    with nullcontext() if alone or sum(x.numel() for x in model.parameters()) >= SMALL_STEP else one_thread():
         parts = model.parts()
     found = []
     for one in groups:

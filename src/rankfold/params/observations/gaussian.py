@@ -164,7 +164,8 @@ class GaussianObservation(ObservationModule):
                 variance = variance[:, None]
             if self.spherical and variance.shape[1] > 1:
                 variance = variance.mean(1, keepdim=True)
-            variance = torch.maximum(variance, variance.new_tensor(2 * self.min_variance))
+            if self.min_variance:
+                variance = torch.maximum(variance, variance.new_tensor(2 * self.min_variance))
             if not bool(variance.amin() > 0):
                 raise DomainError(
                     "a variance is 0, but there is no floor.\n"
@@ -321,4 +322,5 @@ class GaussianObservation(ObservationModule):
 
 def _log_spread(variance: Tensor, min_variance: float) -> Tensor:
     """log(variance - min_variance); -inf at the floor itself, from where no gradient leads away."""
-    return (variance.double() - min_variance).log().to(variance.dtype)
+    spread = variance.double()
+    return (spread - min_variance if min_variance else spread).log().to(variance.dtype)
