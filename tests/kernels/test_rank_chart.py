@@ -1,4 +1,4 @@
-"""The kernels of packed charts compile for Hopper, without a GPU."""
+"""The kernels of charts over ranks and over pairs compile for Hopper, without a GPU."""
 
 import os
 import subprocess
@@ -10,24 +10,36 @@ PROGRAM = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from rankfold.kernels import rank_chart
+from rankfold.kernels import pair_chart, rank_chart
 
-def ptx(kernel, pointers, given):
+def ptx(kernel, pointers, given, options={}):
     names = kernel.arg_names
     kinds = {x: "constexpr" if x in given else pointers.get(x, "i32") for x in names}
     source = ASTSource(kernel, kinds, {(names.index(x),): value for x, value in given.items()})
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
-cells = {"top": "*fp64", "norm": "*fp32", "span": "*fp64"}
+cells = {"top": "*fp64", "norm": "*fp32", "span": "*fp64", "scale": "*fp64", "inverse": "*fp32"}
+pairs = {"vectors": "*fp32", "of_pairs": "*fp32", "of_vectors": "*fp32"}
+
+def split(sizes):
+    return {k: v for k, v in sizes.items() if k.isupper()}, {k: v for k, v in sizes.items() if k.islower()}
+
 for kind in ("fp32", "bf16"):
-    one = {"ROUND": kind == "fp32", "SOME": 8, "BLOCK": 256}
-    rows = {"side": "*" + kind, "raw": "*" + kind, "of_side": "*" + kind, "of_raw": "*fp32", **cells}
-    for kernel, given in (
-        (rank_chart._combine, {**one, "ALL": 64}),
-        (rank_chart._gather, one),
-        (rank_chart._gather, {**one, "width": 1, "num": 1}),  # Triton takes a 1 for a constant
+    rounded, rest = {"ROUND": kind == "fp32"}, {"of_raw": "*fp32", **cells, **pairs}
+    kinds = {x: "*" + kind for x in ("side", "raw", "of_side", "pairs", "operand")} | rest
+    one, options = split(rank_chart.SIZES)
+    two, two_options = split(pair_chart.SIZES)
+    back, back_options = split(pair_chart.BACK)
+    for kernel, given, how in (
+        (rank_chart._finish, {"SIZE": 256}, {}),
+        (rank_chart._combine, {**one, **rounded, "ALL": 64}, options),
+        (rank_chart._gather, {**one, **rounded}, options),
+        (rank_chart._gather, {**one, **rounded, "width": 1, "num": 1}, options),  # Triton takes a 1 for a constant
+        (pair_chart._finish, {"BLOCK": 256}, {}),
+        (pair_chart._combine, {**two, **rounded, "ALL": 64}, two_options),
+        (pair_chart._gather, {**back, **rounded}, back_options),
     ):
-        found = ptx(kernel, rows, given)
+        found = ptx(kernel, kinds, given, how)
         assert ".target sm_90" in found
         assert ".local" not in found  # nothing spilled
 print("compiled")

@@ -19,6 +19,7 @@ from rankfold.operators.factor import Factor
 from rankfold.recursions.tree.charts import Tops, leaf_mantissas
 from rankfold.recursions.tree.potentials import Forest
 from rankfold.recursions.tree.ranks import Sides, share_factors
+from rankfold.recursions.tree.soundness import at_least_one
 
 # Which charts are packed: the precision of their products, and whether parents have a head of their own. H200,
 # 2026-11-19, `python -m benchmarks gpu`, which compares both ways: steps take 0.22 to 0.64 of the time.
@@ -256,11 +257,6 @@ def summed(parts: list[tuple[Factor, Tensor]]) -> dict[int, Tensor]:
         at = id(factor.value)
         by_id[at] = by_id[at] + part if at in by_id else part
     return by_id
-
-
-def at_least_one(x: Tensor) -> Tensor:
-    """The same, but for numbers below 1."""
-    return torch.where(x < 1, 1.0, x)
 
 
 def kept(f: Forest, chart: Chart, tops: Tops) -> Tensor:  # "b"

@@ -22,7 +22,6 @@ from rankfold.recursions.tree.packed import (
     FILL,
     LONGEST,
     Packed,
-    at_least_one,
     of_spans,
     of_tops,
     roots,
@@ -30,6 +29,7 @@ from rankfold.recursions.tree.packed import (
     summed,
 )
 from rankfold.recursions.tree.potentials import Forest
+from rankfold.recursions.tree.soundness import at_least_one
 
 __all__ = ["CHOSEN", "EVERY", "Chart", "gradients", "inside", "kept", "roots", "serves"]
 

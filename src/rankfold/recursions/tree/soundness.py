@@ -45,7 +45,7 @@ def ranks_kept(f: Forest, chart: ranks.Chart, tops: Tops) -> Tensor:  # "b"
     sum at the root must be `gain` h / norm times the bound of `clear`. Zeros are losses where no rule explains them.
     """
     low, high = chart.grid.amin(-1), chart.grid.amax(-1)
-    grown = (high.triu().amax((1, 2)).double() * high.tril().amax((1, 2)).double()).clamp(min=1.0)
+    grown = at_least_one(high.triu().amax((1, 2)).double() * high.tril().amax((1, 2)).double())
     low, high = torch.minimum(low, low.mT), torch.maximum(high, high.mT)
     strict = zeros_are_losses(f)[:, None]
     info = torch.finfo(chart.leaf.dtype)
@@ -74,6 +74,11 @@ def ranks_kept(f: Forest, chart: ranks.Chart, tops: Tops) -> Tensor:  # "b"
 def _packed(cells: Tensor, widths: list[int]) -> Tensor:  # "b e e" -> "b s"
     """The cells above the diagonal, width by width."""
     return torch.cat([torch.diagonal(cells, width, 1, 2) for width in widths], 1)
+
+
+def at_least_one(x: Tensor) -> Tensor:
+    """The same, but for numbers below 1."""
+    return torch.where(x < 1, 1.0, x)
 
 
 def clear(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
