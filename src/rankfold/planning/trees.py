@@ -8,6 +8,7 @@ the sizes on a CPU, torch 2.13, 2026-11-15; a GPU's are taken to be the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from typing import NamedTuple
 
 from rankfold.numerics.precision import Precision
@@ -50,9 +51,11 @@ class Rules(NamedTuple):
     once: int = 0  # products of the rules' factors, once per batch
     networks: Peak = WORD_NETWORK
     own_rules: bool = False  # whether each sentence has rules of its own
-    packed: tuple[int, int] | None = (
-        None  # `per_span`, `once` of charts with few launches (`recursions/tree/packed.py`)
-    )
+    # `per_span` and `once` of charts with few launches (`recursions/tree/packed.py`, `pairs.py`), and numbers that they
+    # hold for each token and of rules written out.
+    packed: tuple[int, int] | None = None
+    packed_token: Peak = Peak(0, 0)
+    packed_rules: Peak = Peak(0, 0)
 
 
 def pair_rules(num_spans: int, num_leaves: int, ranks: Sequence[int | None], *, own_rules: bool = False) -> Rules:
@@ -69,7 +72,14 @@ def pair_rules(num_spans: int, num_leaves: int, ranks: Sequence[int | None], *, 
     if own_rules:
         return way
     written = sum(pairs * n * rank for pairs, rank in kinds if rank is not None)
-    return way._replace(packed=(sum(pairs * n for pairs, _ in kinds[:3]) + 2 * n * p, written))
+    pairs = (
+        n + p
+    ) ** 2  # of a span of two words and of a wider one, and their gradients; rules, rounded, and gradients
+    return way._replace(
+        packed=(sum(pairs * n for pairs, _ in kinds[:3]) + 2 * n * p, written),
+        packed_token=Peak(2, 1) * pairs,
+        packed_rules=Peak(3, 2) * (n * pairs if written else 0),
+    )
 
 
 def factored_rules(num_spans: int, num_leaves: int, rank: int, *, shallow: bool = False) -> list[Rules]:
@@ -108,7 +118,9 @@ def _plan(sizes: TreeSizes, way: Rules, batch: int, length: int, device: str, pr
     leaves = times * sizes.num_leaves
     moved, exact = STEP * FLOAT, way.packed is None or kind != "cuda" or precision == "float32"
     if way.packed is not None and not exact:  # both orders of elimination are then one, rules of low rank written out
-        way = way._replace(per_span=way.packed[0], once=way.packed[1])
+        held = Peak(*map(max, zip(astuple(way.token), astuple(way.packed_token), strict=True)))
+        tables = way.tables + way.packed_rules
+        way = way._replace(per_span=way.packed[0], once=way.packed[1], token=held, tables=tables)
     parts = (
         made_work("rules", times * way.cells, dim),
         normaliser_work("emission normaliser", leaves, words, dim, kind, precision),
